@@ -1,0 +1,49 @@
+# `make demo` and `make test` do all the set-up on a machine with Python 3.11 or newer.
+# Another Python: make test PYTHON=/path/to/python3.12
+
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+BIN := .venv/bin
+WORKERS ?= 2
+INSTALLED := .venv/installed
+
+.PHONY: help install demo test test-all lint lock
+
+help:
+	@echo 'make demo      text to a fine-tuned classifier on a corpus that every machine has, in minutes'
+	@echo 'make test      the fast tests'
+	@echo 'make test-all  the slow ones too, and those that compare with other libraries'
+	@echo 'make lint      ruff'
+	@echo 'make install   .venv with the versions of requirements.lock, and bert-jax in it'
+	@echo 'make lock      writes requirements.lock from what .venv has'
+
+install: $(INSTALLED)
+
+# The stamp is written last: an installation that was cut off is made again.
+$(INSTALLED): setup.py requirements.lock
+	@test -n '$(PYTHON)' || { echo 'no Python 3.11 or newer found; name one: make PYTHON=/path/to/python'; exit 1; }
+	$(PYTHON) -m venv .venv || { echo 'Debian and Ubuntu need: apt-get install python3-venv'; exit 1; }
+	@# The lock is tested on Python 3.11. Where it does not install, newer Pythons take the ranges of setup.py.
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -r requirements.lock || \
+		{ $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && \
+		  PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q setuptools -e '.[dev]'; }
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/bert-jax demo
+
+test: $(INSTALLED)
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -m 'not slow and not peer'
+
+test-all: $(INSTALLED)
+	$(BIN)/pytest -q
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+
+lock: $(INSTALLED)
+	{ echo '# The versions that are tested, on Python 3.11 and CPU. `make lock` writes this file from .venv.'; \
+	  $(BIN)/pip freeze --all --exclude bert-jax --exclude pip --exclude wheel; } > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+	touch $(INSTALLED)

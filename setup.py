@@ -1,0 +1,59 @@
+"""Packaging. requirements.lock has the versions that are tested; the ranges here are what the code is for."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+INIT = (HERE / "bert_jax" / "__init__.py").read_text(encoding="utf-8")
+VERSION = re.search(r'__version__ = "(.+)"', INIT)[1]
+README = HERE / "README.md"
+
+setup(
+    name="bert-jax",
+    version=VERSION,
+    description="BERT pre-training and fine-tuning in JAX and Flax, from raw text to a task's score",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["bert_jax", "bert_jax.*", "data_pipelines", "data_pipelines.*"]),
+    install_requires=[
+        "absl-py>=2.1",
+        "etils[epath]>=1.9",
+        "flax>=0.12",
+        "google-crc32c>=1.5",
+        "jax>=0.10",
+        "matplotlib>=3.8",
+        "ml-collections>=1.0",
+        "numpy>=2.0",
+        "optax>=0.2.6",
+        "orbax-checkpoint>=0.12",
+        "packaging>=23.0",
+        "psutil>=5.9",
+        "rich>=13.0",
+        "safetensors>=0.4.3",
+        "scikit-learn>=1.5",
+        "scipy>=1.13",
+        "sentencepiece>=0.2",
+        "sentencex>=1.0.30",
+        "tensorboardX>=2.6.2",
+        "tensorflow-datasets>=4.9.7",
+        "tokenizers>=0.21",
+    ],
+    extras_require={
+        "cpu": [],  # the default: plain jax brings its CPU backend
+        "tpu": ["jax[tpu]>=0.10"],
+        "cuda": ["jax[cuda12]>=0.10"],
+        "beam": ["apache-beam>=2.60"],
+        "tensorflow": ["tensorflow>=2.18"],
+        "dev": ["hypothesis>=6.100", "pytest>=8.0", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "ruff>=0.9"],
+    },
+    entry_points={"console_scripts": ["bert-jax=bert_jax.cli:main"]},
+    classifiers=[
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
