@@ -1,0 +1,220 @@
+"""`bert-jax <command> [flags] [arguments]`: flags in, one call out.
+
+Exit codes: 0 done; 1 failed; 2 a user's mistake, told in one line; 3 stopped on purpose to be started again;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import textwrap
+import traceback
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags as absl_flags
+
+import bert_jax
+from bert_jax import runtime
+from bert_jax.errors import Preempted, UserError
+
+# In the order of the way from text to a task. A module is imported only when called: most of them need jax.
+COMMANDS = (
+    "doctor", "demo", "vocab", "data", "inspect", "pretrain", "finetune", "evaluate", "predict", "fill-mask",
+    "bench", "plot",
+)  # fmt: skip
+
+# Those that compute for long enough to gain from it.
+_ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "evaluate", "predict", "bench")
+
+_HELP = ("--help", "-help", "-h", "-?")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: the arguments after the program's name; those of the process by default.
+
+    Returns:
+        The exit code.
+    """
+    if argv is None:
+        argv = sys.argv[1:]
+        if argv and argv[0] in _ON_HUGE_PAGES:
+            runtime.use_huge_pages()
+    argv = list(argv)
+    try:
+        return _dispatch(argv)
+    except UserError as error:
+        return _fail(error, 2)
+    except Preempted as stop:
+        print(f"bert-jax: {stop or 'stopped; the same command goes on from here'}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        print("bert-jax: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); without this Python would complain again as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        what = str(error).splitlines()[0][:200]
+        hint = "a smaller --config.batch_size, more --config.accumulate_steps, or --config.model.remat=full"
+        return _fail(f"out of device memory ({what}); try {hint}", 1)
+
+
+def _fail(error: object, code: int) -> int:
+    print("bert-jax: error: " + " ".join(str(error).split()), file=sys.stderr)
+    return code
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in (*_HELP, "help"):
+        print(_overview())
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(f"bert-jax {bert_jax.__version__}")
+        return 0
+    name, *rest = argv
+    if name not in commands():
+        near = _did_you_mean(name, commands())
+        raise UserError(f"{name!r} is not a command{near}; bert-jax --help lists them")
+    module = importlib.import_module(_module_name(name))
+    flags, args = parse_flags(module, name, rest)
+    return (module.run(flags, args) or 0) if flags is not None else 0
+
+
+def commands() -> list[str]:
+    """The commands that this installation has."""
+    return [name for name in COMMANDS if importlib.util.find_spec(_module_name(name))]
+
+
+def parse_flags(
+    module: types.ModuleType, name: str, argv: list[str]
+) -> tuple[absl_flags.FlagValues | None, list[str]]:
+    """(flags, remaining arguments) of a command; (None, []) after printing its help.
+
+    Raises:
+        UserError: an unknown flag, a value of the wrong type, or a config that cannot be read.
+    """
+    flags = absl_flags.FlagValues()
+    flags.set_gnu_getopt(True)
+    # ml_collections finds the overrides of a config (--config.a.b=V) in sys.argv.
+    saved, sys.argv = sys.argv, ["bert-jax", *argv]
+    try:
+        module.define_flags(flags)
+        if any(arg in _HELP for arg in _before_separator(argv)):
+            print(_command_help(module, name, flags))
+            return None, []
+        _check_config_paths(flags, argv)
+        try:
+            args = flags(["bert-jax", *argv])[1:]
+        except absl_flags.UnrecognizedFlagError as error:
+            raise UserError(
+                f"{name} has no flag --{error.flagname}{_did_you_mean(error.flagname, list(flags), '--')}; "
+                f"bert-jax {name} --help lists them"
+            ) from error
+        except UserError:
+            raise
+        except Exception as error:  # a config file is Python and may raise anything
+            raise UserError(f"{_line_of_config(flags, argv, error)}{_last_line(error)}") from error
+        _check_configs(flags)
+        return flags, args
+    finally:
+        sys.argv = saved
+
+
+def _before_separator(argv: list[str]) -> list[str]:
+    return argv[: argv.index("--")] if "--" in argv else argv
+
+
+def _config_flags(flags: absl_flags.FlagValues) -> list[str]:
+    config_flags = sys.modules.get("ml_collections.config_flags.config_flags")
+    return [name for name in flags if config_flags and config_flags.is_config_flag(flags[name])]
+
+
+def _config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> dict[str, Path]:
+    """{flag as given: file it names}, for `--config=PATH[:ARG]` and `--config PATH[:ARG]`."""
+    paths = {}
+    for name in _config_flags(flags):
+        for arg, following in zip(argv, [*argv[1:], ""], strict=True):
+            if arg == f"--{name}" or arg.startswith(f"--{name}="):
+                value = arg.partition("=")[2] or following
+                paths[f"--{name}={value}"] = Path(value.partition(":")[0])
+    return paths
+
+
+def _check_config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> None:
+    """ml_collections reports a missing file only when the config is first used, and as a page of attempts."""
+    for given, path in _config_paths(flags, argv).items():
+        if not path.is_file():
+            files = sorted(str(file) for file in Path("configs").glob("*/*.py"))
+            have = f"there are {', '.join(files)}" if files else "expected a Python file"
+            raise UserError(f"{given}: no such file{_did_you_mean(str(path), files)}; {have}")
+
+
+def _line_of_config(flags: absl_flags.FlagValues, argv: list[str], error: Exception) -> str:
+    """`FILE, line N: ` when a config file raised the error, else nothing."""
+    files = {str(path.resolve()) for path in _config_paths(flags, argv).values()}
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame for frame in frames if str(Path(frame.filename).resolve()) in files]
+    return f"{lines[-1].filename}, line {lines[-1].lineno}: {type(error).__name__}: " if lines else ""
+
+
+def _check_configs(flags: absl_flags.FlagValues) -> None:
+    for name in _config_flags(flags):
+        config = flags[name].value
+        if config is not None:
+            try:
+                _ = config.keys
+            except OSError as error:  # ml_collections puts the error of the file itself off to the first use
+                raise UserError(f"--{name}={flags[name].config_filename}: {_last_line(error)}") from error
+
+
+def _last_line(error: BaseException) -> str:
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def _module_name(command: str) -> str:
+    return f"bert_jax.commands.{command.replace('-', '_')}"
+
+
+def _overview() -> str:
+    """Help lines are read from the source, so that `--help` imports no jax."""
+    lines = ["usage: bert-jax COMMAND [flags] [arguments]", ""]
+    for name in commands():
+        source = Path(importlib.util.find_spec(_module_name(name)).origin).read_text(encoding="utf-8")
+        lines.append(f"  {name:<10} {(ast.get_docstring(ast.parse(source)) or '').partition(chr(10))[0]}")
+    return "\n".join([*lines, "", "bert-jax COMMAND --help shows the flags of a command and their defaults."])
+
+
+def _command_help(module: types.ModuleType, name: str, flags: absl_flags.FlagValues) -> str:
+    lines = [f"usage: bert-jax {name} [flags] [arguments]", "", inspect.cleandoc(module.__doc__ or "")]
+    lines += ["", "flags:"]
+    for flag_name in flags:
+        flag = flags[flag_name]
+        if flag_name != flag.name:  # a second entry of the same flag, by its short name
+            continue
+        lines.append(f"  --[no]{flag_name}" if flag.boolean else f"  --{flag_name}")
+        text = " ".join((flag.help or "").split()).replace(".; repeat", "; repeat")
+        if flag.default is not None:
+            text += " (default: " + str(flag.default_as_str).strip("'") + ")"
+        lines.append(textwrap.fill(text, 100, initial_indent="      ", subsequent_indent="      "))
+    return "\n".join(lines)

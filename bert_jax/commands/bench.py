@@ -1,0 +1,187 @@
+"""Time the train step on synthetic rows or on records, and the loader alone.
+
+    bert-jax bench --size=base --batch_size=8 --seq_length=128
+    bert-jax bench --config=configs/pretrain/base.py --data_dir=records --json
+
+Best and median of the steps; rates count real sequences and tokens, FLOPs are the model's by formula.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from absl import flags as absl_flags
+from ml_collections import config_flags
+
+from bert_jax.errors import UserError
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    config_flags.DEFINE_config_file(
+        "config",
+        None,
+        "A run, like configs/pretrain/base.py; --config.a.b=V sets a field.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string("size", "base", "Without a config: the model, by name.", flag_values=flag_values)
+    absl_flags.DEFINE_integer(
+        "batch_size", None, "Rows a step. Default: the config's, or 8.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_integer("seq_length", 128, "Tokens a synthetic row.", flag_values=flag_values)
+    absl_flags.DEFINE_bool(
+        "packed", False, "Several short sequences a row, instead of a full one.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_bool("padded", False, "One short sequence a row and padding.", flag_values=flag_values)
+    absl_flags.DEFINE_float(
+        "dropout", None, "Both dropout rates. Default: the config's, or 0.1.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_enum(
+        "dtype",
+        None,
+        ["float32", "bfloat16"],
+        "Of activations. Default: the config's, or bfloat16 on accelerators and float32 on CPUs.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_integer("steps", 10, "Steps to time, after two that are not.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "data_dir", None, "Records: also time the step on them, and the loader.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_bool("json", False, "Print JSON, for machines.", flag_values=flag_values)
+
+
+def run(flags, args) -> int | None:
+    if args:
+        raise UserError(f"bench takes no arguments besides its flags, but was given {args[0]!r}")
+    if flags.packed and flags.padded:
+        raise UserError("--packed and --padded exclude each other")
+    for name in ("steps", "seq_length", "batch_size"):
+        if flags[name].value is not None and flags[name].value < 1:
+            raise UserError(f"--{name}={flags[name].value} must be at least 1")
+    from bert_jax.data import packed
+
+    config = _resolve(flags)
+    dataset = packed.open_dataset(flags.data_dir, config.data.train_split) if flags.data_dir else None
+    rows = "packed" if flags.packed else "padded" if flags.padded else "full"
+    result = measure(config, rows, flags.seq_length, flags.steps, dataset)
+    print(json.dumps(result, indent=1) if flags.json else report(result))
+    return None
+
+
+def _resolve(flags) -> Any:
+    """The config to measure: the one given, or a size's, with the flags on top."""
+    import jax
+
+    from bert_jax import defaults
+
+    config = flags.config
+    if config is None:
+        config = defaults.pretrain(flags.size)
+        config.batch_size = 8
+        if jax.default_backend() != "cpu":
+            config.model.dtype = "bfloat16"
+    if flags.batch_size is not None:
+        config.batch_size = flags.batch_size
+    if flags.dtype is not None:
+        config.model.dtype = flags.dtype
+    if flags.dropout is not None:
+        config.model.hidden_dropout_prob = flags.dropout
+        config.model.attention_probs_dropout_prob = flags.dropout
+    return config
+
+
+def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None) -> dict[str, Any]:
+    """Times the train step of a pre-training config.
+
+    Args:
+        config: with the fields of `defaults.pretrain`.
+        rows, length: of the synthetic batch, see `benchmark.synthetic_batch`.
+        dataset: records to time as well.
+
+    Returns:
+        JSON-able: `train_step` (see `benchmark.time_train_step`), with a dataset also `train_step_on_records`
+        and `loader`; `rows`, `config`, and where it was measured.
+    """
+    import contextlib
+
+    from bert_jax import benchmark, sharding
+    from bert_jax.config import BertConfig, from_dict
+    from bert_jax.data import loader
+    from bert_jax.masking import MaskingOptions, default_max_predictions
+    from bert_jax.optimizer import make_optimizer
+
+    vocab_size = config.model.vocab_size or (dataset.vocab_size if dataset else BertConfig.vocab_size)
+    model = from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
+    mesh = sharding.make_mesh(**config.mesh)
+
+    def time_steps(batches, length):
+        if length > model.max_position_embeddings:
+            raise UserError(
+                f"rows of {length} tokens are longer than the model's {model.max_position_embeddings} "
+                "positions; choose a shorter --seq_length or a larger --config.model.max_position_embeddings"
+            )
+        predictions = config.masking.max_predictions or default_max_predictions(length, config.masking.prob)
+        masking = MaskingOptions(**(config.masking.to_dict() | {"max_predictions": predictions}))
+        optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+        return benchmark.time_train_step(
+            benchmark.make_task(model, length, masking),
+            optimizer,
+            schedule,
+            batches,
+            mesh=mesh,
+            steps=steps,
+            accumulate_steps=config.accumulate_steps,
+            seed=config.seed,
+        )
+
+    batch = benchmark.synthetic_batch(rows, config.batch_size, length, vocab_size)
+    result = {"rows": rows, "train_step": time_steps(batch, length)}
+    if dataset is not None:
+        with contextlib.closing(loader.train_batches(dataset, config.batch_size, config.seed, 0)) as batches:
+            result["train_step_on_records"] = time_steps(batches, dataset.max_seq_length)
+        result["loader"] = benchmark.time_loader(dataset, config.batch_size, config.seed)
+    return result | benchmark.environment() | {"config": config.to_dict()}
+
+
+_KIND = {"full": "one full sequence a row", "padded": "one short sequence a row", "packed": "packed"}
+
+
+def report(result: dict[str, Any]) -> str:
+    model, device = result["config"]["model"], result["device"]
+    dropout = f"{model['hidden_dropout_prob']} and {model['attention_probs_dropout_prob']}"
+    lines = [
+        f"model       {model['num_hidden_layers']} layers of {model['hidden_size']}, {model['dtype']}, "
+        f"dropout {dropout}, attention {model['attention']}",
+        f"device      {device['count']} x {device['kind']} ({device['platform']}); "
+        f"{result['host']['processor']}; jax {result['versions']['jax']}",
+    ]
+    for name, title, kind in (
+        ("train_step", "train step", f"synthetic, {_KIND[result['rows']]}"),
+        ("train_step_on_records", "on records", "records"),
+    ):
+        if name in result:
+            lines += _describe_step(title, kind, result[name])
+    if "loader" in result:
+        rows, tokens = (result["loader"][f"{name}_per_second"] for name in ("rows", "tokens"))
+        lines.append(f"loader      {rows:,.0f} rows/s, {tokens:,.0f} real tokens/s")
+    return "\n".join(lines)
+
+
+def _describe_step(title: str, kind: str, step: dict[str, Any]) -> list[str]:
+    def both(name, scale=1.0, spec=",.2f"):
+        return f"{step[name]['best'] * scale:{spec}} ({step[name]['median'] * scale:{spec}})"
+
+    memory = f", {step['memory_bytes'] / 2**30:.2f} GiB a device" if step["memory_bytes"] else ""
+    peak = step["peak_flops_per_second"]
+    scale, unit = (1e-12, "TFLOP/s") if peak > 1e12 else (1e-9, "GFLOP/s")
+    return [
+        f"{title:<11} {step['rows']} rows of {step['length']} ({kind}), {step['fill']:.1%} filled by "
+        f"{step['sequences_per_row']:.2f} sequences",
+        f"            compiled in {step['compile_seconds']:.1f} s{memory}; best (median) of "
+        f"{len(step['seconds'])} steps:",
+        f"            {both('sequences_per_second')} sequences/s, "
+        f"{both('tokens_per_second', spec=',.0f')} real tokens/s",
+        f"            {both('model_flops_per_second', scale, '.1f')} {unit} of the model, "
+        f"{both('share_of_peak', spec='.1%')} of {peak * scale:.0f}; "
+        f"{both('share_of_peak_without_padding', spec='.1%')} without padding",
+    ]

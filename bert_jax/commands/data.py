@@ -1,0 +1,145 @@
+"""Turn text into records for pre-training: sentences, next-sentence pairs, packed rows.
+
+    bert-jax data --input='wiki/*' --input_format=wikiextractor --vocab=vocab.txt --output_dir=records
+
+The records hold no masks: they are drawn anew at every step. They depend on the text, the vocabulary and the
+flags, and not on --workers. Interrupted, the same command goes on from what is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from typing import Any
+
+from absl import flags as absl_flags
+
+from bert_jax.errors import UserError
+
+_HIGH_UNKNOWN_SHARE = 0.05
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    def define(kind, name: str, default, text: str, *args) -> None:
+        kind(name, default, *args, text, flag_values=flag_values)
+
+    define(absl_flags.DEFINE_multi_string, "input", None, "Text files: a path or a glob; may be repeated.")
+    define(
+        absl_flags.DEFINE_string,
+        "input_format",
+        "text",
+        "text: one sentence a line, a blank line after each document; wikiextractor: <doc> elements.",
+    )
+    define(absl_flags.DEFINE_string, "vocab", None, "The vocabulary: vocab.txt, or a SentencePiece .model.")
+    define(absl_flags.DEFINE_string, "output_dir", None, "Where the records go: an empty or new directory.")
+    define(
+        absl_flags.DEFINE_enum, "schema", "packed", "packed: several unmasked sequences a row.", ["packed"]
+    )
+    define(absl_flags.DEFINE_integer, "max_seq_length", 128, "The most tokens of a row.")
+    define(
+        absl_flags.DEFINE_integer,
+        "max_sequences_per_row",
+        0,
+        "The most sequences packed into a row; 0: 8, or 16 from a length of 256 on.",
+    )
+    define(
+        absl_flags.DEFINE_float,
+        "short_seq_prob",
+        0.1,
+        "Share of documents with a shorter length, drawn at random.",
+    )
+    define(
+        absl_flags.DEFINE_integer, "dupe_factor", 1, "Times that each document is made into pairs, each anew."
+    )
+    define(
+        absl_flags.DEFINE_float,
+        "eval_fraction",
+        0.01,
+        "Share of documents in the split eval, the others in train.",
+    )
+    define(absl_flags.DEFINE_integer, "seed", 12345, "Of all that is drawn.")
+    define(
+        absl_flags.DEFINE_integer,
+        "num_shards",
+        0,
+        "Files that the split train is written to; 0: one for each 128 MB.",
+    )
+    define(absl_flags.DEFINE_integer, "workers", 0, "Processes; 0: one for each core.")
+    define(
+        absl_flags.DEFINE_boolean,
+        "lower_case",
+        None,
+        "Lower-case the text and strip accents. Default: by the vocabulary.",
+    )
+
+
+def run(flags, args: list[str]) -> int:
+    if args:
+        raise UserError(
+            f"data takes no arguments besides its flags, but was given {args[0]!r}; quote globs, as "
+            "--input='DIR/*'"
+        )
+    for name, what in (
+        ("input", "text to read"),
+        ("vocab", "a vocabulary"),
+        ("output_dir", "a directory to write to"),
+    ):
+        if not flags[name].value:
+            raise UserError(f"data needs {what}: give --{name}=...; bert-jax data --help shows the flags")
+    from data_pipelines import build, workers
+
+    names = [field.name for field in dataclasses.fields(build.Options) if field.name != "input"]
+    options = build.Options(tuple(flags.input), **{name: flags[name].value for name in names})
+    processes = workers.count(flags.workers)
+    begun = time.monotonic()
+    built = build.build(options, processes)
+    if built.already_done:
+        print(f"{flags.output_dir} already holds these records; nothing to do")
+        return 0
+    for line in summary(built.manifest):
+        print(line)
+    for line in warnings(built.manifest, options.eval_fraction):
+        print(f"warning: {line}", file=sys.stderr)
+    seconds = time.monotonic() - begun
+    megabytes = sum(source["bytes"] for source in built.manifest["sources"]) / 1e6
+    print(
+        f"{flags.output_dir}: {seconds:.0f} s, {megabytes / seconds:.2f} MB of text a second on {processes} "
+        f"worker{'s' * (processes > 1)}, of {built.peak_memory / 1e6:.0f} MB of memory at most"
+    )
+    return 0
+
+
+def summary(manifest: dict[str, Any]) -> list[str]:
+    """What is in the records, a line for each split and one for the text."""
+    lines = []
+    for name, split in manifest["splits"].items():
+        size = sum(file["bytes"] for file in split["files"])
+        lines.append(
+            f"{name}: {split['rows']:,} rows of {manifest['max_seq_length']} tokens, "
+            f"{split['fill']:.2%} full; {split['sequences']:,} sequences of "
+            f"{split['documents']:,} documents, {split['tokens']:,} tokens, "
+            f"{split['random_next_share']:.1%} random next; {len(split['files'])} files, {size / 1e6:.1f} MB"
+        )
+    text = manifest["text"]
+    lines.append(
+        f"text: {text['documents']:,} documents, {text['sentences']:,} sentences, {text['tokens']:,} tokens, "
+        f"{text['unknown_tokens'] / text['tokens']:.3%} [UNK]"
+    )
+    return lines
+
+
+def warnings(manifest: dict[str, Any], eval_fraction: float) -> list[str]:
+    """What a user should know before training on the records."""
+    text, found = manifest["text"], []
+    unknown = text["unknown_tokens"] / text["tokens"]
+    if unknown > _HIGH_UNKNOWN_SHARE:
+        found.append(
+            f"{unknown:.1%} of the tokens are [UNK]: is the vocabulary of this language, and of this case "
+            f"(lower_case={str(manifest['vocabulary']['lower_case']).lower()})?"
+        )
+    if eval_fraction and "eval" not in manifest["splits"]:
+        found.append(
+            f"no split eval: of {text['documents']} documents none is held out (from 8 on, two or more)"
+        )
+    return found

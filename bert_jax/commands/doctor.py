@@ -1,0 +1,376 @@
+"""Check devices, versions, memory and write access; one line and one fix for each problem.
+
+Exit code 0 when all is fine or worth a warning at most, 1 when there is a problem.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+GIB = 2**30
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
+PROBE_SECONDS = 180
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What was looked at, how it is, and what to do about it when it is not well."""
+
+    name: str
+    status: str
+    detail: str
+    fix: str = ""
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    flags.DEFINE_string("workdir", ".", "Directory to be written to, also gs://...", flag_values=flag_values)
+    flags.DEFINE_bool("json", False, "Print JSON, for machines.", flag_values=flag_values)
+
+
+def run(flags, args) -> int | None:
+    checks = [
+        check_python(sys.version_info),
+        *check_packages(_requirements(), _installed_versions(), LOCK.read_text() if LOCK.exists() else ""),
+        *check_backend(probe_in_child(), hardware()),
+        check_memory(*host_memory()),
+        check_cores(usable_cores(), os.getloadavg()[0]),
+        *check_directory(flags.workdir),
+        check_temporary(tempfile.gettempdir()),
+        check_shared_memory("/dev/shm"),
+        check_open_files(),
+    ]
+    worst = PROBLEM if any(check.status == PROBLEM for check in checks) else OK
+    if flags.json:
+        print(json.dumps({"ok": worst == OK, "checks": list(map(dataclasses.asdict, checks))}, indent=1))
+    else:
+        print(report(checks))
+    return 0 if worst == OK else 1
+
+
+def report(checks: Sequence[Check]) -> str:
+    lines = []
+    for check in checks:
+        lines.append(f"{check.status:<8} {check.name:<14} {check.detail}")
+        if check.fix:
+            lines.append(f"{'':<8} {'':<14} fix: {check.fix}")
+    count = {status: sum(check.status == status for check in checks) for status in (PROBLEM, WARNING)}
+    lines.append(f"{_plural(count[PROBLEM], 'problem')}, {_plural(count[WARNING], 'warning')}")
+    return "\n".join(lines)
+
+
+def check_python(version: Sequence[int]) -> Check:
+    text = ".".join(map(str, version[:3]))
+    if tuple(version[:2]) < (3, 11):
+        fix = "rm -rf .venv; make install PYTHON=/path/to/python3.11"
+        return Check("python", PROBLEM, f"{text}; 3.11 or newer is needed", fix)
+    return Check("python", OK, f"{text} at {sys.executable}")
+
+
+def _requirements() -> list[str] | None:
+    try:
+        return importlib.metadata.requires("bert-jax") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _installed_versions() -> dict[str, str]:
+    from packaging.utils import canonicalize_name
+
+    found = {}
+    for distribution in importlib.metadata.distributions():
+        if distribution.name:  # the first on the path is the one that is imported
+            found.setdefault(canonicalize_name(distribution.name), distribution.version)
+    return found
+
+
+def check_packages(
+    requirements: Sequence[str] | None, installed: Mapping[str, str], lock: str
+) -> list[Check]:
+    """Installed versions beside the ranges of setup.py (problems) and the tested ones of the lock (warnings).
+
+    Args:
+        requirements: of the installed bert-jax, as its metadata has them; None when it is not installed.
+        installed: {canonical name: version}.
+        lock: the text of requirements.lock, empty when there is none.
+    """
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    checks = []
+    if requirements is None:
+        detail = "bert-jax itself is not installed"
+        checks.append(Check("packages", WARNING, detail, "pip install --no-deps -e ."))
+    for text in requirements or ():
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = installed.get(canonicalize_name(requirement.name))
+        wanted = f"{requirement.name}{requirement.specifier}"
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            detail = f"{requirement.name} is {version or 'missing'}; {wanted} is needed"
+            checks.append(Check("packages", PROBLEM, detail, f"pip install '{wanted}'"))
+
+    pins = [line.split("==") for line in lock.splitlines() if "==" in line and not line.startswith("#")]
+    differing = [
+        f"{name} {installed[canonicalize_name(name)]} (tested: {pin})"
+        for name, pin in pins
+        if installed.get(canonicalize_name(name), pin) != pin
+    ]
+    if differing:
+        shown = ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
+        detail = f"not those that are tested: {shown}"
+        checks.append(Check("versions", WARNING, detail, "pip install -r requirements.lock"))
+    elif not checks:
+        tested = f"{len(pins)} pinned versions as tested" if pins else "no requirements.lock to compare with"
+        jax, flax = installed.get("jax"), installed.get("flax")
+        checks.append(Check("packages", OK, f"jax {jax}, flax {flax}, {tested}"))
+    return checks
+
+
+def hardware() -> list[str]:
+    """The accelerators that the operating system sees: "nvidia", "tpu"."""
+    found = []
+    if Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"):
+        found.append("nvidia")
+    if Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists():
+        found.append("tpu")
+    return found
+
+
+def probe() -> dict[str, Any]:
+    """What jax says of its devices, and whether it compiles; imports jax."""
+    import time
+
+    import google_crc32c
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    devices = jax.local_devices()
+    memory = devices[0].memory_stats() or {}
+    start = time.perf_counter()
+    x = np.arange(64 * 64, dtype=np.float32).reshape(64, 64) % 7
+    error = {}
+    for dtype, tolerance in (("float32", 1e-4), ("bfloat16", 2e-2)):
+        product = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.float32))
+        got = np.asarray(product(jnp.asarray(x, dtype), jnp.asarray(x.T, dtype)))
+        difference = float(np.abs(got - x @ x.T).max() / np.abs(x @ x.T).max())
+        error[dtype] = difference if difference > tolerance else 0.0
+    return {
+        "platform": devices[0].platform,
+        "kind": devices[0].device_kind,
+        "local_devices": len(devices),
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "memory_limit": memory.get("bytes_limit"),
+        "compile_seconds": time.perf_counter() - start,
+        "wrong_products": {dtype: value for dtype, value in error.items() if value},
+        "x64": bool(jax.config.jax_enable_x64),
+        "crc32c": google_crc32c.implementation,
+    }
+
+
+def probe_in_child(seconds: float = PROBE_SECONDS) -> dict[str, Any]:
+    """`probe` in a process of its own, where a driver may hang or crash; {"error": line} when it did."""
+    code = "import json; from bert_jax.commands import doctor; print('PROBE' + json.dumps(doctor.probe()))"
+    # Without this a GPU's memory would be taken whole, or asked for while a run holds it.
+    env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env=env,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"jax did not find its devices and compile within {seconds:.0f} s"}
+    for line in done.stdout.splitlines():
+        if line.startswith("PROBE"):
+            return json.loads(line.removeprefix("PROBE"))
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    reason = lines[-1] if lines else f"code {done.returncode}"
+    return {"error": reason if " " in reason else f"jax did not find its devices ({reason})"}
+
+
+_INSTALL = {"nvidia": 'pip install -U "jax[cuda12]"', "tpu": 'pip install -U "jax[tpu]"'}
+
+
+def check_backend(found: Mapping[str, Any], accelerators: Sequence[str]) -> list[Check]:
+    """Judges what `probe` returned beside what the operating system has."""
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    if "error" in found:
+        if asked:
+            fix = f"unset JAX_PLATFORMS (it is {asked!r}), then bert-jax doctor"
+        elif "No module named" in found["error"]:
+            fix = "pip install -r requirements.lock"
+        elif accelerators:
+            fix = f"end what else uses the device, or {_INSTALL[accelerators[0]]}"
+        else:
+            fix = "pip install --force-reinstall jax jaxlib"
+        return [Check("devices", PROBLEM, found["error"], fix)]
+
+    platform = "" if found["kind"] == found["platform"] else f" ({found['platform']})"
+    text = f"{found['devices']} x {found['kind']}{platform}"
+    if found["processes"] > 1:
+        text += f", {found['local_devices']} on this host, {found['processes']} processes"
+    if found["memory_limit"]:
+        text += f", {found['memory_limit'] / GIB:.1f} GiB each"
+    checks = []
+    if found["platform"] == "cpu" and accelerators:
+        unused = f"the {accelerators[0]} device of this machine is not used"
+        if asked == "cpu":
+            detail = f"{text}, since JAX_PLATFORMS=cpu; {unused}"
+            checks.append(Check("devices", WARNING, detail, "unset JAX_PLATFORMS"))
+        else:
+            checks.append(Check("devices", PROBLEM, f"{text}; {unused}", _INSTALL[accelerators[0]]))
+    else:
+        checks.append(Check("devices", OK, text))
+
+    if found["wrong_products"]:
+        wrong = ", ".join(f"{dtype} off by {value:.1%}" for dtype, value in found["wrong_products"].items())
+        fix = "unset XLA_FLAGS, then bert-jax doctor; if it stays, pip install -r requirements.lock"
+        checks.append(Check("compilation", PROBLEM, f"a matrix product comes out wrong: {wrong}", fix))
+    else:
+        detail = f"matrix products right, compiled and run in {found['compile_seconds']:.1f} s"
+        checks.append(Check("compilation", OK, detail))
+    if found["x64"]:
+        detail = "JAX_ENABLE_X64 is set: twice the memory"
+        checks.append(Check("precision", WARNING, detail, "unset JAX_ENABLE_X64"))
+    if found["crc32c"] != "c":
+        detail = f"google-crc32c works in {found['crc32c']}: records are read many times slower"
+        checks.append(Check("checksums", WARNING, detail, "pip install --force-reinstall google-crc32c"))
+    return checks
+
+
+def host_memory() -> tuple[int, int]:
+    """(total, available) bytes, within the limit of the container where there is one."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    total, available = memory.total, memory.available
+    for limit, usage in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            bound, used = int(Path(limit).read_text()), int(Path(usage).read_text())
+        except (OSError, ValueError):  # no cgroup of this kind, or "max"
+            continue
+        if bound < total:
+            total, available = bound, min(available, bound - used)
+    return total, max(available, 0)
+
+
+def check_memory(total: int, available: int) -> Check:
+    text = f"{available / GIB:.1f} of {total / GIB:.1f} GiB free"
+    if available < 1 * GIB:
+        return Check("memory", PROBLEM, text, "end other programs, or use a machine with 4 GiB or more")
+    if available < 3 * GIB:
+        fix = "base needs about 3 GiB to train: choose a smaller size or end other programs"
+        return Check("memory", WARNING, text, fix)
+    return Check("memory", OK, text)
+
+
+def usable_cores() -> float:
+    """Cores that this process may use, within its affinity and the quota of its container."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return min(cores, int(quota) / int(period))
+    except (OSError, ValueError):  # no cgroup, or "max"
+        return cores
+
+
+def check_cores(cores: float, load: float) -> Check:
+    text = f"{cores:g} usable, load {load:.1f}"
+    if load > 1.5 * cores:
+        return Check("cores", WARNING, text, "measure nothing now: other programs are running")
+    return Check("cores", OK, text)
+
+
+def check_directory(path: str) -> list[Check]:
+    """Writes, renames, reads back and removes a small file, as checkpoints do.
+
+    Args:
+        path: a directory, which need not exist yet: then its nearest parent is used; or a URL like gs://...
+    """
+    from etils import epath
+
+    remote = "://" in path
+    directory = epath.Path(path if remote else os.path.abspath(path))
+    while not remote and not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    content = os.urandom(4096)
+    name = f".doctor-{uuid.uuid4().hex}"
+    try:
+        (directory / name).write_bytes(content)
+        (directory / name).rename(directory / f"{name}-renamed")
+        intact = (directory / f"{name}-renamed").read_bytes() == content
+        (directory / f"{name}-renamed").unlink()
+    except Exception as error:  # each file system has errors of its own
+        detail = f"{directory}: {getattr(error, 'strerror', None) or error}"
+        fix = "choose another --workdir" + ("" if remote else f", or chmod u+rwx {directory}")
+        return [Check("write access", PROBLEM, detail, fix)]
+    if not intact:
+        detail = f"{directory}: what is read is not what was written"
+        return [Check("write access", PROBLEM, detail, "choose a --workdir on another disk")]
+    checks = [Check("write access", OK, str(directory))]
+    return checks if remote else [*checks, check_disk(shutil.disk_usage(directory).free)]
+
+
+def check_disk(free: int) -> Check:
+    text = f"{free / GIB:.1f} GiB free"
+    if free < 1 * GIB:
+        return Check("disk", PROBLEM, text, "make room: three checkpoints of base are 4 GB")
+    if free < 10 * GIB:
+        return Check("disk", WARNING, text, "make room: three checkpoints of base are 4 GB, of large 12 GB")
+    return Check("disk", OK, text)
+
+
+def check_temporary(path: str) -> Check:
+    free = shutil.disk_usage(path).free
+    if free < GIB // 2:
+        return Check("temporary", WARNING, f"{path}: {free / GIB:.2f} GiB free", "TMPDIR=/a/larger/disk")
+    return Check("temporary", OK, f"{path}: {free / GIB:.1f} GiB free")
+
+
+def check_shared_memory(path: str) -> Check:
+    """Worker processes share their locks and queues through it; containers often give 64 MiB."""
+    if not os.path.isdir(path):
+        return Check("shared memory", OK, f"no {path} on this system")
+    free = shutil.disk_usage(path).free
+    if free < 32 * 2**20:
+        detail = f"{path}: {free / 2**20:.0f} MiB free"
+        return Check("shared memory", WARNING, detail, "docker run --shm-size=1g")
+    return Check("shared memory", OK, f"{path}: {free / GIB:.1f} GiB free")
+
+
+def check_open_files() -> Check:
+    try:
+        import resource
+    except ImportError:
+        return Check("open files", OK, "no limit on this system")
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= soft < 512:
+        return Check("open files", WARNING, f"at most {soft}", "ulimit -n 4096")
+    return Check("open files", OK, "no limit" if soft < 0 else f"at most {soft}")
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"

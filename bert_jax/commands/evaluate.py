@@ -1,0 +1,71 @@
+"""Score a fine-tuned model on a labelled file: each example once, with the metrics of its task.
+
+bert-jax evaluate --workdir=runs/mrpc
+bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
+"""
+
+from __future__ import annotations
+
+import json
+
+from absl import flags as absl_flags
+
+from bert_jax.errors import UserError
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    absl_flags.DEFINE_string(
+        "workdir", None, "Work directory of `bert-jax finetune`.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_string(
+        "split",
+        "dev",
+        "Which of the run's files: train, dev, or another SPLIT.tsv of its data_dir.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "input",
+        None,
+        "A labelled file instead, with the columns of the training file.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "output", None, "Also write the predictions: .tsv, .csv or .jsonl.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
+    absl_flags.DEFINE_bool("json", False, "Print one JSON object.", flag_values=flag_values)
+
+
+def run(flags, args: list[str]) -> int:
+    if args:
+        raise UserError(f"evaluate takes no arguments besides its flags, but was given {args[0]!r}")
+    if not flags.workdir:
+        raise UserError("which model? give --workdir=DIR, the work directory of a fine-tuning")
+    import sys
+
+    from bert_jax import train
+    from bert_jax.tasks import predictions, predictor
+
+    if flags.output:
+        predictions.check_output(flags.output)
+    train.enable_compilation_cache()
+    model = predictor.Predictor(flags.workdir, flags.checkpoint)
+    problem = model.problem
+    path = flags.input or problem.file(flags.split)
+    if not path:
+        raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
+    examples = problem.read(path)
+    if examples.warning():
+        print(f"warning: {examples.warning()}", file=sys.stderr)
+    outputs = model(examples)
+    scores = problem.score(outputs, problem.encode(examples).targets)
+    if flags.output:
+        predictions.write_predictions(flags.output, examples.ids, outputs, problem.label_names)
+    if flags.json:
+        found = {"file": path, "examples": len(examples), "checkpoint": model.source, "scores": scores}
+        print(json.dumps(found))
+        return 0
+    print(f"{len(examples):,} examples of {path}, checkpoint {model.source}")
+    for name, value in scores.items():
+        print(f"  {name:<20} {value:.4f}")
+    return 0

@@ -1,0 +1,59 @@
+"""Show the most likely words in the place of each [MASK] of a text.
+
+    bert-jax fill-mask --checkpoint=runs/mini "The capital of [MASK] is [MASK]."
+
+Without a text, lines are read from standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from absl import flags as absl_flags
+
+from bert_jax.errors import UserError
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    absl_flags.DEFINE_string(
+        "checkpoint",
+        None,
+        "Work directory of `bert-jax pretrain`, or one of its checkpoints/STEP.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_integer("top", 5, "Candidates for each [MASK].", flag_values=flag_values)
+    absl_flags.DEFINE_bool("json", False, "Print one JSON object a text.", flag_values=flag_values)
+
+
+def run(flags, args: list[str]) -> int:
+    if not flags.checkpoint:
+        raise UserError("which model? give --checkpoint=DIR, the work directory of a pre-training")
+    if flags.top < 1:
+        raise UserError(f"--top={flags.top}: expected at least 1")
+    texts = args or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    if not texts:
+        raise UserError('which text? give one with [MASK] in it, such as "The [MASK] is read from the file."')
+    from bert_jax import train
+    from bert_jax.tasks.fill_mask import MaskFiller
+
+    train.enable_compilation_cache()
+    found = MaskFiller(flags.checkpoint, log=lambda line: print(line, file=sys.stderr))(texts, flags.top)
+    for text, masks in zip(texts, found, strict=True):
+        if flags.json:
+            rows = [
+                [{"token": c.token, "probability": round(c.probability, 6)} for c in mask] for mask in masks
+            ]
+            print(json.dumps({"text": text, "masks": rows}, ensure_ascii=False))
+        else:
+            print(format_candidates(text, masks))
+    return 0
+
+
+def format_candidates(text: str, masks) -> str:
+    """The text, and a line for each [MASK] with its candidates and their probabilities."""
+    lines = [text]
+    for number, candidates in enumerate(masks, 1):
+        shown = "  ".join(f"{c.token} {c.probability:.3f}" for c in candidates)
+        lines.append(f"  {f'[MASK] {number}:' if len(masks) > 1 else '[MASK]:'} {shown}")
+    return "\n".join(lines)

@@ -1,0 +1,56 @@
+"""Fine-tune a pre-trained model on a task: classification or regression of texts and pairs of texts.
+
+    bert-jax finetune --config=configs/finetune/classification.py --workdir=runs/reviews \\
+        --config.init_from=runs/mini --config.data.train=train.csv --config.data.eval=dev.csv \\
+        --config.data.text_a=review --config.data.label=stars
+    bert-jax finetune --config=configs/finetune/glue.py:mrpc --workdir=runs/mrpc \\
+        --config.init_from=runs/mini --config.data_dir=glue
+
+Files are TSV (a quote is a character), CSV or JSON-lines; columns go by name, or by number from 0. The labels
+are those of the training file. The same command in the same directory goes on where the run stopped. The work
+directory keeps the checkpoint that is best on the evaluation file, and its predictions.
+"""
+
+from __future__ import annotations
+
+from absl import flags as absl_flags
+from ml_collections import config_flags
+
+from bert_jax.errors import UserError
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    config_flags.DEFINE_config_file(
+        "config",
+        None,
+        "The run, like configs/finetune/classification.py; --config.a.b=V sets a field of it.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "workdir", None, "Where checkpoints, metrics and predictions go.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_string(
+        "compilation_cache",
+        None,
+        "Directory that keeps compiled programs between runs; empty for none. Default: "
+        "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
+        flag_values=flag_values,
+    )
+
+
+def run(flags, args: list[str]) -> int:
+    if args:
+        raise UserError(f"finetune takes no arguments besides its flags, but was given {args[0]!r}")
+    if flags.config is None:
+        raise UserError("which task? give --config=configs/finetune/classification.py, or glue.py:TASK")
+    if not flags.workdir:
+        raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
+    from bert_jax import train
+    from bert_jax.tasks import finetuning
+
+    train.enable_compilation_cache(flags.compilation_cache)
+    best = finetuning.finetune(flags.config, flags.workdir)
+    if best["scores"]:
+        scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
+        print(f"best: step {best['step']}  {scores}")
+    return 0

@@ -1,0 +1,162 @@
+"""Show what is in records, a vocabulary or a checkpoint, and what is wrong with it.
+
+    bert-jax inspect records/ vocab.txt runs/mini
+
+PATH is a directory that `bert-jax data` made or a .tfrecord file (every row is read and its CRCs are
+checked), a vocab.txt or a SentencePiece .model, or a work directory or one of its checkpoints. Exits with 0
+when all is sound, with 1 when something is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from absl import flags as absl_flags
+
+from bert_jax.errors import UserError
+
+_MOST_PROBLEMS = 20
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    absl_flags.DEFINE_integer("examples", 3, "Decoded rows to show of each split.", flag_values=flag_values)
+    absl_flags.DEFINE_boolean("json", False, "Print one JSON object a path instead.", flag_values=flag_values)
+
+
+def run(flags, args: list[str]) -> int:
+    if not args:
+        raise UserError("inspect needs a path: records, a vocabulary, a work directory or a checkpoint")
+    for path in args:
+        if not os.path.exists(path):
+            raise UserError(f"there is no {path!r} to inspect")
+    sound = True
+    for path in args:
+        report = inspect(path, flags.examples)
+        sound = sound and not report.problems
+        if flags.json:
+            print(json.dumps(dataclasses.asdict(report)))
+            continue
+        for line in lines(report):
+            print(line)
+    return 0 if sound else 1
+
+
+def inspect(path: str, examples: int = 3):
+    """The `bert_jax.data.inspection.Report` of whatever is at a path.
+
+    Raises:
+        UserError: it is nothing that bert_jax knows.
+    """
+    from bert_jax.data import inspection, packed
+
+    if os.path.isfile(path):
+        if path.endswith(".tfrecord"):
+            return inspection.inspect_record_file(path, examples)
+        if path.endswith((".txt", ".model")):
+            return inspection.inspect_vocabulary(path)
+        raise UserError(
+            f"{path} is no .tfrecord file and no vocabulary (vocab.txt, or a SentencePiece .model): what is "
+            "it?"
+        )
+    if os.path.exists(os.path.join(path, packed.MANIFEST)):
+        return inspection.inspect_records(path, examples)
+    names = os.listdir(path)
+    if "checkpoints" in names or "_CHECKPOINT_METADATA" in names:
+        return inspect_checkpoints(path)
+    if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
+        return inspection.inspect_records(path, examples)  # which says that the manifest is missing
+    raise UserError(
+        f"{path} holds no records ({packed.MANIFEST}) and no checkpoints: give one of their directories"
+    )
+
+
+def inspect_checkpoints(path: str):
+    """Reads every step of a work directory, or one step, and compares it with its digests."""
+    from bert_jax import checkpoint
+    from bert_jax.data.inspection import Report
+
+    report = Report(
+        path, "checkpoint" if os.path.exists(os.path.join(path, "_CHECKPOINT_METADATA")) else "work directory"
+    )
+    steps = [path]
+    if report.kind == "work directory":
+        directory = os.path.join(path, "checkpoints")
+        names = os.listdir(directory)
+        steps = [os.path.join(directory, name) for name in sorted(filter(str.isdigit, names), key=int)]
+        report.facts["set_aside"] = sorted(name for name in names if name.startswith("bad-"))
+        if not steps:
+            report.problems.append(f"{directory} holds no checkpoint")
+    for step in steps:
+        try:
+            leaves = checkpoint.verify(step)
+        except UserError as error:
+            report.problems.append(str(error))
+            continue
+        report.facts[os.path.basename(os.path.abspath(step))] = _describe(leaves)
+    return report
+
+
+def _describe(leaves: dict[str, Any]) -> dict[str, Any]:
+    def size(leaf) -> int:
+        count = 1
+        for dimension in leaf.shape:
+            count *= dimension
+        return count
+
+    return {
+        "leaves": len(leaves),
+        "parameters": sum(size(leaf) for name, leaf in leaves.items() if name.startswith("params/")),
+        "dtypes": sorted({leaf.dtype for leaf in leaves.values()}),
+        "shapes": {name: list(leaf.shape) for name, leaf in leaves.items() if name.startswith("params/")},
+    }
+
+
+def lines(report) -> Iterator[str]:
+    """A report as text."""
+    yield f"{report.path}: {report.kind}"
+    yield from (f"  {line}" for name, value in report.facts.items() for line in _fact_lines(name, value))
+    for example in report.examples:
+        yield f"  {example}"
+    for problem in report.problems[:_MOST_PROBLEMS]:
+        yield f"  WRONG: {problem}"
+    if len(report.problems) > _MOST_PROBLEMS:
+        yield f"  WRONG: ... and {len(report.problems) - _MOST_PROBLEMS} more"
+    if not report.problems:
+        yield "  sound"
+
+
+def _fact_lines(name: str, value: Any) -> Iterator[str]:
+    from bert_jax.data.inspection import text_histogram
+
+    if not isinstance(value, dict):
+        yield f"{name}: {_number(value)}"
+        return
+    if name == "shapes":
+        return
+    nested = {key: inner for key, inner in value.items() if isinstance(inner, dict | list)}
+    plain = ", ".join(f"{key} {_number(inner)}" for key, inner in value.items() if key not in nested)
+    yield f"{name}: {plain}"
+    for key, inner in nested.items():
+        if key == "sequence_lengths":
+            yield "  length of sequences:"
+            yield from (f"    {line}" for line in text_histogram(inner))
+        elif key == "sequences_per_row":
+            total = max(1, sum(inner))
+            shares = ", ".join(
+                f"{number}: {count / total:.1%}" for number, count in enumerate(inner) if count
+            )
+            yield f"  sequences a row: {shares}"
+        elif isinstance(inner, dict):
+            yield from (f"  {line}" for line in _fact_lines(key, inner))
+        else:
+            yield f"  {key}: {', '.join(map(str, inner))}"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.2%}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

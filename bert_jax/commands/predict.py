@@ -1,0 +1,83 @@
+"""Predict with a fine-tuned model: a file of texts in, a file of predictions and probabilities out.
+
+    bert-jax predict --workdir=runs/reviews --input=new.csv --output=predictions.tsv
+
+The input has the columns of the training file; one without labels will do. The output's rows have the input's
+order, and an `id`: the id column's value, or the row's number from 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from absl import flags as absl_flags
+
+from bert_jax.errors import UserError
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    absl_flags.DEFINE_string(
+        "workdir", None, "Work directory of `bert-jax finetune`.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_string("input", None, "TSV, CSV or JSON-lines file.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "split",
+        None,
+        "Instead of --input: SPLIT.tsv of the run's data_dir, such as test.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string("output", None, "File to write: .tsv, .csv or .jsonl.", flag_values=flag_values)
+    for name, what in (("text_a", "the text"), ("text_b", "the second text of a pair"), ("id", "the id")):
+        absl_flags.DEFINE_string(
+            name, None, f"Column of {what}. Default: that of the training file.", flag_values=flag_values
+        )
+    absl_flags.DEFINE_bool(
+        "header",
+        None,
+        "Whether the first row names the columns. Default: as the training file.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "format", "auto", "auto (by suffix), tsv, csv or jsonl.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
+
+
+def run(flags, args: list[str]) -> int:
+    if args:
+        raise UserError(f"predict takes no arguments besides its flags, but was given {args[0]!r}")
+    if not flags.workdir:
+        raise UserError("which model? give --workdir=DIR, the work directory of a fine-tuning")
+    if bool(flags.input) == bool(flags.split):
+        raise UserError("what should be predicted? give --input=FILE (or --split=test)")
+    if not flags.output:
+        raise UserError("where should the predictions go? give --output=FILE.tsv")
+    import sys
+
+    from bert_jax import train
+    from bert_jax.tasks import predictions, predictor
+    from bert_jax.tasks.reading import read_examples
+
+    predictions.check_output(flags.output)
+    train.enable_compilation_cache()
+    model = predictor.Predictor(flags.workdir, flags.checkpoint)
+    problem = model.problem
+    columns = problem.columns
+    path = flags.input
+    if flags.split:
+        path = problem.file(flags.split)
+        if not path:
+            raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
+        if flags.split == "test" and problem.spec.test_columns:
+            columns = problem.spec.test_columns
+    given = {name: getattr(flags, name) for name in ("text_a", "text_b", "id", "header")}
+    columns = dataclasses.replace(
+        columns, **{name: value for name, value in given.items() if value is not None}
+    )
+    examples = read_examples(path, columns, file_format=flags.format, parse_label=None)
+    if examples.warning():
+        print(f"warning: {examples.warning()}", file=sys.stderr)
+    outputs = model(examples)
+    predictions.write_predictions(flags.output, examples.ids, outputs, problem.label_names)
+    print(f"wrote {flags.output}: {len(examples):,} predictions of {model.source}")
+    return 0

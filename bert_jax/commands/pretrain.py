@@ -1,0 +1,253 @@
+"""Pre-train BERT on records: masked language modelling and next-sentence prediction.
+
+    bert-jax pretrain --config=configs/pretrain/mini.py --workdir=runs/mini --config.data.dir=records
+
+The records come from `bert-jax data`. The same command in the same directory goes on where the run stopped.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import ml_collections
+from absl import flags as absl_flags
+from ml_collections import config_flags
+
+from bert_jax.errors import UserError
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    config_flags.DEFINE_config_file(
+        "config",
+        None,
+        "The run, like configs/pretrain/base.py; --config.a.b=V sets a field of it.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "workdir", None, "Where checkpoints, metrics and the resolved config go.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_bool(
+        "allow_changes",
+        False,
+        "Go on with a run although its config, records or vocabulary are no longer the same.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "compilation_cache",
+        None,
+        "Directory that keeps compiled programs between runs; empty for none. Default: "
+        "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
+        flag_values=flag_values,
+    )
+
+
+def run(flags, args: list[str]) -> int:
+    if args:
+        raise UserError(f"pretrain takes no arguments besides its flags, but was given {args[0]!r}")
+    if flags.config is None:
+        raise UserError("what to train? give --config=configs/pretrain/SIZE.py")
+    if not flags.workdir:
+        raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
+    from bert_jax import train
+
+    train.enable_compilation_cache(flags.compilation_cache)
+    pretrain(flags.config, flags.workdir, allow_changes=flags.allow_changes)
+    return 0
+
+
+def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, allow_changes: bool = False):
+    """Trains, or goes on training, in a work directory.
+
+    Args:
+        config: with the fields of `defaults.pretrain`.
+        workdir: see `bert_jax.workdir`.
+        allow_changes: see `WorkDir.open_run`.
+
+    Returns:
+        The final TrainState.
+
+    Raises:
+        UserError: what is asked for cannot be. Preempted, KeyboardInterrupt: stopped, and saved.
+    """
+    # Here, so that the command's help does not wait for jax.
+    import jax
+
+    from bert_jax import flops, train
+    from bert_jax.config import from_dict
+    from bert_jax.data import loader
+    from bert_jax.masking import MaskingOptions, Vocabulary, default_max_predictions
+    from bert_jax.metrics_writer import MetricsWriter
+    from bert_jax.optimizer import make_optimizer
+    from bert_jax.pretraining import PretrainingTask
+    from bert_jax.workdir import WorkDir
+
+    config = ml_collections.ConfigDict(config)
+    _check_fields(config)
+    train_set, eval_set, tokenizer = _open_records(config.data)
+    length = train_set.max_seq_length
+    if length > config.model.max_position_embeddings:
+        raise UserError(
+            f"the records {config.data.dir} have rows of {length} tokens and the model has "
+            f"{config.model.max_position_embeddings} positions; make records with a --max_seq_length of at "
+            f"most that, or set --config.model.max_position_embeddings={length}"
+        )
+    if config.model.vocab_size == 0:
+        config.model.vocab_size = tokenizer.vocab_size
+    if config.model.vocab_size < tokenizer.vocab_size:
+        raise UserError(
+            f"model.vocab_size={config.model.vocab_size} is less than the {tokenizer.vocab_size} of the "
+            f"records' vocabulary ({tokenizer.path}); leave it at 0, or set it to at least that"
+        )
+    if config.masking.max_predictions == 0:
+        config.masking.max_predictions = default_max_predictions(length, config.masking.prob)
+    model = from_dict(config.model.to_dict())
+    task = PretrainingTask(
+        model,
+        Vocabulary(
+            size=tokenizer.vocab_size,
+            mask_id=tokenizer.mask_id,
+            special_ids=(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id),
+            is_continuation=tokenizer.is_continuation,
+        ),
+        MaskingOptions(**config.masking),
+    )
+    optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+    sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
+    row_flops = flops.train_flops_per_row(model, length, config.masking.max_predictions, sequences)
+    share = dict(process_index=jax.process_index(), process_count=jax.process_count())
+
+    writer = MetricsWriter(workdir, total_steps=config.steps, primary=jax.process_index() == 0)
+    with WorkDir(workdir, primary=jax.process_index() == 0, log=writer.message) as held:
+        try:
+            held.open_run(_describe_run(config, train_set, tokenizer), allow_changes=allow_changes)
+            held.copy_vocabulary(tokenizer.path)
+            _say_what(config, train_set, eval_set, writer.message)
+            if config.resume_from and not held.checkpoints.exists():
+                _check_vocabulary("resume_from", config.resume_from, tokenizer)
+            return train.fit(
+                workdir=held,
+                config=config,
+                task=task,
+                optimizer=optimizer,
+                schedule=schedule,
+                train_data=lambda step: loader.train_batches(
+                    train_set, config.batch_size, config.seed, step, **share
+                ),
+                eval_data=eval_set
+                and (
+                    lambda: loader.eval_batches(
+                        eval_set, config.batch_size, max_batches=config.eval.batches, **share
+                    )
+                ),
+                flops_per_step=row_flops * config.batch_size,
+                writer=writer,
+                initial_params=_load_initial(config.init_from, tokenizer, writer.message),
+            )
+        finally:
+            writer.close()
+
+
+def _check_fields(config: ml_collections.ConfigDict) -> None:
+    """UserError unless the config has the fields of a pre-training run, with values that can be."""
+    from bert_jax import defaults
+
+    have, expected = _field_names(config), _field_names(defaults.pretrain())
+    if missing := sorted(expected - have):
+        raise UserError(f"the config has no {', '.join(missing)}: start it from bert_jax.defaults.pretrain()")
+    if unknown := sorted(have - expected):
+        raise UserError(f"the config has a field that pre-training does not know: {', '.join(unknown)}")
+    for name in ("steps", "batch_size", "accumulate_steps", "log_every", "max_skipped_steps"):
+        if config[name] < 1:
+            raise UserError(f"{name}={config[name]} must be at least 1")
+
+
+def _field_names(config: ml_collections.ConfigDict, prefix: str = "") -> set[str]:
+    names = set()
+    for name, value in config.items():
+        if isinstance(value, ml_collections.ConfigDict):
+            names |= _field_names(value, f"{prefix}{name}.")
+        else:
+            names.add(prefix + name)
+    return names
+
+
+def _open_records(data: ml_collections.ConfigDict):
+    """(training set, evaluation set or None, tokenizer) of `data.dir`."""
+    from bert_jax import tokenization
+    from bert_jax.data import packed
+
+    if not data.dir:
+        raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
+    train_set = packed.open_dataset(data.dir, data.train_split)
+    splits = train_set.manifest["splits"]
+    eval_set = None
+    if data.eval_split and (data.eval_split not in splits or splits[data.eval_split]["rows"]):
+        eval_set = packed.open_dataset(data.dir, data.eval_split)
+    settings = train_set.manifest["vocabulary"]
+    directory = data.dir.split(",")[0].strip()
+    tokenizer = tokenization.load(
+        os.path.join(directory, settings["file"]),
+        lower_case=settings["lower_case"],
+        strip_accents=settings["strip_accents"],
+    )
+    if tokenizer.digest != settings["digest"]:
+        raise UserError(
+            f"{tokenizer.path} is not the vocabulary that the records beside it were made with; copy that "
+            "one back, or make the records anew with `bert-jax data`"
+        )
+    return train_set, eval_set, tokenizer
+
+
+def _describe_run(config, train_set, tokenizer) -> dict[str, Any]:
+    return {
+        "command": "pretrain",
+        "config": config.to_dict(),
+        "records": {
+            "fingerprint": train_set.manifest["fingerprint"],
+            "max_seq_length": train_set.max_seq_length,
+        },
+        "vocabulary": tokenizer.settings(),
+    }
+
+
+def _say_what(config, train_set, eval_set, say) -> None:
+    rows = len(train_set)
+    epochs = config.steps * config.batch_size / rows
+    say(
+        f"{rows:,} rows of {train_set.max_seq_length} tokens in {config.data.dir}; {config.steps:,} steps of "
+        f"{config.batch_size} rows: {epochs:.3g} epochs"
+    )
+    if eval_set is None:
+        say("no evaluation: the records have no split for it, or data.eval_split is empty")
+    else:
+        batches = -(-len(eval_set) // config.batch_size)
+        used = min(batches, config.eval.batches or batches) * config.batch_size
+        say(f"evaluation on {min(used, len(eval_set)):,} of {len(eval_set):,} rows held out")
+
+
+def _load_initial(path: str, tokenizer, say):
+    """A function of the abstract parameters that loads those of `path`; None where there is no path."""
+    if not path:
+        return None
+    from bert_jax import checkpoint
+
+    def load(abstract_params):
+        _check_vocabulary("init_from", path, tokenizer)
+        params, report = checkpoint.load_params(path, abstract_params, log=say)
+        say(str(report))
+        if new := [name for name in report.new if name.startswith("encoder/")]:
+            raise UserError(f"init_from={path} lacks {len(new)} parameters of the encoder, like {new[0]}")
+        return params
+
+    return load
+
+
+def _check_vocabulary(field: str, path: str, tokenizer) -> None:
+    from bert_jax import workdir
+
+    if workdir.read_run(path).get("vocabulary", {}).get("digest") != tokenizer.digest:
+        raise UserError(
+            f"{field}={path} was trained with another vocabulary than that of the records; make the records "
+            "with its vocabulary"
+        )

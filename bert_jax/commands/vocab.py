@@ -1,0 +1,112 @@
+"""Learn a vocabulary from text: WordPiece, or SentencePiece.
+
+    bert-jax vocab --input='corpus/*.txt' --output=vocab.txt --size=30522
+
+Special tokens lie where BERT has them. Large corpora are sampled, so that memory stays bounded; the result
+depends on the text and the flags alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from absl import flags as absl_flags
+
+from bert_jax.errors import UserError
+
+_HIGH_UNKNOWN_RATE = 0.01
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    def define(kind, name: str, default, text: str, *args) -> None:
+        kind(name, default, *args, text, flag_values=flag_values)
+
+    define(absl_flags.DEFINE_multi_string, "input", None, "Text files: a path or a glob; may be repeated.")
+    define(
+        absl_flags.DEFINE_string,
+        "input_format",
+        "text",
+        "text: one sentence a line, a blank line after each document; wikiextractor: <doc> elements.",
+    )
+    define(
+        absl_flags.DEFINE_string, "output", None, "What to write: NAME.txt, or NAME.model for SentencePiece."
+    )
+    define(
+        absl_flags.DEFINE_integer,
+        "size",
+        30522,
+        "Tokens. WordPiece: from 5,000 on [PAD] is 0 and [UNK] [CLS] [SEP] [MASK] are 100 to 103, with "
+        "[unused] ones between, and from 20,000 on up to 998; below 5,000 they are 0 to 4.",
+    )
+    define(absl_flags.DEFINE_enum, "kind", "wordpiece", "What to learn.", ["wordpiece", "sentencepiece"])
+    define(absl_flags.DEFINE_boolean, "lower_case", True, "Lower-case the text and strip accents.")
+    define(absl_flags.DEFINE_integer, "seed", 12345, "Of the sample.")
+    define(
+        absl_flags.DEFINE_integer,
+        "sample_bytes",
+        0,
+        "Text to learn from, drawn from all over the corpus; 0: 200 MB, or 30 MB for SentencePiece.",
+    )
+    define(
+        absl_flags.DEFINE_float,
+        "character_coverage",
+        0.99995,
+        "Share of the text's characters that must have a token; the rarest ones have none.",
+    )
+    define(
+        absl_flags.DEFINE_integer,
+        "min_frequency",
+        2,
+        "WordPiece: how often a pair of tokens must occur to become one.",
+    )
+    define(absl_flags.DEFINE_boolean, "overwrite", False, "Replace the output if it exists.")
+
+
+def run(flags, args: list[str]) -> int:
+    if args:
+        raise UserError(
+            f"vocab takes no arguments besides its flags, but was given {args[0]!r}; quote globs, as "
+            "--input='DIR/*'"
+        )
+    for name, what in (("input", "text to read"), ("output", "a file to write")):
+        if not flags[name].value:
+            raise UserError(f"vocab needs {what}: give --{name}=...; bert-jax vocab --help shows the flags")
+    from data_pipelines import vocabulary
+
+    begun = time.monotonic()
+    try:
+        trained = vocabulary.train(
+            flags.input,
+            flags.input_format,
+            flags.output,
+            size=flags.size,
+            kind=flags.kind,
+            lower_case=flags.lower_case,
+            seed=flags.seed,
+            sample_bytes=flags.sample_bytes,
+            character_coverage=flags.character_coverage,
+            min_frequency=flags.min_frequency,
+            overwrite=flags.overwrite,
+        )
+    except OSError as error:
+        raise UserError(f"{error.filename or flags.output}: {error.strerror or error}") from error
+    print(
+        f"{trained.path}: {trained.size:,} tokens of {trained.documents:,} documents, "
+        f"{trained.sampled_bytes / 1e6:,.1f} MB of text, in {time.monotonic() - begun:.0f} s"
+    )
+    print(
+        f"on {trained.held_out_words:,} words {'held out' if trained.held_out else 'of the same text'}: "
+        f"{trained.tokens_per_word:.3f} tokens a word, {trained.unknown_rate:.3%} [UNK]"
+    )
+    if trained.size < flags.size:
+        print(
+            f"note: the text gives {trained.size:,} tokens, fewer than --size={flags.size}", file=sys.stderr
+        )
+    if trained.unknown_rate > _HIGH_UNKNOWN_RATE:
+        print(
+            f"warning: {trained.unknown_rate:.1%} of the tokens are [UNK]; try a greater "
+            "--character_coverage or --size",
+            file=sys.stderr,
+        )
+    return 0

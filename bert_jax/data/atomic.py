@@ -1,0 +1,37 @@
+"""Files that appear whole or not at all: written under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import IO
+
+
+@contextlib.contextmanager
+def replace_file(path: str, sync: bool = False) -> Iterator[IO[bytes]]:
+    """Opens a temporary file beside `path` for writing and renames it to `path` when the block ends without
+    an error.
+
+    Args:
+        path: the final name; an older file of that name is replaced in one step.
+        sync: whether the bytes must be on the disk before the rename, so that they outlive a power failure.
+    """
+    temporary = f"{path}.tmp-{os.getpid()}"
+    try:
+        with open(temporary, "wb", buffering=1 << 20) as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def write_file(path: str, content: bytes, sync: bool = False) -> None:
+    """Writes `content` to `path` atomically."""
+    with replace_file(path, sync) as file:
+        file.write(content)

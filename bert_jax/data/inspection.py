@@ -1,0 +1,309 @@
+"""What is in records and vocabularies, and what is wrong with them: what `bert-jax inspect` prints."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bert_jax import tokenization
+from bert_jax.data import packed, tfrecord
+from bert_jax.errors import UserError
+
+_CHUNK = 512
+_HIGH_UNKNOWN_SHARE = 0.05
+_RANDOM_NEXT_SHARE = (0.4, 0.7)  # more than half, as the reference draws it
+_HIGH_DUPLICATE_SHARE = 0.01
+_FEW_SEQUENCES = 200  # too few to judge a share by
+
+
+@dataclasses.dataclass
+class Report:
+    """What was found at a path.
+
+    Attributes:
+        facts: what is there, as JSON can hold it.
+        problems: what is wrong, a line each.
+        examples: a few decoded rows, a line each.
+    """
+
+    path: str
+    kind: str
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    problems: list[str] = dataclasses.field(default_factory=list)
+    examples: list[str] = dataclasses.field(default_factory=list)
+
+
+def inspect_vocabulary(path: str) -> Report:
+    """Counts a vocabulary's tokens; a file that BERT cannot use is a problem."""
+    report = Report(path, "vocabulary")
+    try:
+        tokenizer = tokenization.load(path)
+    except UserError as error:
+        report.problems.append(str(error))
+        return report
+    tokens = tokenizer.tokens
+    report.facts = tokenizer.settings() | {
+        "special_ids": dict(tokenizer.special_ids),
+        "continuations": int(tokenizer.is_continuation.sum()),
+        "unused": sum(token.startswith("[unused") for token in tokens),
+        "longest": max(tokens, key=len),
+    }
+    return report
+
+
+def inspect_record_file(path: str, examples: int = 3) -> Report:
+    """Checks one record file: with the manifest beside it if that lists the file, else its CRCs alone."""
+    directory = os.path.dirname(path) or "."
+    if os.path.exists(os.path.join(directory, packed.MANIFEST)):
+        try:
+            manifest = packed.read_manifest(directory)
+        except UserError:
+            return _inspect_plain_file(path)
+        for split, content in manifest["splits"].items():
+            entries = [entry for entry in content["files"] if entry["name"] == os.path.basename(path)]
+            if entries:
+                report = Report(path, "packed record file")
+                tokenizer = _load_vocabulary(directory, manifest, report)
+                _inspect_split(report, directory, manifest, split, entries, tokenizer, examples)
+                return report
+    return _inspect_plain_file(path)
+
+
+def _inspect_plain_file(path: str) -> Report:
+    report = Report(path, "record file")
+    try:
+        file = tfrecord.RecordFile(path)
+    except UserError as error:
+        report.problems.append(str(error))
+        return report
+    report.facts = {"records": len(file), "bytes": file.size}
+    features: collections.Counter[str] = collections.Counter()
+    for offset in file.offsets.tolist():
+        try:
+            kinds = tfrecord.example_kinds(file.read_at(offset))
+            features.update(f"{name}: {kind}" for name, kind in kinds.items())
+        except UserError as error:
+            report.problems.append(str(error))
+        except ValueError as error:
+            report.problems.append(f"{path} at byte {offset}: not a tf.train.Example ({error})")
+    report.facts["features"] = dict(features)
+    if not len(file):
+        report.problems.append(f"{path} is empty")
+    return report
+
+
+def inspect_records(directory: str, examples: int = 3) -> Report:
+    """Reads every row of a record directory and compares it with its manifest and its vocabulary."""
+    report = Report(directory, "packed records")
+    try:
+        manifest = packed.read_manifest(directory)
+    except UserError as error:
+        report.problems.append(str(error))
+        return report
+    names = (
+        "max_seq_length",
+        "max_sequences_per_row",
+        "seed",
+        "dupe_factor",
+        "input_format",
+        "fingerprint",
+        "text",
+    )
+    report.facts = {name: manifest[name] for name in names if name in manifest}
+    report.facts["vocabulary"] = manifest["vocabulary"]
+    report.facts["sources"] = len(manifest["sources"])
+    tokenizer = _load_vocabulary(directory, manifest, report)
+    for split, content in manifest["splits"].items():
+        _inspect_split(report, directory, manifest, split, content["files"], tokenizer, examples)
+        found = report.facts[split]
+        for name in ("rows", "sequences", "tokens", "random_next"):
+            if not found["damaged_rows"] and found[name] != content[name]:
+                report.problems.append(
+                    f"{split} has {found[name]} {name}, and the manifest says {content[name]}"
+                )
+        if not content["rows"]:
+            report.problems.append(f"the split {split} is empty")
+    return report
+
+
+def _load_vocabulary(
+    directory: str, manifest: dict[str, Any], report: Report
+) -> tokenization.Tokenizer | None:
+    settings = manifest["vocabulary"]
+    path = os.path.join(directory, settings["file"])
+    try:
+        tokenizer = tokenization.load(
+            path, lower_case=settings["lower_case"], strip_accents=settings["strip_accents"]
+        )
+    except UserError as error:
+        report.problems.append(str(error))
+        return None
+    if tokenizer.digest != settings["digest"]:
+        report.problems.append(
+            f"{path} is not the vocabulary that the records were made with: copy that one here"
+        )
+        return None
+    return tokenizer
+
+
+class _Counts:
+    """Sums over the rows of a split."""
+
+    def __init__(self, manifest: dict[str, Any], unknown_id: int):
+        self.length = manifest["max_seq_length"]
+        self.special_ids = manifest["special_ids"]
+        self.unknown_id = unknown_id
+        self.rows = self.sequences = self.tokens = self.random_next = self.unknown = 0
+        self.misplaced = 0  # sequences without [CLS] and [SEP] where they belong
+        self.sequence_lengths = np.zeros(self.length + 1, np.int64)
+        self.per_row = np.zeros(manifest["max_sequences_per_row"] + 1, np.int64)
+        self.digests: list[bytes] = []
+
+    def add(self, batch: dict[str, np.ndarray]) -> None:
+        ids, lengths, starts = batch["input_ids"], batch["lengths"], batch["starts"]
+        present = batch["next_sentence_labels"] >= 0
+        ends = np.minimum(np.concatenate((starts[:, 1:], lengths[:, None]), axis=1), lengths[:, None])
+        rows = np.broadcast_to(np.arange(len(ids))[:, None], present.shape)[present]
+        starts, ends, firsts = starts[present], ends[present], batch["first_lengths"][present]
+        self.rows += len(ids)
+        self.sequences += len(starts)
+        self.tokens += int(lengths.sum())
+        self.random_next += int((batch["next_sentence_labels"] == 1).sum())
+        self.unknown += int(((ids == self.unknown_id) & (np.arange(self.length) < lengths[:, None])).sum())
+        self.sequence_lengths += np.bincount(ends - starts, minlength=self.length + 1)
+        self.per_row += np.bincount(present.sum(axis=1), minlength=len(self.per_row))
+        cls, sep = self.special_ids["cls"], self.special_ids["sep"]
+        placed = (
+            (ids[rows, starts] == cls)
+            & (ids[rows, ends - 1] == sep)
+            & (ids[rows, starts + firsts - 1] == sep)
+        )
+        self.misplaced += int((~placed).sum())
+        self.digests += [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in ids]
+
+    def facts(self) -> dict[str, Any]:
+        digests = np.frombuffer(b"".join(self.digests), np.uint64)
+        return {
+            "rows": self.rows,
+            "sequences": self.sequences,
+            "tokens": self.tokens,
+            "fill": self.tokens / max(1, self.rows * self.length),
+            "random_next": self.random_next,
+            "random_next_share": self.random_next / max(1, self.sequences),
+            "unknown_share": self.unknown / max(1, self.tokens),
+            "duplicate_rows": len(digests) - len(np.unique(digests)),
+            "sequences_per_row": self.per_row.tolist(),
+            "sequence_lengths": self.sequence_lengths.tolist(),
+        }
+
+
+def _inspect_split(
+    report: Report,
+    directory: str,
+    manifest: dict[str, Any],
+    split: str,
+    entries: list[dict[str, Any]],
+    tokenizer: tokenization.Tokenizer | None,
+    examples: int,
+) -> None:
+    """Adds the facts, the problems and the examples of the files of a split."""
+    counts = _Counts(manifest, manifest["special_ids"]["unk"])
+    damaged = 0
+    for entry in entries:
+        one_file = manifest | {"splits": {split: {"files": [entry]}}}
+        try:
+            dataset = packed.PackedDataset([(directory, one_file)], split)
+        except UserError as error:
+            report.problems.append(str(error))
+            damaged += entry["rows"]
+            continue
+        for batch, problem in _sound_batches(dataset):
+            if problem:
+                report.problems.append(problem)
+                damaged += 1
+                continue
+            if tokenizer is not None and counts.rows < examples:
+                report.examples += [
+                    line
+                    for row in range(min(len(batch["lengths"]), examples))
+                    for line in _decode(batch, row, tokenizer)
+                ]
+            counts.add(batch)
+    facts = counts.facts() | {
+        "files": len(entries),
+        "bytes": sum(e["bytes"] for e in entries),
+        "damaged_rows": damaged,
+    }
+    report.facts[split] = facts
+    report.problems += _judge(facts, counts, split)
+
+
+def _sound_batches(dataset: packed.PackedDataset) -> Iterator[tuple[dict[str, np.ndarray], str]]:
+    """Yields (batch, "") of all rows that are sound, and ({}, problem) for each of the others."""
+    for start in range(0, len(dataset), _CHUNK):
+        indices = np.arange(start, min(start + _CHUNK, len(dataset)))
+        try:
+            yield dataset.batch(indices), ""
+        except UserError:
+            for index in indices:
+                try:
+                    yield dataset.batch(index[None]), ""
+                except UserError as error:
+                    yield {}, str(error)
+
+
+def _judge(facts: dict[str, Any], counts: _Counts, split: str) -> list[str]:
+    """What is wrong with the rows as a whole."""
+    problems = []
+    low, high = _RANDOM_NEXT_SHARE
+    share, unknown = facts["random_next_share"], facts["unknown_share"]
+    if facts["sequences"] >= _FEW_SEQUENCES and not low <= share <= high:
+        problems.append(
+            f"{split}: {share:.1%} of the next sentences are random, where {low:.0%} to {high:.0%} is usual: "
+            "are the documents very short, or a sentence each?"
+        )
+    if unknown > _HIGH_UNKNOWN_SHARE:
+        problems.append(
+            f"{split}: {unknown:.1%} of the tokens are [UNK]: was the vocabulary made for another language "
+            "or case?"
+        )
+    if facts["duplicate_rows"] > _HIGH_DUPLICATE_SHARE * facts["rows"]:
+        problems.append(
+            f"{split}: {facts['duplicate_rows']} rows are duplicates: does the corpus repeat documents?"
+        )
+    if counts.misplaced:
+        problems.append(
+            f"{split}: {counts.misplaced} sequences are not [CLS] A [SEP] B [SEP]: were they made with "
+            "another vocabulary?"
+        )
+    return problems
+
+
+def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Tokenizer) -> list[str]:
+    """The sequences of a row as text, with the label of each."""
+    lines = []
+    length = int(batch["lengths"][row])
+    edges = [int(start) for start in batch["starts"][row] if start < length] + [length]
+    for number, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        label = "random next" if batch["next_sentence_labels"][row, number] == 1 else "next"
+        lines.append(f"({label}) {tokenizer.decode(batch['input_ids'][row, start:end].tolist())}")
+    return lines
+
+
+def text_histogram(counts: list[int], bins: int = 8, width: int = 40) -> list[str]:
+    """Bars of text: `counts[i]` things of size i, in `bins` ranges of size of equal width."""
+    edges = np.linspace(1, len(counts), bins + 1).astype(int)
+    sums = [sum(counts[low:high]) for low, high in zip(edges, edges[1:], strict=False)]
+    most, total = max(1, *sums), max(1, sum(sums))
+    digits = len(str(len(counts) - 1))
+    return [
+        f"{low:{digits}d}-{high - 1:<{digits}d} {'#' * -(-count * width // most):{width}s} "
+        f"{count / total:6.1%}"
+        for low, high, count in zip(edges, edges[1:], sums, strict=False)
+    ]

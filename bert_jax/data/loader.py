@@ -1,0 +1,155 @@
+"""From records to host batches: row i of step s is a pure function of (seed, s, i).
+
+There is no iterator state to save.
+
+Global positions s * B + i run through epochs of n rows; each epoch visits every row once, in an order of its
+own that is computed and never stored. Each process takes a contiguous slice of the global batch, so any
+number of processes, and any restart, sees the same batches.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from bert_jax.data.packed import PackedDataset
+from bert_jax.errors import UserError
+
+_ROUNDS = 6
+_THREADS = 2
+
+
+def _mix(value: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64 (Steele, Lea and Flood 2014), a bijection on uint64."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def permute(index: np.ndarray, n: int, seed: int, epoch: int) -> np.ndarray:
+    """A bijection on [0, n) keyed by (seed, epoch), computed without a table.
+
+    A Feistel network on the smallest even number of bits that holds n, walked until it is back inside [0, n).
+
+    Args:
+        index: int64 [...], in [0, n).
+
+    Returns:
+        int64 [...], in [0, n).
+    """
+    half = np.uint64(max(1, (int(n - 1).bit_length() + 1) // 2))
+    mask = np.uint64((1 << int(half)) - 1)
+    key = _mix(np.array([seed % (1 << 64)], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    key = _mix(key ^ np.uint64(epoch))
+    keys = _mix(key + np.arange(1, _ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    value = np.array(index, np.uint64, ndmin=1)
+    outside = np.ones(value.shape, bool)
+    while outside.any():
+        left, right = value[outside] >> half, value[outside] & mask
+        for round_key in keys:
+            left, right = right, left ^ (_mix(right + round_key) & mask)
+        value[outside] = (left << half) | right
+        outside = value >= np.uint64(n)
+    return value.astype(np.int64).reshape(np.shape(index))
+
+
+def batch_indices(step: int, batch_size: int, n: int, seed: int) -> np.ndarray:
+    """The rows of one step, int64 [batch_size]; a batch may cross the end of an epoch, or several."""
+    positions = step * batch_size + np.arange(batch_size, dtype=np.int64)
+    epochs, inside = np.divmod(positions, n)
+    rows = np.empty(batch_size, np.int64)
+    for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+        chosen = epochs == epoch
+        rows[chosen] = permute(inside[chosen], n, seed, epoch)
+    return rows
+
+
+def _process_slice(batch_size: int, process_index: int, process_count: int) -> slice:
+    if batch_size < 1 or batch_size % process_count:
+        raise UserError(
+            f"the batch size is {batch_size}; it must be a positive multiple of the number of processes, "
+            f"{process_count}"
+        )
+    share = batch_size // process_count
+    return slice(process_index * share, (process_index + 1) * share)
+
+
+def train_batches(
+    dataset: PackedDataset,
+    batch_size: int,
+    seed: int,
+    start_step: int,
+    process_index: int = 0,
+    process_count: int = 1,
+    prefetch: int = 4,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Endless batches from `start_step` on: this process's rows of each global batch of `batch_size`.
+
+    Args:
+        prefetch: batches assembled ahead in threads; 0 assembles each when it is asked for.
+
+    Returns:
+        An iterator over what `PackedDataset.batch` returns, with `row_ids` the rows' places in the global
+        batch. Its `close()` ends the threads.
+    """
+    own = _process_slice(batch_size, process_index, process_count)
+
+    def assemble(step: int) -> dict[str, np.ndarray]:
+        return _place(dataset.batch(batch_indices(step, batch_size, len(dataset), seed)[own]), own.start)
+
+    return _prefetched(assemble, itertools.count(start_step), prefetch)
+
+
+def eval_batches(
+    dataset: PackedDataset,
+    batch_size: int,
+    process_index: int = 0,
+    process_count: int = 1,
+    max_batches: int = 0,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Every row once, in order (of the first `max_batches` batches, if that is not 0).
+
+    Every process gets the same number of batches of the same shape: the last one is completed with rows of
+    padding.
+    """
+    own = _process_slice(batch_size, process_index, process_count)
+    batches = -(-len(dataset) // batch_size)
+    if max_batches:
+        batches = min(batches, max_batches)
+
+    def assemble(number: int) -> dict[str, np.ndarray]:
+        rows = number * batch_size + np.arange(own.start, own.stop, dtype=np.int64)
+        return _place(dataset.batch(np.where(rows < len(dataset), rows, -1)), own.start)
+
+    return _prefetched(assemble, range(batches), prefetch=2)
+
+
+def _place(batch: dict[str, np.ndarray], first_row: int) -> dict[str, np.ndarray]:
+    return batch | {"row_ids": batch["row_ids"] + np.int32(first_row)}
+
+
+def _prefetched(
+    assemble: Callable[[int], dict[str, np.ndarray]], steps: Iterable[int], prefetch: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """`map(assemble, steps)`, in order, with up to `prefetch` results being assembled ahead."""
+    if prefetch <= 0:
+        yield from map(assemble, steps)
+        return
+    steps = iter(steps)
+    executor = concurrent.futures.ThreadPoolExecutor(
+        min(prefetch, _THREADS), thread_name_prefix="bert_jax-loader"
+    )
+    try:
+        ahead = collections.deque(
+            executor.submit(assemble, step) for step in itertools.islice(steps, prefetch)
+        )
+        while ahead:
+            batch = ahead.popleft().result()
+            ahead.extend(executor.submit(assemble, step) for step in itertools.islice(steps, 1))
+            yield batch
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)

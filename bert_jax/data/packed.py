@@ -1,0 +1,320 @@
+"""The `packed` schema: rows of several unmasked sequences, as records and as host batches.
+
+A row is a tf.train.Example of bytes features, each little-endian uint16 (`input_ids`: uint32 where the
+vocabulary has over 65,535 words): `input_ids`, the real tokens of its sequences one after the other with
+their [CLS] and [SEP]; `starts`, where each sequence starts; `first_lengths`, its tokens of sentence A with
+[CLS] and the first [SEP]; `next_sentence_labels`, 1 where sentence B is a random one. Masks are not stored:
+they are drawn on the device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.data import tfrecord
+from bert_jax.errors import UserError
+
+SCHEMA = "packed"
+VERSION = 1
+MANIFEST = "manifest.json"
+_PER_SEQUENCE = ("starts", "first_lengths", "next_sentence_labels")
+
+
+class PackedSequence(NamedTuple):
+    """One sequence `[CLS] A [SEP] B [SEP]` of a row."""
+
+    ids: np.ndarray  # of the dtype that `id_dtype` gives, [n]
+    first_length: int  # tokens of A with [CLS] and its [SEP]
+    next_sentence_label: int  # 1: B is a random one
+
+
+def id_dtype(vocab_size: int) -> np.dtype:
+    """The dtype of stored token ids."""
+    return np.dtype("<u2" if vocab_size <= 65_535 else "<u4")
+
+
+def default_sequences_per_row(max_seq_length: int) -> int:
+    """The most sequences that are packed into a row, S: more would hardly fill it further."""
+    return 8 if max_seq_length < 256 else 16
+
+
+def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
+    """The record of one row."""
+    starts = itertools.accumulate((len(sequence.ids) for sequence in sequences[:-1]), initial=0)
+    return tfrecord.encode_example(
+        {
+            "input_ids": b"".join(sequence.ids.tobytes() for sequence in sequences),
+            "starts": np.array(list(starts), "<u2").tobytes(),
+            "first_lengths": np.array([s.first_length for s in sequences], "<u2").tobytes(),
+            "next_sentence_labels": np.array([s.next_sentence_label for s in sequences], "<u2").tobytes(),
+        }
+    )
+
+
+class PackedDataset:
+    """Random access to the rows of one split of one or more record directories.
+
+    Args:
+        directories: (directory, manifest) pairs of one vocabulary and one max_seq_length.
+        split: its name; a directory without it is left out.
+
+    Attributes:
+        manifest: the manifest; of several directories, merged.
+        max_seq_length: L. max_sequences_per_row: S. vocab_size.
+    """
+
+    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str):
+        self.manifest = merge_manifests([manifest for _, manifest in directories])
+        self.split = split
+        self.max_seq_length = int(self.manifest["max_seq_length"])
+        self.max_sequences_per_row = int(self.manifest["max_sequences_per_row"])
+        self.vocab_size = int(self.manifest["vocabulary"]["size"])
+        self._pad_id = int(self.manifest["special_ids"]["pad"])
+        self._id_dtype = id_dtype(self.vocab_size)
+        self._decode = tfrecord.ExampleDecoder()
+        self.files = [
+            _open_file(os.path.join(directory, entry["name"]), entry)
+            for directory, manifest in directories
+            for entry in manifest["splits"].get(split, {"files": []})["files"]
+        ]
+        self._first_rows = np.cumsum([0] + [len(file) for file in self.files])
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self._first_rows[-1])
+
+    def locate(self, index: int) -> tuple[str, int]:
+        """The file and the byte offset of a row."""
+        file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
+        return self.files[file].path, int(self.files[file].offsets[index - self._first_rows[file]])
+
+    def _features(self, index: int, file: int) -> dict[str, bytes]:
+        try:
+            return self._decode(self.files[file][index - int(self._first_rows[file])])
+        except ValueError as error:
+            raise tfrecord.CorruptRecordError(*self.locate(index), f"not a packed row ({error})") from error
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Assembles rows.
+
+        Args:
+            indices: int64 [B], rows in [0, len(self)); -1 gives a row of padding alone.
+
+        Returns:
+            int32 arrays: `input_ids` [B, L], the pad id past a row's tokens; `lengths` [B]; `starts` [B, S],
+            L where there is no sequence; `first_lengths` [B, S], 0 there; `next_sentence_labels` [B, S], -1
+            there; `row_ids` [B], 0..B-1.
+
+        Raises:
+            CorruptRecordError: a CRC is wrong, or a row holds what cannot be (ids outside the vocabulary,
+            ...).
+        """
+        indices = np.asarray(indices, np.int64)
+        files = np.searchsorted(self._first_rows, indices, side="right") - 1
+        empty = dict.fromkeys(("input_ids", *_PER_SEQUENCE), b"")
+        rows = [
+            self._features(index, file) if index >= 0 else empty
+            for index, file in zip(indices.tolist(), files.tolist(), strict=True)
+        ]
+        length, sequences = self.max_seq_length, self.max_sequences_per_row
+        try:
+            input_ids, lengths = _pad_rows(rows, "input_ids", self._id_dtype, length, self._pad_id)
+            starts, counts = _pad_rows(rows, "starts", np.dtype("<u2"), sequences, length)
+            first_lengths, first_counts = _pad_rows(rows, "first_lengths", np.dtype("<u2"), sequences, 0)
+            labels, label_counts = _pad_rows(rows, "next_sentence_labels", np.dtype("<u2"), sequences, -1)
+            sound = (
+                (counts == first_counts)
+                & (counts == label_counts)
+                & ((counts > 0) == (indices >= 0))
+                & (input_ids.max(axis=1, initial=0) < self.vocab_size)
+                & _sound_sequences(lengths, starts, first_lengths, labels)
+            )
+        except (KeyError, ValueError):
+            sound = np.zeros(len(indices), bool)
+        if not sound.all():
+            self._raise_first_bad(indices)
+        return {
+            "input_ids": input_ids,
+            "lengths": lengths,
+            "starts": starts,
+            "first_lengths": first_lengths,
+            "next_sentence_labels": labels,
+            "row_ids": np.arange(len(indices), dtype=np.int32),
+        }
+
+    def _raise_first_bad(self, indices: np.ndarray) -> None:
+        """Says which row is not sound, and why."""
+        for index in indices[indices >= 0].tolist():
+            reason = self.row_fault(index)
+            if reason:
+                raise tfrecord.CorruptRecordError(*self.locate(index), reason)
+
+    def row_fault(self, index: int) -> str | None:
+        """What is wrong with a row whose CRCs are right, or None."""
+        file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
+        features = self._features(index, file)
+        missing = [name for name in ("input_ids", *_PER_SEQUENCE) if name not in features]
+        if missing:
+            return f"the row has no feature {missing[0]!r}"
+        if len(features["input_ids"]) % self._id_dtype.itemsize or any(
+            len(features[n]) % 2 for n in _PER_SEQUENCE
+        ):
+            return "a feature is not a whole number of integers"
+        ids = np.frombuffer(features["input_ids"], self._id_dtype)
+        if not 0 < len(ids) <= self.max_seq_length:
+            return f"the row has {len(ids)} tokens, and the manifest says at most {self.max_seq_length}"
+        if int(ids.max()) >= self.vocab_size:
+            return f"the token id {int(ids.max())} is outside the vocabulary of {self.vocab_size}"
+        starts, first_lengths, labels = (
+            np.frombuffer(features[name], "<u2").astype(np.int32) for name in _PER_SEQUENCE
+        )
+        if not len(starts) == len(first_lengths) == len(labels):
+            return f"{len(starts)} starts, {len(first_lengths)} first lengths and {len(labels)} labels"
+        if not 0 < len(starts) <= self.max_sequences_per_row:
+            return (
+                f"the row has {len(starts)} sequences, the manifest says at most {self.max_sequences_per_row}"
+            )
+        if not _sound_sequences(np.array([len(ids)]), starts[None], first_lengths[None], labels[None]).all():
+            return "the starts, first lengths or labels of its sequences do not fit the row"
+        return None
+
+
+def _pad_rows(
+    rows: list[dict[str, bytes]], name: str, dtype: np.dtype, width: int, fill: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """One feature of all rows, padded: int32 [B, width] and the number of values of each, int32 [B].
+
+    Raises:
+        KeyError: a row lacks the feature. ValueError: more values than the width, or half an integer.
+    """
+    values = [row[name] for row in rows]
+    sizes = np.array([len(value) for value in values], np.int32)
+    counts = sizes // dtype.itemsize
+    if np.any(sizes % dtype.itemsize) or np.any(counts > width):
+        raise ValueError(name)
+    padded = np.full((len(rows), width), fill, np.int32)
+    padded[np.arange(width) < counts[:, None]] = np.frombuffer(b"".join(values), dtype)
+    return padded, counts
+
+
+def _sound_sequences(
+    lengths: np.ndarray, starts: np.ndarray, first_lengths: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """Whether sequences follow each other inside each row, bool [B]. Absent sequences have a label of -1."""
+    present = labels >= 0
+    ends = np.concatenate((starts[:, 1:], starts[:, :1] + lengths[:, None]), axis=1)
+    ends = np.minimum(ends, lengths[:, None])  # the start of an absent sequence is L
+    fits = (first_lengths >= 2) & (starts + first_lengths < ends) & (labels <= 1)
+    return np.all(fits | ~present, axis=1) & ((starts[:, 0] == 0) | ~present[:, 0])
+
+
+def _open_file(path: str, entry: dict[str, Any]) -> tfrecord.RecordFile:
+    file = tfrecord.RecordFile(path)
+    if file.size != entry["bytes"] or len(file) != entry["rows"]:
+        raise UserError(
+            f"{path} has {len(file)} records in {file.size} bytes, and the manifest beside it says "
+            f"{entry['rows']} in "
+            f"{entry['bytes']}: the folder is not as `bert-jax data` left it; copy it again, or make it anew"
+        )
+    return file
+
+
+def read_manifest(data_dir: str) -> dict[str, Any]:
+    """The manifest of a record directory.
+
+    Raises:
+        UserError: no such directory, no manifest in it, or one of another schema.
+    """
+    path = os.path.join(data_dir, MANIFEST)
+    if "://" in data_dir:
+        raise UserError(f"the records {data_dir} are not on a local disk: copy them to one first")
+    if not os.path.isdir(data_dir):
+        raise UserError(
+            f"there is no record directory {data_dir!r}; make one with `bert-jax data "
+            f"--output_dir={data_dir}`"
+        )
+    try:
+        with open(path, encoding="utf-8") as file:
+            manifest = json.load(file)
+        schema, version = manifest["schema"], manifest["version"]
+    except FileNotFoundError:
+        raise UserError(
+            f"{data_dir} holds no {MANIFEST}: it is no record directory, or `bert-jax data` did not finish; "
+            "run it again"
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"cannot read {path} ({error}); make the records anew with `bert-jax data`"
+        ) from error
+    if schema != SCHEMA or version != VERSION:
+        raise UserError(
+            f"{data_dir} holds records of schema {schema!r} version {version!r}; expected {SCHEMA!r} version "
+            f"{VERSION}"
+        )
+    return manifest
+
+
+def merge_manifests(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The manifest of record directories that are used as one: `splits` are summed, `sources` joined."""
+    if len(manifests) == 1:
+        return manifests[0]
+    merged = dict(manifests[0])
+    merged["max_sequences_per_row"] = max(manifest["max_sequences_per_row"] for manifest in manifests)
+    merged["sources"] = [source for manifest in manifests for source in manifest["sources"]]
+    merged["fingerprint"] = "+".join(manifest["fingerprint"] for manifest in manifests)
+    merged["splits"] = {}
+    for name in {name: None for manifest in manifests for name in manifest["splits"]}:
+        parts = [manifest["splits"][name] for manifest in manifests if name in manifest["splits"]]
+        merged["splits"][name] = merge_splits(parts, merged["max_seq_length"])
+    return merged
+
+
+def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[str, Any]:
+    """Sums the figures of a split over its parts (directories, or buckets as they are built)."""
+    names = ("documents", "rows", "sequences", "tokens", "random_next")
+    total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in names}
+    total["files"] = [file for part in parts for file in part["files"]]
+    total["sequence_lengths"] = [
+        sum(counts) for counts in zip(*(p["sequence_lengths"] for p in parts), strict=True)
+    ]
+    return total | {
+        "fill": total["tokens"] / max(1, total["rows"] * max_seq_length),
+        "random_next_share": total["random_next"] / max(1, total["sequences"]),
+    }
+
+
+def open_dataset(data_dir: str, split: str) -> PackedDataset:
+    """Opens one split of a record directory, or of several, separated by commas, as one dataset.
+
+    Raises:
+        UserError: no such directory or split, an empty one, records of another schema, files that are not
+        those of the manifest, or directories of different vocabularies or lengths.
+    """
+    names = [name.strip() for name in data_dir.split(",") if name.strip()]
+    if not names:
+        raise UserError("no record directory given; make one with `bert-jax data` and name it in data.dir")
+    directories = [(name, read_manifest(name)) for name in names]
+    first_name, first = directories[0]
+    for name, manifest in directories[1:]:
+        if manifest["vocabulary"]["digest"] != first["vocabulary"]["digest"]:
+            raise UserError(f"the records {first_name} and {name} were made with different vocabularies")
+        if manifest["max_seq_length"] != first["max_seq_length"]:
+            raise UserError(
+                f"the records {first_name} and {name} have max_seq_length {first['max_seq_length']} and "
+                f"{manifest['max_seq_length']}; make them anew with the same one"
+            )
+    available = list({split: None for _, manifest in directories for split in manifest["splits"]})
+    if split not in available:
+        raise UserError(
+            f"the records {data_dir} have no split {split!r}, only {', '.join(map(repr, available))}"
+        )
+    dataset = PackedDataset(directories, split)
+    if not len(dataset):
+        raise UserError(f"the split {split!r} of {data_dir} is empty")
+    return dataset

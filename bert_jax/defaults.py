@@ -1,0 +1,85 @@
+"""Run configurations with every field explicit; files under configs/ start from these and change what they
+must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_collections
+
+from bert_jax import config as bert_config
+
+
+def model(size: str, **overrides: Any) -> ml_collections.ConfigDict:
+    """Every field of BertConfig. `vocab_size` is 0: it is taken from the vocabulary unless it is set."""
+    fields = bert_config.named(size, **overrides).to_dict()
+    return ml_collections.ConfigDict(fields | {"vocab_size": overrides.get("vocab_size", 0)})
+
+
+def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
+    """Pre-training as in the paper (appendix A.2): batch 256, 1M steps, Adam 1e-4, 10k warm-up, weight decay
+    .01."""
+    c = ml_collections.ConfigDict()
+    c.seed = 0
+    c.model = model(size, **overrides)
+    c.data = ml_collections.ConfigDict(dict(dir="", train_split="train", eval_split="eval"))
+    c.batch_size = 256  # rows of the global batch
+    c.accumulate_steps = 1  # parts that the batch is computed in
+    c.steps = 1_000_000
+    c.masking = ml_collections.ConfigDict(
+        dict(prob=0.15, strategy="token", max_predictions=0)
+    )  # 0: prob x length
+    c.optimizer = ml_collections.ConfigDict(
+        dict(
+            name="adamw",
+            schedule="reference",
+            learning_rate=1e-4,
+            warmup_steps=10_000,
+            weight_decay=0.01,
+            b1=0.9,
+            b2=0.999,
+            eps=1e-6,
+            clip_norm=1.0,
+        )
+    )
+    c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
+    c.checkpoint = ml_collections.ConfigDict(
+        dict(every=1000, keep=3, keep_every=0)
+    )  # keep_every=0: none beyond `keep`
+    c.eval = ml_collections.ConfigDict(dict(every=1000, batches=0))  # batches=0: the whole split
+    c.log_every = 100
+    c.resume_from = ""  # another run, to go on with its whole state
+    c.init_from = ""  # another run, to start with its weights
+    c.max_skipped_steps = 20
+    return c
+
+
+def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
+    """Fine-tuning as in the paper (appendix A.3): 3 epochs, batch 32, warm-up over 10% of the steps."""
+    c = ml_collections.ConfigDict()
+    c.seed = 0
+    c.model = model(size, **overrides)
+    c.init_from = ""
+    c.batch_size = 32
+    c.accumulate_steps = 1
+    c.epochs = 3.0
+    c.warmup_fraction = 0.1
+    c.optimizer = ml_collections.ConfigDict(
+        dict(
+            name="adamw",
+            schedule="reference",
+            learning_rate=5e-5,
+            warmup_steps=0,
+            weight_decay=0.01,
+            b1=0.9,
+            b2=0.999,
+            eps=1e-6,
+            clip_norm=1.0,
+        )
+    )
+    c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
+    c.checkpoint = ml_collections.ConfigDict(dict(every=1000, keep=1, keep_every=0))
+    c.eval = ml_collections.ConfigDict(dict(every=0, batches=0))  # every=0: once an epoch
+    c.log_every = 20
+    c.max_skipped_steps = 20
+    return c

@@ -1,0 +1,204 @@
+"""The whole way on the English that every CPython carries: text, vocabulary, records, pre-training, a task.
+
+Every step is a command that a user would run, printed before it runs. Six packages of the standard library
+are kept out of pre-training: the task, and the sentences with masks, are made of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import bert_jax
+from bert_jax import demo_data
+from bert_jax.errors import UserError
+from bert_jax.metrics_writer import read_metrics
+
+# Packages of several modules that every CPython has; a fifth of the corpus.
+HELD_OUT = ("asyncio", "email", "importlib", "logging", "unittest", "xml")
+
+# Words to mask: what documentation speaks of.
+MASKED_WORDS = ("file", "default", "returned", "string", "method", "object")
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """How much is computed. The default takes two CPU cores less than five minutes."""
+
+    vocabulary: int = 4000
+    pretrain_flags: tuple[str, ...] = ()  # besides what configs/pretrain/demo.py says
+    train_examples: int = 1000
+    epochs: int = 3
+    masks: int = 5
+
+
+QUICK = Budget(
+    vocabulary=1000,
+    pretrain_flags=("--config.steps=30", "--config.optimizer.warmup_steps=5", "--config.eval.batches=2"),
+    train_examples=64,
+    epochs=1,
+    masks=2,
+)
+
+
+class Stopped(Exception):
+    """A command ended with this exit code, and has said why."""
+
+
+class Demo:
+    """The steps, each of which finds what the ones before it left in `directory`."""
+
+    def __init__(self, directory: str, budget: Budget = Budget(), say: Callable[[str], None] = print):
+        self.root, self.budget, self.say = Path(directory), budget, say
+        self._configs = Path(bert_jax.__file__).resolve().parents[1] / "configs"
+        if not self._configs.is_dir():
+            raise UserError(
+                f"the demo needs the folder configs of a checkout, and {self._configs} is not there"
+            )
+
+    def run(self) -> None:
+        """Runs every step; what an earlier run finished is not done again."""
+        began = time.monotonic()
+        steps = (self.write_corpus, self.make_vocabulary, self.make_records, self.pretrain, self.fill_masks)
+        for number, step in enumerate((*steps, self.finetune), 1):
+            self.say(f"\n{number}. {step.__doc__}")
+            step()
+        self.say(f"\nDone in {_duration(time.monotonic() - began)}. Everything is in {self.root}/.")
+
+    def write_corpus(self) -> None:
+        """Text: documentation and docstrings of this Python"""
+        from data_pipelines import python_docs
+
+        if (self.root / "task" / "dev.tsv").exists():
+            self.say(f"{self.root}/corpus and {self.root}/task are there")
+            return
+        if lacking := python_docs.missing():
+            self.say(f"note: {lacking}")
+        documents = python_docs.documents()
+        held_out = [document for document in documents if document.package in HELD_OUT]
+        written = python_docs.write_corpus(
+            self.root / "corpus", [document for document in documents if document.package not in HELD_OUT]
+        )
+        self.say(
+            f"{written.documents} documents, {written.sentences:,} sentences, {written.words:,} words in "
+            f"{', '.join(written.paths)}"
+        )
+        train, dev = demo_data.make_task(held_out, self.budget.train_examples)
+        demo_data.write_task(self.root / "task" / "train.tsv", train)
+        demo_data.write_task(self.root / "task" / "dev.tsv", dev)
+        self.say(
+            f"kept out of pre-training: {', '.join(HELD_OUT)}; of their sentences {len(train):,} to learn "
+            f"the task from, and {len(dev):,} to test on"
+        )
+
+    def make_vocabulary(self) -> None:
+        """Vocabulary: WordPiece, learned from that text"""
+        path = self.root / "vocab.txt"
+        if path.exists():
+            self.say(f"{path} is there")
+            return
+        self._command(
+            "vocab", f"--input={self.root}/corpus", f"--output={path}", f"--size={self.budget.vocabulary}"
+        )
+
+    def make_records(self) -> None:
+        """Records: pairs of segments, packed into rows"""
+        self._command(
+            "data",
+            f"--input={self.root}/corpus",
+            f"--vocab={self.root}/vocab.txt",
+            f"--output_dir={self.root}/records",
+            "--max_seq_length=64",
+            "--dupe_factor=5",
+            "--eval_fraction=0.05",
+        )
+
+    def pretrain(self) -> None:
+        """Pre-training: masked words and next sentences"""
+        self._command(
+            "pretrain",
+            self._config("pretrain/demo.py"),
+            f"--workdir={self.root}/pretrain",
+            f"--config.data.dir={self.root}/records",
+            *self.budget.pretrain_flags,
+        )
+        found = demo_data.pretraining_baselines(str(self.root / "pretrain"))
+        scores = _last_evaluation(self.root / "pretrain")
+        self.say(
+            f"\nheld out, {found.masked:,} masked tokens: loss {scores['mlm_loss']:.2f} nats; their unigram "
+            f"entropy, which no guess without the context beats, is {found.unigram_entropy:.2f}"
+        )
+        self.say(
+            f"held out, next sentence: accuracy {scores['nsp_accuracy']:.3f}; always the same answer "
+            f"{found.nsp_majority:.3f}"
+        )
+        self._command(
+            "plot",
+            f"--workdir={self.root}/pretrain",
+            f"--output={self.root}/curves.png",
+            "--title=Pre-training on the documentation of Python",
+            f"--reference=mlm_loss:unigram entropy:{found.unigram_entropy:.3f}",
+            f"--reference=nsp_accuracy:chance:{found.nsp_majority:.3f}",
+        )
+
+    def fill_masks(self) -> None:
+        """Words for [MASK], in sentences that pre-training did not see"""
+        sentences = [sentence for sentence, _ in demo_data.read_task(self.root / "task" / "dev.tsv")]
+        chosen = demo_data.choose_masks(sentences, MASKED_WORDS[: self.budget.masks])
+        self._command("fill-mask", f"--checkpoint={self.root}/pretrain", *(masked for masked, _ in chosen))
+        self.say("the words were: " + ", ".join(word for _, word in chosen))
+
+    def finetune(self) -> None:
+        """Fine-tuning: which package a sentence is from, with the pre-trained weights and without"""
+        scores = {}
+        for name, extra in (("pretrained", []), ("scratch", ["--config.from_scratch=true"])):
+            workdir = self.root / f"finetune-{name}"
+            self._command(
+                "finetune",
+                self._config("finetune/classification.py"),
+                f"--workdir={workdir}",
+                f"--config.init_from={self.root}/pretrain",
+                f"--config.data.train={self.root}/task/train.tsv",
+                f"--config.data.eval={self.root}/task/dev.tsv",
+                "--config.data.text_a=sentence",
+                "--config.data.label=package",
+                "--config.max_length=64",
+                f"--config.epochs={self.budget.epochs}",
+                "--config.optimizer.learning_rate=1e-3",
+                *extra,
+            )
+            scores[name] = _last_evaluation(workdir)["accuracy"]
+        labels = [package for _, package in demo_data.read_task(self.root / "task" / "dev.tsv")]
+        chance = demo_data.majority_share(labels)
+        self.say(
+            f"\naccuracy on {len(labels):,} sentences: {scores['pretrained']:.3f} with pre-training, "
+            f"{scores['scratch']:.3f} without; always the most frequent answer {chance:.3f}"
+        )
+
+    def _config(self, name: str) -> str:
+        path = self._configs / name
+        try:
+            path = path.relative_to(Path.cwd())
+        except ValueError:
+            pass
+        return f"--config={path}"
+
+    def _command(self, *arguments: str) -> None:
+        from bert_jax import cli
+
+        self.say("$ bert-jax " + " ".join(shlex.quote(argument) for argument in arguments))
+        code = cli.main(arguments)
+        if code:
+            raise Stopped(code)
+
+
+def _last_evaluation(workdir: Path) -> dict[str, float]:
+    lines = read_metrics(workdir, "eval")
+    return lines[-1]
+
+
+def _duration(seconds: float) -> str:
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"

@@ -1,0 +1,203 @@
+"""One run in a directory at a time, on one host or on many."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+
+from etils import epath
+
+from bert_jax.errors import UserError
+
+_NAME = ".lock"
+
+
+class Lock:
+    """Holds `directory/.lock` from `acquire` to `release`.
+
+    On a local or network file system the kernel's lock on the file ends with the process, however it ends,
+    so a run that was killed is taken over at once on the same host. Other hosts may not see that lock, and an
+    object store has none: for them the file carries a lease, which the holder renews from a thread and which
+    others wait out.
+
+    Args:
+        directory: an existing directory; any path that etils.epath opens.
+        lease: seconds without a renewal after which another host takes the lock over.
+        log: called with one line when there is something to wait for.
+    """
+
+    def __init__(self, directory: epath.PathLike, *, lease: float = 60.0, log=print):
+        self._path = epath.Path(directory) / _NAME
+        self._lease, self._log = lease, log
+        self._token = uuid.uuid4().hex
+        self._file: int | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lost_to: dict | None = None
+
+    def acquire(self) -> None:
+        """Takes the lock, waiting for the lease of a dead run of another host.
+
+        Raises:
+            UserError: a live run holds it, or the directory cannot be written.
+        """
+        try:
+            self._open()
+            if holder := self._read():
+                self._check_dead(holder)
+            self._write()
+        except OSError as error:
+            self._close()
+            raise UserError(
+                f"{self._path.parent}: cannot be written ({error.strerror or error}); "
+                "choose another --workdir"
+            ) from error
+        except BaseException:
+            self._close()
+            raise
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._renew, name="work-directory-lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises UserError when another run took the lock over, as when this one slept through its lease."""
+        if self._lost_to is not None:
+            raise UserError(
+                f"{self._path.parent}: taken over by {_name(self._lost_to)} while this run was suspended; "
+                "leave it to that run"
+            )
+
+    def release(self) -> None:
+        """Gives the lock back. Harmless when it is not held."""
+        if self._thread is None:
+            return
+        self._stop.set()
+        self._thread.join()
+        self._thread = None
+        with contextlib.suppress(OSError):
+            if self._lost_to is None:
+                self._write_text("")
+        self._close()
+
+    def _open(self) -> None:
+        if not _is_local(self._path):
+            return
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._in_use(self._read() or {}) from None
+        except OSError:
+            pass  # a file system without locks: the lease alone has to do
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _check_dead(self, holder: dict) -> None:
+        """Returns once the holder is known to be dead; raises UserError if it is alive."""
+        if holder.get("boot") == _boot_id():
+            if self._file is None and _is_alive(holder):
+                raise self._in_use(holder)
+            return
+        if holder.get("host") == socket.gethostname():
+            return  # this host has been restarted since
+        # A live holder is one that renews, so at least two renewals are awaited, whatever the clocks say.
+        interval = self._interval
+        age = time.time() - holder.get("renewed", 0.0)
+        wait = min(max(self._lease - age, 2.5 * interval), self._lease)
+        self._log(f"waiting {wait:.0f} s to see whether {_name(holder)} still uses {self._path.parent}")
+        deadline = time.monotonic() + wait
+        while time.monotonic() < deadline:
+            time.sleep(min(interval / 4, 1.0))
+            if self._read() != holder:
+                raise self._in_use(self._read() or holder)
+
+    def _in_use(self, holder: dict) -> UserError:
+        return UserError(
+            f"{self._path.parent}: in use by another run ({_name(holder)}); wait for it, stop it, or choose "
+            "another --workdir"
+        )
+
+    @property
+    def _interval(self) -> float:
+        return self._lease / 6
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._interval):
+            try:
+                holder = self._read()
+                if holder and holder.get("token") != self._token:
+                    self._lost_to = holder
+                    return
+                self._write()
+            except OSError:
+                continue  # a lease outlives several missed renewals
+
+    def _read(self) -> dict | None:
+        try:
+            holder = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return None
+        return holder if isinstance(holder, dict) else None
+
+    def _write(self) -> None:
+        holder = {
+            "host": socket.gethostname(),
+            "boot": _boot_id(),
+            "pid": os.getpid(),
+            "started": _process_start(os.getpid()),
+            "token": self._token,
+            "renewed": time.time(),
+        }
+        self._write_text(json.dumps(holder))
+
+    def _write_text(self, text: str) -> None:
+        if self._file is None:
+            self._path.write_text(text)
+        else:
+            # In place, since the kernel's lock is on this very file.
+            os.pwrite(self._file, text.encode(), 0)
+            os.ftruncate(self._file, len(text.encode()))
+
+
+def _is_local(path: epath.Path) -> bool:
+    return "://" not in str(path)
+
+
+def _name(holder: dict) -> str:
+    return f"process {holder.get('pid', '?')} on {holder.get('host', 'an unknown host')}"
+
+
+def _is_alive(holder: dict) -> bool:
+    start = _process_start(holder.get("pid", -1))
+    return start is not None and start == holder.get("started")
+
+
+def _process_start(pid: int) -> str | None:
+    """When a process of this host started, in a form to compare; None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except (OSError, OverflowError):
+        return None
+    return "unknown"
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()

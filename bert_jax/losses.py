@@ -1,0 +1,73 @@
+"""Losses and accuracies as (sum, weight) pairs: the mean is taken once, over the whole global batch."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+Pair = tuple[jax.Array, jax.Array]
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Pair:
+    """Weighted negative log-likelihood in nats.
+
+    Args:
+      logits: float [..., C]; taken to float32.
+      labels: int32 [...], in [0, C) wherever the weight is not zero.
+      weights: float32 [...].
+
+    Returns:
+      float32 scalars (sum of weight x loss, sum of weights).
+    """
+    labels = jnp.where(weights > 0, labels, 0)
+    return jnp.sum(_negative_log_likelihood(logits, labels) * weights), jnp.sum(weights)
+
+
+def _pick(logits, labels):
+    # A comparison instead of a gather: its gradient is elementwise, and it stays local when classes are
+    # sharded.
+    return jnp.sum(jnp.where(labels[..., None] == jnp.arange(logits.shape[-1]), logits, 0.0), axis=-1)
+
+
+@jax.custom_vjp
+def _negative_log_likelihood(logits, labels):
+    return _negative_log_likelihood_fwd(logits, labels)[0]
+
+
+def _negative_log_likelihood_fwd(logits, labels):
+    logits = logits.astype(jnp.float32)
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    log_sum = jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1)) + largest[..., 0]
+    return log_sum - _pick(logits, labels), (logits, labels, log_sum)
+
+
+def _negative_log_likelihood_bwd(residuals, g):
+    # One pass over the logits, which at 30,522 classes are the largest array of a step; autodiff keeps their
+    # exponentials too.
+    logits, labels, log_sum = residuals
+    hit = labels[..., None] == jnp.arange(logits.shape[-1])
+    return (jnp.exp(logits - log_sum[..., None]) - hit) * g[..., None], None
+
+
+_negative_log_likelihood.defvjp(_negative_log_likelihood_fwd, _negative_log_likelihood_bwd)
+
+
+def accuracy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Pair:
+    """Weighted count of rows whose largest logit is the label's; shapes as in `cross_entropy`.
+
+    The maximum is at hand from the loss, where an argmax would read the logits once more. A tie counts as
+    right.
+    """
+    labels = jnp.where(weights > 0, labels, 0)
+    return jnp.sum((_pick(logits, labels) >= jnp.max(logits, axis=-1)) * weights), jnp.sum(weights)
+
+
+def squared_error(predictions: jax.Array, targets: jax.Array, weights: jax.Array) -> Pair:
+    """Weighted squared error; float32 [...] each."""
+    return jnp.sum(jnp.square(predictions.astype(jnp.float32) - targets) * weights), jnp.sum(weights)
+
+
+def mean(pair: Pair) -> jax.Array:
+    """sum / weight, and 0 where the weight is 0."""
+    total, weight = pair
+    return jnp.where(weight > 0, total / jnp.maximum(weight, 1e-9), 0.0)

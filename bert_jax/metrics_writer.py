@@ -1,0 +1,227 @@
+"""Metrics to metrics.jsonl, TensorBoard and the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from etils import epath
+
+_FILE = "metrics.jsonl"
+_REMOTE_FLUSH_SECONDS = 60.0
+
+# What the terminal shows of a line, in order; everything goes to the files.
+_SHOWN = {
+    "loss": "loss {:.4f}",
+    "mlm_loss": "mlm_loss {:.4f}",
+    "mlm_accuracy": "mlm_accuracy {:.4f}",
+    "nsp_accuracy": "nsp_accuracy {:.4f}",
+    "accuracy": "accuracy {:.4f}",
+    "grad_norm": "grad_norm {:.3g}",
+    "learning_rate": "lr {:.3g}",
+    "sequences_per_second": "{:,.1f} seq/s",
+    "tokens_per_second": "{:,.0f} tokens/s",
+    "mfu": "mfu {:.1%}",
+}
+
+
+class MetricsWriter:
+    """Writes the metrics of one run.
+
+    `metrics.jsonl` has one line a step and kind: {"step": 100, "kind": "train", "loss": 7.1, ...}. A value
+    that is not finite is null. On a terminal a progress bar with the time left stands under the lines.
+
+    Args:
+        directory: the work directory; metrics.jsonl and tensorboard/ go there. None writes no files.
+        total_steps: of the run, for the time left; 0 where it is not known.
+        primary: whether this process writes; one of a run does.
+        terminal: whether stdout is one; None to look.
+    """
+
+    def __init__(
+        self,
+        directory: epath.PathLike | None,
+        *,
+        total_steps: int = 0,
+        primary: bool = True,
+        terminal: bool | None = None,
+    ):
+        self._directory = epath.Path(directory) if directory is not None and primary else None
+        self._total, self._primary = total_steps, primary
+        self._lines = _Lines(self._directory / _FILE) if self._directory else None
+        self._tensorboard = None
+        self._begin: tuple[float, int] | None = None
+        self._progress = None
+        if primary and (sys.stdout.isatty() if terminal is None else terminal):
+            self._progress, self._bar = _make_progress(total_steps)
+
+    def rewind(self, step: int) -> None:
+        """Drops what was written beyond `step`, from which the run goes on; 0 for a new run.
+
+        The file is replaced in one move; a last line that was cut short goes too.
+        """
+        if self._progress:
+            self._progress.update(self._bar, completed=step)
+            self._progress.start()
+        if self._lines:
+            self._lines.rewind(step)
+            self._open_tensorboard(step)
+
+    def write(self, step: int, values: Mapping[str, float], kind: str = "train") -> None:
+        """Writes the metrics of a step.
+
+        Args:
+            step: steps done.
+            values: Python floats by name.
+            kind: "train", "eval" or a name of the caller's.
+        """
+        if not self._primary:
+            return
+        values = {name: float(value) for name, value in values.items()}
+        if self._lines:
+            finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            self._lines.append(json.dumps({"step": step, "kind": kind} | finite))
+        if self._tensorboard:
+            for name, value in values.items():
+                self._tensorboard.add_scalar(f"{kind}/{name}", value, step)
+        shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
+        if values.get("skipped"):
+            shown.append(f"skipped {values['skipped']:.0f}")
+        if kind == "train" and not self._progress:
+            shown += self._time_left(step)
+        label = "step" if kind == "train" else kind
+        self.message("  ".join([f"{label} {step:>{len(str(self._total))}}", *shown]))
+        if self._progress and kind == "train":
+            self._progress.update(self._bar, completed=step)
+
+    def message(self, text: str) -> None:
+        """One line to the terminal."""
+        if not self._primary:
+            return
+        if self._progress:
+            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, flush=True)
+
+    def flush(self) -> None:
+        """What was written outlives this process. Called before a step is saved."""
+        if self._lines:
+            self._lines.flush()
+        if self._tensorboard:
+            self._tensorboard.flush()
+
+    def close(self) -> None:
+        self.flush()
+        if self._tensorboard:
+            self._tensorboard.close()
+            self._tensorboard = None
+        if self._progress:
+            self._progress.stop()
+            self._progress = None
+
+    def _open_tensorboard(self, step: int) -> None:
+        import tensorboardX
+
+        try:
+            # TensorBoard hides what an earlier process wrote from the purge step on. File names have seconds:
+            # with the suffix, a run that is started again at once does not overwrite the events of the first.
+            self._tensorboard = tensorboardX.SummaryWriter(
+                str(self._directory / "tensorboard"),
+                purge_step=step + 1 if step else None,
+                filename_suffix=f".{os.getpid()}-{step}",
+            )
+        except ImportError as error:
+            self.message(f"warning: no TensorBoard events, {error}")
+
+    def _time_left(self, step: int) -> list[str]:
+        now = time.monotonic()
+        if self._begin is None:  # what came before the first line, such as compiling, does not come again
+            self._begin = now, step
+        began, first = self._begin
+        if not first < step < self._total:
+            return []
+        return [f"left {_duration((now - began) / (step - first) * (self._total - step))}"]
+
+
+class _Lines:
+    """A file of lines that is appended to. Object stores cannot append: there it is written anew, rarely."""
+
+    def __init__(self, path: epath.Path):
+        self._path = path
+        self._local = "://" not in str(path)
+        self._file = None
+        self._kept: list[str] = []
+        self._written = 0.0
+
+    def rewind(self, step: int) -> None:
+        try:
+            lines = self._path.read_text().splitlines()
+        except FileNotFoundError:
+            lines = []
+        kept = [line for line in lines if _step_of(line) <= step]
+        if kept != lines:
+            temporary = self._path.parent / f"{self._path.name}.tmp"
+            temporary.write_text("".join(line + "\n" for line in kept))
+            temporary.replace(self._path)
+        if self._local:
+            self._file = open(self._path, "a", buffering=1)
+        else:
+            self._kept = kept
+
+    def append(self, line: str) -> None:
+        if self._local:
+            if self._file is None:
+                self._file = open(self._path, "a", buffering=1)
+            self._file.write(line + "\n")
+        else:
+            self._kept.append(line)
+            if time.monotonic() - self._written > _REMOTE_FLUSH_SECONDS:
+                self.flush()
+
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+        elif self._kept:
+            self._path.write_text("".join(line + "\n" for line in self._kept))
+            self._written = time.monotonic()
+
+
+def read_metrics(directory: epath.PathLike, kind: str | None = None) -> list[dict]:
+    """The lines of a work directory's metrics.jsonl, of one kind or of all; [] where there is none."""
+    path = epath.Path(directory) / _FILE
+    if not path.exists():
+        return []
+    lines = [json.loads(line) for line in path.read_text().splitlines() if _step_of(line) < math.inf]
+    return [line for line in lines if kind is None or line["kind"] == kind]
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; infinity for one that was cut short."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _make_progress(total_steps: int):
+    from rich import progress
+
+    columns = [
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(elapsed_when_finished=True),
+    ]
+    bar = progress.Progress(*columns, redirect_stdout=False, redirect_stderr=True)
+    return bar, bar.add_task("steps", total=total_steps or None)

@@ -1,0 +1,133 @@
+"""Bidirectional attention limited to each sequence of a row, by an implementation chosen by name."""
+
+from __future__ import annotations
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.errors import UserError
+from bert_jax.models.dropout import dropout
+
+# google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax of either is
+# exactly 0.
+_MASKED = -1e9
+
+
+def resolve(implementation: str, platform: str, dropout_rate: float) -> str:
+    """The implementation that `auto` stands for: fused kernels where there is one and no dropout to apply
+    inside it."""
+    if implementation != "auto":
+        return implementation
+    if dropout_rate == 0 and platform in ("tpu", "gpu"):
+        return {"tpu": "splash", "gpu": "cudnn"}[platform]
+    return "xla"
+
+
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    sequence_ids: jax.Array,
+    *,
+    implementation: str = "auto",
+    causal: bool = False,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+) -> jax.Array:
+    """Scaled dot-product attention in which a token sees the tokens of its own sequence only.
+
+    Args:
+      query, key, value: [B, L, N, D], float32 or bfloat16.
+      sequence_ids: int32 [B, L]; tokens see each other where their ids are equal. Padding is 0 and sees
+          padding.
+      implementation: "xla", "cudnn", "splash", or "auto" by platform.
+      causal: a token sees no later token.
+      dropout_rate: on the attention probabilities, per element; "xla" only.
+      dropout_key: None for no dropout.
+
+    Returns:
+      [B, L, N, D] of the query's dtype. Softmax is taken in float32.
+    """
+    rate = dropout_rate if dropout_key is not None else 0.0
+    chosen = resolve(implementation, jax.default_backend(), rate)
+    if chosen == "xla":
+        return _xla(query, key, value, sequence_ids, causal, rate, dropout_key)
+    if rate:
+        raise UserError(
+            f"attention={chosen} has no dropout on the attention probabilities; use attention=xla"
+        )
+    if chosen == "cudnn":
+        return _cudnn(query, key, value, sequence_ids, causal)
+    return _splash(query, key, value, sequence_ids, causal)
+
+
+def _allowed(sequence_ids: jax.Array, causal: bool) -> jax.Array:
+    """bool [B, 1, L, L]: may the token of the third dimension see that of the fourth."""
+    allowed = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+    if causal:
+        length = sequence_ids.shape[1]
+        allowed &= jnp.tril(jnp.ones((length, length), bool))
+    return allowed
+
+
+def _xla(query, key, value, sequence_ids, causal, rate, dropout_key):
+    query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+    logits = jnp.einsum("bqnd,bknd->bnqk", query, key, preferred_element_type=jnp.float32)
+    logits = jnp.where(_allowed(sequence_ids, causal), logits, _MASKED)
+    probabilities = jax.nn.softmax(logits, axis=-1).astype(query.dtype)
+    probabilities = dropout(probabilities, dropout_key, rate)
+    return jnp.einsum("bnqk,bknd->bqnd", probabilities, value)
+
+
+def _cudnn(query, key, value, sequence_ids, causal):
+    return jax.nn.dot_product_attention(
+        query, key, value, mask=_allowed(sequence_ids, False), is_causal=causal, implementation="cudnn"
+    )
+
+
+def _splash(query, key, value, sequence_ids, causal, interpret=False):
+    # A Pallas kernel is opaque to the partitioner: each device runs it on its own rows and heads.
+    heads = nn.logical_to_mesh_axes(("batch", "heads", None, None))
+    rows = nn.logical_to_mesh_axes(("batch", None))
+    kernel = functools.partial(_splash_local, causal=causal, interpret=interpret)
+    if heads is not None and not jax.sharding.get_abstract_mesh().empty:
+        kernel = jax.shard_map(kernel, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False)
+    query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
+    return kernel(query, key, value, sequence_ids).swapaxes(1, 2)
+
+
+def _splash_local(query, key, value, sequence_ids, *, causal, interpret):
+    from jax.experimental.pallas.ops.tpu.splash_attention import (
+        splash_attention_kernel,
+        splash_attention_mask,
+    )
+
+    _, heads, length, _ = query.shape
+    block = next((size for size in (512, 256, 128) if length % size == 0), None)
+    if block is None:
+        raise UserError(
+            f"attention=splash needs a length that is a multiple of 128, not {length}; use attention=xla"
+        )
+    mask = (splash_attention_mask.CausalMask if causal else splash_attention_mask.FullMask)((length, length))
+    sizes = splash_attention_kernel.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_kv_compute=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        block_kv_dkv_compute=block,
+        use_fused_bwd_kernel=True,
+    )
+    kernel = splash_attention_kernel.make_splash_mha(
+        splash_attention_mask.MultiHeadMask([mask] * heads),
+        block_sizes=sizes,
+        head_shards=1,
+        q_seq_shards=1,
+        interpret=interpret,
+    )
+    segments = splash_attention_kernel.SegmentIds(q=sequence_ids, kv=sequence_ids)
+    return jax.vmap(kernel)(query, key, value, segments).astype(query.dtype)

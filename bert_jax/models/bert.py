@@ -1,0 +1,90 @@
+"""BERT with its heads: masked LM and next sentence, and classification of a row by its [CLS]."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.encoder import BertEncoder, Pooler, _Module
+from bert_jax.models.layers import activation, dense
+
+
+def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
+    """Rows of `hidden` [B, L, H] at `positions` int32 [B, K] -> [B, K, H].
+
+    A product with one-hot vectors: exact, under 0.1% of a step, and its gradient is a product too, not a
+    scatter.
+    """
+    selector = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)
+    return jnp.einsum("bkl,blh->bkh", selector, hidden, precision=jax.lax.Precision.HIGHEST)
+
+
+class MaskedLanguageModelHead(_Module):
+    """Dense, GELU, LayerNorm, then the transposed word embeddings and a bias. [..., H] -> [..., V]."""
+
+    @nn.compact
+    def __call__(self, x, word_embeddings):
+        x = self.dense("transform", (self.config.hidden_size,), ("embed",), ("embed_out",))(x)
+        x = self.norm("transform_norm")(activation(self.config.hidden_act)(x))
+        bias = self.param(
+            "bias",
+            nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",)),
+            (self.config.vocab_size,),
+            jnp.float32,
+        )
+        logits = dense(x.reshape(-1, x.shape[-1]), word_embeddings, bias, True)
+        return logits.reshape(*x.shape[:-1], -1)
+
+
+class BertForPreTraining(_Module):
+    """Encoder with the masked LM and next-sentence heads (paper, section 3.1)."""
+
+    def setup(self):
+        self.encoder = BertEncoder(self.config)
+        self.pooler = Pooler(self.config)
+        self.mlm = MaskedLanguageModelHead(self.config)
+        self.nsp = self.dense(None, (2,), ("embed",), ("classes",))
+
+    def __call__(
+        self,
+        input_ids,
+        token_type_ids,
+        position_ids,
+        sequence_ids,
+        masked_positions,
+        cls_positions,
+        deterministic=True,
+    ):
+        """Logits at the given positions only.
+
+        Args:
+          input_ids, token_type_ids, position_ids, sequence_ids: int32 [B, L], see `BertEncoder`.
+          masked_positions: int32 [B, P], positions to predict.
+          cls_positions: int32 [B, S], the [CLS] of each sequence of a row.
+
+        Returns:
+          [B, P, V] masked LM logits and [B, S, 2] next-sentence logits (1 = random next), in `config.dtype`.
+        """
+        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
+        mlm_logits = self.mlm(gather_positions(hidden, masked_positions), self.encoder.embeddings.word)
+        nsp_logits = self.nsp(self.pooler(gather_positions(hidden, cls_positions)))
+        return mlm_logits, nsp_logits
+
+
+class BertForSequenceClassification(_Module):
+    """Encoder, pooler, dropout and one dense layer over [CLS], the first token of the row (paper, section
+    4.1)."""
+
+    num_labels: int = 2
+
+    def setup(self):
+        self.encoder = BertEncoder(self.config)
+        self.pooler = Pooler(self.config)
+        self.classifier = self.dense(None, (self.num_labels,), ("embed",), ("classes",))
+
+    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
+        """float32 [B, num_labels] logits; inputs as `BertEncoder`'s."""
+        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
+        pooled = self.drop(self.pooler(hidden[:, 0]), deterministic)
+        return self.classifier(pooled).astype(jnp.float32)

@@ -1,0 +1,151 @@
+"""The BERT encoder: embeddings, a stack of post-LN Transformer layers run as one scan, and the pooler."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.config import BertConfig
+from bert_jax.models.attention import attention
+from bert_jax.models.dropout import dropout
+from bert_jax.models.layers import Dense, LayerNorm, activation, kernel_init
+
+
+class _Module(nn.Module):
+    config: BertConfig
+
+    @property
+    def dtype(self):
+        return jnp.dtype(self.config.dtype)
+
+    def dense(self, name, features, in_axes, out_axes):
+        return Dense(features, in_axes, out_axes, self.config.initializer_range, self.dtype, name=name)
+
+    def norm(self, name):
+        return LayerNorm(self.config.layer_norm_eps, self.dtype, name=name)
+
+    def drop(self, x, deterministic):
+        rate = self.config.hidden_dropout_prob
+        return x if deterministic or rate == 0 else dropout(x, self.make_rng("dropout"), rate)
+
+
+class Embeddings(_Module):
+    """Sum of token, segment and learned position embeddings, then LayerNorm and dropout (paper, figure 2)."""
+
+    def setup(self):
+        config = self.config
+        init = kernel_init(config.initializer_range)
+
+        def table(name, axis, rows):
+            return self.param(
+                name,
+                nn.with_logical_partitioning(init, (axis, "embed")),
+                (rows, config.hidden_size),
+                jnp.float32,
+            )
+
+        self.word = table("word_embeddings", "vocab", config.vocab_size)
+        self.token_type = table("token_type_embeddings", "token_type", config.type_vocab_size)
+        self.position = table("position_embeddings", "position", config.max_position_embeddings)
+        self.layer_norm = LayerNorm(config.layer_norm_eps, self.dtype)
+
+    def __call__(self, input_ids, token_type_ids, position_ids, deterministic):
+        x = jnp.take(self.word, input_ids, axis=0, mode="clip")
+        # Few rows: a product with one-hot vectors has a cheap gradient, where a scatter into two rows
+        # serialises.
+        x += jax.nn.one_hot(token_type_ids, self.config.type_vocab_size, dtype=x.dtype) @ self.token_type
+        x += jnp.take(self.position, position_ids, axis=0, mode="clip")
+        return self.drop(self.layer_norm(x), deterministic)
+
+
+class EncoderLayer(_Module):
+    """One post-LN Transformer layer (Vaswani et al. 2017). [B, L, H] -> [B, L, H]."""
+
+    @nn.compact
+    def __call__(self, x, sequence_ids, deterministic):
+        config = self.config
+        heads = (config.num_attention_heads, config.head_dim)
+        query, key, value = (
+            self.dense(name, heads, ("embed",), ("heads", "kv"))(x) for name in ("query", "key", "value")
+        )
+        use_dropout = not deterministic and config.attention_probs_dropout_prob > 0
+        context = attention(
+            query,
+            key,
+            value,
+            sequence_ids,
+            implementation=config.attention,
+            causal=config.causal,
+            dropout_rate=config.attention_probs_dropout_prob,
+            dropout_key=self.make_rng("dropout") if use_dropout else None,
+        )
+        out = self.dense("attention_output", (config.hidden_size,), ("heads", "kv"), ("embed",))(context)
+        x = self.norm("attention_norm")(x + self.drop(out, deterministic))
+
+        inner = self.dense("intermediate", (config.intermediate_size,), ("embed",), ("mlp",))(x)
+        inner = activation(config.hidden_act)(inner)
+        out = self.dense("output", (config.hidden_size,), ("mlp",), ("embed",))(inner)
+        return self.norm("output_norm")(x + self.drop(out, deterministic))
+
+
+_REMAT = {
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+class _ScannedLayer(nn.Module):
+    config: BertConfig
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x, sequence_ids):
+        x = nn.with_logical_constraint(x, ("batch", "length", "activation"))
+        return EncoderLayer(self.config, name="layer")(x, sequence_ids, self.deterministic), None
+
+
+class Encoder(_Module):
+    """`num_hidden_layers` layers whose parameters are stacked along a leading axis named "layers"."""
+
+    @nn.compact
+    def __call__(self, x, sequence_ids, deterministic):
+        config = self.config
+        layer = _ScannedLayer
+        if config.remat != "none":
+            layer = nn.remat(layer, prevent_cse=False, policy=_REMAT[config.remat])
+        stack = nn.scan(
+            layer,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=nn.broadcast,
+            length=config.num_hidden_layers,
+            unroll=config.scan_unroll or config.num_hidden_layers,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )
+        return stack(config, deterministic, name="stack")(x, sequence_ids)[0]
+
+
+class Pooler(_Module):
+    """tanh(W h + b) of the hidden state at [CLS]. [..., H] -> [..., H]."""
+
+    @nn.compact
+    def __call__(self, x):
+        return jnp.tanh(self.dense("dense", (self.config.hidden_size,), ("embed",), ("embed_out",))(x))
+
+
+class BertEncoder(_Module):
+    """Embeddings and layers.
+
+    Inputs are int32 [B, L]: `input_ids`; `token_type_ids` (0 for sentence A, 1 for B); `position_ids`,
+    restarting at each sequence of a packed row; `sequence_ids`, 0 at padding and 1, 2, ... for the sequences
+    of a row. Returns hidden states [B, L, H] in `config.dtype`.
+    """
+
+    def setup(self):
+        self.embeddings = Embeddings(self.config)
+        self.layers = Encoder(self.config)
+
+    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
+        x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic)
+        return self.layers(x, sequence_ids, deterministic)

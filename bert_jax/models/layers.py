@@ -1,0 +1,194 @@
+"""Dense and LayerNorm as BERT has them: float32 parameters with logical axis names, computed in a chosen
+dtype."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+def kernel_init(stddev: float):
+    """Truncated normal at two standard deviations, as TensorFlow's: `stddev` is before truncation."""
+
+    def init(key, shape, dtype=jnp.float32):
+        return (stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape)).astype(dtype)
+
+    return init
+
+
+@jax.custom_vjp
+def gelu(x: jax.Array) -> jax.Array:
+    """x Phi(x), exact (Hendrycks and Gimpel 2016). By erf: `jax.nn.gelu` goes through erfc, which costs
+    more."""
+    return x * _normal_cdf(x)
+
+
+def _normal_cdf(x):
+    return 0.5 * (1 + jax.lax.erf(x * jnp.asarray(math.sqrt(0.5), x.dtype)))
+
+
+def _gelu_bwd(x, g):
+    density = jnp.exp(-0.5 * jnp.square(x)) * jnp.asarray(1 / math.sqrt(2 * math.pi), x.dtype)
+    return (g * (_normal_cdf(x) + x * density),)
+
+
+# Autodiff would keep erf(x) beside x, the widest activation of a layer once more.
+gelu.defvjp(lambda x: (gelu(x), x), _gelu_bwd)
+
+
+def activation(name: str):
+    """The function behind a `hidden_act`."""
+    return {"gelu": gelu, "gelu_tanh": jax.nn.gelu, "relu": jax.nn.relu}[name]
+
+
+def _sum_rows(x: jax.Array) -> jax.Array:
+    """[N, F] -> float32 [F]. As a product with ones: XLA:CPU's column sums are ten times slower."""
+    ones = jnp.ones((1, x.shape[0]), x.dtype)
+    return jnp.dot(ones, x, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)[0]
+
+
+def _materialise(x: jax.Array) -> jax.Array:
+    # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and computes it in
+    # strides.
+    return jax.lax.optimization_barrier(x) if jax.default_backend() == "cpu" else x
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array, transposed: bool = False) -> jax.Array:
+    """x W + b, or x W' + b where `transposed`; gradients of W and b are accumulated in float32.
+
+    Args:
+      x: [N, I] float32 or bfloat16, which is the dtype of the product.
+      kernel: float32 [I, O], or [O, I] where transposed.
+      bias: float32 [O].
+    """
+    contract = 1 if transposed else 0
+    return jax.lax.dot_general(x, kernel.astype(x.dtype), (((1,), (contract,)), ((), ()))) + bias.astype(
+        x.dtype
+    )
+
+
+def _dense_fwd(x, kernel, bias, transposed):
+    return dense(x, kernel, bias, transposed), (x, kernel)
+
+
+def _dense_bwd(transposed, residuals, g):
+    x, kernel = residuals
+    x, g = _materialise(x), _materialise(g)
+    dx = jax.lax.dot_general(g, kernel.astype(g.dtype), (((1,), (0 if transposed else 1,)), ((), ())))
+
+    def outer(left, right):  # sum over rows of left[n] right[n]'
+        return jax.lax.dot_general(left, right, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+
+    # The left operand is the one that gets transposed: let it be the narrower.
+    if transposed:
+        dkernel = outer(g, x)
+    else:
+        dkernel = outer(x, g) if x.shape[1] <= g.shape[1] else outer(g, x).T
+    return dx.astype(x.dtype), dkernel, _sum_rows(g)
+
+
+dense.defvjp(_dense_fwd, _dense_bwd)
+
+
+class Dense(nn.Module):
+    """y = x W + b over the last `len(in_axes)` dimensions of x.
+
+    `in_axes` and `out_axes` are the logical names of the kernel's dimensions, `features` the sizes of the
+    output's.
+    """
+
+    features: Sequence[int]
+    in_axes: Sequence[str]
+    out_axes: Sequence[str]
+    stddev: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        rows, inputs = x.shape[: -len(self.in_axes)], x.shape[-len(self.in_axes) :]
+        kernel = self.param(
+            "kernel",
+            nn.with_logical_partitioning(kernel_init(self.stddev), (*self.in_axes, *self.out_axes)),
+            (*inputs, *self.features),
+            jnp.float32,
+        )
+        bias = self.param(
+            "bias",
+            nn.with_logical_partitioning(nn.initializers.zeros, tuple(self.out_axes)),
+            tuple(self.features),
+            jnp.float32,
+        )
+        x = x.reshape(-1, math.prod(inputs)).astype(self.dtype)
+        y = dense(x, kernel.reshape(x.shape[1], -1), bias.reshape(-1))
+        return y.reshape(*rows, *self.features)
+
+
+def _normalise(x, epsilon):
+    x = x.astype(jnp.float32)
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    scale = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
+    return centred * scale, scale
+
+
+@jax.custom_vjp
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
+    """LayerNorm over the last dimension (Ba et al. 2016): float32 statistics in two passes, result of the
+    dtype of x.
+
+    Args:
+      x: [..., F] float32 or bfloat16.
+      scale, bias: float32 [F].
+      epsilon: added to the variance.
+    """
+    return (_normalise(x, epsilon)[0] * scale + bias).astype(x.dtype)
+
+
+def _layer_norm_fwd(x, scale, bias, epsilon):
+    return layer_norm(x, scale, bias, epsilon), (x, scale, epsilon)
+
+
+def _layer_norm_bwd(residuals, g):
+    # Only x is kept: the normalised rows are computed again, which costs less than writing and reading them.
+    x, scale, epsilon = residuals
+    normalised, inverse = _normalise(x, epsilon)
+    g = _materialise(g).astype(jnp.float32)
+    inner = g * scale
+    dx = inverse * (
+        inner
+        - jnp.mean(inner, axis=-1, keepdims=True)
+        - normalised * jnp.mean(inner * normalised, axis=-1, keepdims=True)
+    )
+    features = x.shape[-1]
+    return (
+        dx.astype(x.dtype),
+        _sum_rows((g * normalised).reshape(-1, features)),
+        _sum_rows(g.reshape(-1, features)),
+        None,
+    )
+
+
+layer_norm.defvjp(_layer_norm_fwd, _layer_norm_bwd)
+
+
+class LayerNorm(nn.Module):
+    """`layer_norm` with its parameters."""
+
+    epsilon: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        size = x.shape[-1:]
+        scale = self.param(
+            "scale", nn.with_logical_partitioning(nn.initializers.ones, ("norm",)), size, jnp.float32
+        )
+        bias = self.param(
+            "bias", nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)), size, jnp.float32
+        )
+        return layer_norm(x.astype(self.dtype), scale, bias, self.epsilon)

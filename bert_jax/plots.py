@@ -1,0 +1,143 @@
+"""The curves of a run, from its metrics.jsonl to a picture."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax import metrics_writer
+from bert_jax.errors import UserError
+
+# Colour-blind safe (Okabe and Ito).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Panel:
+    title: str
+    metrics: tuple[str, ...]
+    kind: str  # "loss", "score" or "other"
+
+
+# In the order they are drawn, each where one of its metrics was logged.
+_PANELS = (
+    _Panel("Masked LM loss", ("mlm_loss",), "loss"),
+    _Panel("Masked LM accuracy", ("mlm_accuracy",), "score"),
+    _Panel("Loss", ("loss",), "loss"),
+    _Panel("Score", ("accuracy", "f1", "f1_macro", "matthews", "pearson", "spearman"), "score"),
+    _Panel("Learning rate", ("learning_rate",), "other"),
+    _Panel("Next sentence loss", ("nsp_loss",), "loss"),
+    _Panel("Next sentence accuracy", ("nsp_accuracy",), "score"),
+    _Panel("Tokens per second", ("tokens_per_second",), "other"),
+)
+METRICS = tuple(metric for panel in _PANELS for metric in panel.metrics)
+
+
+def read_metrics(workdir: str) -> list[dict]:
+    """The lines of a run's metrics.jsonl. Raises UserError when there are none."""
+    if not Path(workdir).is_dir():
+        raise UserError(f"{workdir}: no such directory; --workdir is the directory of a run")
+    rows = metrics_writer.read_metrics(workdir)
+    if not rows:
+        raise UserError(f"{workdir}: no metrics in it; is it the directory of a run that reached a log step?")
+    return rows
+
+
+def series(rows: Iterable[dict], kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(steps [N], values [N]) of the finite values of one metric in rows of one kind."""
+    points = [
+        (row["step"], row[name])
+        for row in rows
+        if row["kind"] == kind and isinstance(row.get(name), (int, float)) and np.isfinite(row[name])
+    ]
+    steps, values = zip(*points, strict=True) if points else ((), ())
+    return np.asarray(steps, np.int64), np.asarray(values, np.float64)
+
+
+def plot_metrics(
+    rows: list[dict],
+    output: str,
+    title: str = "",
+    references: Mapping[str, tuple[str, float]] | None = None,
+) -> None:
+    """Draws losses, scores, learning rate and throughput into a PNG, PDF or SVG.
+
+    Args:
+      rows: as `read_metrics` returns them.
+      output: the picture's path; its suffix names the format.
+      title: above the picture.
+      references: dashed lines to compare with: {metric, one of METRICS: (label, value)}.
+    """
+    if Path(output).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UserError(f"--output={output}: expected a name ending in .png, .pdf or .svg")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = {name for row in rows for name in row}
+    if "mlm_loss" in names:
+        names.discard("loss")  # the sum of two losses that have panels of their own
+    panels = [panel for panel in _PANELS if names.intersection(panel.metrics)]
+    if not panels:
+        raise UserError(f"nothing to plot: the metrics hold only {', '.join(sorted(names))}")
+
+    columns = 3 if len(panels) > 4 else min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    size = (4.6 * columns, 3.3 * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+    try:
+        for axis in axes.flat[len(panels) :]:
+            axis.remove()
+        for axis, panel in zip(axes.flat, panels, strict=False):
+            _draw(axis, rows, panel, references or {})
+        if title:
+            figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+        Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, dpi=150)
+    finally:
+        plt.close(figure)
+
+
+def _draw(axis, rows, panel, references):
+    logged = [name for name in panel.metrics if any(name in row for row in rows)]
+    for name, colour in zip(logged, _COLOURS, strict=False):
+        # A single metric has its name in the title already.
+        prefix = f"{name.replace('_', ' ')}, " if len(logged) > 1 else ""
+        steps, values = series(rows, "train", name)
+        if len(steps):
+            smooth = panel.kind != "other" and len(steps) >= 20
+            if smooth:
+                axis.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8)
+            marker = "." if len(steps) == 1 else None
+            line = _smooth(values) if smooth else values
+            axis.plot(steps, line, color=colour, linewidth=1.5, marker=marker, label=f"{prefix}train")
+        steps, values = series(rows, "eval", name)
+        if len(steps):
+            style = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
+            axis.plot(steps, values, color=colour, label=f"{prefix}held out", **style)
+        if name in references:
+            label, value = references[name]
+            axis.axhline(value, color="0.25", linestyle="--", linewidth=1, label=label)
+    axis.set_title(panel.title, fontsize=11, loc="left")
+    axis.set_xlabel("step")
+    axis.grid(alpha=0.25, linewidth=0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.margins(x=0.02)
+    if panel.kind == "other":
+        axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}")
+    elif axis.get_legend_handles_labels()[0]:
+        # Losses fall and scores rise, so these corners are free.
+        corner = "upper right" if panel.kind == "loss" else "lower right"
+        axis.legend(fontsize=8, framealpha=0.8, edgecolor="none", loc=corner)
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """A running mean over about a twentieth of the curve, [N] -> [N], shorter at the ends."""
+    half = max(1, len(values) // 40)
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
+    return (total[high] - total[low]) / (high - low)

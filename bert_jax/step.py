@@ -1,0 +1,142 @@
+"""The pure train and evaluation steps: (state, batch) in, (state, metrics) out, one dispatch each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax import losses
+
+Params = Any
+Batch = dict[str, jax.Array]
+Pairs = dict[str, losses.Pair]
+
+
+class TrainState(flax.struct.PyTreeNode):
+    """Everything a step changes. Data order, masks and dropout follow from `step` and the run's seed."""
+
+    step: jax.Array  # int32 []
+    params: Params  # float32
+    opt_state: Any
+
+
+class Task(Protocol):
+    """What is learned, as pure functions; a run's configuration builds one."""
+
+    def init(self, key: jax.Array) -> Params:
+        """Parameters, each boxed with its logical axis names (`flax.linen.LogicallyPartitioned`)."""
+
+    def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
+        """A batch as the loader gives it, made into the model's inputs on the device. Rows stay along axis
+        0."""
+
+    def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """The weight that `loss` will report for each loss of a prepared batch, known without the model."""
+
+    def loss(self, params: Params, batch: Batch, dropout_key: jax.Array | None) -> tuple[Pairs, Pairs]:
+        """({loss: (sum, weight)}, {metric: (sum, weight)}); the objective is the sum of the losses' means."""
+
+
+def split_rows(batch: Batch, parts: int) -> Batch:
+    """[B, ...] -> [parts, B / parts, ...], each part a stride of the rows so that sharded rows stay where
+    they are."""
+    return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
+
+
+def make_train_step(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    schedule: Callable,
+    seed: int,
+    accumulate_steps: int = 1,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
+    """Builds the train step.
+
+    The objective is the sum over losses of (sum over the global batch) / (weight of the global batch): with
+    `accumulate_steps` the parts are divided by the whole batch's weights, so the gradient is that of the
+    whole batch however unevenly the predicted tokens fall. A step whose loss or gradient is not finite leaves
+    parameters and optimizer as they were and counts itself in the metric `skipped`.
+
+    Returns:
+      (state, batch) -> (state, metrics); metrics are float32 scalars: loss, <name>_loss, every metric of the
+      task as a mean, grad_norm, learning_rate, skipped, and `tokens`, `sequences` where the prepared batch
+      counts them.
+    """
+
+    def train_step(state, batch):
+        key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), state.step)
+        prepare_key, dropout_key = jax.random.split(key)
+        batch = task.prepare(batch, prepare_key, True)
+        weights = {name: jnp.maximum(weight, 1e-9) for name, weight in task.loss_weights(batch).items()}
+
+        def objective(params, part, key):
+            loss_pairs, metric_pairs = task.loss(params, part, key)
+            total = sum(pair[0] / weights[name] for name, pair in loss_pairs.items())
+            return total, (loss_pairs, metric_pairs)
+
+        gradient = jax.value_and_grad(objective, has_aux=True)
+        if accumulate_steps == 1:
+            (loss, pairs), grads = gradient(state.params, batch, dropout_key)
+        else:
+            (loss, pairs), grads = _accumulate(gradient, state.params, batch, dropout_key, accumulate_steps)
+
+        grad_norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        learning_rate = schedule(state.step)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+        )
+        loss_pairs, metric_pairs = pairs
+        metrics = {
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "learning_rate": learning_rate,
+            "skipped": 1.0 - finite.astype(jnp.float32),
+        }
+        metrics |= {f"{name}_loss": losses.mean(pair) for name, pair in loss_pairs.items()}
+        metrics |= {name: losses.mean(pair) for name, pair in metric_pairs.items()}
+        metrics |= _counts(batch)
+        return TrainState(state.step + 1, params, opt_state), metrics
+
+    return train_step
+
+
+def _accumulate(gradient, params, batch, key, parts):
+    def body(total, part):
+        index, rows = part
+        return jax.tree.map(jnp.add, total, gradient(params, rows, jax.random.fold_in(key, index))), None
+
+    split = split_rows(batch, parts)
+    shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], split), key)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(body, zeros, (jnp.arange(parts), split))[0]
+
+
+def _counts(batch: Batch) -> dict[str, jax.Array]:
+    return {
+        name: jnp.sum(batch[name]).astype(jnp.float32) for name in ("tokens", "sequences") if name in batch
+    }
+
+
+def make_eval_step(task: Task, seed: int) -> Callable[[Params, Batch, jax.Array], Pairs]:
+    """Builds (params, batch, batch index) -> {name: (sum, weight)}; add the pairs over batches and divide
+    once.
+
+    What is random in `prepare` (the masks) depends on the seed and the batch's index, so every evaluation
+    sees the same.
+    """
+
+    def eval_step(params, batch, index):
+        key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), index)
+        batch = task.prepare(batch, key, False)
+        loss_pairs, metric_pairs = task.loss(params, batch, None)
+        return {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs
+
+    return eval_step

@@ -1,0 +1,213 @@
+"""Encoded examples and the order they are seen in: numpy only, a pure function of (seed, step).
+
+Rows of one batch are of similar length and are padded to one of a few lengths, so that short texts do not pay
+for the longest one and the number of compiled shapes stays small.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bert_jax.tasks.reading import Examples
+
+_ENCODE_CHUNK = 8192
+# Examples are grouped by length inside windows of this many batches, which leaves most of the order random.
+_GROUPING_WINDOW = 16
+
+
+@dataclasses.dataclass
+class EncodedExamples:
+    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], of every example, end to end.
+
+    tokens: int32 [total]; offsets: int64 [N + 1]; first_lengths: int32 [N], tokens of A with [CLS] and [SEP];
+    targets: int32 [N] label numbers or float32 [N] numbers, None when unlabelled; truncated: number cut.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    first_lengths: np.ndarray
+    targets: np.ndarray | None
+    pad_id: int
+    max_length: int
+    truncated: int = 0
+
+    def __len__(self) -> int:
+        return len(self.first_lengths)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [N], tokens of each example."""
+        return np.diff(self.offsets)
+
+
+def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
+    """How many tokens of each stay, taking one at a time off the longer, and off B when they are equal.
+
+    The end of google-research/bert's `_truncate_seq_pair` loop, without the loop.
+    """
+    keep_a = min(length_a, max(budget - length_b, budget - budget // 2))
+    return keep_a, min(length_b, budget - keep_a)
+
+
+def encode(examples: Examples, tokenizer, max_length: int, kind: str = "classification") -> EncodedExamples:
+    """Tokenizes in batches, joins pairs and truncates to `max_length` tokens with the special ones."""
+    pieces, lengths, first_lengths = [], [], []
+    truncated = 0
+    cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
+    for begin in range(0, len(examples), _ENCODE_CHUNK):
+        part = slice(begin, begin + _ENCODE_CHUNK)
+        ids_a = tokenizer.encode_batch(examples.texts_a[part])
+        ids_b = (
+            tokenizer.encode_batch(examples.texts_b[part])
+            if examples.texts_b is not None
+            else [None] * len(ids_a)
+        )
+        for a, b in zip(ids_a, ids_b, strict=True):
+            if b is None:
+                keep_a = min(len(a), max_length - 2)
+                truncated += keep_a < len(a)
+                row = cls + a[:keep_a] + sep
+            else:
+                keep_a, keep_b = truncate_pair(len(a), len(b), max_length - 3)
+                truncated += keep_a + keep_b < len(a) + len(b)
+                row = cls + a[:keep_a] + sep + b[:keep_b] + sep
+            pieces.append(np.asarray(row, np.int32))
+            lengths.append(len(row))
+            first_lengths.append(keep_a + 2)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    targets = None
+    if examples.labels is not None:
+        targets = np.asarray(examples.labels, np.float32 if kind == "regression" else np.int32)
+    tokens = np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
+    return EncodedExamples(
+        tokens, offsets, np.asarray(first_lengths, np.int32), targets, tokenizer.pad_id, max_length, truncated
+    )
+
+
+def bucket_lengths(max_length: int, smallest: int = 32) -> tuple[int, ...]:
+    """The padded lengths: `smallest` doubled up to `max_length`, which is the last one."""
+    lengths = []
+    length = smallest
+    while length < max_length:
+        lengths.append(length)
+        length *= 2
+    return (*lengths, max_length)
+
+
+def make_batch(
+    data: EncodedExamples, indices: np.ndarray, buckets: Sequence[int], rows: slice = slice(None)
+) -> dict[str, np.ndarray]:
+    """The rows of one batch, padded to the first bucket that holds the longest of them.
+
+    Args:
+      indices: int64 [B] examples of the global batch; -1 is a row of padding, without weight.
+      rows: the part of the batch that this process feeds. The padded length is the whole batch's on every
+        process.
+
+    Returns:
+      int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the places in the global
+      batch; float32 `weights` [b]; `targets` [b], int32 or float32, 0 where there is none.
+    """
+    real = indices >= 0
+    lengths = np.where(real, data.lengths[indices], 0)
+    width = next(length for length in buckets if length >= lengths.max(initial=0))
+    places = np.arange(len(indices))[rows]
+    indices, real, lengths = indices[rows], real[rows], lengths[rows]
+    input_ids = np.full((len(indices), width), data.pad_id, np.int32)
+    for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
+        start = data.offsets[index]
+        input_ids[row, :length] = data.tokens[start : start + length]
+    batch = {
+        "input_ids": input_ids,
+        "lengths": lengths.astype(np.int32),
+        "first_lengths": np.where(real, data.first_lengths[indices], 0).astype(np.int32),
+        "row_ids": places.astype(np.int32),
+        "weights": real.astype(np.float32),
+        "targets": np.zeros(len(indices), np.int32),
+    }
+    if data.targets is not None:
+        batch["targets"] = np.where(real, data.targets[indices], 0).astype(data.targets.dtype)
+    return batch
+
+
+def steps_per_epoch(examples: int, batch_size: int) -> int:
+    """Batches in which every example occurs once; the last may be filled up with padding rows."""
+    return -(-examples // batch_size)
+
+
+def epoch_order(
+    lengths: np.ndarray, batch_size: int, seed: int, epoch: int, group_by_length: bool = True
+) -> np.ndarray:
+    """int64 [steps, batch_size]: every example once, -1 where the last batch has none left.
+
+    With `group_by_length`, examples of similar length share a batch: a shuffle, a sort inside windows of a
+    few batches, and a shuffle of the batches.
+    """
+    rng = np.random.Generator(np.random.Philox(key=[np.uint64(seed), np.uint64(epoch)]))
+    order = rng.permutation(len(lengths))
+    steps = steps_per_epoch(len(lengths), batch_size)
+    if group_by_length:
+        window = batch_size * _GROUPING_WINDOW
+        order = np.concatenate(
+            [
+                part[np.argsort(lengths[part], kind="stable")]
+                for part in np.split(order, range(window, len(order), window))
+            ]
+        )
+    order = np.concatenate([order, np.full(steps * batch_size - len(order), -1)]).reshape(steps, batch_size)
+    return rng.permutation(order) if group_by_length else order
+
+
+def train_batches(
+    data: EncodedExamples,
+    batch_size: int,
+    seed: int,
+    start_step: int,
+    *,
+    group_by_length: bool = True,
+    buckets: Sequence[int] = (),
+    process_index: int = 0,
+    process_count: int = 1,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Endless batches from `start_step` on: batch s depends on (seed, s) alone. A process gets its rows."""
+    buckets = buckets or bucket_lengths(data.max_length)
+    rows = _process_rows(batch_size, process_index, process_count)
+    steps = steps_per_epoch(len(data), batch_size)
+    lengths = data.lengths
+    epoch, offset = divmod(start_step, steps)
+    while True:
+        order = epoch_order(lengths, batch_size, seed, epoch, group_by_length)
+        for indices in order[offset:]:
+            yield make_batch(data, indices, buckets, rows)
+        epoch, offset = epoch + 1, 0
+
+
+def eval_batches(
+    data: EncodedExamples,
+    batch_size: int,
+    *,
+    buckets: Sequence[int] = (),
+    process_index: int = 0,
+    process_count: int = 1,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Every example once, in the order of `eval_order`; the last batch is filled up with padding rows."""
+    buckets = buckets or bucket_lengths(data.max_length)
+    rows = _process_rows(batch_size, process_index, process_count)
+    for indices in eval_order(data, batch_size):
+        yield make_batch(data, indices, buckets, rows)
+
+
+def eval_order(data: EncodedExamples, batch_size: int) -> np.ndarray:
+    """int64 [steps, batch_size]: the examples by length, -1 where the last batch has none left."""
+    order = np.argsort(data.lengths, kind="stable")
+    steps = steps_per_epoch(len(order), batch_size)
+    return np.concatenate([order, np.full(steps * batch_size - len(order), -1)]).reshape(steps, batch_size)
+
+
+def _process_rows(batch_size, process_index, process_count):
+    if batch_size % process_count:
+        raise ValueError(f"batch_size {batch_size} is no multiple of {process_count} processes")
+    size = batch_size // process_count
+    return slice(process_index * size, (process_index + 1) * size)

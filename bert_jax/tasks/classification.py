@@ -1,0 +1,88 @@
+"""Classification and regression of texts and pairs, from [CLS] (paper, section 4.1), as a pure task."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import losses
+from bert_jax.config import BertConfig
+from bert_jax.models import BertForSequenceClassification
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassificationTask:
+    """One text or one pair a row, in the batches of `bert_jax.tasks.batches`.
+
+    A `kind` of "classification" has `num_labels` logits and cross-entropy, of "regression" one output and
+    squared error.
+    """
+
+    config: BertConfig
+    num_labels: int
+    kind: str = "classification"
+
+    @property
+    def model(self) -> BertForSequenceClassification:
+        return BertForSequenceClassification(
+            self.config, num_labels=1 if self.kind == "regression" else self.num_labels
+        )
+
+    @property
+    def expected_initial_loss(self) -> float | None:
+        """ln C: what an untrained classifier loses; None for a regression, whose loss depends on the
+        targets."""
+        return None if self.kind == "regression" else float(np.log(self.num_labels))
+
+    def init(self, key: jax.Array) -> Any:
+        ids = jnp.zeros((1, 8), jnp.int32)
+        return self.model.init(key, ids, ids, ids, ids)["params"]
+
+    def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
+        """Adds the model's inputs: int32 [B, L] `token_type_ids`, `position_ids` and `sequence_ids`."""
+        del key, train
+        index = jnp.arange(batch["input_ids"].shape[1], dtype=jnp.int32)
+        real = index < batch["lengths"][:, None]
+        return {
+            "input_ids": batch["input_ids"],
+            "token_type_ids": (real & (index >= batch["first_lengths"][:, None])).astype(jnp.int32),
+            "position_ids": jnp.where(real, index, 0),
+            "sequence_ids": real.astype(jnp.int32),
+            "targets": batch["targets"],
+            "weights": batch["weights"],
+            "tokens": batch["lengths"],
+            "sequences": batch["weights"],
+        }
+
+    def logits(
+        self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """float32 [B, C] of a prepared batch."""
+        return self.model.apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["position_ids"],
+            batch["sequence_ids"],
+            deterministic=dropout_key is None,
+            rngs=None if dropout_key is None else {"dropout": dropout_key},
+        )
+
+    def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        return {"task": jnp.sum(batch["weights"])}
+
+    def loss(self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None):
+        logits = self.logits(params, batch, dropout_key)
+        if self.kind == "regression":
+            return {"task": losses.squared_error(logits[:, 0], batch["targets"], batch["weights"])}, {}
+        row = (logits, batch["targets"], batch["weights"])
+        return {"task": losses.cross_entropy(*row)}, {"accuracy": losses.accuracy(*row)}
+
+    def predict(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+        """float32 [B, C] probabilities, or [B, 1] numbers, of a batch as the loader gives it."""
+        logits = self.logits(params, self.prepare(batch, None, False))
+        return logits if self.kind == "regression" else jax.nn.softmax(logits, axis=-1)

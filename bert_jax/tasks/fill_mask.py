@@ -1,0 +1,129 @@
+"""The words that a pre-trained model finds most likely in the place of each [MASK] of a text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import checkpoint, workdir
+from bert_jax import config as bert_config
+from bert_jax.errors import UserError
+from bert_jax.models import BertForPreTraining
+
+MASK = "[MASK]"
+_BATCH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    token: str
+    probability: float
+
+
+class MaskFiller:
+    """A pre-trained checkpoint, loaded once.
+
+    Args:
+      path: a work directory of `bert-jax pretrain`, or one step of it.
+      log: called with one line when something is worth saying.
+
+    Raises:
+      UserError: no checkpoint there, or one without the masked LM head.
+    """
+
+    def __init__(self, path: str, log: Callable[[str], None] = print):
+        self.tokenizer = workdir.load_tokenizer(path)
+        fields = workdir.load_config(path).model.to_dict()
+        fields["vocab_size"] = fields["vocab_size"] or self.tokenizer.vocab_size
+        self._config = bert_config.from_dict(fields)
+        self._model = BertForPreTraining(self._config)
+        ids = jnp.zeros((1, 8), jnp.int32)
+        abstract = nn.unbox(
+            jax.eval_shape(
+                lambda key: self._model.init(key, ids, ids, ids, ids, ids[:, :1], ids[:, :1])["params"],
+                jax.random.key(0),
+            )
+        )
+        self._params, report = checkpoint.load_params(path, abstract, log=log)
+        if report.new:
+            raise UserError(
+                f"{report.source} has no {report.new[0]}: expected a pre-trained checkpoint with its heads"
+            )
+        self._predict = jax.jit(self._logits)
+
+    def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
+        """The `top` candidates, most likely first, for each [MASK] of each text, in the order of the text.
+
+        Raises:
+          UserError: a text without [MASK], or longer than the model's positions.
+        """
+        rows = [self._encode(text) for text in texts]
+        found = []
+        for begin in range(0, len(rows), _BATCH):
+            found += self._fill(rows[begin : begin + _BATCH], top)
+        return found
+
+    def _encode(self, text):
+        tokenizer = self.tokenizer
+        if MASK not in text:
+            raise UserError(f"no {MASK} in {_shorten(text)!r}: put it where a word should be filled in")
+        ids = tokenizer.encode_batch([text], allow_special=(MASK,))[0]
+        ids = [tokenizer.cls_id, *ids, tokenizer.sep_id]
+        limit = self._config.max_position_embeddings
+        if len(ids) > limit:
+            raise UserError(
+                f"{_shorten(text)!r} has {len(ids)} tokens and the model {limit} positions; shorten it"
+            )
+        return np.asarray(ids, np.int32)
+
+    def _fill(self, rows, top):
+        places = [np.flatnonzero(row == self.tokenizer.mask_id) for row in rows]
+        # Powers of two keep the number of shapes, and so of compilations, small.
+        length = min(_power_of_two(max(map(len, rows)), 16), self._config.max_position_embeddings)
+        masks = _power_of_two(max(map(len, places)), 1)
+        batch = _power_of_two(len(rows), 1)
+        ids = np.full((batch, length), self.tokenizer.pad_id, np.int32)
+        lengths = np.zeros((batch, 1), np.int32)
+        positions = np.zeros((batch, masks), np.int32)
+        for i, (row, place) in enumerate(zip(rows, places, strict=True)):
+            ids[i, : len(row)], lengths[i], positions[i, : len(place)] = row, len(row), place
+        probabilities = np.asarray(self._predict(self._params, ids, lengths, positions))
+        return [
+            [self._best(probabilities[i, j], top) for j in range(len(place))]
+            for i, place in enumerate(places)
+        ]
+
+    def _best(self, probabilities, top):
+        # The vocabulary may be smaller than the model's table of embeddings.
+        tokens = self.tokenizer.tokens
+        order = np.argsort(-probabilities[: len(tokens)], kind="stable")[:top]
+        return [Candidate(tokens[i], float(probabilities[i])) for i in order]
+
+    def _logits(self, params, ids, lengths, positions):
+        index = jnp.arange(ids.shape[1], dtype=jnp.int32)
+        real = index < lengths
+        logits, _ = self._model.apply(
+            {"params": params},
+            ids,
+            jnp.zeros_like(ids),
+            jnp.where(real, index, 0),
+            real.astype(jnp.int32),
+            positions,
+            jnp.zeros_like(lengths),
+        )
+        return jax.nn.softmax(logits, axis=-1)
+
+
+def _power_of_two(number: int, least: int) -> int:
+    while least < number:
+        least *= 2
+    return least
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

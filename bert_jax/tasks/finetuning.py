@@ -1,0 +1,219 @@
+"""Fine-tuning from end to end: files and a checkpoint to a work directory that predicts.
+
+A run's config.json holds, besides the configuration, the task's labels and the digests of its files, so that
+the work directory is all that evaluation and prediction need.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from bert_jax import checkpoint, flops, sharding, train, workdir
+from bert_jax.errors import UserError
+from bert_jax.metrics_writer import MetricsWriter
+from bert_jax.optimizer import make_optimizer
+from bert_jax.tasks import batches, metrics, predictions
+from bert_jax.tasks.predictions import BEST
+from bert_jax.tasks.problem import Problem, from_training_file, resolve_schedule
+
+BEST_FILE = "best.json"
+REPORT_FILE = "initialised.json"
+
+# What other objectives bring and this one leaves; anything else that is unused is worth a warning.
+_HEADS = ("mlm/", "nsp/", "classifier/")
+
+
+def finetune(config: Any, directory: str, log: Callable[[str], None] = print) -> dict[str, Any]:
+    """Trains as `config` says, or resumes, and keeps the checkpoint that is best on the evaluation file.
+
+    Args:
+      config: as `default_config`, with the files, columns and `init_from` (or `vocab`) filled in.
+      directory: the work directory.
+      log: gets one line for each thing worth saying.
+
+    Returns:
+      What best.json holds: the best step and its scores; the last step and none when nothing is evaluated.
+
+    Raises:
+      UserError: a user's mistake, with file and line where there is one.
+    """
+    config = ml_collections.ConfigDict(config.to_dict())
+    problem, training = from_training_file(config)
+    problem.metrics  # noqa: B018, a wrong name is refused before anything is computed
+    examples = {"train": training}
+    if dev := problem.file("dev"):
+        examples["dev"] = problem.read(dev)
+    data = {split: problem.encode(found) for split, found in examples.items()}
+    resolve_schedule(config, len(training))
+    config.model = ml_collections.ConfigDict(problem.bert.to_dict())
+    for split, found in examples.items():
+        log(_describe(split, found, data[split], problem))
+
+    run = {
+        "command": "finetune",
+        "config": config.to_dict(),
+        "vocabulary": problem.tokenizer.settings(),
+        "labels": problem.label_names,
+        "files": {split: _digest(found.path) for split, found in examples.items()},
+    }
+    primary = jax.process_index() == 0
+    writer = MetricsWriter(directory, total_steps=config.steps, primary=primary)
+    with workdir.WorkDir(directory, primary=primary, log=writer.message) as held:
+        try:
+            held.open_run(run)
+            held.copy_vocabulary(problem.tokenizer.path)
+            return _train(problem, data, examples, held, writer)
+        finally:
+            writer.close()
+
+
+def _train(problem, data, examples, held, writer):
+    config = problem.config
+    mesh = sharding.make_mesh(**config.mesh)
+    optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+    share = dict(process_index=jax.process_index(), process_count=jax.process_count())
+    keeper = (
+        _BestKeeper(problem, data["dev"], examples["dev"].ids, held, writer, mesh) if "dev" in data else None
+    )
+    state = train.fit(
+        workdir=held,
+        config=config,
+        task=problem.task,
+        optimizer=optimizer,
+        schedule=schedule,
+        train_data=lambda step: batches.train_batches(
+            data["train"],
+            config.batch_size,
+            config.seed,
+            step,
+            group_by_length=config.group_by_length,
+            **share,
+        ),
+        # The loss, like every score, is taken from the outputs that `keeper` computes.
+        eval_data=keeper and (lambda: (batch for batch in ())),
+        flops_per_step=_flops_per_step(problem.bert, data["train"], config.batch_size),
+        writer=writer,
+        initial_params=_initial_params(config, held, writer.message),
+        on_eval=keeper,
+    )
+    if keeper is None:
+        return {"step": int(state.step), "scores": {}}
+    if keeper.last_step != config.steps:
+        keeper(config.steps, {}, state)  # killed between the last evaluation and what follows it
+    return keeper.best
+
+
+class _BestKeeper:
+    """Scores the whole evaluation set at each evaluation; keeps the best parameters and their predictions."""
+
+    def __init__(self, problem: Problem, data, ids, held, writer, mesh):
+        self._problem, self._data, self._ids = problem, data, ids
+        self._held, self._say, self._mesh = held, writer.message, mesh
+        self._predict = predictions.make_predict(problem.task, mesh)
+        self.best = read_best(held.path)
+        self.last_step = self.best["last_step"] if self.best else None
+
+    def __call__(self, step: int, means: dict[str, float], state: Any) -> dict[str, float]:
+        problem = self._problem
+        outputs = predictions.predict_all(
+            self._predict, state.params, self._data, problem.config.batch_size, self._mesh
+        )
+        scores = problem.score(outputs, self._data.targets)
+        loss = problem.loss(outputs, self._data.targets)
+        name = problem.metrics[0]
+        sign = -1 if name in metrics.LOWER_IS_BETTER else 1
+        better = self.best is None or sign * scores[name] > sign * self.best["scores"][name]
+        if better:
+            keeper = checkpoint.Checkpointer(self._held.path / BEST, keep=1, log=self._say)
+            keeper.save(step, {"params": state.params})
+            keeper.close()
+            self.best = {"step": step, "metric": name, "scores": scores}
+        self.last_step = step
+        if jax.process_index() == 0:
+            if better:
+                path = str(self._held.path / "predictions-dev.tsv")
+                predictions.write_predictions(path, self._ids, outputs, problem.label_names)
+            _write_json(self._held.path / BEST_FILE, self.best | {"last_step": step})
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        self._say(f"dev  {step}  {shown}{'  (the best so far)' if better else ''}")
+        return {"loss": loss} | scores
+
+
+def _initial_params(config, held, log):
+    if not config.init_from or config.from_scratch:
+        return None
+
+    def load(abstract_params):
+        # The head is always a new one: another task's labels are not this one's.
+        body = {name: tree for name, tree in abstract_params.items() if name != "classifier"}
+        params, report = checkpoint.load_params(config.init_from, body, log=log)
+        if report.new:
+            raise UserError(
+                f"{report.source} lacks {len(report.new)} of the encoder's parameters, the first of them "
+                f"{report.new[0]}: is it a checkpoint of this model?"
+            )
+        left = [name for name in report.unused if not name.startswith(_HEADS)]
+        head = [f"classifier/{name}" for name in abstract_params["classifier"]]
+        log(
+            f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(head)}; "
+            f"not used: {_summary(report.unused)}"
+        )
+        if left:
+            log(f"warning: the checkpoint has parameters that this model does not: {', '.join(left[:5])}")
+        if jax.process_index() == 0:
+            found = dict(source=report.source, loaded=report.loaded, new=head, unused=report.unused)
+            _write_json(held.path / REPORT_FILE, found)
+        return params
+
+    return load
+
+
+def _summary(names):
+    heads = sorted({name.split("/")[0] for name in names})
+    return ", ".join(f"{head} ({sum(n.split('/')[0] == head for n in names)})" for head in heads) or "none"
+
+
+def _flops_per_step(bert, data, batch_size):
+    # Rows are padded to the length of their bucket; the mean over examples is close to that over batches.
+    buckets = np.asarray(batches.bucket_lengths(data.max_length))
+    widths = buckets[np.searchsorted(buckets, data.lengths)]
+    return batch_size * float(np.mean([flops.train_flops_per_row(bert, int(width), 0) for width in widths]))
+
+
+def read_best(directory: Any) -> dict[str, Any] | None:
+    """What best.json of a work directory holds; None when there is none."""
+    path = Path(directory, BEST_FILE)
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _describe(split, examples, data, problem):
+    parts = [f"{split}: {len(examples):,} examples from {examples.path}"]
+    if problem.labels and examples.labels is not None:
+        counts = np.bincount(data.targets, minlength=len(problem.labels))
+        shown = [f"{name}: {count:,}" for name, count in zip(problem.labels.names, counts, strict=True)]
+        parts.append("labels " + ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else ""))
+        if split != "train" and np.count_nonzero(counts) == 1:
+            parts.append("warning: one class only, so scores say little")
+    parts.append(
+        f"{np.mean(data.lengths):.0f} tokens on average, {data.truncated:,} cut at {data.max_length}"
+    )
+    return "; ".join(parts) + (f"\nwarning: {examples.warning()}" if examples.warning() else "")
+
+
+def _digest(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_json(path, content):
+    temporary = path.parent / f"{path.name}.tmp"
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    temporary.replace(path)

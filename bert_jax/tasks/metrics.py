@@ -1,0 +1,93 @@
+"""Scores of a whole evaluation set, as the benchmarks define them: numpy arrays in, floats out."""
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bert_jax.errors import UserError
+
+
+def accuracy(predictions: np.ndarray, targets: np.ndarray) -> float:
+    """The share of int arrays' [N] entries that agree."""
+    return float(np.mean(predictions == targets))
+
+
+def f1(predictions: np.ndarray, targets: np.ndarray) -> float:
+    """F1 of label 1 of two (GLUE's MRPC and QQP); 0 when there is neither a positive nor a predicted
+    positive."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(targets, predictions, pos_label=1, average="binary", zero_division=0.0))
+
+
+def f1_macro(predictions: np.ndarray, targets: np.ndarray) -> float:
+    """The unweighted mean of every label's F1, over the labels that occur in either array."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(targets, predictions, average="macro", zero_division=0.0))
+
+
+def matthews(predictions: np.ndarray, targets: np.ndarray) -> float:
+    """Matthews' correlation (GLUE's CoLA); 0 when either array holds one class only."""
+    from sklearn.metrics import matthews_corrcoef
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn warns of a single class; 0 is the defined answer
+        return float(matthews_corrcoef(targets, predictions))
+
+
+def pearson(predictions: np.ndarray, targets: np.ndarray) -> float:
+    """Pearson's correlation of float arrays [N]; 0 when either is constant."""
+    from scipy.stats import pearsonr
+
+    return _correlation(pearsonr, predictions, targets)
+
+
+def spearman(predictions: np.ndarray, targets: np.ndarray) -> float:
+    """Spearman's rank correlation of float arrays [N]; 0 when either is constant."""
+    from scipy.stats import spearmanr
+
+    return _correlation(spearmanr, predictions, targets)
+
+
+def mean_squared_error(predictions: np.ndarray, targets: np.ndarray) -> float:
+    """The mean of the squared differences of float arrays [N]."""
+    difference = np.asarray(predictions, np.float64) - np.asarray(targets, np.float64)
+    return float(np.mean(difference**2))
+
+
+def _correlation(function, predictions, targets):
+    predictions, targets = np.asarray(predictions, np.float64), np.asarray(targets, np.float64)
+    if len(targets) < 2 or np.ptp(predictions) == 0 or np.ptp(targets) == 0:
+        return 0.0
+    return float(function(predictions, targets)[0])
+
+
+CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "f1_macro": f1_macro,
+    "matthews": matthews,
+}
+REGRESSION = {"pearson": pearson, "spearman": spearman, "mean_squared_error": mean_squared_error}
+LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss"})
+
+
+def choose(names: Sequence[str], kind: str, num_labels: int) -> tuple[str, ...]:
+    """Checks metric names against the kind of task, "classification" or "regression"."""
+    table = REGRESSION if kind == "regression" else CLASSIFICATION
+    for name in names:
+        if name not in table:
+            raise UserError(
+                f"metrics: {name!r} is no metric of a {kind} task; expected some of {', '.join(table)}"
+            )
+        if name == "f1" and num_labels != 2:
+            raise UserError(f"metrics: f1 is defined for two labels and there are {num_labels}; use f1_macro")
+    return tuple(names)
+
+
+def score(names: Sequence[str], kind: str, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Every named metric of [N] predictions (label numbers, or numbers) against [N] targets."""
+    table = REGRESSION if kind == "regression" else CLASSIFICATION
+    return {name: table[name](np.asarray(predictions), np.asarray(targets)) for name in names}

@@ -1,0 +1,114 @@
+"""Predictions of a fine-tuned model over a whole set, and the file they are written to."""
+
+import csv
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bert_jax import sharding
+from bert_jax.errors import UserError
+from bert_jax.tasks import batches
+
+# Of a work directory: the checkpoint that is best on the evaluation file.
+BEST = "best"
+FORMATS = (".tsv", ".csv", ".jsonl")
+
+
+def make_predict(task, mesh: jax.sharding.Mesh) -> Callable:
+    """(params, global batch) -> float32 [B, C] on every process: `task.predict`, compiled for each shape."""
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    predict = jax.jit(task.predict, out_shardings=replicated)
+
+    def call(params, batch):
+        with sharding.on_mesh(mesh):
+            return predict(params, batch)
+
+    return call
+
+
+def predict_all(
+    predict: Callable, params, data: batches.EncodedExamples, batch_size: int, mesh
+) -> np.ndarray:
+    """float32 [N, C]: the outputs for every example, once, in the order of the file.
+
+    Args:
+      predict: as `make_predict` returns it.
+      params: on the mesh.
+      data: the encoded examples, the same in every process.
+      batch_size: rows of the global batch; a multiple of the mesh's data and fsdp axes.
+      mesh: of `predict`.
+    """
+    order = batches.eval_order(data, batch_size)
+    processes = dict(process_index=jax.process_index(), process_count=jax.process_count())
+    outputs = [
+        predict(params, sharding.global_batch(batch, mesh))
+        for batch in batches.eval_batches(data, batch_size, **processes)
+    ]
+    rows = np.concatenate([np.asarray(output) for output in outputs])
+    places = order.ravel()
+    result = np.empty((len(data), rows.shape[1]), np.float32)
+    result[places[places >= 0]] = rows[places >= 0]
+    return result
+
+
+def check_output(path: str) -> None:
+    """Refuses an unknown format, or a place that cannot be written, before anything is computed."""
+    if Path(path).suffix.lower() not in FORMATS:
+        raise UserError(f"--output={path}: expected a name ending in {', '.join(FORMATS)}")
+    directory = Path(path).absolute().parent
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output={path}: {error.strerror or error}") from None
+    if Path(path).is_dir() or not os.access(directory, os.W_OK):
+        raise UserError(f"--output={path}: cannot be written there")
+
+
+def write_predictions(
+    path: str, ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str] | None
+) -> None:
+    """Writes one row an example: its id, the prediction and the probability of each label.
+
+    Args:
+      path: .tsv or .csv (a header, then `id`, `prediction` and one column `p(LABEL)` a label), or .jsonl.
+      ids: [N].
+      outputs: float32 [N, C] probabilities, or [N, 1] numbers of a regression.
+      labels: the C label names; None for a regression.
+    """
+    suffix = Path(path).suffix.lower()
+    temporary = f"{path}.tmp"
+    with open(temporary, "w", encoding="utf-8", newline="") as file:
+        if suffix == ".jsonl":
+            for id_, row in zip(ids, outputs, strict=True):
+                file.write(json.dumps(_record(id_, row, labels), ensure_ascii=False) + "\n")
+        else:
+            _write_table(file, suffix, ids, outputs, labels)
+    os.replace(temporary, path)
+
+
+def _record(id_, row, labels):
+    if labels is None:
+        return {"id": id_, "prediction": round(float(row[0]), 6)}
+    probabilities = {label: round(float(p), 6) for label, p in zip(labels, row, strict=True)}
+    return {"id": id_, "prediction": labels[int(np.argmax(row))], "probabilities": probabilities}
+
+
+def _write_table(file, suffix, ids, outputs, labels):
+    header = ["id", "prediction", *(f"p({label})" for label in labels or ())]
+    if suffix == ".csv":
+        write = csv.writer(file, lineterminator="\n").writerow
+    else:
+        # As TSV is read here: no quoting, so no tab or newline may be inside a field.
+        def write(row):
+            file.write("\t".join(" ".join(field.split()) for field in row) + "\n")
+
+    write(header)
+    for id_, row in zip(ids, outputs, strict=True):
+        if labels is None:
+            write([id_, f"{row[0]:.6f}"])
+        else:
+            write([id_, labels[int(np.argmax(row))], *(f"{p:.6f}" for p in row)])

@@ -1,0 +1,65 @@
+"""A fine-tuned work directory, ready to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import ml_collections
+import numpy as np
+
+from bert_jax import checkpoint, sharding, tasks, workdir
+from bert_jax import config as bert_config
+from bert_jax.errors import UserError
+from bert_jax.tasks import predictions
+from bert_jax.tasks.labels import LabelSet
+from bert_jax.tasks.predictions import BEST
+from bert_jax.tasks.problem import Problem
+from bert_jax.tasks.reading import Examples
+
+
+class Predictor:
+    """A fine-tuned work directory, ready to predict.
+
+    Args:
+      directory: a work directory of `finetune`.
+      which: "best" on the evaluation file, or "last".
+      batch_size: rows at a time; 0 for the training's.
+    """
+
+    def __init__(
+        self, directory: str, which: str = BEST, batch_size: int = 0, log: Callable[[str], None] = print
+    ):
+        run = workdir.read_run(directory)
+        if run["command"] != "finetune":
+            raise UserError(f"{directory} is a work directory of {run['command']}, expected one of finetune")
+        if which not in (BEST, "last"):
+            raise UserError(f"--checkpoint={which}: expected best or last")
+        config = ml_collections.ConfigDict(run["config"])
+        labels = LabelSet(tuple(run["labels"])) if run["labels"] else None
+        tokenizer = workdir.load_tokenizer(directory)
+        self.problem = Problem(
+            config, tasks.get(config.task), labels, tokenizer, bert_config.from_dict(config.model)
+        )
+        self._mesh = sharding.make_mesh()
+        size = batch_size or config.batch_size
+        self._batch_size = -(-size // self._mesh.size) * self._mesh.size
+        root = workdir.find_root(directory)
+        source = root / BEST if which == BEST and (root / BEST).exists() else root
+        task = self.problem.task
+        replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+        abstract = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated),
+            nn.unbox(jax.eval_shape(task.init, jax.random.key(0))),
+        )
+        self._params, report = checkpoint.load_params(source, abstract, log=log)
+        if report.new:
+            raise UserError(f"{report.source} lacks {report.new[0]}: it is no checkpoint of this task")
+        self.source = report.source
+        self._predict = predictions.make_predict(task, self._mesh)
+
+    def __call__(self, examples: Examples) -> np.ndarray:
+        """float32 [N, C] probabilities, or [N, 1] numbers of a regression."""
+        data = self.problem.encode(examples)
+        return predictions.predict_all(self._predict, self._params, data, self._batch_size, self._mesh)

@@ -1,0 +1,48 @@
+"""WordPiece and SentencePiece behind one small interface: `load(path)` gives a `Tokenizer`."""
+
+import os
+
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, set_parallelism
+
+__all__ = ["SPECIAL_TOKENS", "Tokenizer", "load", "set_parallelism"]
+
+_FILE_NAMES = ("vocab.txt", "vocab.model", "spiece.model", "tokenizer.model")
+
+
+def load(
+    path: str | os.PathLike, *, lower_case: bool | None = None, strip_accents: bool | None = None
+) -> Tokenizer:
+    """Loads a vocabulary.
+
+    Args:
+      path: A WordPiece vocab.txt, a SentencePiece .model, or a directory with vocab.txt, vocab.model,
+        spiece.model or tokenizer.model; local or gs://.
+      lower_case: None detects it from the vocabulary.
+      strip_accents: None means as lower_case.
+
+    Returns:
+      The tokenizer; it can be pickled for another process, which reads the file again.
+
+    Raises:
+      UserError: No such file, or not a vocabulary BERT can use; the message says what is wrong.
+    """
+    path = os.fspath(path)
+    if not path:
+        raise UserError("no vocabulary given; expected a vocab.txt or a SentencePiece .model")
+    if epath.Path(path).is_dir():
+        found = [name for name in _FILE_NAMES if (epath.Path(path) / name).exists()]
+        if not found:
+            names = ", ".join(_FILE_NAMES)
+            raise UserError(f"no vocabulary in the directory {path}; expected one of {names}")
+        path = os.path.join(path, found[0])
+    if path.endswith(".model"):
+        # Imported here so that WordPiece users don't pay for it.
+        from bert_jax.tokenization.sentence_piece import SentencePieceTokenizer
+
+        return SentencePieceTokenizer(path, lower_case, strip_accents)
+    from bert_jax.tokenization.wordpiece import WordPieceTokenizer
+
+    return WordPieceTokenizer(path, lower_case, strip_accents)

@@ -1,0 +1,82 @@
+"""SentencePiece models, as ALBERT uses them, behind the interface of WordPiece."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import sentencepiece
+
+from bert_jax.errors import UserError
+from bert_jax.tokenization import normalization
+from bert_jax.tokenization.interface import Tokenizer, looks_lower_case, parallelism, read_vocabulary_file
+
+WORD_START = "\u2581"
+
+# The first name is ours and ALBERT's; the others occur in models of other origin.
+_PIECE_NAMES = {
+    "[PAD]": ("[PAD]", "<pad>"),
+    "[UNK]": ("[UNK]", "<unk>"),
+    "[CLS]": ("[CLS]", "<cls>", "<s>"),
+    "[SEP]": ("[SEP]", "<sep>", "</s>"),
+    "[MASK]": ("[MASK]", "<mask>"),
+}
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece .model file.
+
+    Args:
+      path: The model, a local path or gs://.
+      lower_case: None detects it: a vocabulary without upper-case letters is lower-cased.
+      strip_accents: None means as lower_case, as ALBERT's tokenizer does.
+
+    Raises:
+      UserError: The file is missing, not a SentencePiece model, or lacks a special token.
+    """
+
+    kind = "sentencepiece"
+
+    def __init__(self, path: str, lower_case: bool | None = None, strip_accents: bool | None = None):
+        data, digest = read_vocabulary_file(path)
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(data)
+            size = self._processor.GetPieceSize()
+        except RuntimeError:
+            size = 0
+        if not size:
+            raise UserError(
+                f"{path} is not a SentencePiece model; expected what sentencepiece writes as "
+                "NAME.model, or a WordPiece vocabulary whose name ends in .txt"
+            )
+        tokens = [self._processor.IdToPiece(i) for i in range(size)]
+        ids = {token: i for i, token in enumerate(tokens)}
+        special_ids = {}
+        for name, spellings in _PIECE_NAMES.items():
+            found = [ids[spelling] for spelling in spellings if spelling in ids]
+            if not found:
+                raise UserError(
+                    f"the SentencePiece model {path} has none of {' '.join(spellings)}; "
+                    "`bert-jax vocab --kind=sentencepiece` makes a model with all of BERT's tokens"
+                )
+            special_ids[name] = found[0]
+        if lower_case is None:
+            lower_case = looks_lower_case(tokens)
+        if strip_accents is None:
+            strip_accents = lower_case
+        is_text = [not (self._processor.IsControl(i) or self._processor.IsUnknown(i)) for i in range(size)]
+        is_continuation = np.array(
+            [text and not token.startswith(WORD_START) for text, token in zip(is_text, tokens, strict=True)]
+        )
+        for i in special_ids.values():
+            is_continuation[i] = False
+        super().__init__(path, digest, tokens, is_continuation, special_ids, lower_case, strip_accents)
+
+    def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
+        clean, fold = normalization.clean, normalization.fold
+        normalized = [fold(clean(text), self.lower_case, self.strip_accents) for text in texts]
+        if not normalized:
+            return []
+        return self._processor.EncodeAsIds(normalized, num_threads=-1 if parallelism() else 1)
+
+    def _join(self, tokens: Sequence[str]) -> str:
+        return "".join(tokens).replace(WORD_START, " ").strip()

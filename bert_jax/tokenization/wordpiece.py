@@ -1,0 +1,125 @@
+"""WordPiece as google-research/bert's FullTokenizer has it, on the Rust library `tokenizers`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from bert_jax.errors import UserError
+from bert_jax.tokenization import normalization
+from bert_jax.tokenization.interface import (
+    SPECIAL_TOKENS,
+    Tokenizer,
+    looks_lower_case,
+    parallelism,
+    read_vocabulary_file,
+)
+
+CONTINUATION = "##"
+MAX_WORD_CHARACTERS = 200  # longer words are [UNK]; transformers stops at 100
+
+# What the Rust library splits off as punctuation (its Unicode is older) and Python's Unicode does not. Their
+# stand-in is a character that no text has after cleaning and that the library takes for a letter.
+_NO_LONGER_PUNCTUATION = {0x166D: "\ufffd", 0x111C9: "\ufffd"}
+
+
+class WordPieceTokenizer(Tokenizer):
+    """A vocab.txt: a token a line, its id the number of the line from 0; "##" marks what continues a word.
+
+    Tokens equal those of google-research/bert (tokenization.FullTokenizer) on any Unicode text, by the
+    Unicode tables of the running Python, with two exceptions. Lone surrogates, which no UTF-8 text has, are
+    dropped. U+166D and U+111C9 are punctuation in the older Unicode of the Rust library, a symbol and a
+    mark since: words with them are [UNK], also with a vocabulary that has them.
+
+    Args:
+      path: The vocabulary, a local path or gs://.
+      lower_case: None detects it: a vocabulary without upper-case letters is lower-cased.
+      strip_accents: None means as lower_case, which is what google-research/bert does.
+
+    Raises:
+      UserError: The file is missing, empty or not UTF-8, has an empty or repeated line, or lacks a special
+        token.
+    """
+
+    kind = "wordpiece"
+
+    def __init__(self, path: str, lower_case: bool | None = None, strip_accents: bool | None = None):
+        data, digest = read_vocabulary_file(path)
+        tokens = parse_vocabulary(data, path)
+        ids = {token: i for i, token in enumerate(tokens)}
+        for name in SPECIAL_TOKENS:
+            if name not in ids:
+                raise UserError(
+                    f"the vocabulary {path} has no {name}; expected {' '.join(SPECIAL_TOKENS)}, one "
+                    "a line: put it in place of an [unusedN]"
+                )
+        if lower_case is None:
+            lower_case = looks_lower_case(tokens)
+        if strip_accents is None:
+            strip_accents = lower_case
+        is_continuation = np.array([t.startswith(CONTINUATION) and t != CONTINUATION for t in tokens])
+        special_ids = {name: ids[name] for name in SPECIAL_TOKENS}
+        super().__init__(path, digest, tokens, is_continuation, special_ids, lower_case, strip_accents)
+        self._normalize = normalization.normalizer(lower_case, strip_accents)
+        # No special token is registered with the Rust library, so none is recognised in raw text.
+        self._rust = tokenizers.Tokenizer(
+            models.WordPiece(
+                vocab=ids,
+                unk_token="[UNK]",
+                continuing_subword_prefix=CONTINUATION,
+                max_input_chars_per_word=MAX_WORD_CHARACTERS,
+            )
+        )
+        self._rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+    def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
+        parallelism()
+        normalize = self._normalize
+        normalized = [_replace_old_punctuation(normalize(text)) for text in texts]
+        encodings = self._rust.encode_batch_fast(normalized, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def _join(self, tokens: Sequence[str]) -> str:
+        return " ".join(tokens).replace(" " + CONTINUATION, "")
+
+
+def _replace_old_punctuation(text: str) -> str:
+    if text.isascii() or ("\u166d" not in text and "\U000111c9" not in text):
+        return text
+    return text.translate(_NO_LONGER_PUNCTUATION)
+
+
+def parse_vocabulary(data: bytes, path: str) -> list[str]:
+    """The tokens of a vocab.txt, in the order of their ids.
+
+    Only "\\n" and "\\r\\n" end a line: U+2028 and its like may be tokens.
+
+    Raises:
+      UserError: The file is not UTF-8, or has an empty or a repeated line.
+    """
+    try:
+        lines = data.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"the vocabulary {path} is not UTF-8 (line {line}); expected one token a line, or, for "
+            "a SentencePiece model, a name that ends in .model"
+        ) from None
+    tokens = [line.removesuffix("\r") for line in lines]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    first_line: dict[str, int] = {}
+    for number, token in enumerate(tokens, 1):
+        if not token:
+            raise UserError(
+                f"line {number} of the vocabulary {path} is empty; expected a token on each line, "
+                "whose number is its id: put [unusedN] there"
+            )
+        if token in first_line:
+            raise UserError(
+                f"lines {first_line[token]} and {number} of the vocabulary {path} are both "
+                f"{token!r}; put [unusedN] in place of one of them"
+            )
+        first_line[token] = number
+    return tokens

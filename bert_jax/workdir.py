@@ -1,0 +1,206 @@
+"""A work directory: who may use it, which run it belongs to, and the vocabulary of that run.
+
+    config.json        what the run is: command, resolved config, records, vocabulary
+    vocab.txt|.model   a copy of the vocabulary
+    checkpoints/STEP/  see bert_jax/checkpoint.py
+    metrics.jsonl, tensorboard/
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.lock import Lock
+
+# Fields that decide where and how often something is done. Every other one decides what is computed.
+FREE_FIELDS = (
+    "config.accumulate_steps",
+    "config.checkpoint",
+    "config.data.dir",  # the records are known by their digest, wherever they lie
+    "config.data_dir",
+    "config.eval",
+    "config.log_every",
+    "config.max_skipped_steps",
+    "config.mesh",
+    "config.model.attention",
+    "config.model.remat",
+    "config.model.scan_unroll",
+    "vocabulary.file",
+    "vocabulary.path",
+)
+
+
+class WorkDir:
+    """A work directory held by this run: `with WorkDir(path) as workdir: ...`.
+
+    Args:
+        path: created when missing; any path that etils.epath opens.
+        primary: whether this process takes the lock and writes the files; one process of a run does.
+        lease: see `bert_jax.lock.Lock`.
+        log: called with one line when there is something to wait for.
+
+    Raises:
+        UserError: on entering, when another run holds it or it cannot be written.
+    """
+
+    def __init__(self, path: epath.PathLike, *, primary: bool = True, lease: float = 60.0, log=print):
+        self.path = epath.Path(path)
+        self.primary = primary
+        self._lock = Lock(self.path, lease=lease, log=log)
+
+    @property
+    def checkpoints(self) -> epath.Path:
+        return self.path / "checkpoints"
+
+    def __enter__(self) -> WorkDir:
+        if self.primary:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(
+                    f"{self.path}: cannot be made ({error.strerror or error}); choose another --workdir"
+                ) from error
+            self._lock.acquire()
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self._lock.release()
+
+    def check_held(self) -> None:
+        """Raises UserError when another run has taken the directory over."""
+        self._lock.check()
+
+    def open_run(self, run: Mapping[str, Any], *, allow_changes: bool = False) -> None:
+        """Writes `run` to config.json, unless the directory belongs to a run that computes something else.
+
+        Args:
+            run: JSON-able: `command`, `config` (every field resolved) and what identifies the inputs, like
+                `records` and `vocabulary`.
+            allow_changes: take the new values over instead of refusing them.
+
+        Raises:
+            UserError: naming what differs.
+        """
+        run = json.loads(json.dumps(run))
+        file = self.path / "config.json"
+        if file.exists() and not allow_changes:
+            differing = changes(read_run(self.path), run)
+            if differing:
+                raise UserError(
+                    f"{self.path} belongs to another run: {_list_changes(differing)}; choose another "
+                    "--workdir, or go on with the new values by --allow_changes"
+                )
+        if self.primary:
+            _write_text(file, json.dumps(run, indent=2, sort_keys=True) + "\n")
+
+    def copy_vocabulary(self, source: epath.PathLike) -> None:
+        """Copies the vocabulary file to `vocab` with the source's suffix."""
+        source = epath.Path(source)
+        if self.primary:
+            target = self.path / f"vocab{source.suffix}"
+            temporary = target.parent / f"{target.name}.tmp"
+            source.copy(temporary, overwrite=True)
+            temporary.replace(target)
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """{dotted name: (old value, new value)} of the fields that both have and that decide what is computed.
+
+    A field that only one of them has came with another version of bert_jax, whose default it holds.
+    """
+    old, new = _flatten(old), _flatten(new)
+    return {
+        name: (value, new[name])
+        for name, value in old.items()
+        if name in new and new[name] != value and not _is_free(name)
+    }
+
+
+def find_root(path: epath.PathLike) -> epath.Path:
+    """The work directory that `path` is, or that the checkpoint `path` lies in.
+
+    Raises:
+        UserError: neither.
+    """
+    path = epath.Path(path)
+    for root in (path, path.parent, path.parent.parent):
+        if (root / "config.json").exists():
+            return root
+    if not path.exists():
+        raise UserError(f"{path}: no such directory; expected a work directory, or one of its checkpoints")
+    raise UserError(
+        f"{path}: no work directory (it has no config.json); expected one, or one of its checkpoints/STEP"
+    )
+
+
+def read_run(path: epath.PathLike) -> dict[str, Any]:
+    """What `open_run` wrote, for a work directory or a checkpoint in one.
+
+    Raises:
+        UserError: no work directory, or its config.json is not readable.
+    """
+    file = find_root(path) / "config.json"
+    try:
+        run = json.loads(file.read_text())
+        run["command"], run["config"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file}: not a config.json of bert-jax ({error}); restore it from a copy") from error
+    return run
+
+
+def load_config(path: epath.PathLike) -> ml_collections.ConfigDict:
+    """The resolved config of the run that a work directory or checkpoint belongs to."""
+    return ml_collections.ConfigDict(read_run(path)["config"])
+
+
+def find_vocabulary(path: epath.PathLike) -> epath.Path:
+    """The vocabulary file of the work directory that `path` is or lies in."""
+    root = find_root(path)
+    for name in ("vocab.txt", "vocab.model"):
+        if (root / name).exists():
+            return root / name
+    raise UserError(f"{root}: no vocab.txt or vocab.model in it; copy the run's vocabulary there")
+
+
+def load_tokenizer(path: epath.PathLike):
+    """The tokenizer of the run that a work directory or checkpoint belongs to, with that run's settings."""
+    from bert_jax import tokenization
+
+    settings = read_run(path).get("vocabulary", {})
+    options = {name: settings[name] for name in ("lower_case", "strip_accents") if name in settings}
+    return tokenization.load(find_vocabulary(path), **options)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _is_free(name: str) -> bool:
+    return any(name == field or name.startswith(field + ".") for field in FREE_FIELDS)
+
+
+def _list_changes(differing: Mapping[str, tuple[Any, Any]], limit: int = 4) -> str:
+    parts = [
+        f"{name.removeprefix('config.')} is {old!r} there and {new!r} here"
+        for name, (old, new) in differing.items()
+    ]
+    more = [f"and {len(parts) - limit} more differ"] if len(parts) > limit else []
+    return ", ".join(parts[:limit] + more)
+
+
+def _write_text(path: epath.Path, text: str) -> None:
+    temporary = path.parent / f"{path.name}.tmp"
+    temporary.write_text(text)
+    temporary.replace(path)
