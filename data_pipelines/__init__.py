@@ -1,0 +1,1 @@
+"""Text to records, offline: corpus readers, sentences, vocabulary, pairs, packing. No jax in here."""

@@ -1,0 +1,131 @@
+"""Tokenised documents on disk between the two passes over a corpus: runs sorted by document key.
+
+A key is a 64-bit hash of the document's name, so that a range of keys is a random sample of the corpus. A
+bucket of documents is such a range, and is read from every run in one piece.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bert_jax.data import atomic
+
+KEY_BITS = 64
+_HEADER = struct.Struct("<8sQQQ")
+_MAGIC = b"bjspill1"
+
+
+def document_key(name: str) -> int:
+    """The key of a document, in [0, 2**64): uniform, and a function of its name alone."""
+    return int.from_bytes(
+        hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
+    )
+
+
+class RunWriter:
+    """Collects documents and writes them as one sorted run.
+
+    Args:
+        dtype: of the token ids.
+    """
+
+    def __init__(self, dtype: np.dtype):
+        self._dtype = dtype
+        self._keys: list[int] = []
+        self._sentence_counts: list[int] = []
+        self._sentence_lengths: list[array.array] = []
+        self._tokens: list[np.ndarray] = []
+        self.size = 0  # tokens collected
+
+    def add(self, key: int, sentences: Sequence[Sequence[int]]) -> None:
+        """Adds a document: the token ids of its sentences, none of them empty."""
+        flat = np.array(list(itertools.chain.from_iterable(sentences)), self._dtype)
+        self._keys.append(key)
+        self._sentence_counts.append(len(sentences))
+        self._sentence_lengths.append(array.array("I", map(len, sentences)))
+        self._tokens.append(flat)
+        self.size += len(flat)
+
+    def write(self, path: str) -> None:
+        """Writes the run atomically. Documents of one key stay in the order in which they came."""
+        keys = np.array(self._keys, np.uint64)
+        order = np.argsort(keys, kind="stable")
+        lengths = [np.array(self._sentence_lengths[i], "<u4") for i in order]
+        tokens = [self._tokens[i] for i in order]
+        sentence_ends = np.cumsum(np.array(self._sentence_counts, np.int64)[order])
+        token_ends = np.cumsum([len(document) for document in tokens])
+        sentences = int(sentence_ends[-1]) if len(keys) else 0
+        with atomic.replace_file(path) as file:
+            file.write(_HEADER.pack(_MAGIC, len(keys), sentences, self.size))
+            for values in (keys[order], sentence_ends, token_ends):
+                file.write(values.astype("<u8").tobytes())
+            for values in (*lengths, *tokens):
+                file.write(values.tobytes())
+
+
+class StoredDocument(Sequence):
+    """A document whose sentences become lists of ids when they are asked for."""
+
+    __slots__ = ("_tokens", "_edges")
+
+    def __init__(self, tokens: np.ndarray, edges: list[int]):
+        self._tokens, self._edges = tokens, edges
+
+    def __len__(self) -> int:
+        return len(self._edges) - 1
+
+    def __getitem__(self, index: int) -> list[int]:
+        return self._tokens[self._edges[index] : self._edges[index + 1]].tolist()
+
+
+def read_documents(paths: Sequence[str], low: int, high: int, dtype: np.dtype) -> list[StoredDocument]:
+    """The documents of all runs with keys in [low, high), sorted by key; where keys are equal, by run and
+    place.
+
+    Memory: their token ids once, and the places of their sentences.
+    """
+    pieces = [piece for path in paths for piece in _read_range(path, low, high, dtype)]
+    pieces.sort(key=lambda piece: piece[0])  # stable: runs are in order
+    return [StoredDocument(tokens, edges) for _, tokens, edges in pieces]
+
+
+def _read_range(
+    path: str, low: int, high: int, dtype: np.dtype
+) -> Iterator[tuple[int, np.ndarray, list[int]]]:
+    """Yields (key, tokens, edges of their sentences) of one run's documents with keys in [low, high)."""
+    with open(path, "rb") as file:
+        magic, documents, sentences, tokens = _HEADER.unpack(file.read(_HEADER.size))
+        places = [_HEADER.size]
+        for size in (8 * documents, 8 * documents, 8 * documents, 4 * sentences, dtype.itemsize * tokens):
+            places.append(places[-1] + size)
+        if magic != _MAGIC or file.seek(0, 2) != places[-1]:
+            raise ValueError(f"{path} is not a whole run of documents")
+
+        def read(part: int, start: int, end: int, kind: np.dtype) -> np.ndarray:
+            file.seek(places[part] + start * kind.itemsize)
+            return np.frombuffer(file.read((end - start) * kind.itemsize), kind)
+
+        u8, u4 = np.dtype("<u8"), np.dtype("<u4")
+        # Mapped, since the search reads few of the keys, and there may be many runs.
+        keys = np.memmap(file, u8, "r", places[0], (documents,))
+        first = int(np.searchsorted(keys, np.uint64(low)))
+        end = documents if high >> KEY_BITS else int(np.searchsorted(keys, np.uint64(high)))
+        if first == end:
+            return
+        # What the document before ends with is where the first one starts; before the run's first there is
+        # none.
+        before, origin = (first - 1, []) if first else (0, [0])
+        sentence_ends = origin + read(1, before, end, u8).tolist()
+        token_ends = origin + read(2, before, end, u8).tolist()
+        lengths = read(3, sentence_ends[0], sentence_ends[-1], u4)
+        ids = read(4, token_ends[0], token_ends[-1], dtype)
+    for i, key in enumerate(keys[first:end].tolist()):
+        own = lengths[sentence_ends[i] - sentence_ends[0] : sentence_ends[i + 1] - sentence_ends[0]]
+        start, stop = token_ends[i] - token_ends[0], token_ends[i + 1] - token_ends[0]
+        yield key, ids[start:stop], [0, *np.cumsum(own).tolist()]

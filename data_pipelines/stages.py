@@ -1,0 +1,289 @@
+"""The steps from a corpus to shards, each a function from a task to files that are the same wherever it runs.
+
+1. `tokenize`: byte ranges of the input -> runs of documents as token ids, sorted by a hash of the document's
+name; 2. `plan`: counts of all runs -> the held-out documents and the buckets, ranges of that hash;
+3. `make_rows`: a bucket of documents -> pairs -> packed rows, in one record file;
+4. `make_shard`: record files -> a shard, an even share of all rows.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import itertools
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax import tokenization
+from bert_jax.data import packed, tfrecord
+from data_pipelines import packing, pairs, readers, sentences, spill
+
+HISTOGRAM_BITS = 16
+MIN_BUCKET_DOCUMENTS = 64  # so that the random next sentence has a choice, also among books
+BUCKET_TOKENS = (8 << 20, 64 << 20)  # the least, and the most that a corpus of any size comes to
+_MAX_BUCKETS = 1024  # while buckets are below their largest size
+_RUN_TOKENS = 32 << 20
+_BATCH_CHARACTERS = 1 << 18
+_MAX_SENTENCE_TOKENS = 10_000
+
+# What is counted of the text; the second are the readers' (readers.read_documents).
+TEXT_COUNTS = ("documents", "empty_documents", "sentences", "tokens", "unknown_tokens")
+CLEANING_COUNTS = ("undecodable", "control_characters", "long_lines", "long_documents", "unclosed", "outside")
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """What a worker needs to load the tokenizer."""
+
+    path: str
+    lower_case: bool
+    strip_accents: bool
+
+    def load(self) -> tokenization.Tokenizer:
+        return _load_tokenizer(self)
+
+
+@functools.lru_cache(maxsize=1)
+def _load_tokenizer(vocabulary: Vocabulary) -> tokenization.Tokenizer:
+    return tokenization.load(
+        vocabulary.path, lower_case=vocabulary.lower_case, strip_accents=vocabulary.strip_accents
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizeTask:
+    ranges: tuple[readers.Range, ...]
+    input_format: str
+    vocabulary: Vocabulary
+    output: str  # runs are OUTPUT-0000, ...
+
+
+def tokenize(task: TokenizeTask) -> dict[str, Any]:
+    """Writes the documents of some byte ranges as runs, and counts them.
+
+    Sentences of over 10,000 tokens, which are no sentences, are cut into ones of that length: a chunk takes
+    whole sentences, and would drop the rest of them token by token.
+    """
+    tokenizer = task.vocabulary.load()
+    dtype = packed.id_dtype(tokenizer.vocab_size)
+    histogram = np.zeros(
+        (1 << HISTOGRAM_BITS, 2), np.int64
+    )  # documents and tokens by the first bits of their keys
+    keys: list[int] = []
+    counts = dict.fromkeys(TEXT_COUNTS, 0)
+    cleaned: collections.Counter[str] = collections.Counter()
+    runs: list[str] = []
+    writer = spill.RunWriter(dtype)
+
+    def flush() -> spill.RunWriter:
+        runs.append(f"{task.output}-{len(runs):04d}")
+        writer.write(runs[-1])
+        return spill.RunWriter(dtype)
+
+    documents = itertools.chain.from_iterable(
+        readers.read_documents(range_, task.input_format, cleaned) for range_ in task.ranges
+    )
+    for document, encoded in _encoded(documents, tokenizer):
+        if not encoded:
+            counts["empty_documents"] += 1
+            continue
+        key = spill.document_key(document.key)
+        tokens = sum(map(len, encoded))
+        histogram[key >> (spill.KEY_BITS - HISTOGRAM_BITS)] += (1, tokens)
+        keys = sorted([*keys, key])[:2]
+        counts["documents"] += document.part == 0
+        counts["sentences"] += len(encoded)
+        counts["tokens"] += tokens
+        counts["unknown_tokens"] += sum(sentence.count(tokenizer.unk_id) for sentence in encoded)
+        writer.add(key, encoded)
+        if writer.size >= _RUN_TOKENS:
+            writer = flush()
+    if writer.size:
+        flush()
+    bins = np.flatnonzero(histogram[:, 0])
+    counts |= {name: cleaned[name] for name in CLEANING_COUNTS}
+    return counts | {
+        "runs": runs,
+        "smallest_keys": keys,
+        "bins": bins.tolist(),
+        "histogram": histogram[bins].tolist(),
+    }
+
+
+def _encoded(
+    documents: Iterable[readers.Document], tokenizer: tokenization.Tokenizer
+) -> Iterator[tuple[readers.Document, list[list[int]]]]:
+    """Yields each document with the token ids of its sentences, encoding many sentences at once."""
+    waiting: list[tuple[readers.Document, int]] = []
+    texts: list[str] = []
+    size = 0
+
+    def encode() -> Iterator[tuple[readers.Document, list[list[int]]]]:
+        ids = iter(tokenizer.encode_batch(texts))
+        for document, count in waiting:
+            yield document, [part for one in itertools.islice(ids, count) for part in _cut(one)]
+
+    for document in documents:
+        split = sentences.split(document)
+        waiting.append((document, len(split)))
+        texts.extend(split)
+        size += sum(map(len, split))
+        if size >= _BATCH_CHARACTERS:
+            yield from encode()
+            waiting, texts, size = [], [], 0
+    yield from encode()
+
+
+def _cut(ids: list[int]) -> list[list[int]]:
+    if len(ids) <= _MAX_SENTENCE_TOKENS:
+        return [ids] if ids else []
+    return [ids[start : start + _MAX_SENTENCE_TOKENS] for start in range(0, len(ids), _MAX_SENTENCE_TOKENS)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """The documents with keys in [low, high), which are made into rows together."""
+
+    split: str
+    number: int
+    low: int
+    high: int
+
+
+def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket]:
+    """Cuts the keys into the held-out documents and the rest, and each into buckets of bounded size.
+
+    Args:
+        results: what `tokenize` returned, of the whole corpus.
+        eval_fraction: the share of keys that is held out. If fewer than two documents have such keys, the two
+            with the smallest are held out, as next-sentence prediction needs two; of under 8 documents none
+            is.
+    """
+    histogram = np.zeros((1 << HISTOGRAM_BITS, 2), np.int64)
+    for result in results:
+        histogram[result["bins"]] += np.array(result["histogram"], np.int64).reshape(-1, 2)
+    documents, tokens = (int(total) for total in histogram.sum(axis=0))
+    shift = spill.KEY_BITS - HISTOGRAM_BITS
+    eval_bins = math.ceil(eval_fraction * (1 << HISTOGRAM_BITS))
+    threshold = eval_bins << shift
+    if eval_bins and documents < 8:
+        threshold = 0
+    elif eval_bins and histogram[:eval_bins, 0].sum() < 2:
+        threshold = sorted(key for result in results for key in result["smallest_keys"])[1] + 1
+    smallest, largest = BUCKET_TOKENS
+    size = min(max(smallest, tokens // _MAX_BUCKETS), largest)
+    edges = {"eval": (0, threshold), "train": (threshold, 1 << spill.KEY_BITS)}
+    return [
+        bucket
+        for split, (low, high) in edges.items()
+        if high > low
+        for bucket in _buckets(split, low, high, histogram, size)
+    ]
+
+
+def _buckets(split: str, low: int, high: int, histogram: np.ndarray, size: int) -> list[Bucket]:
+    shift = spill.KEY_BITS - HISTOGRAM_BITS
+    edges, documents, tokens = [low], 0, 0
+    for number in range(low >> shift, -(-high >> shift)):
+        documents += int(histogram[number, 0])
+        tokens += int(histogram[number, 1])
+        if tokens >= size and documents >= MIN_BUCKET_DOCUMENTS:
+            edges.append(min(high, (number + 1) << shift))
+            documents = tokens = 0
+    if len(edges) > 1 and (documents < MIN_BUCKET_DOCUMENTS or tokens < size // 2):
+        edges.pop()  # the rest is too little for a bucket: the last one takes it
+    if edges[-1] < high:
+        edges.append(high)
+    return [Bucket(split, number, *edge) for number, edge in enumerate(itertools.pairwise(edges))]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsTask:
+    bucket: Bucket
+    runs: tuple[str, ...]
+    vocabulary: Vocabulary
+    seed: int
+    max_seq_length: int
+    max_sequences_per_row: int
+    short_seq_prob: float
+    dupe_factor: int
+    output: str
+
+
+def make_rows(task: RowsTask) -> dict[str, Any]:
+    """Writes the rows of a bucket and counts them, as `packed.merge_splits` sums them up."""
+    tokenizer = task.vocabulary.load()
+    dtype = packed.id_dtype(tokenizer.vocab_size)
+    bucket = task.bucket
+    rng = random.Random(f"{task.seed}/{bucket.split}/{bucket.number}")
+    documents = spill.read_documents(task.runs, bucket.low, bucket.high, dtype)
+    rng.shuffle(documents)
+    lengths = [0] * (task.max_seq_length + 1)
+    counts = {"documents": len(documents), "rows": 0, "sequences": 0, "tokens": 0, "random_next": 0}
+
+    def sequences() -> Iterator[packed.PackedSequence]:
+        cls, sep = tokenizer.cls_id, tokenizer.sep_id
+        for pair in pairs.make_pairs(
+            documents, task.max_seq_length, rng, task.short_seq_prob, task.dupe_factor
+        ):
+            ids = np.array([cls, *pair.first, sep, *pair.second, sep], dtype)
+            lengths[len(ids)] += 1
+            counts["random_next"] += pair.random_next
+            yield packed.PackedSequence(ids, len(pair.first) + 2, int(pair.random_next))
+
+    def rows() -> Iterator[bytes]:
+        # A generator of its own, since packing asks for sequences ahead of the rows that it gives.
+        order = random.Random(f"{task.seed}/{bucket.split}/{bucket.number}/rows")
+        for row in packing.pack(sequences(), task.max_seq_length, task.max_sequences_per_row, order):
+            counts["sequences"] += len(row)
+            counts["tokens"] += sum(len(sequence.ids) for sequence in row)
+            yield packed.encode_row(row)
+
+    counts["rows"], size = tfrecord.write_records(task.output, rows())
+    return counts | {"sequence_lengths": lengths, "bytes": size, "files": []}
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardTask:
+    parts: tuple[tuple[str, int, int], ...]  # (record file, first row, end row)
+    output: str
+
+
+def share_rows(parts: Sequence[tuple[str, int]], shards: int) -> list[tuple[tuple[str, int, int], ...]]:
+    """Shares the rows of (record file, rows) parts evenly among shards: the `ShardTask.parts` of each."""
+    total = sum(rows for _, rows in parts)
+    edges = [total * number // shards for number in range(shards + 1)]
+    shares: list[list[tuple[str, int, int]]] = [[] for _ in range(shards)]
+    begin = 0
+    for path, rows in parts:
+        for share, (low, high) in zip(shares, itertools.pairwise(edges), strict=True):
+            first, end = max(low - begin, 0), min(high - begin, rows)
+            if first < end:
+                share.append((path, first, end))
+        begin += rows
+    return [tuple(share) for share in shares]
+
+
+def make_shard(task: ShardTask) -> dict[str, Any]:
+    """Copies rows of parts into one record file, checking their CRCs on the way."""
+
+    def rows() -> Iterator[bytes]:
+        for path, first, end in task.parts:
+            part = tfrecord.RecordFile(path)
+            yield from (part[number] for number in range(first, end))
+
+    count, size = tfrecord.write_records(task.output, rows())
+    return {"rows": count, "bytes": size}
+
+
+def file_digest(path: str) -> dict[str, Any]:
+    """The size and the SHA-256 of a file."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}

@@ -1,0 +1,377 @@
+"""Vocabularies from text: WordPiece as `vocab.txt`, SentencePiece as `.model`.
+
+A WordPiece vocabulary starts as the released ones do. With 20,000 tokens or more: [PAD] 0, [unused0..98] 1
+to 99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103, [unused99..993] 104 to 998, then the text's tokens. From
+5,000 tokens on, the [unused] tokens after [MASK] are left out. A smaller one has [PAD] [UNK] [CLS] [SEP]
+[MASK] as 0 to 4 and no [unused]. A SentencePiece model always has these five as 0 to 4.
+
+The trainer of `tokenizers` learns word pieces as byte-pair merges: google-research/bert never released its
+own. It numbers characters in the order of a hash table, which differs between processes, and breaks ties by
+these numbers; so the characters are given to it in order, as if they were special tokens. The same text,
+flags and versions then give the same vocabulary, on any number of cores.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import io
+import os
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import sentencepiece
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from bert_jax import tokenization
+from bert_jax.data import atomic
+from bert_jax.errors import UserError
+from bert_jax.tokenization import interface, normalization
+from bert_jax.tokenization.interface import SPECIAL_TOKENS
+from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
+from data_pipelines import readers, sentences
+
+KINDS = ("wordpiece", "sentencepiece")
+SAMPLE_BYTES = {
+    "wordpiece": 200_000_000,
+    "sentencepiece": 30_000_000,
+}  # SentencePiece needs 20 times that in memory
+
+_HELD_OUT_BYTES = 2_000_000
+_LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARACTERS + 1},}}")
+_SENTENCE_PIECE_THREADS = 16  # part of the result, so not the number of cores
+_LEAST_COVERAGE = 0.999
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A vocabulary that was made, and how it does on text of the corpus that was held out.
+
+    Attributes:
+        path: The file.
+        size: Its number of tokens, at most the one asked for: a small corpus may not have as many.
+        documents: Documents it was learned from.
+        sampled_bytes: Their size.
+        corpus_bytes: Size of all input files, as they are on the disk.
+        held_out_words: Words, as whitespace separates them, of the text held out.
+        held_out: False where the corpus was too small to hold text out, and the figures are on the training
+        text.
+        tokens_per_word: Tokens of the held-out text for each of its words.
+        unknown_rate: Share of [UNK] among these tokens.
+    """
+
+    path: str
+    size: int
+    documents: int
+    sampled_bytes: int
+    corpus_bytes: int
+    held_out_words: int
+    held_out: bool
+    tokens_per_word: float
+    unknown_rate: float
+
+
+def train(
+    inputs: str | Sequence[str],
+    format: str,
+    output: str,
+    *,
+    size: int = 30522,
+    kind: str = "wordpiece",
+    lower_case: bool = True,
+    seed: int = 12345,
+    sample_bytes: int = 0,
+    character_coverage: float = 0.99995,
+    min_frequency: int = 2,
+    overwrite: bool = False,
+) -> Trained:
+    """Learns a vocabulary from a sample of a corpus and writes it.
+
+    Memory is bounded by the sample: about 5 times its size for WordPiece, 20 times for SentencePiece.
+
+    Args:
+        inputs: Files or patterns, as `readers.list_inputs` takes them.
+        format: One of `readers.FORMATS`.
+        output: The file to write, atomically; its directory is made when missing.
+        size: Number of tokens, special ones included.
+        kind: One of KINDS.
+        lower_case: Lower-case the text and strip its accents.
+        seed: Of the sample.
+        sample_bytes: Text to learn from: byte ranges drawn at random from all over the corpus; of
+        compressed files,
+            the beginnings. 0: SAMPLE_BYTES of the kind.
+        character_coverage: The rarest characters, which make up the rest of the text, get no token.
+        min_frequency: WordPiece: how often a pair of pieces must occur to become one.
+        overwrite: Replace an existing output.
+
+    Returns:
+        What was made.
+
+    Raises:
+        UserError: Options out of range, an output that exists, a corpus without text or with too little, or
+        a size
+            that does not hold the special tokens and the characters.
+        OSError: A file can't be read or written.
+    """
+    _check(output, size, kind, sample_bytes, character_coverage, min_frequency, overwrite)
+    paths = readers.list_inputs(inputs)
+    folder = os.path.dirname(os.path.abspath(output))
+    os.makedirs(folder, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"can't write to {folder}; choose another --output")
+    training, held_out = _sample(paths, format, sample_bytes or SAMPLE_BYTES[kind], seed)
+    documents = len(training.documents)
+    source = training.drain() if held_out.documents else training.documents
+    if kind == "wordpiece":
+        content = _wordpiece(source, size, lower_case, character_coverage, min_frequency)
+    else:
+        content = _sentence_piece(source, size, lower_case, character_coverage)
+    atomic.write_file(output, content, sync=True)
+    tokenizer = tokenization.load(output, lower_case=lower_case)
+    words, tokens, unknown = _measure(tokenizer, (held_out if held_out.documents else training).passages())
+    return Trained(
+        path=output,
+        size=tokenizer.vocab_size,
+        documents=documents,
+        sampled_bytes=training.size,
+        corpus_bytes=sum(map(os.path.getsize, paths)),
+        held_out_words=words,
+        held_out=bool(held_out.documents),
+        tokens_per_word=tokens / max(1, words),
+        unknown_rate=unknown / max(1, tokens),
+    )
+
+
+def _check(
+    output: str,
+    size: int,
+    kind: str,
+    sample_bytes: int,
+    character_coverage: float,
+    min_frequency: int,
+    overwrite: bool,
+) -> None:
+    for name, value, expected, good in (
+        ("kind", kind, " or ".join(KINDS), kind in KINDS),
+        ("size", size, "at least 100", size >= 100),
+        ("sample_bytes", sample_bytes, "0, or at least 1000", sample_bytes == 0 or sample_bytes >= 1000),
+        (
+            "character_coverage",
+            character_coverage,
+            f"{_LEAST_COVERAGE} to 1",
+            _LEAST_COVERAGE <= character_coverage <= 1,
+        ),
+        ("min_frequency", min_frequency, "at least 1", min_frequency >= 1),
+    ):
+        if not good:
+            raise UserError(f"--{name}={value}: expected {expected}")
+    if os.path.isdir(output):
+        raise UserError(
+            f"--output={output} is a directory; expected a file, such as {os.path.join(output, 'vocab.txt')}"
+        )
+    if output.endswith(".model") != (kind == "sentencepiece"):
+        ending = ".model" if kind == "sentencepiece" else ".txt"
+        raise UserError(f"--output={output} with --kind={kind}: expected a name that ends in {ending}")
+    if os.path.exists(output) and not overwrite:
+        raise UserError(f"{output} exists already; --overwrite replaces it, or choose another --output")
+
+
+class _Sample:
+    """Documents of a corpus, raw, and their size in bytes of UTF-8 (characters, where that is enough)."""
+
+    def __init__(self) -> None:
+        self.documents: list[readers.Document] = []
+        self.size = 0
+
+    def add(self, document: readers.Document) -> None:
+        self.documents.append(document)
+        self.size += sum(map(len, document.passages))
+
+    def passages(self) -> Iterator[str]:
+        for document in self.documents:
+            yield from document.passages
+
+    def drain(self) -> Iterator[readers.Document]:
+        """Yields the documents and forgets each, so that they and what is made of them don't add up."""
+        self.documents.reverse()
+        while self.documents:
+            yield self.documents.pop()
+
+
+def _sample(paths: Sequence[str], format: str, sample_bytes: int, seed: int) -> tuple[_Sample, _Sample]:
+    """Samples of documents to learn from and, where there are enough, to hold out."""
+    total = sum(map(os.path.getsize, paths))
+    ranges = readers.split_ranges(paths, max(1 << 16, min(1 << 22, sample_bytes // 16)))
+    share = min(1.0, sample_bytes / total)
+    random.Random(seed).shuffle(ranges)
+    sample = _Sample()
+    for range_ in ranges:
+        # A compressed file is one range and can't be entered in the middle: each gives of its beginning.
+        quota = sample_bytes if range_.end is not None else int(sample_bytes * range_.size / total) + 1
+        goal = min(sample_bytes, sample.size + quota)
+        if share < 1 and sample.size >= sample_bytes:
+            break
+        for document in readers.read_documents(range_, format):
+            sample.add(document)
+            if sample.size >= goal:
+                break
+    if not sample.size:
+        raise UserError(
+            f"no text in the {len(paths)} input files, {paths[0]} first: is --input_format={format} right?"
+        )
+    # The order of the ranges is drawn; that of the text is the corpus's, so that equal samples are equal
+    # lists.
+    sample.documents.sort(key=lambda document: document.key)
+    return _hold_out(sample.documents, seed)
+
+
+def _hold_out(documents: Sequence[readers.Document], seed: int) -> tuple[_Sample, _Sample]:
+    training, held_out = _Sample(), _Sample()
+    drawn = [_hash(document.key, seed) % 20 == 0 for document in documents]
+    whole = len(documents) >= 20 and 1 <= sum(drawn) <= len(documents) // 2
+    for document, out in zip(documents, drawn, strict=True):
+        if whole:
+            (held_out if out and held_out.size < _HELD_OUT_BYTES else training).add(document)
+            continue
+        # Too few documents: every twentieth of their passages.
+        for parts, into in (
+            (tuple(p for i, p in enumerate(document.passages) if i % 20 != 19), training),
+            (document.passages[19::20], held_out),
+        ):
+            if parts:
+                into.add(dataclasses.replace(document, passages=parts))
+    return training, held_out
+
+
+def _hash(key: str, seed: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {key}".encode(), digest_size=8).digest(), "little")
+
+
+def special_layout(size: int) -> tuple[list[str], list[str]]:
+    """What a WordPiece vocabulary of a size begins with: the tokens up to [MASK], the [unused] after it."""
+    if size < 5_000:
+        return list(SPECIAL_TOKENS), []
+    before = ["[PAD]", *(f"[unused{i}]" for i in range(99)), *SPECIAL_TOKENS[1:]]
+    return before, [f"[unused{i}]" for i in range(99, 994)] if size >= 20_000 else []
+
+
+def _wordpiece(
+    documents: Iterable[readers.Document],
+    size: int,
+    lower_case: bool,
+    character_coverage: float,
+    min_frequency: int,
+) -> bytes:
+    normalize = normalization.normalizer(lower_case, strip_accents=lower_case)
+    texts = [_LONG_WORD.sub(" ", normalize(p)) for document in documents for p in document.passages]
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(text)
+    before, after = special_layout(size)
+    room = size - len(before) - len(after)
+    alphabet = _alphabet(counts, character_coverage, room, size)
+    rust = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]", continuing_subword_prefix=CONTINUATION))
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=room,
+        min_frequency=min_frequency,
+        special_tokens=alphabet,
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    interface.parallelism()
+    rust.train_from_iterator(_without_rare(texts, set(alphabet)), trainer)
+    learned = sorted(rust.get_vocab().items(), key=lambda item: item[1])
+    tokens = [*before, *after, *(token for token, _ in learned)]
+    return "".join(token + "\n" for token in tokens).encode()
+
+
+def _alphabet(counts: collections.Counter[str], character_coverage: float, room: int, size: int) -> list[str]:
+    """Tokens of one character that cover the text: each alone and, if in words, continuing a word."""
+    found = sorted(
+        ((n, c) for c, n in counts.items() if not c.isspace()), key=lambda item: (-item[0], item[1])
+    )
+    total = sum(n for n, _ in found)
+    if not total:
+        raise UserError("the corpus has no words, only whitespace and control characters; expected text")
+    alphabet: list[str] = []
+    covered = 0
+    for number, character in found:
+        forms = [character] if normalization.is_alone(character) else [character, CONTINUATION + character]
+        if covered >= character_coverage * total or len(alphabet) + len(forms) > room:
+            break
+        alphabet += forms
+        covered += number
+    if covered < min(character_coverage, _LEAST_COVERAGE) * total:
+        raise UserError(
+            f"--size={size} is too small: with the {max(0, room)} tokens besides the special ones "
+            f"{covered / total:.2%} of the text's characters can be spelled, and {_LEAST_COVERAGE:.1%} is "
+            "the least; give a greater --size"
+        )
+    return sorted(alphabet)
+
+
+def _without_rare(texts: Iterable[str], alphabet: set[str]) -> Iterator[list[str]]:
+    """Batches of texts without the words that have a character outside of the alphabet."""
+    known = "".join(re.escape(token) for token in sorted(alphabet) if len(token) == 1)
+    rare = re.compile(f"[^\\s{known}]")
+    batch: list[str] = []
+    for text in texts:
+        if rare.search(text):
+            text = " ".join(word for word in text.split() if not rare.search(word))
+        batch.append(text)
+        if len(batch) == 1000:
+            yield batch
+            batch = []
+    yield batch
+
+
+def _sentence_piece(
+    documents: Iterable[readers.Document], size: int, lower_case: bool, character_coverage: float
+) -> bytes:
+    model = io.BytesIO()
+    lines = (line for document in documents for line in sentences.split(document))
+    folded = (normalization.fold(normalization.clean(line), lower_case, lower_case) for line in lines)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=folded,
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=size,
+            hard_vocab_limit=False,
+            character_coverage=character_coverage,
+            normalization_rule_name="nmt_nfkc",
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece="[PAD]",
+            unk_piece="[UNK]",
+            bos_piece="[CLS]",
+            eos_piece="[SEP]",
+            control_symbols=["[MASK]"],
+            max_sentence_length=1 << 16,
+            num_threads=_SENTENCE_PIECE_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"SentencePiece can't learn --size={size} tokens from this text: {reason}") from None
+    return model.getvalue()
+
+
+def _measure(tokenizer: tokenization.Tokenizer, passages: Iterable[str]) -> tuple[int, int, int]:
+    """Words, tokens and unknown tokens of some text."""
+    words = tokens = unknown = 0
+    batch: list[str] = []
+    for passage in [*passages, None]:
+        if passage is not None:
+            batch.append(passage)
+            words += len(passage.split())
+        if len(batch) == 1000 or passage is None:
+            for ids in tokenizer.encode_batch(batch):
+                tokens += len(ids)
+                unknown += ids.count(tokenizer.unk_id)
+            batch = []
+    return words, tokens, unknown
