@@ -1,0 +1,58 @@
+"""`bert-jax inspect` on checkpoints; tests/data/test_inspection.py has records and vocabularies."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax import checkpoint, cli
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """A work directory with the steps 5 and 10."""
+    checkpointer = checkpoint.Checkpointer(tmp_path / "checkpoints", log=lambda text: None)
+    for step in (5, 10):
+        params = {"encoder": {"kernel": jnp.full((4, 6), step, jnp.float32), "bias": jnp.zeros(6)}}
+        checkpointer.save(step, {"step": jnp.int32(step), "params": jax.device_put(params)})
+    checkpointer.close()
+    return tmp_path
+
+
+def inspect(capsys, path):
+    code = cli.main(["inspect", "--json", str(path)])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_every_step_of_a_work_directory(workdir, capsys):
+    code, report = inspect(capsys, workdir)
+    assert code == 0 and report["kind"] == "work directory" and report["problems"] == []
+    for step in ("5", "10"):
+        assert report["facts"][step]["parameters"] == 30
+        assert report["facts"][step]["shapes"]["params/encoder/kernel"] == [4, 6]
+    assert cli.main(["inspect", str(workdir)]) == 0
+    assert "parameters 30" in capsys.readouterr().out
+
+
+def test_one_step(workdir, capsys):
+    code, report = inspect(capsys, workdir / "checkpoints" / "10")
+    assert code == 0 and report["kind"] == "checkpoint" and report["facts"]["10"]["leaves"] == 3
+
+
+def test_a_damaged_step_is_told_and_the_others_are_read(workdir, capsys):
+    files = [path for path in Path(workdir, "checkpoints", "5").rglob("*") if path.is_file()]
+    largest = max((path for path in files if "/d/" in str(path)), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(bytes(content))
+    code, report = inspect(capsys, workdir)
+    assert code == 1 and len(report["problems"]) == 1 and "checkpoints/5" in report["problems"][0]
+    assert "10" in report["facts"] and "5" not in report["facts"]
+
+
+def test_no_step(tmp_path, capsys):
+    (tmp_path / "checkpoints").mkdir()
+    code, report = inspect(capsys, tmp_path)
+    assert code == 1 and "holds no checkpoint" in report["problems"][0]

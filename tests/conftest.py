@@ -1,0 +1,36 @@
+"""Eight devices on the CPU for every test, and where the larger real data lies."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+# Before anything imports jax: the backend reads them once.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda runs the tests marked gpu
+_DEVICES = "--xla_force_host_platform_device_count=8"
+if _DEVICES not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}".strip()
+
+# Tests compile the same programs again, some in processes of their own; none of it goes to the user's cache.
+_CACHE = tempfile.TemporaryDirectory(prefix="bert_jax-tests-xla-")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _CACHE.name)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data beside the checkout; tests that need it are skipped where there is none."""
+    path = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip(f"no data at {path}")
+    return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def free_compiled_programs():
+    """Else a run of all tests holds gigabytes of programs that nobody calls again."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()

@@ -1,0 +1,182 @@
+"""The order of rows: a pure function of (seed, step, row), the same for any number of processes and any
+restart."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.data import loader, packed
+from bert_jax.errors import UserError
+
+SEEDS = st.integers(min_value=0, max_value=2**64 - 1)
+
+
+@given(n=st.integers(1, 3000), seed=SEEDS, epoch=st.integers(0, 2**40))
+@settings(deadline=None, max_examples=50)
+def test_permute_is_a_bijection(n, seed, epoch):
+    assert sorted(loader.permute(np.arange(n), n, seed, epoch).tolist()) == list(range(n))
+
+
+@given(n=st.integers(1, 2**62), seed=SEEDS, epoch=st.integers(0, 1000), data=st.data())
+@settings(deadline=None, max_examples=50)
+def test_permute_stays_inside_and_is_elementwise(n, seed, epoch, data):
+    index = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20, unique=True)))
+    rows = loader.permute(index, n, seed, epoch)
+    assert (
+        rows.dtype == np.int64 and rows.min() >= 0 and rows.max() < n and len(set(rows.tolist())) == len(rows)
+    )
+    assert [int(loader.permute(i, n, seed, epoch)) for i in index] == rows.tolist()
+
+
+def test_permute_known_answer():
+    # Runs that are resumed must find the order that they began with: these numbers may never change.
+    assert loader.permute(np.arange(10), 10, seed=0, epoch=0).tolist() == [2, 6, 1, 8, 5, 3, 0, 4, 9, 7]
+    far = loader.permute(np.arange(4), 10**12, seed=7, epoch=3).tolist()
+    assert far == [330476358340, 400035425034, 952845388900, 900858949603]
+
+
+def test_permute_looks_random():
+    n = 10_000
+    orders = [
+        loader.permute(np.arange(n), n, seed, epoch) for seed, epoch in [(0, 0), (0, 1), (1, 0), (1, 1)]
+    ]
+    for a, b in itertools.combinations([np.arange(n), *orders], 2):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.05 and np.mean(a == b) < 0.002
+    # Neighbours land anywhere: the mean distance of two independent uniform places is n/3.
+    assert np.mean(np.abs(np.diff(orders[0]))) == pytest.approx(n / 3, rel=0.03)
+    # Each decile of the epoch draws evenly from each decile of the rows.
+    table = np.histogram2d(np.arange(n), orders[0], bins=10)[0]
+    assert table.min() > 60 and table.max() < 140
+
+
+@given(n=st.integers(1, 60), batch=st.integers(1, 150), seed=SEEDS)
+@settings(deadline=None, max_examples=40)
+def test_epochs_cover_every_row_once(n, batch, seed):
+    steps = -(-3 * n // batch) + 1
+    rows = np.concatenate([loader.batch_indices(step, batch, n, seed) for step in range(steps)])
+    assert len(rows) == steps * batch
+    for epoch in range(len(rows) // n):
+        own = rows[epoch * n : (epoch + 1) * n]
+        assert sorted(own.tolist()) == list(range(n))
+        np.testing.assert_array_equal(own, loader.permute(np.arange(n), n, seed, epoch))
+
+
+def take(iterator, count):
+    batches = list(itertools.islice(iterator, count))
+    iterator.close()
+    return batches
+
+
+def assert_same(batches, others):
+    assert len(batches) == len(others)
+    for batch, other in zip(batches, others, strict=True):
+        assert batch.keys() == other.keys()
+        for name in batch:
+            np.testing.assert_array_equal(batch[name], other[name], err_msg=name)
+
+
+@pytest.fixture
+def dataset(make_records):
+    return packed.open_dataset(make_records()[0], "train")
+
+
+def test_batches_are_the_rows_of_their_step(dataset):
+    for step, batch in enumerate(take(loader.train_batches(dataset, 8, seed=3, start_step=0), 20)):
+        assert_same([batch], [dataset.batch(loader.batch_indices(step, 8, len(dataset), 3))])
+        assert batch["row_ids"].dtype == np.int32
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 8, 1000])
+def test_start_step_is_the_same_as_skipping(dataset, start):
+    skipped = take(loader.train_batches(dataset, 8, seed=3, start_step=0), start + 5)[start:]
+    assert_same(take(loader.train_batches(dataset, 8, seed=3, start_step=start), 5), skipped)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 16])
+def test_prefetch_changes_nothing(dataset, prefetch):
+    expected = take(loader.train_batches(dataset, 8, seed=3, start_step=0), 30)
+    assert_same(take(loader.train_batches(dataset, 8, seed=3, start_step=0, prefetch=prefetch), 30), expected)
+
+
+def concatenated(parts):
+    return [
+        {name: np.concatenate([p[name] for p in batch]) for name in batch[0]}
+        for batch in zip(*parts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+def test_slices_of_the_processes_make_the_global_batch(dataset, processes):
+    expected = take(loader.train_batches(dataset, 8, seed=3, start_step=5), 10)
+    parts = [
+        take(loader.train_batches(dataset, 8, 3, 5, process_index=i, process_count=processes), 10)
+        for i in range(processes)
+    ]
+    assert_same(concatenated(parts), expected)
+    parts = [list(loader.eval_batches(dataset, 24, i, processes)) for i in range(processes)]
+    assert_same(concatenated(parts), list(loader.eval_batches(dataset, 24)))
+
+
+def test_seeds_differ(dataset):
+    first, second = (take(loader.train_batches(dataset, 32, seed, 0), 1)[0]["input_ids"] for seed in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 21, 63, 64, 100])
+def test_eval_gives_every_row_once_in_order(dataset, batch_size):
+    batches = list(loader.eval_batches(dataset, batch_size))
+    assert len(batches) == -(-63 // batch_size)
+    assert {batch["input_ids"].shape for batch in batches} == {(batch_size, 32)}
+    every = dataset.batch(np.arange(63))
+    for name in set(every) - {"row_ids"}:
+        joined = np.concatenate([batch[name] for batch in batches])
+        np.testing.assert_array_equal(joined[:63], every[name])
+        if name == "lengths":
+            assert (joined[63:] == 0).all()
+    assert all(batch["row_ids"].tolist() == list(range(batch_size)) for batch in batches)
+
+
+def test_eval_of_the_first_batches(dataset):
+    assert_same(
+        list(loader.eval_batches(dataset, 8, max_batches=3)), list(loader.eval_batches(dataset, 8))[:3]
+    )
+    assert len(list(loader.eval_batches(dataset, 8, max_batches=100))) == 8
+
+
+def loader_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("bert_jax-loader")]
+
+
+def test_close_ends_the_threads(dataset):
+    batches = loader.train_batches(dataset, 8, seed=0, start_step=0)
+    next(batches)
+    assert loader_threads()
+    batches.close()
+    assert not loader_threads()
+    list(loader.eval_batches(dataset, 8))
+    assert not loader_threads()
+
+
+def test_an_error_arrives_in_its_turn_and_ends_the_threads(dataset):
+    path, offset = dataset.locate(int(loader.batch_indices(3, 8, len(dataset), 0)[0]))
+    with open(path, "r+b") as file:
+        file.seek(offset + 30)
+        file.write(b"\xff\xff\xff")
+    batches = loader.train_batches(dataset, 8, seed=0, start_step=0)
+    for _ in range(3):
+        next(batches)
+    with pytest.raises(UserError, match=f"at byte {offset}"):
+        next(batches)
+    assert not loader_threads()
+
+
+@pytest.mark.parametrize("batch_size, processes", [(0, 1), (-8, 2), (6, 4)])
+def test_batch_sizes_that_cannot_be_shared(dataset, batch_size, processes):
+    with pytest.raises(UserError, match="positive multiple of the number of processes"):
+        next(loader.train_batches(dataset, batch_size, 0, 0, 0, processes))
+    with pytest.raises(UserError, match="positive multiple"):
+        next(loader.eval_batches(dataset, batch_size, 0, processes))

@@ -1,0 +1,209 @@
+"""Packed rows: records to batches, and every way in which a directory can be wrong."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from bert_jax.data import packed, tfrecord
+from bert_jax.errors import UserError
+
+
+def expected_batch(rows, length, sequences=4):
+    """Row by row, value by value."""
+    batch = {
+        "input_ids": np.zeros((len(rows), length), np.int32),
+        "lengths": np.zeros(len(rows), np.int32),
+        "starts": np.full((len(rows), sequences), length, np.int32),
+        "first_lengths": np.zeros((len(rows), sequences), np.int32),
+        "next_sentence_labels": np.full((len(rows), sequences), -1, np.int32),
+        "row_ids": np.arange(len(rows), dtype=np.int32),
+    }
+    for i, row in enumerate(rows):
+        for j, sequence in enumerate(row):
+            start = batch["lengths"][i]
+            batch["input_ids"][i, start : start + len(sequence.ids)] = sequence.ids
+            batch["starts"][i, j] = start
+            batch["first_lengths"][i, j] = sequence.first_length
+            batch["next_sentence_labels"][i, j] = sequence.next_sentence_label
+            batch["lengths"][i] += len(sequence.ids)
+    return batch
+
+
+def assert_equal(batch, expected):
+    assert batch.keys() == expected.keys()
+    for name, value in expected.items():
+        assert batch[name].dtype == np.int32, name
+        np.testing.assert_array_equal(batch[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("vocab_size", [1000, 65_535, 119_547])
+def test_batches_hold_the_rows(make_records, vocab_size):
+    directory, rows = make_records(vocab_size=vocab_size)
+    dataset = packed.open_dataset(directory, "train")
+    assert len(dataset) == 63 and dataset.vocab_size == vocab_size
+    assert (dataset.max_seq_length, dataset.max_sequences_per_row) == (32, 4)
+    chosen = np.array([62, 0, 39, 40, 39])
+    assert_equal(dataset.batch(chosen), expected_batch([rows["train"][i] for i in chosen], 32))
+    chosen = np.array([3, -1, 10, -1])
+    batch = packed.open_dataset(directory, "eval").batch(chosen)
+    assert_equal(batch, expected_batch([rows["eval"][3], [], rows["eval"][10], []], 32))
+
+
+def test_ids_are_stored_in_two_bytes_while_they_fit():
+    assert packed.id_dtype(65_535) == np.dtype("<u2") and packed.id_dtype(65_536) == np.dtype("<u4")
+
+
+def test_the_pad_id_is_the_vocabularys(make_records):
+    directory, _ = make_records(special_ids={"pad": 77})
+    batch = packed.open_dataset(directory, "eval").batch(np.array([-1]))
+    assert (batch["input_ids"] == 77).all()
+
+
+def test_several_directories_are_one_dataset(make_records):
+    first, first_rows = make_records("first")
+    second, second_rows = make_records("second", seed=1, splits=(("train", (5,)),), max_sequences_per_row=6)
+    dataset = packed.open_dataset(f"{first}, {second}", "train")
+    rows = first_rows["train"] + second_rows["train"]
+    assert len(dataset) == 68
+    assert_equal(dataset.batch(np.arange(68)), expected_batch(rows, 32, sequences=6))
+    train = dataset.manifest["splits"]["train"]
+    assert train["rows"] == 68 and train["tokens"] == sum(len(s.ids) for row in rows for s in row)
+    assert 0 < train["fill"] < 1 and sum(train["sequence_lengths"]) == train["sequences"]
+    assert [source["name"] for source in dataset.manifest["sources"]] == ["first", "second"]
+    assert len(packed.open_dataset(f"{first},{second}", "eval")) == 11
+
+
+def change_manifest(directory, **changes):
+    path = os.path.join(directory, "manifest.json")
+    with open(path) as file:
+        manifest = json.load(file) | changes
+    with open(path, "w") as file:
+        json.dump(manifest, file)
+
+
+def test_directories_that_do_not_go_together(make_records):
+    first, second, third = make_records("a")[0], make_records("b")[0], make_records("c", length=40)[0]
+    change_manifest(second, vocabulary={"digest": "other", "size": 1000})
+    with pytest.raises(UserError, match="a and .*b were made with different vocabularies"):
+        packed.open_dataset(f"{first},{second}", "train")
+    with pytest.raises(UserError, match="max_seq_length 32 and 40"):
+        packed.open_dataset(f"{first},{third}", "train")
+
+
+def test_wrong_directories_are_told_in_one_line(make_records, tmp_path):
+    directory, _ = make_records(splits=(("train", (3,)), ("none", ())))
+    for data_dir, split, message in [
+        (str(tmp_path / "absent"), "train", "there is no record directory"),
+        ("gs://bucket/records", "train", "not on a local disk"),
+        (" , ", "train", "no record directory given"),
+        (str(tmp_path), "train", "holds no manifest.json"),
+        (directory, "test", "no split 'test', only 'train', 'none'"),
+        (directory, "none", "the split 'none' of .* is empty"),
+    ]:
+        with pytest.raises(UserError, match=message) as caught:
+            packed.open_dataset(data_dir, split)
+        assert "\n" not in str(caught.value)
+    change_manifest(directory, schema="google")
+    with pytest.raises(UserError, match="schema 'google' version 1; expected 'packed' version 1"):
+        packed.open_dataset(directory, "train")
+    with open(os.path.join(directory, "manifest.json"), "w") as file:
+        file.write("[1")
+    with pytest.raises(UserError, match="cannot read .*manifest.json"):
+        packed.open_dataset(directory, "train")
+
+
+def test_files_that_are_not_the_manifests(make_records):
+    directory, _ = make_records()
+    path = os.path.join(directory, "train-00001-of-00002.tfrecord")
+    rows = list(tfrecord.RecordFile(path))
+    tfrecord.write_records(path, rows[:-1])
+    with pytest.raises(UserError, match="has 22 records in .* the manifest beside it says 23"):
+        packed.open_dataset(directory, "train")
+    os.unlink(path)
+    with pytest.raises(UserError, match="cannot read the records .*00001-of-00002"):
+        packed.open_dataset(directory, "train")
+
+
+def test_a_flipped_bit_is_told_with_file_and_offset(make_records):
+    directory, _ = make_records()
+    dataset = packed.open_dataset(directory, "train")
+    path, offset = dataset.locate(45)
+    assert path.endswith("train-00001-of-00002.tfrecord")
+    with open(path, "r+b") as file:
+        file.seek(offset + 40)
+        file.write(b"\xff\xff\xff")
+    dataset.batch(np.array([44, 46]))
+    with pytest.raises(
+        tfrecord.CorruptRecordError, match=f"00001-of-00002.tfrecord at byte {offset}: the CRC"
+    ):
+        dataset.batch(np.array([44, 45, 46]))
+
+
+def u2(*values):
+    return np.array(values, "<u2").tobytes()
+
+
+SOUND = {
+    "input_ids": u2(*range(10, 30)),
+    "starts": u2(0, 8),
+    "first_lengths": u2(3, 9),
+    "next_sentence_labels": u2(0, 1),
+}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({}, None),
+        ({"input_ids": u2(*range(33))}, "33 tokens, and the manifest says at most 32"),
+        ({"input_ids": b""}, "0 tokens"),
+        ({"input_ids": SOUND["input_ids"] + b"x"}, "not a whole number"),
+        ({"input_ids": u2(*range(10, 29), 1000)}, "the token id 1000 is outside the vocabulary of 1000"),
+        ({"input_ids": None}, "no feature 'input_ids'"),
+        ({"starts": None}, "no feature 'starts'"),
+        ({"starts": u2(0)}, "1 starts, 2 first lengths and 2 labels"),
+        ({"starts": b"", "first_lengths": b"", "next_sentence_labels": b""}, "the row has 0 sequences"),
+        (
+            dict.fromkeys(("starts", "first_lengths", "next_sentence_labels"), u2(0, 1, 1, 1, 1)),
+            "has 5 sequences",
+        ),
+        ({"starts": u2(1, 8)}, "do not fit"),
+        ({"starts": u2(0, 20)}, "do not fit"),
+        ({"starts": u2(0, 3)}, "do not fit"),
+        ({"first_lengths": u2(3, 12)}, "do not fit"),
+        ({"first_lengths": u2(8, 9)}, "do not fit"),
+        ({"first_lengths": u2(0, 9)}, "do not fit"),
+        ({"next_sentence_labels": u2(0, 2)}, "do not fit"),
+    ],
+)
+def test_rows_that_cannot_be(make_records, change, message):
+    directory, _ = make_records(splits=(("train", (3,)),))
+    path = os.path.join(directory, "train-00000-of-00001.tfrecord")
+    features = {name: value for name, value in (SOUND | change).items() if value is not None}
+    rows = list(tfrecord.RecordFile(path))
+    rows[1] = tfrecord.encode_example(features)
+    _, size = tfrecord.write_records(path, rows)
+    entry = {"name": os.path.basename(path), "rows": 3, "bytes": size}
+    change_manifest(directory, splits={"train": {"files": [entry]}})
+    dataset = packed.open_dataset(directory, "train")
+    assert dataset.row_fault(0) is None
+    if message is None:
+        assert dataset.row_fault(1) is None
+        assert dataset.batch(np.array([1]))["starts"].tolist() == [[0, 8, 32, 32]]
+        return
+    with pytest.raises(tfrecord.CorruptRecordError, match=message) as caught:
+        dataset.batch(np.array([2, -1, 1, 0]))
+    assert (caught.value.path, caught.value.offset) == dataset.locate(1)
+
+
+def test_a_record_that_is_no_example(make_records):
+    directory, _ = make_records(splits=(("train", (3,)),))
+    path = os.path.join(directory, "train-00000-of-00001.tfrecord")
+    _, size = tfrecord.write_records(path, [b"\xff\xff"])
+    change_manifest(
+        directory, splits={"train": {"files": [{"name": os.path.basename(path), "rows": 1, "bytes": size}]}}
+    )
+    with pytest.raises(tfrecord.CorruptRecordError, match="not a packed row"):
+        packed.open_dataset(directory, "train").batch(np.array([0]))

@@ -1,0 +1,224 @@
+"""TFRecord framing and Example messages, against the format's definition and protobuf's own decoder."""
+
+import os
+import struct
+
+import google_crc32c
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.data import tfrecord
+from bert_jax.errors import UserError
+
+
+@pytest.fixture(scope="session")
+def example_message():
+    """tf.train.Example as a protobuf class, from the fields of
+    tensorflow/core/example/{example,feature}.proto."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="t", syntax="proto3")
+
+    def message(parent, name, *fields):
+        made = parent.add(name=name)
+        for number, (field_name, kind, type_name) in enumerate(fields, start=1):
+            label = field.LABEL_REPEATED if kind.startswith("repeated") else field.LABEL_OPTIONAL
+            made.field.add(
+                name=field_name,
+                number=number,
+                label=label,
+                type_name=type_name,
+                type=getattr(field, "TYPE_" + kind.split()[-1].upper()),
+            )
+        return made
+
+    message(file.message_type, "BytesList", ("value", "repeated bytes", None))
+    message(file.message_type, "FloatList", ("value", "repeated float", None))
+    message(file.message_type, "Int64List", ("value", "repeated int64", None))
+    message(
+        file.message_type,
+        "Feature",
+        ("bytes_list", "message", ".t.BytesList"),
+        ("float_list", "message", ".t.FloatList"),
+        ("int64_list", "message", ".t.Int64List"),
+    )
+    features = message(
+        file.message_type, "Features", ("feature", "repeated message", ".t.Features.FeatureEntry")
+    )
+    entry = message(
+        features.nested_type, "FeatureEntry", ("key", "string", None), ("value", "message", ".t.Feature")
+    )
+    entry.options.map_entry = True
+    message(file.message_type, "Example", ("features", "message", ".t.Features"))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))
+
+
+FEATURES = st.dictionaries(st.text(max_size=150), st.binary(max_size=400), max_size=5)
+
+
+@given(FEATURES)
+@settings(deadline=None, max_examples=50)
+def test_encoded_examples_are_what_protobuf_reads(example_message, features):
+    parsed = example_message.FromString(tfrecord.encode_example(features))
+    assert {name: list(f.bytes_list.value) for name, f in parsed.features.feature.items()} == {
+        name: [value] for name, value in features.items()
+    }
+
+
+@given(st.lists(FEATURES, max_size=6))
+@settings(deadline=None, max_examples=50)
+def test_decoder_reads_what_protobuf_writes(example_message, messages):
+    decode = tfrecord.ExampleDecoder()
+    for features in messages * 2:  # the second time from the remembered layouts
+        message = example_message()
+        for name, value in features.items():
+            message.features.feature[name].bytes_list.value.append(value)
+        assert decode(message.SerializeToString()) == features
+        assert decode(tfrecord.encode_example(features)) == features
+
+
+def test_remembered_layout_is_not_taken_for_another_of_the_same_beginning():
+    decode = tfrecord.ExampleDecoder()
+    for a, b in ((6, 4), (4, 6), (5, 5), (6, 4)):
+        features = {"aaaaaaaaaaaaaaaaaaaa": b"a", "b": b"x" * a, "c": b"y" * b}
+        assert decode(tfrecord.encode_example(features)) == features
+
+
+@given(st.binary(max_size=60))
+@settings(deadline=None, max_examples=50)
+def test_decoder_refuses_garbage_with_a_value_error(garbage):
+    try:
+        assert isinstance(tfrecord.ExampleDecoder()(garbage), dict)
+    except ValueError:
+        pass
+
+
+def test_decoder_refuses_integers(example_message):
+    message = example_message()
+    message.features.feature["input_ids"].int64_list.value.extend([1, 2])
+    with pytest.raises(ValueError, match="'input_ids' is not a list of bytes"):
+        tfrecord.ExampleDecoder()(message.SerializeToString())
+
+
+def reference_records(content: bytes) -> list[bytes]:
+    """record_writer.h, byte by byte, with no code of ours."""
+
+    def unmask(crc):
+        rotated = (crc - 0xA282EAD8) & 0xFFFFFFFF
+        return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
+
+    out = []
+    while content:
+        length, length_crc = struct.unpack("<QI", content[:12])
+        payload, (crc,) = content[12 : 12 + length], struct.unpack("<I", content[12 + length : 16 + length])
+        assert unmask(length_crc) == google_crc32c.value(content[:8])
+        assert unmask(crc) == google_crc32c.value(payload)
+        out.append(payload)
+        content = content[16 + length :]
+    return out
+
+
+def test_masked_crc_known_answer():
+    # CRC32C of 32 zero bytes is 0x8A9136AA (RFC 3720, B.4); masked as tensorflow/core/lib/hash/crc32c.h masks
+    # it.
+    expected = (((0x8A9136AA >> 15) | (0x8A9136AA << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    assert tfrecord.masked_crc32c(bytes(32)) == expected == 0x0FD7FFFA
+
+
+@given(payloads=st.lists(st.binary(max_size=50)))
+@settings(deadline=None, max_examples=50)
+def test_round_trip(tmp_path_factory, payloads):
+    path = str(tmp_path_factory.mktemp("records") / "a.tfrecord")
+    records, size = tfrecord.write_records(path, iter(payloads))
+    with open(path, "rb") as file:
+        content = file.read()
+    assert (records, size) == (len(payloads), len(content))
+    assert reference_records(content) == payloads
+    file = tfrecord.RecordFile(path)
+    assert list(file) == payloads and not file.index_rebuilt
+    assert [file[i] for i in reversed(range(len(file)))] == payloads[::-1]
+    index = np.fromfile(path + ".index", "<u8")
+    assert index.tolist() == np.cumsum([0] + [16 + len(p) for p in payloads])[:-1].tolist()
+
+
+@pytest.fixture
+def records(tmp_path):
+    path = str(tmp_path / "a.tfrecord")
+    tfrecord.write_records(path, [bytes([i]) * 20 for i in range(10)])
+    return path
+
+
+@pytest.mark.parametrize("spoil", ["missing", "empty", "short", "shifted", "not a multiple of 8"])
+def test_bad_index_is_rebuilt_and_kept(records, spoil):
+    with open(records + ".index", "rb") as file:
+        good = file.read()
+    bad = {"empty": b"", "short": good[:-8], "shifted": good[8:], "not a multiple of 8": good[:-3]}.get(spoil)
+    os.unlink(records + ".index")
+    if bad is not None:
+        with open(records + ".index", "wb") as file:
+            file.write(bad)
+    file = tfrecord.RecordFile(records)
+    assert file.index_rebuilt and [record[0] for record in file] == list(range(10))
+    assert not tfrecord.RecordFile(records).index_rebuilt
+
+
+def flip(path, position):
+    with open(path, "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 0x10]))
+
+
+@pytest.mark.parametrize("position", range(3 * 36, 4 * 36))
+def test_every_flipped_bit_is_found_at_its_record(records, position):
+    flip(records, position)
+    file = tfrecord.RecordFile(records)
+    assert file[2] == bytes([2]) * 20 and file[4] == bytes([4]) * 20
+    with pytest.raises(tfrecord.CorruptRecordError, match="a.tfrecord at byte 108: ") as caught:
+        file[3]
+    assert caught.value.offset == 108
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 35, 37, 100, 359])
+@pytest.mark.parametrize("index", [True, False])
+def test_truncation_is_told_with_the_offset(records, size, index):
+    os.truncate(records, size)
+    if not index:
+        os.unlink(records + ".index")
+    with pytest.raises(tfrecord.CorruptRecordError, match=f"at byte {size // 36 * 36}: the file ends inside"):
+        tfrecord.RecordFile(records)
+
+
+def test_length_with_a_right_crc_beyond_the_file_allocates_nothing(records):
+    length = (1 << 60).to_bytes(8, "little")
+    with open(records, "r+b") as file:
+        file.write(length + struct.pack("<I", tfrecord.masked_crc32c(length)))
+    with pytest.raises(tfrecord.CorruptRecordError, match="at byte 0: the file ends inside"):
+        tfrecord.RecordFile(records)[0]
+
+
+def test_gzip_is_not_a_record_file(tmp_path):
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"\x1f\x8b" + bytes(range(200)))
+    with pytest.raises(UserError, match="at byte 0: the CRC of the length is wrong"):
+        tfrecord.RecordFile(str(path))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UserError, match="cannot read the records .*: No such file"):
+        tfrecord.RecordFile(str(tmp_path / "none.tfrecord"))
+
+
+def test_failed_write_leaves_nothing(tmp_path):
+    def payloads():
+        yield b"one"
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        tfrecord.write_records(str(tmp_path / "a.tfrecord"), payloads())
+    assert os.listdir(tmp_path) == []

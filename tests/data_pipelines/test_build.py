@@ -1,0 +1,352 @@
+"""Text to records: a function of text, vocabulary and flags, whoever works and whatever is interrupted."""
+
+import collections
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax import cli, tokenization
+from bert_jax.data import packed
+from bert_jax.errors import UserError
+from data_pipelines import build, readers, spill, stages
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    """Buckets and shards so small that a small corpus has several."""
+    monkeypatch.setattr(stages, "BUCKET_TOKENS", (500, 500))
+    monkeypatch.setattr(stages, "MIN_BUCKET_DOCUMENTS", 3)
+    monkeypatch.setattr(build, "_SHARD_BYTES", 4000)
+
+
+def contents(directory):
+    return {str(p.relative_to(directory)): p.read_bytes() for p in Path(directory).rglob("*") if p.is_file()}
+
+
+def sequences(directory, split):
+    """(A's ids, B's ids, label) of all sequences of a split."""
+    dataset = packed.open_dataset(directory, split)
+    batch = dataset.batch(np.arange(len(dataset)))
+    for row in range(len(dataset)):
+        length = batch["lengths"][row]
+        edges = [start for start in batch["starts"][row] if start < length] + [length]
+        for number, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+            ids = batch["input_ids"][row, start:end].tolist()
+            first = batch["first_lengths"][row, number]
+            yield ids[1 : first - 1], ids[first:-1], batch["next_sentence_labels"][row, number]
+            assert (ids[0], ids[first - 1], ids[-1]) == (2, 3, 3)
+
+
+@pytest.mark.parametrize("several_buckets", [False, True])
+def test_records_hold_pairs_of_the_text(options, several_buckets, request):
+    if several_buckets:
+        request.getfixturevalue("small_steps")
+    manifest = build.build(options).manifest
+    tokenizer = tokenization.load(options.vocab)
+    text = {}
+    for path in readers.list_inputs(options.input):
+        for document in Path(path).read_text().split("\n\n"):
+            ids = sum(tokenizer.encode_batch(document.splitlines()), [])
+            text[document.split()[0]] = " " + " ".join(map(str, ids)) + " "
+    number = {tokenizer.tokens.index(name): name for name in text}
+    owners = collections.defaultdict(set)
+    for split in ("train", "eval"):
+        found = list(sequences(options.output_dir, split))
+        assert len(found) == manifest["splits"][split]["sequences"]
+        assert sum(label for *_, label in found) == manifest["splits"][split]["random_next"]
+        for first, second, label in found:
+            sides = [
+                {d for d, ids in text.items() if " " + " ".join(map(str, side)) + " " in ids}
+                for side in (first, second)
+            ]
+            assert sides[0] and sides[1]
+            if not label:
+                assert sides[0] & sides[1]
+            owners[split] |= {number[token] for side in (first, second) for token in side if token in number}
+    # Each document is in one split; none is lost.
+    assert not owners["train"] & owners["eval"]
+    assert len(owners["train"] | owners["eval"]) == 60
+    assert 2 <= len(owners["eval"]) <= 25
+    assert manifest["splits"]["train"]["documents"] + manifest["splits"]["eval"]["documents"] == 60
+    assert len(manifest["splits"]["train"]["files"]) > 1 or not several_buckets
+
+
+def test_the_random_next_is_of_the_same_bucket_and_of_all_of_it(options, small_steps):
+    build.build(dataclasses.replace(options, dupe_factor=30, eval_fraction=0.0))
+    tokenizer = tokenization.load(options.vocab)
+    buckets = stages.plan([stages.tokenize(t) for t in tokenize_tasks(options)], 0.0)
+    assert len(buckets) > 4
+
+    def bucket(number):
+        key = keys[number]
+        return next(b.number for b in buckets if b.low <= key < b.high)
+
+    keys = {}
+    for range_ in readers.split_ranges(readers.list_inputs(options.input), 1 << 20):
+        for document in readers.read_documents(range_, "text"):
+            from data_pipelines import sentences
+
+            keys[sentences.split(document)[0].split()[0]] = spill.document_key(document.key)
+    served = collections.defaultdict(collections.Counter)
+    for first, second, label in sequences(options.output_dir, "train"):
+        a, b = (
+            {t for t in map(tokenizer.tokens.__getitem__, side) if t.isdigit()} for side in (first, second)
+        )
+        if label and len(a) == len(b) == 1 and a != b:
+            assert bucket(*a) == bucket(*b)
+            served[bucket(*a)].update(b)
+    for number, counts in served.items():
+        members = [name for name in keys if bucket(name) == number]
+        assert len(members) >= 3 and len(counts) >= len(members) - 1
+
+
+def tokenize_tasks(options):
+    folder = Path(options.output_dir).parent / "tasks"
+    folder.mkdir()
+    vocabulary = stages.Vocabulary(options.vocab, True, True)
+    ranges = readers.split_ranges(readers.list_inputs(options.input), 1 << 20)
+    return [stages.TokenizeTask((r,), "text", vocabulary, str(folder / str(i))) for i, r in enumerate(ranges)]
+
+
+def test_bytes_do_not_depend_on_the_number_of_workers(corpus, vocabulary, tmp_path):
+    written = []
+    for workers in (1, 2):
+        output = str(tmp_path / str(workers))
+        arguments = [
+            f"--input={corpus}/*.txt",
+            f"--vocab={vocabulary}",
+            f"--output_dir={output}",
+            "--num_shards=3",
+        ]
+        assert cli.main(["data", *arguments, "--max_seq_length=48", f"--workers={workers}"]) == 0
+        written.append(contents(output))
+    assert written[0] == written[1]
+    assert sorted(written[0])[:3] == [
+        "eval-00000-of-00001.tfrecord",
+        "eval-00000-of-00001.tfrecord.index",
+        "manifest.json",
+    ]
+    assert "train-00002-of-00003.tfrecord.index" in written[0] and "vocab.txt" in written[0]
+
+
+def test_the_order_of_the_inputs_and_their_place_change_nothing(options, corpus, tmp_path):
+    build.build(options)
+    shutil.copytree(corpus, tmp_path / "copy")
+    other = dataclasses.replace(
+        options,
+        input=tuple(str(tmp_path / "copy" / f"{number}.txt") for number in (2, 0, 1)),
+        output_dir=str(tmp_path / "other"),
+    )
+    build.build(other)
+    assert contents(options.output_dir) == contents(other.output_dir)
+
+
+@pytest.mark.parametrize(
+    "field, value", [("seed", 8), ("dupe_factor", 2), ("max_seq_length", 64), ("short_seq_prob", 0.9)]
+)
+def test_flags_change_the_records_and_not_the_held_out_documents(options, tmp_path, field, value):
+    first = build.build(options).manifest
+    other = build.build(
+        dataclasses.replace(options, output_dir=str(tmp_path / "other"), **{field: value})
+    ).manifest
+    assert first["fingerprint"] != other["fingerprint"]
+    assert first["splits"]["train"]["files"] != other["splits"]["train"]["files"] or field == "seed"
+    assert list(sequences(options.output_dir, "train")) != list(sequences(str(tmp_path / "other"), "train"))
+    assert first["splits"]["eval"]["documents"] == other["splits"]["eval"]["documents"]
+
+
+def test_the_manifest_tells_what_there_is(options, small_steps):
+    options = dataclasses.replace(options, num_shards=4)
+    manifest = build.build(options).manifest
+    assert manifest == json.loads((Path(options.output_dir) / "manifest.json").read_text())
+    train = manifest["splits"]["train"]
+    assert [file["name"] for file in train["files"]] == [f"train-{i:05d}-of-00004.tfrecord" for i in range(4)]
+    rows = [file["rows"] for file in train["files"]]
+    assert sum(rows) == train["rows"] and max(rows) - min(rows) <= 1
+    for file in train["files"]:
+        assert os.path.getsize(os.path.join(options.output_dir, file["name"])) == file["bytes"]
+    assert sum(length * count for length, count in enumerate(train["sequence_lengths"])) == train["tokens"]
+    assert train["fill"] == train["tokens"] / (train["rows"] * 48)
+    text = manifest["text"]
+    assert text["documents"] == 60 and text["unknown_tokens"] == 0 and text["sentences"] > 60
+    assert [source["name"] for source in manifest["sources"]] == ["0.txt", "1.txt", "2.txt"]
+    assert manifest["special_ids"] == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    assert not os.path.exists(os.path.join(options.output_dir, build.UNFINISHED))
+
+
+def test_finished_records_are_left_and_others_refused(options):
+    assert not build.build(options).already_done
+    before = contents(options.output_dir)
+    assert build.build(options, workers=2).already_done
+    with pytest.raises(UserError, match="holds other records .seed 7, not 8.: choose another --output_dir"):
+        build.build(dataclasses.replace(options, seed=8))
+    assert contents(options.output_dir) == before
+
+
+def test_a_changed_source_is_other_records(options, corpus, tmp_path):
+    shutil.copytree(corpus, tmp_path / "copy")
+    options = dataclasses.replace(options, input=(str(tmp_path / "copy" / "*"),))
+    build.build(options)
+    with open(tmp_path / "copy" / "1.txt", "a") as file:
+        file.write("one more line.\n")
+    with pytest.raises(UserError, match="holds other records .another sources."):
+        build.build(options)
+
+
+@pytest.mark.parametrize("moment", [2, 5, 9, 14, 18])
+def test_interrupted_it_goes_on_and_the_bytes_are_the_same(
+    options, small_steps, monkeypatch, tmp_path, moment
+):
+    """Stops at the n-th file that is about to appear, as a kill there would."""
+    expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"))
+    build.build(expected)
+    replace, count = os.replace, iter(range(10**6))
+
+    def stop(*args):
+        if next(count) == moment:
+            raise KeyboardInterrupt
+        replace(*args)
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        build.build(options)
+    monkeypatch.setattr(os, "replace", replace)
+    assert not os.path.exists(os.path.join(options.output_dir, "manifest.json"))
+    with pytest.raises(UserError, match="unfinished work of another run .dupe_factor 1, not 2."):
+        build.build(dataclasses.replace(options, dupe_factor=2))
+    build.build(options)
+    assert contents(options.output_dir) == contents(expected.output_dir)
+
+
+def test_killed_with_sigkill_it_goes_on(options, tmp_path):
+    expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"), dupe_factor=20)
+    build.build(expected)
+    command = [
+        sys.executable,
+        "-m",
+        "bert_jax",
+        "data",
+        f"--input={options.input[0]}",
+        f"--vocab={options.vocab}",
+    ]
+    command += [
+        f"--output_dir={options.output_dir}",
+        "--max_seq_length=48",
+        "--eval_fraction=0.2",
+        "--seed=7",
+    ]
+    process = subprocess.Popen(
+        [*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    unfinished = Path(options.output_dir) / build.UNFINISHED
+    deadline = time.monotonic() + 100
+    while process.poll() is None and time.monotonic() < deadline:
+        if unfinished.is_dir() and any("documents-" in name for name in os.listdir(unfinished)):
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (
+        subprocess.run([*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, check=False).returncode == 0
+    )
+    assert contents(options.output_dir) == contents(expected.output_dir)
+
+
+def test_two_builds_of_one_directory(options):
+    unfinished = Path(options.output_dir) / build.UNFINISHED
+    unfinished.mkdir(parents=True)
+    with open(unfinished / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another `bert-jax data` is writing"):
+            build.build(options)
+    build.build(options)
+
+
+def test_many_documents_in_bounded_buckets():
+    rng = np.random.default_rng(0)
+    histogram = {
+        int(b): (5, 5 * int(rng.integers(100, 5000))) for b in rng.choice(1 << 16, 30_000, replace=False)
+    }
+    result = {
+        "bins": sorted(histogram),
+        "histogram": [histogram[b] for b in sorted(histogram)],
+        "smallest_keys": [],
+    }
+    buckets = stages.plan([result], 0.01)
+    train = [bucket for bucket in buckets if bucket.split == "train"]
+    assert [b.number for b in train] == list(range(len(train))) and len(train) > 20
+    assert buckets[0].low == 0 and buckets[-1].high == 1 << 64
+    assert all(a.high == b.low for a, b in zip(buckets, buckets[1:], strict=False))
+    for bucket in buckets:
+        tokens = sum(t for b, (_, t) in histogram.items() if bucket.low <= b << 48 < bucket.high)
+        assert tokens < 2 * stages.BUCKET_TOKENS[0]
+    share = sum(b.high - b.low for b in buckets if b.split == "eval") / 2**64
+    assert share == pytest.approx(0.01, abs=1e-4)
+
+
+def test_what_is_left_over_joins_the_last_bucket():
+    size = stages.BUCKET_TOKENS[0]
+    for documents, tokens in [(100, size // 4), (10, size)]:
+        bins = [(100, size), (100, size), (documents, tokens)]
+        result = {"bins": [0, 20_000, 60_000], "histogram": bins, "smallest_keys": []}
+        assert [(b.low >> 48, b.high >> 48) for b in stages.plan([result], 0.0)] == [(0, 1), (1, 1 << 16)]
+
+
+def test_small_files_share_a_task():
+    ranges = [readers.Range("", "", 0, size, size) for size in (5, 5, 1, 20, 3, 9)]
+    groups = build._grouped(ranges, 10)
+    assert [[range_.size for range_ in group] for group in groups] == [[5, 5], [1], [20], [3], [9]]
+
+
+def test_two_documents_are_held_out_of_few_and_none_of_very_few(options, tmp_path):
+    for count, expected in [(7, None), (8, 2), (60, 2)]:
+        folder = tmp_path / f"few{count}"
+        folder.mkdir()
+        (folder / "a.txt").write_text(
+            "\n\n".join(f"the river.\n{number} stone.\n" for number in range(count))
+        )
+        few = dataclasses.replace(
+            options, input=(str(folder / "a.txt"),), output_dir=str(folder / "out"), eval_fraction=1e-6
+        )
+        splits = build.build(few).manifest["splits"]
+        assert splits.get("eval", {}).get("documents") == expected
+        assert splits["train"]["documents"] == count - (expected or 0)
+
+
+def test_a_sentence_without_end_costs_no_quadratic_time(options, tmp_path):
+    (tmp_path / "long.txt").write_text("stone " * 300_000 + "\n\n" + "the river.\n\n" * 3)
+    long = dataclasses.replace(options, input=(str(tmp_path / "long.txt"),), eval_fraction=0.0)
+    manifest = build.build(long).manifest
+    assert 33 <= manifest["text"]["sentences"] <= 40 and manifest["text"]["tokens"] == 300_000 + 9
+
+
+def test_the_parts_of_a_long_document_are_one_document(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "MAX_DOCUMENT_BYTES", 100)
+    (tmp_path / "a.txt").write_text("the river walks under the stone.\n" * 20)
+    with pytest.raises(UserError, match="the corpus is one document"):
+        build.build(dataclasses.replace(options, input=(str(tmp_path / "a.txt"),)))
+    (tmp_path / "b.txt").write_text("the wind.\n")
+    text = build.build(dataclasses.replace(options, input=(str(tmp_path / "?.txt"),))).manifest["text"]
+    assert text["documents"] == 2 and text["long_documents"] == 1
+
+
+def test_workers_need_no_jax():
+    program = (
+        "import data_pipelines.build, sys; print([m for m in ('jax', 'jaxlib', 'flax') if m in sys.modules])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert printed.stdout.strip() == "[]"

@@ -1,0 +1,122 @@
+"""Users' mistakes with `bert-jax data`: one line each, and nothing left behind."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from bert_jax import cli
+
+
+def message_of(capsys, *arguments):
+    assert cli.main(["data", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("bert-jax: error: ") and error.count("\n") == 1, error
+    return error
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (None, "no input file matches"),
+        ("", "all of the 1 input files are empty"),
+        ("\n \n\t\n", "no text in the 1 input files"),
+        ("one stone.\ntwo stones.\n", "the corpus is one document.*a blank line ends one"),
+    ],
+)
+def test_a_corpus_that_is_none(options, tmp_path, capsys, text, message):
+    if text is not None:
+        (tmp_path / "a.txt").write_text(text)
+    output = tmp_path / "out"
+    error = message_of(
+        capsys,
+        f"--input={tmp_path}/a.txt",
+        f"--vocab={options.vocab}",
+        f"--output_dir={output}",
+        "--workers=1",
+    )
+    assert re.search(message, error), error
+    assert not output.exists()  # nothing is left that a second try would stumble over
+
+
+def test_a_vocabulary_without_mask(options, tmp_path, capsys):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
+    error = message_of(
+        capsys, f"--input={options.input[0]}", f"--vocab={tmp_path}/vocab.txt", "--output_dir=x"
+    )
+    assert "[MASK]" in error
+
+
+@pytest.mark.parametrize(
+    "flag, message",
+    [
+        ("--max_seq_length=4", "--max_seq_length=4: expected at least 5"),
+        ("--max_seq_length=70000", "under 65,536"),
+        ("--short_seq_prob=1.5", "expected a probability"),
+        ("--dupe_factor=0", "--dupe_factor=0: expected at least 1"),
+        ("--eval_fraction=0.9", "--eval_fraction=0.9"),
+        ("--num_shards=1000000", "there are only"),
+        ("--num_shards=-1", "--num_shards=-1"),
+        ("--workers=-2", "--workers=-2"),
+        ("--input_format=pdf", "--input_format=pdf: expected one of text"),
+        ("--output_dir=/proc/records", "/proc/records"),
+        ("--output_dir=", "--output_dir"),
+        ("stray.txt", "stray.txt"),
+    ],
+)
+def test_flags_that_cannot_be(options, capsys, flag, message):
+    arguments = [
+        f"--input={options.input[0]}",
+        f"--vocab={options.vocab}",
+        f"--output_dir={options.output_dir}",
+    ]
+    assert message in message_of(capsys, *arguments, "--workers=1", flag)
+
+
+def test_a_directory_of_other_things(options, capsys):
+    os.makedirs(options.output_dir)
+    Path(options.output_dir, "old.tfrecord").touch()
+    arguments = [
+        f"--input={options.input[0]}",
+        f"--vocab={options.vocab}",
+        f"--output_dir={options.output_dir}",
+    ]
+    assert "holds old.tfrecord and no manifest.json" in message_of(capsys, *arguments, "--workers=1")
+
+
+def test_what_is_printed(options, capsys, corpus, tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n.\n")
+    arguments = [
+        f"--input={options.input[0]}",
+        f"--vocab={tmp_path}/vocab.txt",
+        f"--output_dir={options.output_dir}",
+    ]
+    assert cli.main(["data", *arguments, "--workers=1"]) == 0
+    printed = capsys.readouterr()
+    for part in (
+        "train: ",
+        " rows of 128 tokens",
+        "% full",
+        "random next",
+        "eval: ",
+        "text: 60 documents",
+        "[UNK]",
+    ):
+        assert part in printed.out
+    assert "of the tokens are [UNK]" in printed.err
+    assert cli.main(["data", *arguments, "--workers=1"]) == 0
+    assert "already holds these records" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_one_line(options, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device", "out/rows")
+
+    monkeypatch.setattr(os, "replace", full)
+    arguments = [
+        f"--input={options.input[0]}",
+        f"--vocab={options.vocab}",
+        f"--output_dir={options.output_dir}",
+    ]
+    assert "out/rows: No space left on device" in message_of(capsys, *arguments, "--workers=1")

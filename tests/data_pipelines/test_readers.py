@@ -1,0 +1,327 @@
+"""Readers: documents are the same however a file is cut, compressed or damaged at its edges."""
+
+import bz2
+import collections
+import gzip
+import lzma
+import tarfile
+import tracemalloc
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bert_jax.errors import UserError
+from data_pipelines import readers
+
+TEXT = b"One sentence.\nAnother one.\n\n\nA second document.\n \nThird.\n"
+WIKI = b"""<doc id="12" url="http://en.wikipedia.org/wiki?curid=12" title="Anarchism">
+Anarchism
+
+Anarchism is a philosophy. It holds &quot;the state&quot; to be bad.
+Etymology.
+Anarchism<br> and Anarchism, 1 &lt; 2.
+
+</doc>
+<doc id="13" title="Tom &amp; Jerry">
+Tom &amp; Jerry
+Two animals.
+</doc>
+"""
+
+
+def read(path, format="text", target=1 << 30, counts=None):
+    ranges = readers.split_ranges([str(path)], target)
+    return [doc for range_ in ranges for doc in readers.read_documents(range_, format, counts)]
+
+
+def write(directory, data, name="corpus.txt"):
+    path = directory / name
+    path.write_bytes(data)
+    return path
+
+
+def reference_text_documents(data):
+    """Documents of google-research/bert's create_training_instances, before tokenisation."""
+    documents = [[]]
+    for line in data.decode("utf-8-sig", "replace").split("\n"):
+        if line.strip():
+            documents[-1].append(line.strip())
+        else:
+            documents.append([])
+    return [document for document in documents if document]
+
+
+def test_text(tmp_path):
+    documents = read(write(tmp_path, TEXT))
+    assert [list(d.passages) for d in documents] == [
+        ["One sentence.", "Another one."],
+        ["A second document."],
+        ["Third."],
+    ]
+    assert [d.key for d in documents] == ["corpus.txt:0", "corpus.txt:29", "corpus.txt:50"]
+    assert all(d.presplit and d.part == 0 for d in documents)
+
+
+def test_wikiextractor(tmp_path):
+    documents = read(write(tmp_path, WIKI), "wikiextractor")
+    assert [d.key for d in documents] == ["http://en.wikipedia.org/wiki?curid=12", "13"]
+    assert documents[0].passages == (
+        'Anarchism is a philosophy. It holds "the state" to be bad.',
+        "Etymology.",
+        "Anarchism and Anarchism, 1 < 2.",
+    )
+    assert documents[1].passages == ("Two animals.",)
+    assert not documents[0].presplit
+
+
+# Lines that could confuse a reader that starts in the middle, and lengths around those of a look-back.
+LINE = st.one_of(
+    st.sampled_from(
+        [
+            b"",
+            b" ",
+            b"\t \r",
+            "\u00a0\u2003\u3000".encode(),
+            b"\xa0",
+            b"\x80",
+            b"\x00",
+            b"a",
+            b"\xff\xfe",
+            b"</doc>",
+            b'<doc id="1">',
+            b'<doc id="2" title="b">',
+            b"b",
+            "é中".encode(),
+            b" " * 255,
+            b" " * 600,
+            b"x" * 300,
+            b"\x0c",
+            "\u0085".encode(),
+            b"<doc",
+            b"text</doc>",
+        ]
+    ),
+    st.binary(max_size=12).map(lambda data: data.replace(b"\n", b"")),
+)
+FILES = st.tuples(
+    st.sampled_from([b"", b"\xef\xbb\xbf"]),
+    st.lists(LINE, max_size=12),
+    st.sampled_from([b"\n", b"\r\n"]),
+    st.booleans(),
+).map(lambda parts: parts[0] + parts[2].join(parts[1]) + (parts[2] if parts[3] else b""))
+
+
+def usable(data):
+    return not data.startswith((b"\xff\xfe", b"\xfe\xff", *readers._MAGIC))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    data=FILES.filter(usable),
+    format=st.sampled_from(list(readers.FORMATS)),
+    edges=st.sets(st.integers(1, 9999)),
+)
+@example(data=b"\xef\xbb\xbf\nfoo\n\nbar", format="text", edges={1, 2, 3, 4, 5})
+def test_any_cut_gives_the_same_documents(tmp_path_factory, data, format, edges):
+    path = str(write(tmp_path_factory.mktemp("cut"), data))
+    size = len(data)
+    whole, cut = collections.Counter(), collections.Counter()
+    documents = list(readers.read_documents(readers.Range(path, "c", 0, size, size), format, whole))
+    edges = [0, *sorted({edge % size for edge in edges if size} - {0}), size]
+    parts = []
+    for start, end in zip(edges, edges[1:], strict=False):
+        parts += readers.read_documents(readers.Range(path, "c", start, end, end - start), format, cut)
+    assert parts == documents
+    del whole["bytes"], cut["bytes"]  # a document that crosses an edge is read from both sides
+    assert cut.pop("outside", 0) <= whole.pop("outside", 0)
+    assert +cut == +whole
+    if format == "text":
+        keys = [d.key for d in documents]
+        assert len(set(keys)) == len(keys)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=FILES.filter(usable))
+def test_text_documents_are_those_of_the_reference(tmp_path_factory, data):
+    path = write(tmp_path_factory.mktemp("reference"), data)
+
+    def normal(documents):
+        # The reference drops control characters when it tokenizes; lines of nothing else have no tokens.
+        cleaned = [
+            [readers._CONTROLS.sub("", s).replace("\t", " ").replace("\r", " ").strip() for s in d]
+            for d in documents
+        ]
+        return [kept for kept in ([s for s in d if s] for d in cleaned) if kept]
+
+    assert [list(d.passages) for d in read(path)] == normal(reference_text_documents(data))
+
+
+@pytest.mark.parametrize("target", [1, 7, 64, 1000])
+def test_ranges_of_many_files_cover_them_in_order(tmp_path, target):
+    for name in ("b.txt", "a.txt", "empty.txt", "c/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path, b"" if name == "empty.txt" else TEXT * 3 + b"\n", name)
+    paths = readers.list_inputs(str(tmp_path))
+    ranges = readers.split_ranges(paths, target)
+    assert [r.name for r in ranges if r.start == 0] == ["a.txt", "b.txt", "c/d.txt"]
+    assert sum(r.size for r in ranges) == 3 * len(TEXT * 3 + b"\n")
+    assert all(r.size <= target for r in ranges)
+    found = [d for r in ranges for d in readers.read_documents(r, "text")]
+    assert found == [
+        d for r in readers.split_ranges(paths, 1 << 30) for d in readers.read_documents(r, "text")
+    ]
+    assert len({d.key for d in found}) == len(found) == 21
+
+
+@pytest.mark.parametrize(
+    "extension, compress", [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+)
+def test_compressed_files(tmp_path, extension, compress):
+    # Two streams, one after the other, as parallel compressors write them.
+    data = compress(TEXT) + compress(b"\n" + TEXT)
+    path = write(tmp_path, data, "corpus.txt" + extension)
+    assert len(readers.split_ranges([str(path)], 1)) == 1
+    plain = read(write(tmp_path, TEXT + b"\n" + TEXT, "plain.txt"))
+    assert [d.passages for d in read(path)] == [d.passages for d in plain]
+    for broken in (data[:-3], b"text that is not compressed\n" * 9, data[:20] + b"\x55" * 20 + data[40:]):
+        path.write_bytes(broken)
+        with pytest.raises(UserError, match=f"corpus.txt{extension} is cut short or not a {extension} file"):
+            read(path)
+
+
+def test_damage_is_repaired_and_counted(tmp_path):
+    counts = collections.Counter()
+    data = (
+        "\ufeffA \u0000b\u0007c\td.\r\nFrench: ".encode()
+        + "été".encode("latin-1")
+        + b".\xed\xa0\x80\n\x00\nLast"
+    )
+    documents = read(write(tmp_path, data), counts=counts)
+    # The three bytes of an encoded surrogate are three errors.
+    assert [d.passages for d in documents] == [
+        ("A bc d.", "French: \ufffdt\ufffd.\ufffd\ufffd\ufffd", "Last")
+    ]
+    assert counts["undecodable"] == 5 and counts["control_characters"] == 3 and counts["documents"] == 1
+
+
+def test_documents_without_an_end(tmp_path):
+    counts = collections.Counter()
+    data = b'junk\n<doc id="1" title="a">\na\n\nFirst.\n<doc id="2" '
+    data += b'title="b">\nb\n\nSecond.</doc>\njunk\n<doc id="3">\nThird.'
+    documents = read(write(tmp_path, data), "wikiextractor", counts=counts)
+    assert [(d.key, d.passages) for d in documents] == [
+        ("1", ("First.",)),
+        ("2", ("Second.",)),
+        ("3", ("Third.",)),
+    ]
+    assert counts["unclosed"] == 2 and counts["outside"] == 2
+
+
+@pytest.mark.parametrize("format", list(readers.FORMATS))
+@pytest.mark.parametrize(
+    "unit", [b"x", "é".encode(), "中".encode(), "\U0001f642".encode(), b"word ", b" ", b"\x00", b"\xff"]
+)
+def test_a_long_line_is_cut(tmp_path, format, unit):
+    line = b"x" * (len(unit) // 2) + unit * (10_000_000 // len(unit))  # the cuts are inside characters
+    data = (
+        b'<doc id="1">\n' + line + b"\n</doc>\n"
+        if format == "wikiextractor"
+        else b"Before.\n" + line + b"\nAfter."
+    )
+    path = write(tmp_path, data)
+    counts = collections.Counter()
+    tracemalloc.start()
+    pieces, longest = [], 0
+    for document in read_lazily(path, format, counts):
+        pieces += document.passages
+        longest = max(longest, sum(len(text.encode()) for text in document.passages))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert counts["long_lines"] == 1 and max(map(len, pieces), default=0) <= readers.MAX_LINE_BYTES
+    assert longest <= 3 * readers.MAX_DOCUMENT_BYTES + 100
+    assert peak < 80e6
+    if unit not in (b"\x00", b" ", b"\xff"):
+        text = "".join(pieces).replace("Before.", "").replace("After.", "")
+        assert text.replace(" ", "") == line.decode().replace(" ", "")
+        assert "\ufffd" not in text
+
+
+def read_lazily(path, format, counts):
+    for range_ in readers.split_ranges([str(path)], 1 << 30):
+        yield from readers.read_documents(range_, format, counts)
+
+
+def test_a_long_document_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "MAX_DOCUMENT_BYTES", 100)
+    counts = collections.Counter()
+    documents = read(write(tmp_path, b"A sentence of twenty.\n" * 11 + b"\nShort."), counts=counts)
+    assert [(d.key, d.part, len(d.passages)) for d in documents] == [
+        ("corpus.txt:0", 0, 4),
+        ("corpus.txt:0#1", 1, 4),
+        ("corpus.txt:0#2", 2, 3),
+        ("corpus.txt:243", 0, 1),
+    ]
+    assert counts["long_documents"] == 1 and counts["documents"] == 2
+
+
+def test_list_inputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt", "folder/c.txt", ".hidden", "with,comma.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path, b"Text.", name)
+    assert readers.list_inputs("*.txt") == ["a.txt", "b.txt", "with,comma.txt"]
+    assert readers.list_inputs("b.txt,a.txt,*.txt") == ["a.txt", "b.txt", "with,comma.txt"]
+    assert readers.list_inputs("with,comma.txt") == ["with,comma.txt"]
+    assert readers.list_inputs(["folder", "a.txt"]) == ["a.txt", "folder/c.txt"]
+    assert readers.list_inputs("**/*.txt")[-2:] == ["folder/c.txt", "with,comma.txt"]
+    write(tmp_path, b"", "empty.txt")
+    assert "empty.txt" in readers.list_inputs("*.txt")
+    write(tmp_path, b"", "pack.tar.gz")
+    for pattern, message in [
+        ("none*.txt", "no input file matches 'none"),
+        ("a.txt,none", "matches 'none'"),
+        ("", "no input given"),
+        ([], "no input given"),
+        ("empty.txt", "are empty"),
+        ("pack.tar.gz", "can't read pack.tar.gz"),
+        ("gs://bucket/a", "not a local path"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            readers.list_inputs(pattern)
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ("Text".encode("utf-16"), "is UTF-16"),
+        (gzip.compress(TEXT), r"compressed \(.gz\)"),
+        (lzma.compress(TEXT), r"compressed \(.xz\)"),
+    ],
+)
+def test_files_that_are_not_text(tmp_path, data, message):
+    with pytest.raises(UserError, match=message):
+        read(write(tmp_path, data))
+
+
+def test_unknown_format(tmp_path):
+    with pytest.raises(UserError, match="unknown input format 'json'; expected one of text, wikiextractor"):
+        read(write(tmp_path, TEXT), "json")
+
+
+@pytest.fixture(scope="module")
+def wikipedia_file(shared_data, tmp_path_factory):
+    with tarfile.open(shared_data / "wikipedia-en.tar.xz") as archive:
+        member = next(m for m in archive if m.isfile() and m.name.endswith("wiki_00"))
+        data = archive.extractfile(member).read()
+    return write(tmp_path_factory.mktemp("wikipedia"), data, "wiki_00")
+
+
+def test_real_wikipedia(wikipedia_file):
+    counts = collections.Counter()
+    whole = read(wikipedia_file, "wikiextractor", counts=counts)
+    assert [d for d in read(wikipedia_file, "wikiextractor", 10_000)] == whole
+    assert len(whole) == wikipedia_file.read_bytes().count(b"<doc ") == 38
+    assert not counts["unclosed"] and not counts["outside"] and not counts["undecodable"]
+    assert whole[0].key == "http://en.wikipedia.org/wiki?curid=12"
+    assert whole[0].passages[0].startswith("Anarchism is a political philosophy")

@@ -1,0 +1,116 @@
+"""Sentences: nothing is lost, and the cases the library alone would get wrong."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipelines import sentences as sentences_module
+from data_pipelines.readers import Document
+from data_pipelines.sentences import split, split_paragraph
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["A dog barks.", "The cat sleeps!", "Why?", "Nobody knows."],
+        ["Dr. Smith met J. R. R. Tolkien in Washington, D.C. on Jan. 5.", "They spoke."],
+        ['"It is so.', 'I am sure."', "He left."],
+        ['He said "Stop!" and left.', '"Romola", a novel, came later.'],
+        ["He left (he had to.)", "(She did not.", "He knew.)", "The end."],
+        ["It cost $3.5 million, i.e. much.", "[It rose since.]", "2010 was good."],
+        ["Alone"],
+        ["The U.S. Navy sank it.", "“No,” he said.", "“Never.”", "So be it."],
+    ],
+)
+@pytest.mark.parametrize("blank", [" ", "\u00a0", "  ", "\u2003"])
+def test_sentences_of_a_paragraph(sentences, blank):
+    assert split_paragraph(blank.join(sentences)) == sentences
+
+
+def test_an_initial_before_a_no_break_space():
+    assert split_paragraph("By George W.\u00a0Bush. It is.") == ["By George W.\u00a0Bush.", "It is."]
+
+
+PIECES = st.one_of(
+    st.sampled_from(
+        [
+            ". ",
+            ".",
+            "! ",
+            "?",
+            "...",
+            "(",
+            ")",
+            '"',
+            " ",
+            "\n\n",
+            "\u00a0",
+            "Mr.",
+            "A.",
+            "1.",
+            "No. ",
+            "a",
+            "B",
+            "。",
+            "…",
+        ]
+    ),
+    st.text(max_size=3),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(pieces=st.lists(PIECES, max_size=20), language=st.sampled_from(["en", "de", "zh", "ar"]))
+def test_nothing_is_lost(pieces, language):
+    paragraph = "".join(pieces)
+    sentences = split_paragraph(paragraph, language)
+    assert "".join("".join(sentences).split()) == "".join(paragraph.split())
+    assert all(sentence and sentence == sentence.strip() for sentence in sentences)
+
+
+def test_nothing_is_lost_in_long_random_texts():
+    rng = random.Random(0)
+    alphabet = [
+        "A",
+        "b",
+        ". ",
+        ".",
+        " ",
+        "\u00a0",
+        "(",
+        '."',
+        "é",
+        "中",
+        "。",
+        "\u0301",
+        "🙂",
+        "\x00",
+        "1. ",
+        "I.",
+        "...",
+    ]
+    for _ in range(3000):
+        paragraph = "".join(rng.choices(alphabet, k=rng.randint(1, 60)))
+        assert "".join("".join(split_paragraph(paragraph)).split()) == "".join(paragraph.split())
+
+
+def test_documents():
+    assert split(Document("a", ("One. Two.", "Three"), presplit=False)) == ["One.", "Two.", "Three"]
+    assert split(Document("a", ("One. Two.", "Three"), presplit=True)) == ["One. Two.", "Three"]
+    assert split(Document("a", (), presplit=False)) == split_paragraph("  ") == []
+
+
+def test_a_panic_leaves_the_paragraph_whole(monkeypatch):
+    def fail(error):
+        def segment(language, text):
+            raise error
+
+        monkeypatch.setattr(sentences_module.sentencex, "segment", segment)
+
+    fail(type("PanicException", (BaseException,), {})("out of range"))
+    assert split_paragraph(" One. Two. ") == ["One. Two."]
+    fail(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        split_paragraph("One. Two.")

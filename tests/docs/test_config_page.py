@@ -1,0 +1,33 @@
+"""docs/config.md names every field that there is, and no other."""
+
+import re
+from pathlib import Path
+
+import ml_collections
+import pytest
+
+from bert_jax import defaults, tasks
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "config.md").read_text(encoding="utf-8")
+
+
+def fields(config, prefix=""):
+    for name, value in config.items():
+        if isinstance(value, ml_collections.ConfigDict):
+            yield from fields(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def documented(*titles):
+    """The fields in the first column of the tables under these headings."""
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
+    rows = [line.split("|")[1] for title in titles for line in sections[title].splitlines() if "|" in line]
+    return sorted(name for row in rows for name in re.findall(r"`([\w.]+)`", row))
+
+
+@pytest.mark.parametrize(
+    "config, title", [(defaults.pretrain(), "Pre-training"), (tasks.default_config(), "Fine-tuning")]
+)
+def test_the_page_has_every_field_and_no_other(config, title):
+    assert documented("Both commands", title) == sorted(fields(config))

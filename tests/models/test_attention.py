@@ -1,0 +1,107 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.models import attention as module
+
+
+def inputs(batch=2, length=128, heads=2, dim=64, seed=0):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    query, key, value = (jax.random.normal(k, (batch, length, heads, dim)) for k in keys)
+    ids = np.zeros((batch, length), np.int32)
+    ids[0, :50], ids[0, 50:110] = 1, 2
+    ids[1, :] = 1
+    return query, key, value, jnp.asarray(ids)
+
+
+def by_hand(query, key, value, ids, causal):
+    """One sequence, one head, one token at a time, in float64."""
+    query, key, value, ids = (np.asarray(x, np.float64) for x in (query, key, value, ids))
+    out = np.zeros_like(query)
+    for b, q, n in np.ndindex(query.shape[:3]):
+        seen = [k for k in range(key.shape[1]) if ids[b, k] == ids[b, q] and (not causal or k <= q)]
+        logits = key[b, seen, n] @ query[b, q, n] / np.sqrt(query.shape[-1])
+        weights = np.exp(logits - logits.max())
+        out[b, q, n] = weights @ value[b, seen, n] / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_xla_against_a_loop_over_tokens(causal):
+    args = inputs(length=24, dim=8)
+    ids = jnp.asarray(np.repeat([[1] * 10 + [2] * 8 + [0] * 6], 2, 0))
+    out = module.attention(*args[:3], ids, implementation="xla", causal=causal)
+    np.testing.assert_allclose(out, by_hand(*args[:3], ids, causal), atol=2e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_splash_equals_xla_with_gradients(causal):
+    query, key, value, ids = inputs()
+    real = (ids > 0)[..., None, None]
+
+    def splash(q, k, v):
+        return module._splash(q, k, v, ids, causal, interpret=True)
+
+    def xla(q, k, v):
+        return module.attention(q, k, v, ids, implementation="xla", causal=causal)
+
+    def loss(f):
+        return lambda *qkv: jnp.sum(jnp.where(real, jnp.sin(f(*qkv)), 0))
+
+    np.testing.assert_allclose(
+        jnp.where(real, splash(query, key, value), 0), jnp.where(real, xla(query, key, value), 0), atol=2e-5
+    )
+    for mine, theirs in zip(
+        jax.grad(loss(splash), (0, 1, 2))(query, key, value),
+        jax.grad(loss(xla), (0, 1, 2))(query, key, value),
+        strict=True,
+    ):
+        np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_cudnn_equals_xla():
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs an NVIDIA GPU")
+    query, key, value, ids = inputs()
+    query, key, value = (x.astype(jnp.bfloat16) for x in (query, key, value))
+    real = np.asarray(ids > 0)[..., None, None]
+    mine, theirs = (
+        module.attention(query, key, value, ids, implementation=name) for name in ("cudnn", "xla")
+    )
+    np.testing.assert_allclose(
+        np.where(real, mine.astype(jnp.float32), 0), np.where(real, theirs.astype(jnp.float32), 0), atol=3e-2
+    )
+
+
+def test_what_auto_stands_for():
+    assert module.resolve("auto", "cpu", 0.0) == "xla"
+    assert module.resolve("auto", "tpu", 0.0) == "splash" and module.resolve("auto", "gpu", 0.0) == "cudnn"
+    assert module.resolve("auto", "tpu", 0.1) == "xla"  # dropout inside the kernel is not to be had
+    assert module.resolve("xla", "tpu", 0.0) == "xla"
+
+
+def test_dropout_is_applied_to_the_probabilities_and_refused_by_fused_kernels():
+    query, key, _, ids = inputs(length=64, dim=8)
+    value = jnp.ones((2, 64, 2, 8))
+    out = module.attention(
+        query, key, value, ids[:, :64], implementation="xla", dropout_rate=0.5, dropout_key=jax.random.key(0)
+    )
+    # Rows of probabilities that summed to 1 now sum to 2 x the share kept: all of a head's outputs alike,
+    # their mean 1.
+    assert float(jnp.ptp(out, axis=-1).max()) < 1e-5
+    assert 0.8 < float(out.mean()) < 1.2 and float(out.std()) > 0.05
+    with pytest.raises(UserError, match="use attention=xla"):
+        module.attention(
+            query,
+            key,
+            value,
+            ids[:, :64],
+            implementation="splash",
+            dropout_rate=0.1,
+            dropout_key=jax.random.key(0),
+        )
+    with pytest.raises(UserError, match="multiple of 128"):
+        module.attention(query, key, value, ids[:, :64], implementation="splash")

@@ -1,0 +1,46 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models.dropout import dropout, keep_mask
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.02])
+def test_rate_and_independence(rate):
+    shape = (64, 128, 128)
+    mask = np.asarray(keep_mask(jax.random.key(3), shape, rate), np.float64)
+    count = mask.size
+    error = np.sqrt(rate * (1 - rate) / count)
+    assert abs(1 - mask.mean() - rate) < 5 * error
+    centred = (mask - mask.mean()) / mask.std()
+    for axis in range(3):  # neighbours in each direction, and rows against rows, are uncorrelated
+        for lag in (1, 2, 16):
+            products = centred.take(range(lag, shape[axis]), axis) * centred.take(
+                range(shape[axis] - lag), axis
+            )
+            assert abs(products.mean()) < 5 / np.sqrt(products.size), (axis, lag)
+    assert np.abs(mask.mean((1, 2)) - (1 - rate)).max() < 6 * error * np.sqrt(64)
+
+
+def test_keys_differ():
+    a, b = (keep_mask(jax.random.key(seed), (16, 4096), 0.5) for seed in (0, 1))
+    assert abs(float(jnp.mean(a == b)) - 0.5) < 0.02
+
+
+def test_the_mask_of_a_row_depends_on_its_global_index_alone():
+    whole = keep_mask(jax.random.key(0), (8, 40), 0.3)
+    assert np.array_equal(keep_mask(jax.random.key(0), (3, 40), 0.3), whole[:3])
+    mesh = jax.make_mesh((8,), ("data",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    sharded = jax.jit(lambda key: keep_mask(key, (8, 40), 0.3), out_shardings=sharding)(jax.random.key(0))
+    assert np.array_equal(sharded, whole)
+
+
+def test_the_gradient_passes_where_the_value_does():
+    x = jnp.ones((4, 1000))
+    value, vjp = jax.vjp(lambda x: dropout(x, jax.random.key(1), 0.1), x)
+    (gradient,) = vjp(jnp.ones_like(x))
+    assert np.array_equal(value, gradient)
+    assert set(np.unique(value)) == {np.float32(0), np.float32(1 / 0.9)}
+    assert dropout(x, None, 0.1) is x

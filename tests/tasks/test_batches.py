@@ -1,0 +1,138 @@
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.tasks import batches
+from bert_jax.tasks.reading import Examples
+
+
+@dataclasses.dataclass
+class WordTokenizer:
+    """One id a word: 10 + its length."""
+
+    pad_id, cls_id, sep_id = 0, 1, 2
+
+    def encode_batch(self, texts):
+        return [[10 + len(word) for word in text.split()] for text in texts]
+
+
+def examples(texts_a, texts_b=None, labels=None):
+    n = len(texts_a)
+    return Examples("f", [str(i) for i in range(n)], texts_a, texts_b, labels, list(range(n)), n, 0, [])
+
+
+def random_data(n, seed=0, max_length=128, max_words=140):
+    lengths = np.random.default_rng(seed).integers(0, max_words, n)
+    texts = [" ".join("x" * (1 + i % 7) for _ in range(length)) for i, length in enumerate(lengths)]
+    return batches.encode(examples(texts, labels=list(range(n))), WordTokenizer(), max_length)
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
+def test_truncation_is_the_reference_loop(a, b, budget):
+    length_a, length_b = a, b
+    while length_a + length_b > budget:  # google-research/bert run_classifier.py, _truncate_seq_pair
+        if length_a > length_b:
+            length_a -= 1
+        else:
+            length_b -= 1
+    assert batches.truncate_pair(a, b, budget) == (length_a, length_b)
+
+
+def test_encoding():
+    data = batches.encode(examples(["a bb", "ccc"], ["d", "ee f"], [1, 0]), WordTokenizer(), 16)
+    assert [data.tokens[i:j].tolist() for i, j in itertools.pairwise(data.offsets)] == [
+        [1, 11, 12, 2, 11, 2],
+        [1, 13, 2, 12, 11, 2],
+    ]
+    assert data.first_lengths.tolist() == [4, 3]
+    assert (data.targets.tolist(), data.targets.dtype, data.truncated) == ([1, 0], np.int32, 0)
+    single = batches.encode(examples(["a bb ccc", ""]), WordTokenizer(), 4)
+    assert [single.tokens[i:j].tolist() for i, j in itertools.pairwise(single.offsets)] == [
+        [1, 11, 12, 2],
+        [1, 2],
+    ]
+    assert (single.first_lengths.tolist(), single.targets, single.truncated) == ([4, 2], None, 1)
+    assert (
+        batches.encode(examples(["a"], labels=[2.5]), WordTokenizer(), 4, "regression").targets.dtype
+        == np.float32
+    )
+
+
+def test_batches_hold_the_tokens_and_padding_has_no_weight():
+    data = batches.encode(examples(["a bb", "ccc"], ["d", "ee f"], [1, 0]), WordTokenizer(), 16)
+    batch = batches.make_batch(data, np.array([1, 0, -1]), (4, 8, 16))
+    assert batch["input_ids"].tolist() == [[1, 13, 2, 12, 11, 2, 0, 0], [1, 11, 12, 2, 11, 2, 0, 0], [0] * 8]
+    assert batch["lengths"].tolist() == [6, 6, 0]
+    assert batch["first_lengths"].tolist() == [3, 4, 0]
+    assert batch["targets"].tolist() == [0, 1, 0]
+    assert batch["weights"].tolist() == [1, 1, 0]
+    assert batch["row_ids"].tolist() == [0, 1, 2]
+
+
+def test_bucket_lengths():
+    assert batches.bucket_lengths(128) == (32, 64, 128)
+    assert batches.bucket_lengths(100) == (32, 64, 100)
+    assert batches.bucket_lengths(16) == (16,)
+    assert batches.bucket_lengths(32) == (32,)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("n, batch_size", [(1, 4), (64, 8), (1001, 8), (5, 8)])
+def test_an_epoch_holds_every_example_once(n, batch_size, grouped):
+    data = random_data(n)
+    steps = batches.steps_per_epoch(n, batch_size)
+    for epoch in range(2):
+        order = batches.epoch_order(data.lengths, batch_size, 3, epoch, grouped)
+        assert order.shape == (steps, batch_size)
+        assert sorted(order[order >= 0].tolist()) == list(range(n))
+    if n > 8:
+        assert (batches.epoch_order(data.lengths, batch_size, 3, 0, grouped) != order).any()
+        assert (batches.epoch_order(data.lengths, batch_size, 4, 1, grouped) != order).any()
+
+
+def test_a_batch_is_a_function_of_seed_and_step():
+    data = random_data(101)
+    steps = batches.steps_per_epoch(101, 8)
+    straight = list(itertools.islice(batches.train_batches(data, 8, 5, 0), 3 * steps))
+    for start in (0, 1, steps - 1, steps, 2 * steps + 3):
+        again = next(batches.train_batches(data, 8, 5, start))
+        for name, array in again.items():
+            np.testing.assert_array_equal(array, straight[start][name])
+
+
+def test_processes_share_a_batch_and_its_padded_length():
+    data = random_data(50)
+    whole = next(batches.train_batches(data, 8, 5, 0))
+    parts = [next(batches.train_batches(data, 8, 5, 0, process_index=i, process_count=2)) for i in range(2)]
+    for name, array in whole.items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array)
+
+
+def test_evaluation_sees_every_example_once_in_a_known_order():
+    data = random_data(21)
+    seen = []
+    for batch in batches.eval_batches(data, 8):
+        seen += batch["targets"][batch["weights"] > 0].tolist()
+    order = batches.eval_order(data, 8)
+    assert seen == order[order >= 0].tolist()
+    assert sorted(seen) == list(range(21))
+
+
+def test_grouping_by_length_saves_padding():
+    data = random_data(2000, max_words=100)
+
+    def padded(grouped):
+        steps = batches.steps_per_epoch(2000, 16)
+        stream = batches.train_batches(data, 16, 0, 0, group_by_length=grouped)
+        return sum(batch["input_ids"].size for batch in itertools.islice(stream, steps))
+
+    assert padded(True) < 0.75 * padded(False)
+    widths = {
+        batch["input_ids"].shape[1] for batch in itertools.islice(batches.train_batches(data, 16, 0, 0), 125)
+    }
+    assert widths <= {32, 64, 128}

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.errors import UserError
+from bert_jax.tasks import TASKS, metrics
+
+
+def test_golden_values():
+    # 3 true positives, 1 false positive, 2 false negatives, 2 true negatives.
+    predictions = np.array([1, 1, 1, 1, 0, 0, 0, 0])
+    targets = np.array([1, 1, 1, 0, 1, 1, 0, 0])
+    scores = metrics.score(("accuracy", "f1", "f1_macro", "matthews"), "classification", predictions, targets)
+    assert scores["accuracy"] == 5 / 8
+    assert scores["f1"] == pytest.approx(6 / 9)  # 2 tp / (2 tp + fp + fn)
+    assert scores["f1_macro"] == pytest.approx((6 / 9 + 4 / 7) / 2)
+    assert scores["matthews"] == pytest.approx((3 * 2 - 1 * 2) / np.sqrt(4 * 5 * 3 * 4))
+
+
+def test_correlations():
+    predictions, targets = np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0, 2.0])
+    assert metrics.spearman(predictions, targets) == pytest.approx(0.5)
+    assert metrics.pearson(predictions, targets) == pytest.approx(np.corrcoef(predictions, targets)[0, 1])
+    assert metrics.mean_squared_error(predictions, targets) == pytest.approx(5 / 3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("predictions", [[0, 0, 0], [1, 1, 1], [0, 1, 0]])
+@pytest.mark.parametrize("targets", [[0, 0, 0], [1, 1, 1], [0, 1, 0]])
+def test_one_class_only_is_defined(predictions, targets):
+    scores = metrics.score(
+        list(metrics.CLASSIFICATION), "classification", np.array(predictions), np.array(targets)
+    )
+    assert all(np.isfinite(value) for value in scores.values())
+    if len(set(predictions)) == 1 or len(set(targets)) == 1:
+        assert scores["matthews"] == 0
+    if predictions == targets == [0, 0, 0]:
+        assert scores["f1"] == 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "predictions, targets", [([1.0, 1.0], [1.0, 2.0]), ([1.0, 2.0], [3.0, 3.0]), ([1.0], [2.0])]
+)
+def test_constant_correlations_are_zero(predictions, targets):
+    assert metrics.pearson(np.array(predictions), np.array(targets)) == 0
+    assert metrics.spearman(np.array(predictions), np.array(targets)) == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=30))
+def test_two_class_scores_against_their_definition(rows):
+    predictions, targets = np.array(rows).T
+    tp, fp = np.sum(predictions & targets), np.sum(predictions & ~targets & 1)
+    fn = np.sum(~predictions & 1 & targets)
+    assert metrics.f1(predictions, targets) == pytest.approx(
+        2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0
+    )
+    assert metrics.accuracy(predictions, targets) == pytest.approx(1 - (fp + fn) / len(rows))
+
+
+def test_metrics_are_checked_before_training():
+    assert metrics.choose(("accuracy", "f1"), "classification", 2) == ("accuracy", "f1")
+    with pytest.raises(UserError, match="f1 is defined for two labels and there are 3"):
+        metrics.choose(("f1",), "classification", 3)
+    with pytest.raises(UserError, match="'accuracy' is no metric of a regression task"):
+        metrics.choose(("accuracy",), "regression", 1)
+    for spec in TASKS.values():
+        metrics.choose(spec.metrics, spec.kind, 2)

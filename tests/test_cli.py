@@ -1,0 +1,191 @@
+import subprocess
+import sys
+import types
+
+import pytest
+from absl import flags as absl_flags
+
+from bert_jax import cli
+from bert_jax.errors import Preempted, UserError
+
+
+def command(run, doc="Do a thing."):
+    def define_flags(flag_values):
+        absl_flags.DEFINE_integer("steps", 7, "How many steps.", flag_values=flag_values)
+        absl_flags.DEFINE_bool("json", False, "For machines.", flag_values=flag_values)
+
+    return types.SimpleNamespace(__doc__=doc, define_flags=define_flags, run=run)
+
+
+def config_command(seen):
+    def define_flags(flag_values):
+        from ml_collections import config_flags
+
+        config_flags.DEFINE_config_file("config", None, "The run.", flag_values=flag_values)
+
+    def run(flags, args):
+        seen.append(flags.config)
+
+    return types.SimpleNamespace(__doc__="Run.", define_flags=define_flags, run=run)
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Puts a module behind the name of a command."""
+
+    def put(name, module):
+        monkeypatch.setattr(cli, "commands", lambda: [name, "pretrain"])
+        monkeypatch.setattr(cli.importlib, "import_module", lambda _: module)
+
+    return put
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    path = tmp_path / "small.py"
+    path.write_text(
+        "import ml_collections\n"
+        "def get_config(size='tiny'):\n"
+        "    c = ml_collections.ConfigDict(dict(size=size, steps=10, rate=.1))\n"
+        "    c.optimizer = ml_collections.ConfigDict(dict(name='adamw', warmup_steps=1))\n"
+        "    return c\n"
+    )
+    return str(path)
+
+
+def test_flags_and_arguments_in_any_order(use):
+    seen = []
+    use("bench", command(lambda flags, args: seen.append((flags.steps, flags.json, args))))
+    assert cli.main(["bench", "a", "--steps=3", "b c", "--json", "--", "--not-a-flag"]) == 0
+    assert seen == [(3, True, ["a", "b c", "--not-a-flag"])]
+
+
+@pytest.mark.parametrize("result, code", [(None, 0), (0, 0), (1, 1)])
+def test_the_result_is_the_exit_code(use, result, code):
+    use("bench", command(lambda flags, args: result))
+    assert cli.main(["bench"]) == code
+
+
+@pytest.mark.parametrize(
+    "error, code, line",
+    [
+        (UserError("no such\nfile"), 2, "bert-jax: error: no such file\n"),
+        (Preempted("saved at step 3"), 3, "bert-jax: saved at step 3\n"),
+        (KeyboardInterrupt(), 130, "bert-jax: interrupted\n"),
+    ],
+)
+def test_errors_are_one_line_and_a_code(use, capsys, error, code, line):
+    def run(flags, args):
+        raise error
+
+    use("bench", command(run))
+    assert cli.main(["bench"]) == code
+    assert capsys.readouterr() == ("", line)
+
+
+def test_out_of_memory_says_what_to_try(use, capsys):
+    def run(flags, args):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes.\nmore\nlines")
+
+    use("bench", command(run))
+    assert cli.main(["bench"]) == 1
+    error = capsys.readouterr().err
+    assert "allocating 123 bytes" in error and "batch_size" in error and error.count("\n") == 1
+
+
+def test_other_errors_keep_their_traceback(use):
+    def run(flags, args):
+        raise ZeroDivisionError("a bug")
+
+    use("bench", command(run))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["bench"])
+
+
+@pytest.mark.parametrize(
+    "argv, expected",
+    [
+        (["bnch"], "'bnch' is not a command; did you mean bench?"),
+        (["bench", "--stepz=3"], "has no flag --stepz; did you mean --steps?"),
+        (["bench", "--steps=many"], "--steps=many"),
+        (["bench", "--steps"], "--steps"),
+    ],
+)
+def test_mistakes_on_the_command_line(use, capsys, argv, expected):
+    use("bench", command(lambda flags, args: None))
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and expected in captured.err and captured.err.count("\n") == 1
+
+
+def test_help_of_a_command_shows_flags_and_defaults(use, capsys):
+    use("bench", command(lambda flags, args: pytest.fail("help must not run the command")))
+    assert cli.main(["bench", "--steps=3", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Do a thing." in out and "--steps" in out and "(default: 7)" in out and "--[no]json" in out
+
+
+def test_config_with_argument_and_overrides(use, config_file):
+    seen = []
+    use("pretrain", config_command(seen))
+    argv = ["pretrain", f"--config={config_file}:mini", "--config.steps=5", "--config.optimizer.name=lamb"]
+    assert cli.main(argv) == 0
+    assert seen[0].to_dict() == dict(
+        size="mini", steps=5, rate=0.1, optimizer=dict(name="lamb", warmup_steps=1)
+    )
+
+
+@pytest.mark.parametrize(
+    "override, expected",
+    [
+        ("--config.stepz=5", "steps"),
+        ("--config.steps=many", "--config.steps"),
+        ("--config.optimizer.nme=x", "nme"),
+    ],
+)
+def test_bad_overrides_are_one_line(use, capsys, config_file, override, expected):
+    use("pretrain", config_command([]))
+    assert cli.main(["pretrain", f"--config={config_file}", override]) == 2
+    error = capsys.readouterr().err
+    assert expected in error and error.count("\n") == 1 and len(error) < 400
+
+
+def test_a_missing_config_names_those_that_exist(use, capsys, tmp_path, monkeypatch):
+    (tmp_path / "configs/pretrain").mkdir(parents=True)
+    (tmp_path / "configs/pretrain/mini.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    use("pretrain", config_command([]))
+    for argv in (["--config=configs/pretrain/mimi.py"], ["--config", "configs/pretrain/mimi.py:x"]):
+        assert cli.main(["pretrain", *argv]) == 2
+        error = capsys.readouterr().err
+        assert "no such file; did you mean configs/pretrain/mini.py?" in error and error.count("\n") == 1
+
+
+def test_a_broken_config_shows_its_own_error(use, capsys, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("def get_config():\n    return undefined_name\n")
+    use("pretrain", config_command([]))
+    assert cli.main(["pretrain", f"--config={path}"]) == 2
+    error = capsys.readouterr().err
+    assert "undefined_name" in error and str(path) in error and error.count("\n") == 1
+
+
+def test_every_command_has_a_help_line_and_can_show_its_help(capsys):
+    assert cli.main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    assert cli.commands()
+    for name in cli.commands():
+        lines = [line.split(maxsplit=1) for line in overview.splitlines()]
+        assert [line for line in lines if line and line[0] == name and len(line) == 2], name
+        assert cli.main([name, "--help"]) == 0
+        assert f"usage: bert-jax {name}" in capsys.readouterr().out
+
+
+def test_the_command_line_and_the_pipelines_start_without_jax():
+    code = (
+        "import sys, bert_jax, bert_jax.cli, data_pipelines, bert_jax.data, bert_jax.data.loader, "
+        "bert_jax.data.packed\n"
+        "bert_jax.cli.main(['--help'])\n"
+        "assert not {'jax', 'flax', 'tensorflow'} & set(sys.modules), 'jax came in'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

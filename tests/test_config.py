@@ -1,0 +1,73 @@
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import config
+from bert_jax.errors import UserError
+from bert_jax.models import BertForPreTraining
+from bert_jax.sharding import unbox
+
+# Published counts of encoder and pooler, and with both heads where known.
+COUNTS = [
+    ("tiny", 4_385_920, None),
+    ("mini", 11_170_560, None),
+    ("small", 28_763_648, None),
+    ("medium", 41_373_184, None),
+    ("base", 109_482_240, 110_106_428),
+    ("large", 335_141_888, 336_226_108),
+    ("base_cased", 108_310_272, None),
+    ("base_multilingual_cased", 177_853_440, None),
+    ("base_chinese", 102_267_648, None),
+]
+
+
+@pytest.mark.parametrize("size,encoder,with_heads", COUNTS)
+def test_parameter_counts(size, encoder, with_heads):
+    named = config.named(size)
+    assert config.parameter_count(named) == encoder
+    shapes = jax.eval_shape(
+        lambda key: unbox(
+            BertForPreTraining(named).init(
+                key, *[np.zeros((1, 8), np.int32)] * 4, np.zeros((1, 1), np.int32), np.zeros((1, 1), np.int32)
+            )
+        ),
+        jax.random.key(0),
+    )["params"]
+    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+    assert count == config.parameter_count(named, heads=True)
+    if with_heads:
+        assert count == with_heads
+
+
+def test_the_24_small_models():
+    small = [name for name in config.SIZES if name.startswith("L-")]
+    assert len(small) == 24
+    assert (
+        config.named("L-6_H-512").num_attention_heads == 8
+        and config.named("L-6_H-512").intermediate_size == 2048
+    )
+    assert config.named("L-2_H-128") == config.named("tiny")
+
+
+def test_released_configuration_with_unknown_keys():
+    text = '{"hidden_act": "gelu", "hidden_size": 768, "directionality": "bidi", "vocab_size": 21128}'
+    assert config.from_json(text) == config.named("base_chinese")
+
+
+@pytest.mark.parametrize(
+    "fields,said",
+    [
+        (dict(hidden_size=100), "multiple of num_attention_heads"),
+        (dict(hidden_act="swish"), "gelu_tanh"),
+        (dict(vocab_size=0), "at least 1"),
+        (dict(hidden_dropout_prob=1.0), "[0, 1)"),
+        (dict(dtype="float64"), "bfloat16"),
+        (dict(attention="cudnn"), "attention_probs_dropout_prob=0"),
+        (dict(scan_unroll=-1), "scan_unroll"),
+        (dict(layers=3), "no field layers"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(fields, said):
+    with pytest.raises(UserError) as error:
+        config.from_dict(fields)
+    assert said in str(error.value) and "\n" not in str(error.value)

@@ -1,0 +1,119 @@
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+import training_support
+
+from bert_jax import cli, demo, demo_data
+from bert_jax.data import loader, packed
+
+
+@dataclasses.dataclass
+class Document:
+    package: str
+    sentences: tuple[str, ...]
+
+
+def test_the_task_is_made_of_every_sentence_once(tmp_path):
+    documents = [
+        Document("email", tuple(f"The message has {i} parts and\tno more." for i in range(30))),
+        Document("xml", ("Too short.", *(f"The element has {i} children or none." for i in range(10)))),
+    ]
+    train, dev = demo_data.make_task(documents, 25)
+    assert (len(train), len(dev)) == (25, 15)
+    assert len(set(train) | set(dev)) == 40
+    assert demo_data.make_task(documents, 25) == (train, dev)
+    demo_data.write_task(tmp_path / "task" / "dev.tsv", dev)
+    rows = demo_data.read_task(tmp_path / "task" / "dev.tsv")
+    assert rows == [(" ".join(sentence.split()), package) for sentence, package in dev]
+    assert demo_data.majority_share([package for _, package in rows]) == pytest.approx(
+        max(sum(p == "email" for _, p in rows), sum(p == "xml" for _, p in rows)) / 15
+    )
+
+
+def test_masks_are_put_inside_short_sentences():
+    sentences = [
+        "file names are given to this function as strings.",
+        "Open the profile and then read all that is in it.",
+        "It returns the default when the file is not there at all.",
+        "Close the file and return the default encoding of it.",
+        "The file is closed " + "and closed " * 10 + "again.",
+    ]
+    chosen = demo_data.choose_masks(sentences, ("file", "default", "absent"))
+    assert chosen == [
+        ("It returns the default when the [MASK] is not there at all.", "file"),
+        ("Close the file and return the [MASK] encoding of it.", "default"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """Records, and the work directory of a run on them, without its checkpoints."""
+    root = tmp_path_factory.mktemp("demo")
+    records = training_support.write_records(root / "records")
+    config = {
+        "seed": 3,
+        "batch_size": 8,
+        "data": {"dir": str(records), "eval_split": "eval"},
+        "eval": {"batches": 0},
+        "masking": {"prob": 0.15, "strategy": "token", "max_predictions": 8},
+        "model": {"vocab_size": 100, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1},
+    }
+    manifest = packed.read_manifest(str(records))
+    run = {"command": "pretrain", "config": config, "vocabulary": manifest["vocabulary"]}
+    (root / "config.json").write_text(json.dumps(run))
+    (root / "vocab.txt").write_bytes((records / "vocab.txt").read_bytes())
+    return root, records
+
+
+def test_baselines_are_of_the_tokens_that_the_evaluation_masks(pretrained):
+    root, records = pretrained
+    found = demo_data.pretraining_baselines(str(root))
+    rows = packed.open_dataset(str(records), "eval")
+    batches = list(loader.eval_batches(rows, 8))
+    labels = np.concatenate([batch["next_sentence_labels"].ravel() for batch in batches])
+    labels = labels[labels >= 0]
+    assert found.nsp_majority == pytest.approx(max(labels.mean(), 1 - labels.mean()))
+    real = sum(int(batch["lengths"].sum()) for batch in batches)
+    assert 0.08 * real < found.masked < 0.2 * real
+    # Random tokens: few of them are twice among the masked ones.
+    assert np.log(found.masked) - 1 < found.unigram_entropy <= np.log(found.masked)
+    assert found == demo_data.pretraining_baselines(str(root))
+
+
+def test_a_missing_checkout_is_told(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(demo.bert_jax, "__file__", str(tmp_path / "bert_jax" / "__init__.py"))
+    assert cli.main(["demo", f"--workdir={tmp_path}"]) == 2
+    assert "the demo needs the folder configs of a checkout" in capsys.readouterr().err
+
+
+def test_a_command_that_fails_ends_the_demo_with_its_code(tmp_path, capsys):
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "dev.tsv").write_text("sentence\tpackage\n")
+    (tmp_path / "corpus").mkdir()
+    assert cli.main(["demo", f"--workdir={tmp_path}"]) == 2
+    captured = capsys.readouterr()
+    assert "$ bert-jax vocab" in captured.out and captured.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_whole_way(tmp_path, capsys):
+    assert jax.device_count() == 8
+    assert cli.main(["demo", "--quick", f"--workdir={tmp_path}"]) == 0
+    said = capsys.readouterr().out
+    for text in (
+        "$ bert-jax vocab",
+        "$ bert-jax data",
+        "$ bert-jax pretrain",
+        "$ bert-jax plot",
+        "unigram entropy",
+    ):
+        assert text in said
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    assert all((tmp_path / f"finetune-{name}" / "best.json").exists() for name in ("pretrained", "scratch"))
+    assert "accuracy on" in said
+    # Again: nothing is computed that is there.
+    assert cli.main(["demo", "--quick", f"--workdir={tmp_path}"]) == 0
+    assert "compiled the train step" not in capsys.readouterr().out

@@ -1,0 +1,209 @@
+"""`bert-jax pretrain`: what it writes, and one line for everything that cannot be."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import training_support
+
+from bert_jax import cli, workdir
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs():
+    with training_support.quick_compilation():
+        yield
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return training_support.write_records(tmp_path_factory.mktemp("data") / "records")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, records):
+    """The work directory of a finished run on 8 devices."""
+    directory = tmp_path_factory.mktemp("trained") / "run"
+    assert cli.main(training_support.command(directory, records, steps=6, log_every=2)) == 0
+    return directory
+
+
+@pytest.fixture
+def pretrain(tmp_path, records, capsys):
+    """Runs the command; returns (exit code, stdout, stderr)."""
+
+    def run(directory=tmp_path / "run", data=records, more=(), **fields):
+        code = cli.main([*training_support.command(directory, data, **fields), *more])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def fails(result):
+    """The one line of an error."""
+    code, _, error = result
+    assert code == 2 and error.startswith("bert-jax: error: ") and error.count("\n") == 1, result
+    return error
+
+
+def test_what_is_in_the_work_directory(trained, records):
+    names = {path.name for path in trained.iterdir()}
+    assert names == {".lock", "checkpoints", "config.json", "metrics.jsonl", "tensorboard", "vocab.txt"}
+    assert (trained / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
+    run = workdir.read_run(trained)
+    assert run["config"]["model"]["vocab_size"] == 100
+    assert run["config"]["masking"]["max_predictions"] == 8  # of 32 tokens
+    assert run["records"]["max_seq_length"] == 32
+    assert workdir.load_tokenizer(trained).encode_batch(["word3 word94"]) == [[8, 99]]
+
+
+def test_the_metrics_of_a_run(trained):
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["kind"], line["step"]) for line in lines] == [
+        ("train", 1), ("train", 2), ("train", 4), ("train", 6), ("eval", 6),
+    ]  # fmt: skip
+    assert {
+        "loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "grad_norm", "learning_rate",
+        "sequences_per_second", "tokens_per_second", "skipped",
+    } <= set(lines[0])  # fmt: skip
+    assert lines[0]["loss"] == pytest.approx(np.log(100) + np.log(2), abs=0.3)
+    assert {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"} <= set(lines[-1])
+
+
+def test_what_it_says(pretrain, trained, records):
+    code, output, error = pretrain(trained, steps=6, log_every=2)
+    assert (code, error) == (0, "")
+    assert "64 rows of 32 tokens in" in output and "6 steps of 8 rows: 0.75 epochs" in output
+    assert "evaluation on 12 of 12 rows held out" in output
+    assert "23,782 parameters; 8 x cpu (cpu); mesh data=8 fsdp=1 tensor=1" in output
+    assert "resumed from step 6" in output
+
+
+def test_no_config_and_no_workdir(capsys):
+    assert cli.main(["pretrain", "--workdir=x"]) == 2
+    assert "what to train? give --config=" in capsys.readouterr().err
+    assert cli.main(["pretrain", f"--config={training_support.CONFIG}"]) == 2
+    assert "where to? give --workdir=DIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"data.dir": ""}, "no records given: set --config.data.dir"),
+        ({"data.dir": "/missing"}, "there is no record directory '/missing'"),
+        ({"data.train_split": "dev"}, "have no split 'dev', only 'train', 'eval'"),
+        ({"model.max_position_embeddings": 16}, "rows of 32 tokens and the model has 16 positions"),
+        ({"model.vocab_size": 50}, "model.vocab_size=50 is less than the 100 of the records' vocabulary"),
+        ({"model.num_attention_heads": 3}, "hidden_size=32 must be a multiple of num_attention_heads=3"),
+        ({"masking.strategy": "words"}, "masking.strategy='words' is unknown"),
+        ({"optimizer.name": "sgd"}, "optimizer.name='sgd' is unknown"),
+        ({"batch_size": 12}, "batch_size=12 must be a multiple of"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"log_every": 0}, "log_every=0 must be at least 1"),
+        ({"mesh.fsdp": 3}, "mesh data=-1 fsdp=3 tensor=1 does not fit 8 devices"),
+        ({"checkpoint.keep": 0}, "checkpoint.keep=0: the newest step has to be kept"),
+        ({"init_from": "/missing"}, "/missing: no such directory"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(pretrain, fields, told):
+    assert told in fails(pretrain(**fields))
+
+
+def test_a_vocabulary_that_is_not_the_records_own(pretrain, records, tmp_path):
+    data = shutil.copytree(records, tmp_path / "records")
+    training_support.write_vocabulary(data / "vocab.txt", words=96)
+    assert "vocab.txt is not the vocabulary that the records beside it" in fails(pretrain(data=data))
+
+
+def test_a_work_directory_of_another_model(pretrain, trained):
+    error = fails(pretrain(trained, steps=6, **{"model.num_hidden_layers": 3}))
+    assert "belongs to another run: model.num_hidden_layers is 2 there and 3 here" in error
+
+
+def test_a_work_directory_of_other_records(pretrain, trained, tmp_path):
+    data = training_support.write_records(tmp_path / "records", words=96)
+    error = fails(pretrain(trained, data, steps=6))
+    assert "vocabulary.digest is" in error and "records.fingerprint is" in error
+
+
+def test_allowed_changes_go_on_with_the_new_values(pretrain, trained, tmp_path):
+    directory, changed = shutil.copytree(trained, tmp_path / "copy"), {"steps": 6, "data.train_split": "eval"}
+    assert "data.train_split is 'train' there and 'eval' here" in fails(pretrain(directory, **changed))
+    code, output, _ = pretrain(directory, more=["--allow_changes"], **changed)
+    assert code == 0 and "resumed from step 6" in output
+    assert workdir.load_config(directory).data.train_split == "eval"
+
+
+def test_allowed_changes_do_not_reach_the_shapes(pretrain, trained):
+    error = fails(pretrain(trained, more=["--allow_changes"], steps=6, **{"model.intermediate_size": 128}))
+    assert "is of another model: " in error and "(2, 64) there and (2, 128) here" in error
+    pretrain(trained, more=["--allow_changes"], steps=6)
+
+
+def test_moved_records_are_the_same(pretrain, trained, records, tmp_path):
+    data = shutil.copytree(records, tmp_path / "elsewhere")
+    code, output, _ = pretrain(trained, data, steps=6)
+    assert code == 0 and "nothing to train" in output
+
+
+def test_a_config_file_without_a_field(pretrain, tmp_path, records, capsys):
+    config = tmp_path / "config.py"
+    config.write_text(
+        "from bert_jax import defaults\n\n\ndef get_config():\n    c = defaults.pretrain('tiny')\n"
+        "    del c['masking']\n    c.extra = 1\n    return c\n"
+    )
+    assert cli.main(["pretrain", f"--config={config}", f"--workdir={tmp_path / 'run'}"]) == 2
+    assert "the config has no masking.max_predictions, masking.prob, masking.str" in capsys.readouterr().err
+
+
+def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
+    code, output, _ = pretrain(init_from=trained, steps=6)
+    assert code == 0 and "started from the weights given" in output
+    assert re.search(f"loaded ([0-9]+) of \\1 parameters from {trained}/checkpoints/6\n", output)
+    losses = [
+        json.loads((path / "metrics.jsonl").read_text().splitlines()[0])["loss"]
+        for path in (trained, tmp_path / "run")
+    ]
+    assert losses[1] < losses[0]  # of the first step
+
+
+@pytest.mark.parametrize("field", ["init_from", "resume_from"])
+def test_another_vocabulary_than_that_of_the_weights(pretrain, trained, tmp_path, field):
+    data = training_support.write_records(tmp_path / "records", words=96)
+    error = fails(pretrain(data=data, **{field: trained}))
+    assert f"{field}={trained} was trained with another vocabulary" in error
+
+
+def test_going_on_from_another_run(pretrain, trained, tmp_path):
+    code, output, _ = pretrain(steps=6, resume_from=trained)
+    assert code == 0 and f"went on from {trained}/checkpoints/6, step 6" in output
+
+
+def test_records_without_an_evaluation_split(pretrain, records, tmp_path):
+    code, output, _ = pretrain(steps=6, **{"data.eval_split": ""})
+    assert code == 0 and "no evaluation: the records have no split for it" in output
+
+
+@pytest.mark.parametrize("size", ["tiny", "mini", "small", "base", "large"])
+def test_the_config_files(size):
+    """Each opens with its command, has the fields of a run, and stands for its size."""
+    from bert_jax.commands import pretrain as command
+    from bert_jax.config import SIZES
+
+    path = training_support.CONFIG.with_name(f"{size}.py")
+    space = {"__name__": size}
+    exec(compile(path.read_text(), path, "exec"), space)
+    config = space["get_config"]()
+    command._check_fields(config)
+    assert f"bert-jax pretrain --config=configs/pretrain/{size}.py --workdir=" in space["__doc__"]
+    assert {name: config.model[name] for name in SIZES[size]} == SIZES[size]
+    assert config.optimizer.warmup_steps < config.steps
+
+
+def test_help_needs_no_jax(capsys):
+    assert cli.main(["pretrain", "--help"]) == 0
+    output = capsys.readouterr().out
+    assert "--workdir" in output and "--[no]allow_changes" in output

@@ -1,0 +1,451 @@
+"""The loop on a linear model: ways to start, stop and go on; skipped steps; evaluation; what is written."""
+
+import json
+import os
+import signal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import optax
+import pytest
+import training_support
+
+from bert_jax import checkpoint, train
+from bert_jax.errors import Preempted, UserError
+from bert_jax.metrics_writer import MetricsWriter
+from bert_jax.workdir import WorkDir
+
+_HANDLERS = (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
+
+WEIGHTS = np.linspace(-1, 1, 8).astype(np.float32)
+
+
+class Regression:
+    """y = x w + b under squared error; a prepared batch is the batch."""
+
+    expected_initial_loss = None
+
+    def init(self, key):
+        names = nn.Partitioned(jax.random.normal(key, (8,)), names=("embed",))
+        return {"encoder": {"w": names}, "head": {"b": nn.Partitioned(jnp.zeros(()), names=())}}
+
+    def prepare(self, batch, key, train):
+        return batch
+
+    def loss_weights(self, batch):
+        return {"mse": jnp.sum(batch["tokens"]).astype(jnp.float32)}
+
+    def loss(self, params, batch, dropout_key):
+        error = batch["x"] @ params["encoder"]["w"] + params["head"]["b"] - batch["y"]
+        weight = batch["tokens"].astype(jnp.float32)
+        close = jnp.sum((jnp.abs(error) < 0.5) * weight)
+        return {"mse": (jnp.sum(weight * error**2), weight.sum())}, {"close": (close, weight.sum())}
+
+
+def make_batch(number, rows=16):
+    rng = np.random.default_rng(number)
+    x = rng.normal(size=(rows, 8)).astype(np.float32)
+    return {"x": x, "y": x @ WEIGHTS + 1, "tokens": np.ones(rows, np.int32)}
+
+
+class Run:
+    """One work directory and what is trained in it."""
+
+    def __init__(self, path, **changes):
+        self.path = path
+        self.config = ml_collections.ConfigDict(
+            {
+                "seed": 0, "steps": 12, "batch_size": 16, "accumulate_steps": 1, "log_every": 1,
+                "max_skipped_steps": 3, "resume_from": "", "mesh": {"data": -1, "fsdp": 2, "tensor": 1},
+                "checkpoint": {"every": 4, "keep": 2, "keep_every": 0}, "eval": {"every": 6, "batches": 0},
+                "model": {"dtype": "float32"},
+            }
+        )  # fmt: skip
+        for name, value in changes.items():
+            self.config.update_from_flattened_dict({name.replace("__", "."): value})
+        self.task, self.output = Regression(), []
+        self.before_batch = self.before_eval_batch = lambda number: None
+        self.options = {}
+
+    def train_data(self, step):
+        while True:
+            self.before_batch(step)
+            yield make_batch(step)
+            step += 1
+
+    def eval_data(self):
+        for number in range(3):
+            self.before_eval_batch(number)
+            yield make_batch(1000 + number)
+
+    def fit(self):
+        writer = MetricsWriter(self.path, total_steps=self.config.steps, terminal=False)
+        writer.message = self.output.append
+        with WorkDir(self.path) as workdir:
+            try:
+                return train.fit(
+                    workdir=workdir, config=self.config, task=self.task, optimizer=optax.trace(0.9),
+                    schedule=lambda step: 0.01, train_data=self.train_data, eval_data=self.eval_data,
+                    flops_per_step=0, writer=writer, **self.options,
+                )  # fmt: skip
+            finally:
+                writer.close()
+
+    def lines(self, kind):
+        lines = [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+        return [line for line in lines if line["kind"] == kind]
+
+    def steps_of(self, kind):
+        return [line["step"] for line in self.lines(kind)]
+
+    def saved(self):
+        paths = (self.path / "checkpoints").iterdir()
+        return sorted(int(path.name) for path in paths if path.name.isdigit())
+
+    def said(self, text):
+        return any(text in line for line in self.output)
+
+
+def assert_same(one, other):
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x), np.asarray(y)), one, other)
+
+
+def send(number):
+    """Sends a signal to this process; Python's handler runs before this returns."""
+    os.kill(os.getpid(), number)
+
+
+def at(step, action):
+    """Does `action` the first time that it is asked about `step`."""
+    todo = [action]
+    return lambda number: todo and number == step and todo.pop()()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs():
+    with training_support.quick_compilation():
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run of 12 steps: (run, final state)."""
+    run = Run(tmp_path_factory.mktemp("whole") / "run")
+    return run, run.fit()
+
+
+def test_a_run_trains_saves_and_evaluates(whole):
+    run, state = whole
+    assert int(state.step) == 12 and run.saved() == [8, 12]
+    assert run.steps_of("train") == list(range(1, 13)) and run.steps_of("eval") == [6, 12]
+    losses = [line["loss"] for line in run.lines("train")]
+    assert losses[-1] < 0.5 * losses[0]
+    assert run.said("9 parameters; 8 x cpu (cpu); mesh data=4 fsdp=2 tensor=1")
+    assert run.said("started from scratch") and run.said("compiled the train step in")
+
+
+def test_the_line_of_a_step_has_its_metrics(whole):
+    run, _ = whole
+    line = run.lines("train")[-1]
+    assert {"loss", "mse_loss", "close", "grad_norm", "learning_rate", "skipped"} <= set(line)
+    assert line["learning_rate"] == pytest.approx(0.01) and line["tokens_per_second"] > 0
+
+
+def test_the_state_is_sharded(whole):
+    _, state = whole
+    assert state.params["encoder"]["w"].sharding.spec == jax.sharding.PartitionSpec("fsdp")
+    assert state.opt_state.trace["encoder"]["w"].sharding.spec == jax.sharding.PartitionSpec("fsdp")
+
+
+def test_evaluation_is_the_mean_over_all_rows(whole):
+    run, state = whole
+    x, y = (np.concatenate([make_batch(1000 + n)[name] for n in range(3)]) for name in ("x", "y"))
+    error = x @ np.asarray(state.params["encoder"]["w"]) + float(state.params["head"]["b"]) - y
+    line = run.lines("eval")[-1]
+    assert line["mse_loss"] == pytest.approx(np.mean(error**2), rel=1e-5)
+    assert line["close"] == pytest.approx(np.mean(np.abs(error) < 0.5), rel=1e-5)
+
+
+def test_lines_are_means_over_their_interval(whole, tmp_path):
+    run = Run(tmp_path / "run", log_every=5)
+    run.fit()
+    assert run.steps_of("train") == [1, 5, 10, 12]
+    losses = {line["step"]: line["loss"] for line in whole[0].lines("train")}
+    expected = [losses[1]] + [np.mean([losses[s] for s in steps]) for steps in ((2, 3, 4, 5), range(6, 11))]
+    assert [line["loss"] for line in run.lines("train")][:3] == pytest.approx(expected)
+
+
+def test_a_finished_run_has_nothing_to_do(whole):
+    run, state = whole
+    run.output.clear()
+    assert_same(run.fit(), state)
+    assert run.said("resumed from step 12") and run.said("nothing to train")
+    assert run.steps_of("train") == list(range(1, 13)) and run.steps_of("eval") == [6, 12]
+
+
+@pytest.mark.parametrize("step", [1, 8, 11])
+def test_sigterm_saves_the_step_and_the_same_command_goes_on(whole, tmp_path, step):
+    run = Run(tmp_path / "run")
+    run.before_batch = at(step, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted, match=f"stopped at step {step}, saved; run the same command"):
+        run.fit()
+    assert run.saved()[-1] == step and run.steps_of("train") == list(range(1, step + 1))
+    assert_same(run.fit(), whole[1])
+    assert run.said(f"resumed from step {step} of")
+    assert run.steps_of("train") == list(range(1, 13)) and run.steps_of("eval") == [6, 12]
+
+
+def test_sigterm_before_the_first_step(whole, tmp_path):
+    run = Run(tmp_path / "run")
+    run.before_batch = at(0, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted, match="stopped at step 0, nothing to save"):
+        run.fit()
+    assert run.saved() == []
+    assert_same(run.fit(), whole[1])
+
+
+def test_sigint_saves_too(whole, tmp_path):
+    run = Run(tmp_path / "run")
+    run.before_batch = at(7, lambda: send(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert run.saved()[-1] == 7
+    assert_same(run.fit(), whole[1])
+
+
+def test_sigint_twice_does_not_wait(tmp_path):
+    run = Run(tmp_path / "run")
+    run.before_batch = at(7, lambda: [send(signal.SIGINT) for _ in range(2)])
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert run.saved() == [4]
+
+
+def test_handlers_are_given_back(whole):
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == _HANDLERS
+
+
+def test_sigterm_in_an_evaluation_leaves_it_for_later(whole, tmp_path):
+    run = Run(tmp_path / "run")
+    run.before_eval_batch = at(1, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted, match="stopped at step 6, saved"):
+        run.fit()
+    assert run.steps_of("eval") == []
+    assert_same(run.fit(), whole[1])
+    assert run.lines("eval") == whole[0].lines("eval")
+
+
+def test_sigterm_in_the_evaluation_that_was_left(whole, tmp_path):
+    run = Run(tmp_path / "run")
+    for _ in range(2):
+        run.before_eval_batch = at(1, lambda: send(signal.SIGTERM))
+        with pytest.raises(Preempted, match="stopped at step 6, saved"):
+            run.fit()
+    assert_same(run.fit(), whole[1])
+    assert run.lines("eval") == whole[0].lines("eval")
+
+
+def test_an_error_in_the_data_ends_the_run_with_what_was_saved(tmp_path):
+    run = Run(tmp_path / "run")
+
+    def fail():
+        raise UserError("records.tfrecord: corrupt at byte 7")
+
+    run.before_batch = at(6, fail)
+    with pytest.raises(UserError, match="corrupt at byte 7"):
+        run.fit()
+    assert run.saved() == [4]
+
+
+def spoil(run, steps):
+    """Makes the targets of the batches of these steps NaN."""
+
+    def train_data(step):
+        while True:
+            batch = make_batch(step)
+            yield batch | {"y": batch["y"] * np.nan} if step in steps else batch
+            step += 1
+
+    run.train_data = train_data
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted(tmp_path):
+    run = Run(tmp_path / "run", eval__every=0)
+    spoil(run, {3, 4})
+    state = run.fit()
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.params)))
+    assert [line["skipped"] for line in run.lines("train")] == [0, 0, 0, 1, 1] + [0] * 7
+    assert run.lines("train")[3]["loss"] is None
+    assert sum("warning: step 4 is skipped" in line for line in run.output) == 1
+
+
+def test_skipped_steps_stay_out_of_the_means(tmp_path):
+    run = Run(tmp_path / "run", log_every=6)
+    spoil(run, {3})
+    run.fit()
+    line = run.lines("train")[1]
+    assert line["skipped"] == 1 and np.isfinite(line["loss"])
+
+
+def test_too_many_skipped_steps_end_the_run(tmp_path):
+    run = Run(tmp_path / "run", steps=50)
+    spoil(run, range(5, 50))
+    with pytest.raises(UserError, match="3 steps in a row, up to step 8, is not finite"):
+        run.fit()
+    step, state = checkpoint.Checkpointer(run.path / "checkpoints").restore_latest(run_state(run))
+    assert step in (4, 8) and np.isfinite(np.asarray(state.params["encoder"]["w"])).all()
+
+
+def run_state(run):
+    from bert_jax import sharding
+
+    return sharding.abstract_state(run.task, optax.trace(0.9), sharding.make_mesh(**run.config.mesh))
+
+
+def test_an_unexpected_initial_loss_is_told(tmp_path, whole):
+    first = whole[0].lines("train")[0]["loss"]
+    for expected, told in ((first * 1.02, False), (first * 1.2, True)):
+        run = Run(tmp_path / f"{expected}", steps=3)
+        run.task.expected_initial_loss = expected
+        run.fit()
+        assert run.said("warning: the untrained model's loss is") == told
+
+
+def test_a_resumed_run_has_no_initial_loss(tmp_path):
+    run = Run(tmp_path / "run", steps=3)
+    run.fit()
+    run.task.expected_initial_loss = 1e6
+    run.config.steps = 6
+    run.fit()
+    assert not run.said("warning")
+
+
+def test_from_given_weights(tmp_path):
+    run = Run(tmp_path / "run", steps=1, checkpoint__every=0)
+    run.options = {"initial_params": {"encoder": {"w": WEIGHTS}}}
+    state = run.fit()
+    assert run.said("started from the weights given")
+    run = Run(tmp_path / "other", steps=1)
+    asked = []
+
+    def load(abstract_params):
+        asked.append(abstract_params["encoder"]["w"].sharding.spec)
+        return {"encoder": {"w": jnp.asarray(WEIGHTS)}}
+
+    run.options = {"initial_params": load}
+    assert_same(run.fit(), state)
+    assert asked == [jax.sharding.PartitionSpec("fsdp")]
+    run.fit()  # there is something to resume: the weights are not even loaded
+    assert len(asked) == 1
+
+
+def test_going_on_from_another_run(whole, tmp_path):
+    first = Run(tmp_path / "first", steps=5)
+    first.fit()
+    run = Run(tmp_path / "second", resume_from=str(first.path))
+    assert_same(run.fit(), whole[1])
+    assert run.said("went on from") and run.steps_of("train") == list(range(6, 13))
+    assert first.saved() == [4, 5]
+
+
+def test_a_step_with_accumulation_goes_on_the_same_batches(whole, tmp_path):
+    state = Run(tmp_path / "run", accumulate_steps=2).fit()
+    expected = np.asarray(whole[1].params["encoder"]["w"])
+    np.testing.assert_allclose(np.asarray(state.params["encoder"]["w"]), expected, rtol=1e-5)
+
+
+def test_a_batch_that_does_not_divide(tmp_path):
+    with pytest.raises(UserError, match="batch_size=12 must be a multiple"):
+        Run(tmp_path / "run", batch_size=12).fit()
+
+
+def test_on_eval_gets_the_step_metrics_and_state(tmp_path):
+    run, seen = Run(tmp_path / "run"), []
+
+    def on_eval(step, metrics, state):
+        seen.append((step, int(state.step), sorted(metrics)))
+        return {"score": step / 2}
+
+    run.options = {"on_eval": on_eval}
+    run.fit()
+    assert seen == [(6, 6, ["close", "mse_loss"]), (12, 12, ["close", "mse_loss"])]
+    assert [line["score"] for line in run.lines("eval")] == [3, 6]
+
+
+def test_a_directory_taken_over_stops_the_run(tmp_path, monkeypatch):
+    run = Run(tmp_path / "run")
+    held = WorkDir.check_held
+
+    def check(workdir):
+        if run.saved():
+            raise UserError("taken over")
+        held(workdir)
+
+    monkeypatch.setattr(WorkDir, "check_held", check)
+    with pytest.raises(UserError, match="taken over"):
+        run.fit()
+
+
+def test_a_failed_save_is_no_success(tmp_path, monkeypatch):
+    def fail(*unused, **also_unused):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_file_digests", fail)
+    with pytest.raises(UserError, match="saving step 12 failed .*No space left on device.*intact: none"):
+        Run(tmp_path / "run", checkpoint__every=0).fit()  # its only save is the last thing that happens
+
+
+class _Scalar:
+    """A metric of a step, which tells when it is read."""
+
+    def __init__(self, step, read):
+        self._step, self._read = step, read
+
+    def block_until_ready(self):
+        return self
+
+    def copy_to_host_async(self):
+        pass
+
+    def __float__(self):
+        self._read.append(self._step)
+        return 0.0
+
+
+def test_device_values_are_read_only_at_log_steps_and_one_step_late(tmp_path):
+    read, seen = [], []
+    meter, writer = train._Meter(0, 0, 3), MetricsWriter(tmp_path, terminal=False)
+    for step in range(1, 9):
+        meter.add(step, {"loss": _Scalar(step, read)})
+        meter.write(writer, before=step)
+        seen.append(sorted(set(read)))
+        if step % 3 == 0:
+            meter.close_interval()
+    assert seen == [[], [], [], [1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]]
+
+
+def test_mfu_is_of_all_devices(tmp_path):
+    meter = train._Meter(peak=8e9, flops_per_step=4e9, max_skipped=3)
+    rates = meter._rates([{"tokens": 10.0, "sequences": 2.0}] * 5, seconds=5.0)
+    assert rates == {
+        "tokens_per_second": 10.0, "sequences_per_second": 2.0, "steps_per_second": 1.0, "mfu": 0.5,
+    }  # fmt: skip
+
+
+def test_the_compilation_cache_has_a_default_and_can_be_off(monkeypatch, tmp_path):
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        train.enable_compilation_cache()
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "bert_jax" / "xla")
+        train.enable_compilation_cache("/given")
+        train.enable_compilation_cache()
+        assert jax.config.jax_compilation_cache_dir == "/given"
+        train.enable_compilation_cache("")
+        assert jax.config.jax_compilation_cache_dir is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)

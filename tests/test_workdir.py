@@ -1,0 +1,180 @@
+"""Work directories: which run they belong to, their vocabulary, and paths into them."""
+
+import copy
+import json
+
+import pytest
+
+from bert_jax import defaults, workdir
+from bert_jax.errors import UserError
+from bert_jax.workdir import WorkDir
+
+
+def make_run(**changes):
+    """A pre-training run with dotted changes."""
+    run = {
+        "command": "pretrain",
+        "config": defaults.pretrain("tiny").to_dict(),
+        "records": {"fingerprint": "f"},
+        "vocabulary": {"kind": "wordpiece", "file": "vocab.txt", "digest": "d", "lower_case": False},
+    }
+    for name, value in changes.items():
+        *parents, last = name.split("__")
+        node = run
+        for parent in parents:
+            node = node[parent]
+        assert last in node, name
+        node[last] = value
+    return run
+
+
+@pytest.fixture
+def opened(tmp_path):
+    with WorkDir(tmp_path / "run") as held:
+        held.open_run(make_run())
+        yield held
+
+
+def test_the_config_is_written_and_read(opened):
+    assert workdir.read_run(opened.path) == make_run()
+    assert workdir.load_config(opened.path).model.hidden_size == 128
+    opened.open_run(make_run())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("config__model__num_hidden_layers", 3, "model.num_hidden_layers is 2 there and 3 here"),
+        ("config__model__dtype", "bfloat16", "model.dtype is 'float32' there and 'bfloat16' here"),
+        ("config__optimizer__learning_rate", 0.5, "optimizer.learning_rate is 0.0001 there and 0.5 here"),
+        ("config__optimizer__name", "other", "optimizer.name is 'adamw' there and 'other' here"),
+        ("config__seed", 1, "seed is 0 there and 1 here"),
+        ("config__steps", 7, "steps is 1000000 there and 7 here"),
+        ("config__batch_size", 8, "batch_size is 256 there and 8 here"),
+        ("config__masking__strategy", "span", "masking.strategy is 'token' there and 'span' here"),
+        ("config__init_from", "x", "init_from is '' there and 'x' here"),
+        ("config__data__train_split", "x", "data.train_split is 'train' there and 'x' here"),
+        ("records__fingerprint", "g", "records.fingerprint is 'f' there and 'g' here"),
+        ("vocabulary__digest", "e", "vocabulary.digest is 'd' there and 'e' here"),
+        ("vocabulary__lower_case", True, "vocabulary.lower_case is False there and True here"),
+        ("command", "finetune", "command is 'pretrain' there and 'finetune' here"),
+    ],
+)
+def test_another_run_is_refused_by_what_differs(opened, name, value, told):
+    with pytest.raises(UserError, match="belongs to another run: ") as error:
+        opened.open_run(make_run(**{name: value}))
+    assert told in str(error.value)
+    assert workdir.read_run(opened.path) == make_run()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("config__log_every", 1),
+        ("config__checkpoint__keep", 9),
+        ("config__eval__every", 7),
+        ("config__mesh__fsdp", 8),
+        ("config__model__attention", "xla"),
+        ("config__model__remat", "full"),
+        ("config__model__scan_unroll", 2),
+        ("config__accumulate_steps", 2),
+        ("config__data__dir", "/elsewhere"),
+        ("config__max_skipped_steps", 1),
+        ("vocabulary__file", "other.txt"),
+    ],
+)
+def test_what_does_not_change_the_result_may_change(opened, name, value):
+    opened.open_run(make_run(**{name: value}))
+    assert workdir.read_run(opened.path) == make_run(**{name: value})
+
+
+def test_changes_can_be_allowed(opened):
+    opened.open_run(make_run(config__steps=7), allow_changes=True)
+    assert workdir.load_config(opened.path).steps == 7
+
+
+def test_many_changes_are_told_in_one_line(opened):
+    other = make_run(
+        config__seed=1, config__steps=7, config__batch_size=1, command="x", config__masking__prob=0.1,
+        records__fingerprint="g",
+    )  # fmt: skip
+    with pytest.raises(UserError, match="and 2 more differ") as error:
+        opened.open_run(other)
+    assert "\n" not in str(error.value)
+
+
+def test_a_field_of_another_version_is_no_change(opened):
+    newer = copy.deepcopy(make_run())
+    newer["config"]["new_field"] = 3
+    del newer["config"]["masking"]["prob"]
+    opened.open_run(newer)
+
+
+def test_a_torn_config_is_told(opened):
+    (opened.path / "config.json").write_text('{"command": ')
+    with pytest.raises(UserError, match="config.json: not a config.json of bert-jax"):
+        opened.open_run(make_run())
+
+
+def test_a_second_run_is_refused_until_the_first_ends(tmp_path):
+    with WorkDir(tmp_path / "run"):
+        with pytest.raises(UserError, match="in use by another run"):
+            with WorkDir(tmp_path / "run"):
+                pass
+    with WorkDir(tmp_path / "run"):
+        pass
+
+
+def test_the_lock_is_given_back_on_an_error(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        with WorkDir(tmp_path / "run"):
+            raise ZeroDivisionError
+    with WorkDir(tmp_path / "run"):
+        pass
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be .*choose another --workdir"):
+        with WorkDir(tmp_path / "file"):
+            pass
+
+
+def test_other_processes_of_a_run_neither_lock_nor_write(tmp_path):
+    with WorkDir(tmp_path / "run"), WorkDir(tmp_path / "run", primary=False) as second:
+        second.open_run(make_run())
+        assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".model"])
+def test_the_vocabulary_is_copied_and_found(opened, tmp_path, suffix):
+    (tmp_path / f"some{suffix}").write_bytes(b"words")
+    opened.copy_vocabulary(tmp_path / f"some{suffix}")
+    assert workdir.find_vocabulary(opened.path).read_bytes() == b"words"
+    assert workdir.find_vocabulary(opened.path).name == f"vocab{suffix}"
+
+
+def test_the_tokenizer_has_the_settings_of_the_run(opened, tmp_path):
+    (tmp_path / "v.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A"]))
+    opened.copy_vocabulary(tmp_path / "v.txt")
+    opened.open_run(make_run(vocabulary__lower_case=True), allow_changes=True)
+    tokenizer = workdir.load_tokenizer(opened.path)
+    assert tokenizer.lower_case and tokenizer.encode_batch(["A a"]) == [[5, 5]]
+
+
+@pytest.mark.parametrize("inside", ["", "checkpoints", "checkpoints/10"])
+def test_the_work_directory_of_a_checkpoint(opened, inside):
+    (opened.path / "checkpoints" / "10").mkdir(parents=True)
+    assert workdir.find_root(opened.path / inside) == opened.path
+
+
+def test_no_work_directory(tmp_path):
+    with pytest.raises(UserError, match="no work directory"):
+        workdir.find_root(tmp_path)
+    with pytest.raises(UserError, match="no such directory"):
+        workdir.find_root(tmp_path / "missing")
+
+
+def test_config_json_is_plain(opened):
+    content = json.loads((opened.path / "config.json").read_text())
+    assert content["config"]["optimizer"]["learning_rate"] == 1e-4

@@ -1,0 +1,127 @@
+"""SentencePiece behind the interface of WordPiece."""
+
+import io
+import pickle
+
+import pytest
+import sentencepiece
+
+from bert_jax import tokenization
+from bert_jax.errors import UserError
+
+TEXT = [
+    "the quick brown fox jumps over the lazy dog",
+    "a tokenizer splits words into pieces of words",
+    "pieces that continue a word have no mark before them",
+    "the reference tokenizer lower cases and strips accents",
+] * 20
+
+
+def train(path, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT),
+        model_writer=model,
+        vocab_size=90,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    path.write_bytes(model.getvalue())
+    return str(path)
+
+
+OURS = {
+    "pad_id": 0,
+    "unk_id": 1,
+    "bos_id": 2,
+    "eos_id": 3,
+    "pad_piece": "[PAD]",
+    "unk_piece": "[UNK]",
+    "bos_piece": "[CLS]",
+    "eos_piece": "[SEP]",
+    "control_symbols": ["[MASK]"],
+}
+# As google-research/albert trained its models.
+ALBERT = {
+    "pad_id": 0,
+    "unk_id": 1,
+    "bos_id": -1,
+    "eos_id": -1,
+    "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return tokenization.load(train(tmp_path_factory.mktemp("model") / "vocab.model", **OURS))
+
+
+def test_special_tokens(tokenizer):
+    assert tokenizer.kind == "sentencepiece"
+    ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+    assert ids == (0, 1, 2, 3, 4)
+    assert tokenizer.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.lower_case and tokenizer.strip_accents
+
+
+def test_models_of_albert(tmp_path):
+    tokenizer = tokenization.load(train(tmp_path / "spiece.model", **ALBERT))
+    assert tokenizer.tokens[tokenizer.pad_id] == "<pad>"
+    assert tokenizer.tokens[tokenizer.mask_id] == "[MASK]"
+    assert tokenization.load(tmp_path).path == tokenizer.path
+
+
+def test_round_trip(tokenizer):
+    ids = tokenizer.encode_batch(["The quick BROWN fox", "", " \n", "wörds wórds", "\x00\u200bdog"])
+    assert [tokenizer.decode(i) for i in ids] == ["the quick brown fox", "", "", "words words", "dog"]
+    assert tokenizer.encode_batch([]) == []
+    assert tokenizer.unk_id in tokenizer.encode_batch(["\u4e2d"])[0]
+
+
+def test_is_continuation(tokenizer):
+    for token, continues in zip(tokenizer.tokens, tokenizer.is_continuation, strict=True):
+        assert continues == (not token.startswith("\u2581") and token not in tokenizer.special_ids)
+    ids = tokenizer.encode_batch(["tokenizer splits words"])[0]
+    assert sum(not tokenizer.is_continuation[i] for i in ids) == 3
+
+
+def test_special_tokens_only_where_allowed(tokenizer):
+    assert tokenizer.mask_id not in tokenizer.encode_batch(["the [MASK] fox"])[0]
+    ids = tokenizer.encode_batch(["the [MASK] fox"], allow_special=["[MASK]"])[0]
+    assert ids.count(tokenizer.mask_id) == 1 and tokenizer.decode(ids[:1]) == "the"
+
+
+def test_pickle_and_settings(tokenizer):
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy.settings() == tokenizer.settings()
+    assert copy.settings()["kind"] == "sentencepiece"
+    assert copy.encode_batch(TEXT[:4]) == tokenizer.encode_batch(TEXT[:4])
+    kept = tokenization.load(tokenizer.path, lower_case=False)
+    assert not kept.lower_case and not kept.strip_accents
+    assert kept.unk_id in kept.encode_batch(["The"])[0]
+
+
+@pytest.mark.parametrize("data, message", [(b"text\n", "not a SentencePiece model"), (b"", "is empty")])
+def test_mistakes_in_the_file(tmp_path, data, message):
+    path = tmp_path / "vocab.model"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=message):
+        tokenization.load(path)
+
+
+def test_a_model_without_mask(tmp_path):
+    path = train(tmp_path / "vocab.model", **(ALBERT | {"control_symbols": ["[CLS]", "[SEP]"]}))
+    with pytest.raises(UserError, match=r"none of \[MASK\] <mask>"):
+        tokenization.load(path)
+
+
+def test_a_wordpiece_file_named_as_a_model(tmp_path):
+    path = tmp_path / "vocab.model"
+    path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+    with pytest.raises(UserError, match="whose name ends in .txt"):
+        tokenization.load(path)
+    model = train(tmp_path / "other.model", **OURS)
+    (tmp_path / "vocab.txt").write_bytes(open(model, "rb").read())
+    with pytest.raises(UserError, match="not UTF-8"):
+        tokenization.load(tmp_path / "vocab.txt")

@@ -1,0 +1,341 @@
+"""WordPiece: equality with the reference's algorithm, and the mistakes that vocabulary files have."""
+
+import hashlib
+import os
+import pickle
+import re
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wordpiece_oracle import tokenize
+
+from bert_jax import tokenization
+from bert_jax.errors import UserError
+from bert_jax.tokenization import normalization
+from bert_jax.tokenization.wordpiece import parse_vocabulary
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [
+    "want",
+    "##want",
+    "##ed",
+    "wa",
+    "un",
+    "runn",
+    "##ing",
+    ",",
+    "low",
+    "lowest",
+    "the",
+    "##s",
+    "ο",
+    "##δο",
+    "##σ",
+    "##ς",
+    "中",
+    "文",
+    "é",
+    "e",
+    "##e",
+    "i",
+    "##i",
+    "a",
+    "##a",
+    "!",
+    "-",
+    "[",
+    "]",
+    "mask",
+    "##?",
+    "?",
+    "🙂",
+    "##🙂",
+    "\ue000",
+    "##\ue000",
+    "\U0001fae8",
+    "##\U0001fae8",
+]
+SINGLE = [
+    chr(c) for c in range(0x21, 0x250) if unicodedata.category(chr(c))[0] != "C" and not chr(c).isspace()
+]
+
+# Alphabets in which the two could differ, and everything else.
+UNICODE = st.text(
+    alphabet=st.one_of(
+        st.characters(exclude_categories=["Cs"]),
+        st.characters(categories=["Mn", "Mc", "Me", "Cc", "Cf", "Co", "Cn"]),
+        st.characters(categories=["Zs", "Zl", "Zp", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sk", "Sm"]),
+        st.characters(min_codepoint=0x3000, max_codepoint=0xFAFF, exclude_categories=["Cs"]),
+        st.characters(min_codepoint=0x20000, max_codepoint=0x2FA1F),
+        st.characters(min_codepoint=0x1F000, max_codepoint=0x1FAFF),
+        st.sampled_from("ΑΒΣσςİıIiẞßK\u0301\u0327\u200b\u200d\ufeff\u00ad\x1c\x85\u2028\t\r\n .-'aAéÉ[]"),
+        st.sampled_from("abcdefghijklmnopqrstuvwxyz"),
+    ),
+    max_size=40,
+)
+# U+166D and U+111C9: words with them are [UNK], as the docstring says; the vocabularies here hold neither.
+SENTENCES = st.lists(
+    st.one_of(UNICODE, st.sampled_from(["wanted", "running", "[MASK]", "ΟΔΟΣ", "UNWANTED", "x" * 201])),
+    max_size=8,
+).map(" ".join)
+
+
+def write(directory, tokens, name="vocab.txt"):
+    path = directory / name
+    path.write_text("".join(token + "\n" for token in tokens), encoding="utf-8", newline="")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    tokens = list(dict.fromkeys(SPECIAL + WORDS + SINGLE + ["##" + c for c in SINGLE]))
+    return write(tmp_path_factory.mktemp("vocabulary"), tokens)
+
+
+@pytest.fixture(scope="module", params=[(True, True), (False, False), (True, False), (False, True)])
+def tokenizer(request, vocabulary):
+    lower_case, strip_accents = request.param
+    return tokenization.load(vocabulary, lower_case=lower_case, strip_accents=strip_accents)
+
+
+def expected(tokenizer, text):
+    return tokenize(text, set(tokenizer.tokens), tokenizer.lower_case, tokenizer.strip_accents)
+
+
+def tokens_of(tokenizer, text):
+    return [tokenizer.tokens[i] for i in tokenizer.encode_batch([text])[0]]
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=SENTENCES)
+def test_equals_the_oracle_on_any_unicode(tokenizer, text):
+    assert tokens_of(tokenizer, text) == expected(tokenizer, text)
+
+
+def characters(everything):
+    """Code points without surrogates: all, or those that are treated specially and the neighbours of such."""
+    edges = {c + d for first, last in normalization.CHINESE_RANGES for c in (first, last) for d in (-1, 0, 1)}
+    for c in range(sys.maxunicode + 1):
+        if 0xD800 <= c < 0xE000:
+            continue
+        char = chr(c)
+        plain = unicodedata.category(char) in ("Lo", "So", "Cn", "Co") and (
+            unicodedata.is_normalized("NFD", char) or 0xAC00 <= c < 0xD7B0
+        )
+        if everything or not plain or c in edges or c == 0x166D:
+            yield c
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_equals_the_oracle_on_every_character(vocabulary, lower_case, everything):
+    tokenizer = tokenization.load(vocabulary, lower_case=lower_case)
+    texts = [f"a{chr(c)}e {chr(c)}" for c in characters(everything)]
+    assert len(texts) > 10_000
+    ids = {token: i for i, token in enumerate(tokenizer.tokens)}
+    wrong = [
+        hex(ord(text[1]))
+        for text, found in zip(texts, tokenizer.encode_batch(texts), strict=True)
+        if found != [ids[token] for token in tokenize(text, ids, lower_case, lower_case)]
+    ]
+    assert wrong == []
+
+
+def test_golden_values_of_the_reference(tmp_path):
+    # google-research/bert's tokenization_test.py.
+    path = write(tmp_path, SPECIAL + ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ","])
+    tokenizer = tokenization.load(path, lower_case=True)
+    tokens = ["un", "##want", "##ed", ",", "runn", "##ing"]
+    assert tokens_of(tokenizer, "UNwant\u00e9d,running") == tokens
+    assert tokens_of(tokenizer, "unwanted running") == ["un", "##want", "##ed", "runn", "##ing"]
+    assert tokens_of(tokenizer, "unwantedX running") == ["[UNK]", "runn", "##ing"]
+    assert tokenizer.encode_batch(["", "  \n", "\u0000\u200b"]) == [[], [], []]
+    assert tokenizer.decode(tokenizer.encode_batch(["unwanted, running"])[0]) == "unwanted , running"
+
+
+def test_released_vocabularies(shared_data):
+    uncased = tokenization.load(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
+    assert (uncased.vocab_size, uncased.lower_case, uncased.strip_accents) == (30522, True, True)
+    assert (uncased.pad_id, uncased.unk_id, uncased.cls_id, uncased.sep_id, uncased.mask_id) == (
+        0,
+        100,
+        101,
+        102,
+        103,
+    )
+    # "jim henson was a puppeteer" as transformers' documentation of BertTokenizer encodes it.
+    assert uncased.encode_batch(["Jim Henson was a puppeteer"]) == [[3958, 27227, 2001, 1037, 13997, 11510]]
+    cased = tokenization.load(shared_data / "vocab" / "bert-base-cased-vocab.txt")
+    assert (cased.vocab_size, cased.lower_case, cased.strip_accents) == (28996, False, False)
+    assert (cased.pad_id, cased.unk_id, cased.cls_id, cased.sep_id, cased.mask_id) == (0, 100, 101, 102, 103)
+
+
+def test_words_over_200_characters_are_unknown(tokenizer):
+    assert tokens_of(tokenizer, "a" * 200) == ["a"] + ["##a"] * 199
+    assert tokens_of(tokenizer, "a" * 201 + " the") == ["[UNK]", "the"]
+
+
+def test_special_tokens_only_where_allowed(tokenizer):
+    assert tokens_of(tokenizer, "[UNK]")[0] == "["
+    ids = tokenizer.encode_batch(["the [MASK], the[MASK][SEP]"], allow_special=["[MASK]"])[0]
+    tokens = [tokenizer.tokens[i] for i in ids]
+    assert tokens[:5] == ["the", "[MASK]", ",", "the", "[MASK]"]
+    assert tokens[5] == "[" and "[SEP]" not in tokens
+    assert tokenizer.encode_batch(["the", "", "[MASK]"], allow_special=["[MASK]", "[SEP]"])[1:] == [
+        [],
+        [tokenizer.mask_id],
+    ]
+    with pytest.raises(UserError, match="not a special token"):
+        tokenizer.encode_batch(["the"], allow_special=["mask"])
+
+
+@pytest.mark.parametrize("number", [500, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_equals_the_oracle_on_wikipedia(shared_data, wikipedia_lines, name, number):
+    tokenizer = tokenization.load(shared_data / "vocab" / f"bert-base-{name}-vocab.txt")
+    ids = {token: i for i, token in enumerate(tokenizer.tokens)}
+    lines = wikipedia_lines(number)
+    for start in range(0, len(lines), 1000):
+        batch = lines[start : start + 1000]
+        for line, got in zip(batch, tokenizer.encode_batch(batch), strict=True):
+            assert got == [
+                ids[t] for t in tokenize(line, ids, tokenizer.lower_case, tokenizer.strip_accents)
+            ], line
+
+
+def test_is_continuation(tokenizer):
+    assert tokenizer.is_continuation.dtype == bool and tokenizer.is_continuation.shape == (
+        tokenizer.vocab_size,
+    )
+    continuing = [t for t, flag in zip(tokenizer.tokens, tokenizer.is_continuation, strict=True) if flag]
+    assert "##ed" in continuing and not {"want", "#", "[PAD]", "[MASK]"} & set(continuing)
+
+
+def test_settings_and_pickle_restore_it(tokenizer):
+    described = tokenizer.settings()
+    with open(tokenizer.path, "rb") as file:
+        assert described["digest"] == hashlib.sha256(file.read()).hexdigest()
+    assert described["kind"] == "wordpiece" and described["file"] == "vocab.txt"
+    again = tokenization.load(
+        tokenizer.path, lower_case=described["lower_case"], strip_accents=described["strip_accents"]
+    )
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    text = "Wanted É, running ΟΔΟΣ"
+    assert again.settings() == copy.settings() == described
+    assert again.encode_batch([text]) == copy.encode_batch([text]) == tokenizer.encode_batch([text])
+    np.testing.assert_array_equal(copy.is_continuation, tokenizer.is_continuation)
+
+
+@pytest.mark.parametrize(
+    "tokens, lower_case",
+    [
+        (["the", "##s", "a"], True),
+        (["The", "the"], False),
+        (["中", "##文"], True),
+        ([f"w{i}" for i in range(999)] + ["Stray"], True),
+    ],
+)
+def test_lower_case_is_detected(tmp_path, tokens, lower_case):
+    tokenizer = tokenization.load(write(tmp_path, SPECIAL + tokens))
+    assert tokenizer.lower_case == tokenizer.strip_accents == lower_case
+
+
+def test_load_takes_a_directory(tmp_path):
+    with pytest.raises(UserError, match="no vocabulary in the directory"):
+        tokenization.load(tmp_path)
+    write(tmp_path, SPECIAL + ["the"])
+    assert tokenization.load(tmp_path).path == str(tmp_path / "vocab.txt")
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
+        ("\n".join(SPECIAL[:4]).encode(), "no \\[MASK\\]"),
+        ("\n".join([*SPECIAL, "a", "b", "a"]).encode(), "lines 6 and 8 .* both 'a'"),
+        ("\n".join([*SPECIAL, "", "b"]).encode(), "line 6 .* is empty"),
+        ("\n".join([*SPECIAL, "é"]).encode("latin-1"), "not UTF-8 \\(line 6\\)"),
+    ],
+)
+def test_mistakes_in_the_file(tmp_path, data, message):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=message) as caught:
+        tokenization.load(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UserError, match="no vocabulary file .*none.txt"):
+        tokenization.load(tmp_path / "none.txt")
+    with pytest.raises(UserError, match="no vocabulary given"):
+        tokenization.load("")
+
+
+def test_bom_crlf_and_odd_line_ends_keep_the_ids(tmp_path):
+    data = "\ufeff" + "\r\n".join([*SPECIAL, "a\u2028b", "the"]) + "\r\n\r\n"
+    assert parse_vocabulary(data.encode(), "vocab.txt") == [*SPECIAL, "a\u2028b", "the"]
+
+
+def test_decode_refuses_ids_of_another_vocabulary(tokenizer):
+    with pytest.raises(UserError, match="outside the vocabulary"):
+        tokenizer.decode([tokenizer.vocab_size])
+    with pytest.raises(UserError, match="outside the vocabulary"):
+        tokenizer.decode([-1])
+    ids = [tokenizer.cls_id, tokenizer.tokens.index("un"), tokenizer.tokens.index("##want"), tokenizer.sep_id]
+    assert tokenizer.decode(ids) == "[CLS] unwant [SEP]"
+    assert tokenizer.decode(ids, skip_special=True) == "unwant"
+
+
+def test_lone_surrogates_are_dropped(tokenizer):
+    assert tokens_of(tokenizer, "wa\ud800nt") == ["want"]
+
+
+def test_character_class_matches_exactly_its_points():
+    pattern = re.compile(
+        normalization.character_class([ord("]"), ord("-"), ord("^"), 0x10FFFF, ord("a"), ord("b")])
+    )
+    assert [c for c in "]-^abcABC\\\U0010ffff" if pattern.match(c)] == list("]-^ab\U0010ffff")
+
+
+def test_a_ten_megabyte_word_is_one_unknown_token(vocabulary):
+    tokenizer = tokenization.load(vocabulary)
+    assert tokens_of(tokenizer, "a" * 10_000_000) == ["[UNK]"]
+
+
+PARALLELISM = """
+import multiprocessing, os, sys
+from bert_jax import tokenization
+
+def work(path):
+    tokenization.load(path).encode_batch(["want"])
+    return os.environ.get("TOKENIZERS_PARALLELISM")
+
+if __name__ == "__main__":
+    tokenization.load(sys.argv[1]).encode_batch(["want", "wanted"])
+    with multiprocessing.get_context(sys.argv[2]).Pool(1) as pool:
+        print(os.environ.get("TOKENIZERS_PARALLELISM"), pool.apply(work, (sys.argv[1],)))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_worker_processes_encode_on_one_core(vocabulary, tmp_path, method):
+    script = tmp_path / "script.py"
+    script.write_text(PARALLELISM)
+    environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"}
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    result = subprocess.run(
+        [sys.executable, script, vocabulary, method],
+        capture_output=True,
+        text=True,
+        env={**environment, "PYTHONPATH": root},
+        timeout=60,
+    )
+    assert result.stdout.split() == ["None", "false"], result.stderr
+    assert "huggingface/tokenizers" not in result.stderr
