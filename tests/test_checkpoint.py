@@ -18,6 +18,7 @@ import training_support
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax import checkpoint, sharding
+from bert_jax.checkpoint import reading, saving
 from bert_jax.errors import UserError
 from bert_jax.step import TrainState
 
@@ -208,8 +209,8 @@ def test_wrong_values_are_seen_without_the_list_of_files(copy):
 
 def test_the_digest_of_each_leaf_counts(copy, mesh, monkeypatch):
     """Orbax gives what another state held; nothing is wrong with any file."""
-    real, other = checkpoint.array_digests, {"params/mlm/bias": "0" * 16}
-    monkeypatch.setattr(checkpoint, "array_digests", lambda arrays: real(arrays) | other)
+    real, other = reading.array_digests, {"params/mlm/bias": "0" * 16}
+    monkeypatch.setattr(reading, "array_digests", lambda arrays: real(arrays) | other)
     with pytest.raises(UserError, match="the values of params/mlm/bias are not those that were saved"):
         checkpoint.verify(copy / "6")
 
@@ -305,7 +306,7 @@ def test_an_error_in_the_background_surfaces_at_the_next_call(copy, mesh, monkey
     checkpointer = checkpoint.Checkpointer(copy)
     checkpointer.save(8, make_state(mesh, 8))
     checkpointer.wait()
-    monkeypatch.setattr(checkpoint, "write_file_digests", fail)
+    monkeypatch.setattr(saving, "write_file_digests", fail)
     checkpointer.save(10, make_state(mesh, 10))
     with pytest.raises(UserError, match="saving step 10 failed .*Input/output error.*intact: 4, 6, 8;"):
         while True:

@@ -14,6 +14,7 @@ import pytest
 import training_support
 
 from bert_jax import checkpoint, train
+from bert_jax.checkpoint import saving
 from bert_jax.errors import Preempted, UserError
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.workdir import WorkDir
@@ -393,7 +394,7 @@ def test_a_failed_save_is_no_success(tmp_path, monkeypatch):
     def fail(*unused, **also_unused):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_file_digests", fail)
+    monkeypatch.setattr(saving, "write_file_digests", fail)
     with pytest.raises(UserError, match="saving step 12 failed .*No space left on device.*intact: none"):
         Run(tmp_path / "run", checkpoint__every=0).fit()  # its only save is the last thing that happens
 

@@ -1,0 +1,97 @@
+"""The named leaves of a checkpoint: what they are, and whether they are those that are wanted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from etils import epath
+
+from bert_jax.errors import UserError
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """What a step's metadata says of one array: shape, dtype name and digest (16 hex digits)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `load_params` did, by names like `encoder/pooler/kernel`.
+
+    Attributes:
+        source: the step directory that was read.
+        loaded: parameters taken from the checkpoint.
+        new: parameters asked for that the checkpoint does not have.
+        unused: parameters of the checkpoint that were not asked for.
+    """
+
+    source: str
+    loaded: tuple[str, ...]
+    new: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def __str__(self) -> str:
+        total = len(self.loaded) + len(self.new)
+        text = f"loaded {len(self.loaded)} of {total} parameters from {self.source}"
+        for what, names in (("new", self.new), ("not used", self.unused)):
+            text += f"; {what}: {', '.join(names)}" if names else ""
+        return text
+
+
+def check_structure(
+    path: epath.Path, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]
+) -> None:
+    check_shapes(path, saved, wanted)
+    only_here = [name for name in wanted if name not in saved]
+    only_there = [name for name in saved if name not in wanted]
+    if only_here or only_there:
+        differing = [f"it has no {some(only_here)}"] if only_here else []
+        differing += [f"it has {some(only_there)} beyond this one"] if only_there else []
+        raise UserError(f"{path} is of another model or optimizer: {'; '.join(differing)}")
+    for name, x in wanted.items():
+        if jnp.dtype(saved[name].dtype) != x.dtype:
+            raise UserError(f"{path}: {name} is {saved[name].dtype} there and {x.dtype} here")
+
+
+def check_shapes(
+    path: epath.Path, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]
+) -> None:
+    differing = [name for name, x in wanted.items() if name in saved and saved[name].shape != tuple(x.shape)]
+    if differing:
+        name, more = differing[0], len(differing) - 1
+        raise UserError(
+            f"{path} is of another model: {name} has shape {saved[name].shape} there and "
+            f"{tuple(wanted[name].shape)} here" + (f", and {more} more differ" if more else "")
+        )
+
+
+def flatten(tree: PyTree) -> dict[str, Any]:
+    """Leaves by name, like `params/encoder/pooler/kernel`, in the order of jax.tree.leaves."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def nest(flat: Mapping[str, Any]) -> dict:
+    tree: dict = {}
+    for name, leaf in flat.items():
+        *parents, last = name.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return tree
+
+
+def some(names: Iterable[str], limit: int = 3) -> str:
+    names = list(names)
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,0 +1,235 @@
+"""One run's steps to disk in the background, and back."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import shutil
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+from jax.experimental import multihost_utils
+
+from bert_jax.checkpoint.leaves import PyTree, flatten, nest
+from bert_jax.checkpoint.reading import (
+    METADATA_KEY,
+    Damaged,
+    absolute,
+    agree,
+    list_steps,
+    one_line,
+    read_state,
+)
+from bert_jax.digests import array_digests, write_file_digests
+from bert_jax.errors import UserError
+
+_SET_ASIDE = "bad-"
+_DELETING = "deleting-"
+_TEMPORARY = ".orbax-checkpoint-tmp"
+_WRITTEN_LATER = ("_CHECKPOINT_METADATA",)  # by orbax, as it completes a step
+
+
+class Checkpointer:
+    """Saves and restores one run's states under `directory`.
+
+    The caller holds the lock of the work directory (`workdir.WorkDir`): two of these on one directory would
+    overwrite each other. With several processes every one of them makes the same calls.
+
+    Args:
+        directory: where the steps go; made when missing. Any path that etils.epath opens.
+        keep: how many of the newest steps to keep.
+        keep_every: steps that are a multiple of it are kept for good; 0 for none.
+        log: called with one line when a step is set aside.
+    """
+
+    def __init__(self, directory: epath.PathLike, *, keep: int = 3, keep_every: int = 0, log=print):
+        if keep < 1:
+            raise UserError(f"checkpoint.keep={keep}: the newest step has to be kept; set it to 1 or more")
+        self._directory = absolute(directory)
+        self._keep, self._keep_every, self._log = keep, keep_every, log
+        _quieten_orbax()
+        self._orbax = ocp.AsyncCheckpointer(
+            ocp.PyTreeCheckpointHandler(),
+            async_options=ocp.options.AsyncOptions(post_finalization_callback=self._write_file_digests),
+        )
+        self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
+        self._saving: int | None = None
+        self._begun: int | None = None  # the last step given to orbax, whose error may come late
+        if jax.process_index() == 0:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            # Left by a run that was killed in a save or in a deletion: never, or no longer, a step.
+            for path in self._directory.iterdir():
+                if _TEMPORARY in path.name or path.name.startswith(_DELETING):
+                    path.rmtree(missing_ok=True)
+
+    def steps(self) -> list[int]:
+        """The steps on disk, oldest first, without one that is being written. They are not verified here."""
+        return [step for step in list_steps(self._directory) if step != self._saving]
+
+    def save(self, step: int, state: PyTree) -> None:
+        """Starts to save `state`; returns when it is copied to the host, so that it may be donated then.
+
+        Waits for the previous save first. A step that is there already is left as it is.
+
+        Args:
+            step: the name of the directory.
+            state: pytree of jax.Array, sharded in any way over the same devices.
+
+        Raises:
+            UserError: the previous save failed.
+        """
+        self.wait()
+        if step in self.steps():
+            return
+        leaves = flatten(state)
+        digests = array_digests(leaves)
+        described = {
+            name: {"shape": list(x.shape), "dtype": str(x.dtype), "digest": digests[name]}
+            for name, x in leaves.items()
+        }
+        self._saving = self._begun = step
+        with self._explained():
+            self._orbax.save(
+                self._directory / str(step),
+                args=ocp.args.PyTreeSave(nest(leaves)),
+                custom_metadata={METADATA_KEY: {"leaves": described}},
+            )
+
+    def poll(self) -> None:
+        """Raises the error of a save in the background, if there is one. Cheap: call it at every step."""
+        with self._explained():
+            self._orbax.check_for_errors()
+
+    def wait(self) -> None:
+        """Waits until the last save is on disk, raises its error, deletes the steps that are not kept."""
+        with self._explained():
+            self._orbax.wait_until_finished()
+        if self._saving is not None:
+            self._saving = None
+            self._delete_old()
+
+    def close(self) -> None:
+        """Waits for saves and deletions, and raises the error of the last save."""
+        try:
+            self.wait()
+        finally:
+            self._deletions.shutdown(wait=True)
+            self._orbax.close()
+
+    def restore_latest(self, abstract_state: PyTree) -> tuple[int, PyTree] | None:
+        """The newest step that reads back as it was saved, or None where no step was ever saved.
+
+        A newer one that does not is renamed to `bad-STEP`, never deleted, and the steps lost are told.
+
+        Args:
+            abstract_state: pytree of jax.ShapeDtypeStruct with shardings, onto which the state is restored.
+
+        Raises:
+            UserError: the steps are of another structure, shape or dtype; or no step is good.
+        """
+        lost: list[int] = []
+        for step in reversed(list_steps(self._directory)):
+            try:
+                state = self._restore(step, abstract_state)
+            except Damaged as error:
+                self._set_aside(step, str(error))
+                lost.append(step)
+                continue
+            if lost:
+                self._log(f"warning: resuming from step {step}; {lost[0] - step} steps are lost")
+            return step, state
+        aside = sorted(path.name for path in self._directory.iterdir() if path.name.startswith(_SET_ASIDE))
+        if aside:
+            raise UserError(
+                f"{self._directory}: no checkpoint is intact ({', '.join(aside)} set aside); put a good copy "
+                "back, or start from scratch in another work directory"
+            )
+        return None
+
+    def restore(self, step: int, abstract_state: PyTree) -> PyTree:
+        """The state of one step, onto `abstract_state` as `restore_latest` does it, with no fallback.
+
+        Raises:
+            UserError: no such step, another structure, or a damaged step (which is left where it is).
+        """
+        if step not in self.steps():
+            have = ", ".join(map(str, self.steps())) or "none"
+            raise UserError(f"{self._directory}: no step {step}; there are: {have}")
+        try:
+            return self._restore(step, abstract_state)
+        except Damaged as error:
+            raise UserError(f"{self._directory / str(step)}: {error}; choose another step") from error
+
+    def check_space(self, abstract_state: PyTree) -> None:
+        """Raises UserError when the disk has no room for one more step. Only local paths can tell."""
+        sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state)]
+        needed = sum(sizes) // jax.process_count()
+        try:
+            free = shutil.disk_usage(self._directory).free
+        except OSError:
+            return
+        if free < needed:
+            raise UserError(
+                f"{self._directory}: {free / 1e6:,.0f} MB are free and a checkpoint takes up to "
+                f"{needed / 1e6:,.0f} MB; free some space or choose another --workdir"
+            )
+
+    def _restore(self, step: int, abstract_state: PyTree) -> PyTree:
+        return agree(lambda: read_state(self._directory / str(step), abstract_state))
+
+    def _set_aside(self, step: int, why: str) -> None:
+        if jax.process_index() == 0:
+            names = {path.name for path in self._directory.iterdir()}
+            target, number = f"{_SET_ASIDE}{step}", 1
+            while target in names:
+                number += 1
+                target = f"{_SET_ASIDE}{step}-{number}"
+            (self._directory / str(step)).rename(self._directory / target)
+            self._log(f"warning: {self._directory / str(step)} is set aside as {target}: {why}")
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("checkpoint_set_aside")
+
+    def _delete_old(self) -> None:
+        if jax.process_index() != 0:
+            return
+        for step in self.steps()[: -self._keep]:
+            if not (self._keep_every and step % self._keep_every == 0):
+                path = self._directory / str(step)
+                if "://" not in str(path):
+                    # A deletion that is cut short must not leave something that looks like a step.
+                    path = path.rename(self._directory / f"{_DELETING}{step}")
+                self._deletions.submit(path.rmtree, missing_ok=True)
+
+    def _write_file_digests(self) -> None:
+        """Called by orbax in its thread when a step is written and not yet renamed (or, on an object store,
+        not yet marked as complete)."""
+        if jax.process_index() == 0:
+            for path in self._directory.iterdir():
+                if path.name == str(self._saving) or path.name.startswith(f"{self._saving}{_TEMPORARY}"):
+                    write_file_digests(path, but=_WRITTEN_LATER)
+
+    @contextlib.contextmanager
+    def _explained(self):
+        """Turns whatever a save raised into one line that says what is still good."""
+        try:
+            yield
+        except Exception as error:
+            self._saving = None
+            raise UserError(
+                f"{self._directory}: saving step {self._begun} failed ({one_line(error)}); intact: "
+                f"{', '.join(map(str, self.steps())) or 'none'}; see to the disk, then run the same command"
+            ) from error
+
+
+def _quieten_orbax() -> None:
+    """Orbax logs a traceback of what it also raises; the one line that is made of it is enough."""
+    logger = logging.getLogger("absl")
+    if not any(isinstance(each, _NotOrbax) for each in logger.filters):
+        logger.addFilter(_NotOrbax())
+
+
+class _NotOrbax(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "orbax" not in record.pathname or record.levelno >= logging.CRITICAL
