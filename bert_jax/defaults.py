@@ -29,19 +29,7 @@ def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.masking = ml_collections.ConfigDict(
         dict(prob=0.15, strategy="token", max_predictions=0)
     )  # 0: prob x length
-    c.optimizer = ml_collections.ConfigDict(
-        dict(
-            name="adamw",
-            schedule="reference",
-            learning_rate=1e-4,
-            warmup_steps=10_000,
-            weight_decay=0.01,
-            b1=0.9,
-            b2=0.999,
-            eps=1e-6,
-            clip_norm=1.0,
-        )
-    )
+    c.optimizer = _adamw(learning_rate=1e-4, warmup_steps=10_000)
     c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
     c.checkpoint = ml_collections.ConfigDict(
         dict(every=1000, keep=3, keep_every=0)
@@ -64,12 +52,23 @@ def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.accumulate_steps = 1
     c.epochs = 3.0
     c.warmup_fraction = 0.1
-    c.optimizer = ml_collections.ConfigDict(
+    c.optimizer = _adamw(learning_rate=5e-5, warmup_steps=0)
+    c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
+    c.checkpoint = ml_collections.ConfigDict(dict(every=1000, keep=1, keep_every=0))
+    c.eval = ml_collections.ConfigDict(dict(every=0, batches=0))  # every=0: once an epoch
+    c.log_every = 20
+    c.max_skipped_steps = 20
+    return c
+
+
+def _adamw(learning_rate: float, warmup_steps: int) -> ml_collections.ConfigDict:
+    """AdamW and its schedule as google-research/bert has them."""
+    return ml_collections.ConfigDict(
         dict(
             name="adamw",
             schedule="reference",
-            learning_rate=5e-5,
-            warmup_steps=0,
+            learning_rate=learning_rate,
+            warmup_steps=warmup_steps,
             weight_decay=0.01,
             b1=0.9,
             b2=0.999,
@@ -77,9 +76,3 @@ def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
             clip_norm=1.0,
         )
     )
-    c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
-    c.checkpoint = ml_collections.ConfigDict(dict(every=1000, keep=1, keep_every=0))
-    c.eval = ml_collections.ConfigDict(dict(every=0, batches=0))  # every=0: once an epoch
-    c.log_every = 20
-    c.max_skipped_steps = 20
-    return c

@@ -12,32 +12,17 @@ from typing import Any
 
 import ml_collections
 from absl import flags as absl_flags
-from ml_collections import config_flags
 
+from bert_jax.commands.run_flags import define_run_flags
 from bert_jax.errors import UserError
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    config_flags.DEFINE_config_file(
-        "config",
-        None,
-        "The run, like configs/pretrain/base.py; --config.a.b=V sets a field of it.",
-        flag_values=flag_values,
-    )
-    absl_flags.DEFINE_string(
-        "workdir", None, "Where checkpoints, metrics and the resolved config go.", flag_values=flag_values
-    )
+    define_run_flags(flag_values, "configs/pretrain/base.py", "checkpoints, metrics and the resolved config")
     absl_flags.DEFINE_bool(
         "allow_changes",
         False,
         "Go on with a run although its config, records or vocabulary are no longer the same.",
-        flag_values=flag_values,
-    )
-    absl_flags.DEFINE_string(
-        "compilation_cache",
-        None,
-        "Directory that keeps compiled programs between runs; empty for none. Default: "
-        "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
         flag_values=flag_values,
     )
 
