@@ -13,10 +13,9 @@ flags and versions then give the same vocabulary, on any number of cores.
 
 import collections
 import dataclasses
-import hashlib
 import io
+import itertools
 import os
-import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -30,7 +29,7 @@ from bert_jax.errors import UserError
 from bert_jax.tokenization import interface, normalization
 from bert_jax.tokenization.interface import SPECIAL_TOKENS
 from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
-from data_pipelines import readers, sentences
+from data_pipelines import corpus_sample, readers, sentences
 
 KINDS = ("wordpiece", "sentencepiece")
 SAMPLE_BYTES = {
@@ -38,10 +37,28 @@ SAMPLE_BYTES = {
     "sentencepiece": 30_000_000,
 }  # SentencePiece needs 20 times that in memory
 
-_HELD_OUT_BYTES = 2_000_000
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARACTERS + 1},}}")
 _SENTENCE_PIECE_THREADS = 16  # part of the result, so not the number of cores
 _LEAST_COVERAGE = 0.999
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """How a vocabulary does on a text.
+
+    Attributes:
+        vocabulary: Its file.
+        input: What the text is of.
+        words: Words, as whitespace separates them.
+        tokens_per_word: Tokens for each of them.
+        unknown_rate: Share of [UNK] among the tokens.
+    """
+
+    vocabulary: str
+    input: str
+    words: int
+    tokens_per_word: float
+    unknown_rate: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,25 +68,17 @@ class Trained:
     Attributes:
         path: The file.
         size: Its number of tokens, at most the one asked for: a small corpus may not have as many.
-        documents: Documents it was learned from.
-        sampled_bytes: Their size.
-        corpus_bytes: Size of all input files, as they are on the disk.
-        held_out_words: Words, as whitespace separates them, of the text held out.
+        parts: What it was learned from: of each input, or of all together where they are not weighted.
         held_out: False where the corpus was too small to hold text out, and the figures are on the training
-        text.
-        tokens_per_word: Tokens of the held-out text for each of its words.
-        unknown_rate: Share of [UNK] among these tokens.
+            text.
+        measured: It and the vocabularies to compare it with, each on the text held out of each part.
     """
 
     path: str
     size: int
-    documents: int
-    sampled_bytes: int
-    corpus_bytes: int
-    held_out_words: int
+    parts: tuple[corpus_sample.Part, ...]
     held_out: bool
-    tokens_per_word: float
-    unknown_rate: float
+    measured: tuple[Measured, ...]
 
 
 def train(
@@ -82,8 +91,10 @@ def train(
     lower_case: bool = True,
     seed: int = 12345,
     sample_bytes: int = 0,
+    sampling_exponent: float = 1.0,
     character_coverage: float = 0.99995,
     min_frequency: int = 2,
+    compare: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Trained:
     """Learns a vocabulary from a sample of a corpus and writes it.
@@ -99,10 +110,11 @@ def train(
         lower_case: Lower-case the text and strip its accents.
         seed: Of the sample.
         sample_bytes: Text to learn from: byte ranges drawn at random from all over the corpus; of
-        compressed files,
-            the beginnings. 0: SAMPLE_BYTES of the kind.
+            compressed files, the beginnings. 0: SAMPLE_BYTES of the kind.
+        sampling_exponent: How the inputs share the sample, see `corpus_sample.sample`.
         character_coverage: The rarest characters, which make up the rest of the text, get no token.
         min_frequency: WordPiece: how often a pair of pieces must occur to become one.
+        compare: Vocabularies to measure on the same text.
         overwrite: Replace an existing output.
 
     Returns:
@@ -110,37 +122,43 @@ def train(
 
     Raises:
         UserError: Options out of range, an output that exists, a corpus without text or with too little, or
-        a size
-            that does not hold the special tokens and the characters.
+            a size that does not hold the special tokens and the characters.
         OSError: A file can't be read or written.
     """
-    _check(output, size, kind, sample_bytes, character_coverage, min_frequency, overwrite)
-    paths = readers.list_inputs(inputs)
+    _check(output, size, kind, sample_bytes, sampling_exponent, character_coverage, min_frequency, overwrite)
+    others = [tokenization.load(path) for path in compare]
+    inputs = [inputs] if isinstance(inputs, str) else list(inputs)
+    parts = corpus_sample.sample(inputs, format, sample_bytes or SAMPLE_BYTES[kind], seed, sampling_exponent)
     folder = os.path.dirname(os.path.abspath(output))
     os.makedirs(folder, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise UserError(f"can't write to {folder}; choose another --output")
-    training, held_out = _sample(paths, format, sample_bytes or SAMPLE_BYTES[kind], seed)
-    documents = len(training.documents)
-    source = training.drain() if held_out.documents else training.documents
+    held_out = all(part.held_out.documents for part in parts)
+    source = _documents(parts, drain=held_out)
     if kind == "wordpiece":
         content = _wordpiece(source, size, lower_case, character_coverage, min_frequency)
     else:
         content = _sentence_piece(source, size, lower_case, character_coverage)
     atomic.write_file(output, content, sync=True)
     tokenizer = tokenization.load(output, lower_case=lower_case)
-    words, tokens, unknown = _measure(tokenizer, (held_out if held_out.documents else training).passages())
     return Trained(
         path=output,
         size=tokenizer.vocab_size,
-        documents=documents,
-        sampled_bytes=training.size,
-        corpus_bytes=sum(map(os.path.getsize, paths)),
-        held_out_words=words,
-        held_out=bool(held_out.documents),
-        tokens_per_word=tokens / max(1, words),
-        unknown_rate=unknown / max(1, tokens),
+        parts=tuple(parts),
+        held_out=held_out,
+        measured=tuple(
+            _measure(each, part.name, (part.held_out if held_out else part.training).passages())
+            for each in (tokenizer, *others)
+            for part in parts
+        ),
     )
+
+
+def _documents(parts: Sequence[corpus_sample.Part], drain: bool) -> Iterator[readers.Document]:
+    for part in parts:
+        for copy in range(part.copies):
+            last = copy == part.copies - 1
+            yield from part.training.drain() if drain and last else part.training.documents
 
 
 def _check(
@@ -148,6 +166,7 @@ def _check(
     size: int,
     kind: str,
     sample_bytes: int,
+    sampling_exponent: float,
     character_coverage: float,
     min_frequency: int,
     overwrite: bool,
@@ -156,6 +175,7 @@ def _check(
         ("kind", kind, " or ".join(KINDS), kind in KINDS),
         ("size", size, "at least 100", size >= 100),
         ("sample_bytes", sample_bytes, "0, or at least 1000", sample_bytes == 0 or sample_bytes >= 1000),
+        ("sampling_exponent", sampling_exponent, "over 0, and at most 1", 0 < sampling_exponent <= 1),
         (
             "character_coverage",
             character_coverage,
@@ -175,77 +195,6 @@ def _check(
         raise UserError(f"--output={output} with --kind={kind}: expected a name that ends in {ending}")
     if os.path.exists(output) and not overwrite:
         raise UserError(f"{output} exists already; --overwrite replaces it, or choose another --output")
-
-
-class _Sample:
-    """Documents of a corpus, raw, and their size in bytes of UTF-8 (characters, where that is enough)."""
-
-    def __init__(self) -> None:
-        self.documents: list[readers.Document] = []
-        self.size = 0
-
-    def add(self, document: readers.Document) -> None:
-        self.documents.append(document)
-        self.size += sum(map(len, document.passages))
-
-    def passages(self) -> Iterator[str]:
-        for document in self.documents:
-            yield from document.passages
-
-    def drain(self) -> Iterator[readers.Document]:
-        """Yields the documents and forgets each, so that they and what is made of them don't add up."""
-        self.documents.reverse()
-        while self.documents:
-            yield self.documents.pop()
-
-
-def _sample(paths: Sequence[str], format: str, sample_bytes: int, seed: int) -> tuple[_Sample, _Sample]:
-    """Samples of documents to learn from and, where there are enough, to hold out."""
-    total = sum(map(os.path.getsize, paths))
-    ranges = readers.split_ranges(paths, max(1 << 16, min(1 << 22, sample_bytes // 16)))
-    share = min(1.0, sample_bytes / total)
-    random.Random(seed).shuffle(ranges)
-    sample = _Sample()
-    for range_ in ranges:
-        # A compressed file is one range and can't be entered in the middle: each gives of its beginning.
-        quota = sample_bytes if range_.end is not None else int(sample_bytes * range_.size / total) + 1
-        goal = min(sample_bytes, sample.size + quota)
-        if share < 1 and sample.size >= sample_bytes:
-            break
-        for document in readers.read_documents(range_, format):
-            sample.add(document)
-            if sample.size >= goal:
-                break
-    if not sample.size:
-        raise UserError(
-            f"no text in the {len(paths)} input files, {paths[0]} first: is --input_format={format} right?"
-        )
-    # The order of the ranges is drawn; that of the text is the corpus's, so that equal samples are equal
-    # lists.
-    sample.documents.sort(key=lambda document: document.key)
-    return _hold_out(sample.documents, seed)
-
-
-def _hold_out(documents: Sequence[readers.Document], seed: int) -> tuple[_Sample, _Sample]:
-    training, held_out = _Sample(), _Sample()
-    drawn = [_hash(document.key, seed) % 20 == 0 for document in documents]
-    whole = len(documents) >= 20 and 1 <= sum(drawn) <= len(documents) // 2
-    for document, out in zip(documents, drawn, strict=True):
-        if whole:
-            (held_out if out and held_out.size < _HELD_OUT_BYTES else training).add(document)
-            continue
-        # Too few documents: every twentieth of their passages.
-        for parts, into in (
-            (tuple(p for i, p in enumerate(document.passages) if i % 20 != 19), training),
-            (document.passages[19::20], held_out),
-        ):
-            if parts:
-                into.add(dataclasses.replace(document, passages=parts))
-    return training, held_out
-
-
-def _hash(key: str, seed: int) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed} {key}".encode(), digest_size=8).digest(), "little")
 
 
 def special_layout(size: int) -> tuple[list[str], list[str]]:
@@ -361,17 +310,12 @@ def _sentence_piece(
     return model.getvalue()
 
 
-def _measure(tokenizer: tokenization.Tokenizer, passages: Iterable[str]) -> tuple[int, int, int]:
-    """Words, tokens and unknown tokens of some text."""
+def _measure(tokenizer: tokenization.Tokenizer, name: str, passages: Iterable[str]) -> Measured:
     words = tokens = unknown = 0
-    batch: list[str] = []
-    for passage in [*passages, None]:
-        if passage is not None:
-            batch.append(passage)
-            words += len(passage.split())
-        if len(batch) == 1000 or passage is None:
-            for ids in tokenizer.encode_batch(batch):
-                tokens += len(ids)
-                unknown += ids.count(tokenizer.unk_id)
-            batch = []
-    return words, tokens, unknown
+    passages = iter(passages)
+    while batch := list(itertools.islice(passages, 1000)):
+        words += sum(len(passage.split()) for passage in batch)
+        for ids in tokenizer.encode_batch(batch):
+            tokens += len(ids)
+            unknown += ids.count(tokenizer.unk_id)
+    return Measured(tokenizer.path, name, words, tokens / max(1, words), unknown / max(1, tokens))

@@ -50,6 +50,19 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     )
     define(
         absl_flags.DEFINE_float,
+        "sampling_exponent",
+        1.0,
+        "Several languages, each an --input: each has a part of the sample in proportion to its size to the "
+        "power of this; multilingual BERT has 0.7.",
+    )
+    define(
+        absl_flags.DEFINE_multi_string,
+        "compare",
+        None,
+        "A vocabulary to measure on the same held-out text; may be repeated.",
+    )
+    define(
+        absl_flags.DEFINE_float,
         "character_coverage",
         0.99995,
         "Share of the text's characters that must have a token; the rarest ones have none.",
@@ -85,28 +98,37 @@ def run(flags, args: list[str]) -> int:
             lower_case=flags.lower_case,
             seed=flags.seed,
             sample_bytes=flags.sample_bytes,
+            sampling_exponent=flags.sampling_exponent,
             character_coverage=flags.character_coverage,
             min_frequency=flags.min_frequency,
+            compare=flags.compare or (),
             overwrite=flags.overwrite,
         )
     except OSError as error:
         raise UserError(f"{error.filename or flags.output}: {error.strerror or error}") from error
     print(
-        f"{trained.path}: {trained.size:,} tokens of {trained.documents:,} documents, "
-        f"{trained.sampled_bytes / 1e6:,.1f} MB of text, in {time.monotonic() - begun:.0f} s"
+        f"{trained.path}: {trained.size:,} tokens of {sum(part.documents for part in trained.parts):,} "
+        f"documents, {sum(part.bytes for part in trained.parts) / 1e6:,.1f} MB of text, in "
+        f"{time.monotonic() - begun:.0f} s"
     )
-    print(
-        f"on {trained.held_out_words:,} words {'held out' if trained.held_out else 'of the same text'}: "
-        f"{trained.tokens_per_word:.3f} tokens a word, {trained.unknown_rate:.3%} [UNK]"
-    )
+    several = len(trained.parts) > 1
+    for part in trained.parts if several else ():
+        times = f", {part.copies} times" if part.copies > 1 else ""
+        print(f"from {part.name}: {part.documents:,} documents, {part.bytes / 1e6:,.1f} MB{times}")
+    for line in trained.measured:
+        of = f" of {line.input}" if several else ""
+        print(
+            f"{line.vocabulary} on {line.words:,} words {'held out' if trained.held_out else 'learned from'}"
+            f"{of}: {line.tokens_per_word:.3f} tokens a word, {line.unknown_rate:.3%} [UNK]"
+        )
     if trained.size < flags.size:
         print(
             f"note: the text gives {trained.size:,} tokens, fewer than --size={flags.size}", file=sys.stderr
         )
-    if trained.unknown_rate > _HIGH_UNKNOWN_RATE:
+    unknown = max(line.unknown_rate for line in trained.measured if line.vocabulary == trained.path)
+    if unknown > _HIGH_UNKNOWN_RATE:
         print(
-            f"warning: {trained.unknown_rate:.1%} of the tokens are [UNK]; try a greater "
-            "--character_coverage or --size",
+            f"warning: {unknown:.1%} of the tokens are [UNK]; try a greater --character_coverage or --size",
             file=sys.stderr,
         )
     return 0

@@ -16,7 +16,7 @@ from bert_jax import tokenization
 from bert_jax.cli import main
 from bert_jax.errors import UserError
 from bert_jax.tokenization.wordpiece import parse_vocabulary
-from data_pipelines import readers, vocabulary
+from data_pipelines import corpus_sample, readers, vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -41,6 +41,11 @@ def text(tmp_path_factory):
     return str(path)
 
 
+def sampled(paths, format, sample_bytes, seed):
+    (part,) = corpus_sample.sample(paths, format, sample_bytes, seed, exponent=1)
+    return part.training, part.held_out
+
+
 def tokens_of(path):
     return parse_vocabulary(Path(path).read_bytes(), path)
 
@@ -61,8 +66,9 @@ def test_a_small_vocabulary_is_compact(text, tmp_path):
     )
     # Characters that are words of their own never continue one.
     assert "##e" in tokens and not {"##.", "##中", "\u2603", "x" * 50} & set(tokens)
-    assert trained.held_out and trained.held_out_words > 100
-    assert 1 < trained.tokens_per_word < 4 and trained.unknown_rate < 0.001
+    (measured,) = trained.measured
+    assert trained.held_out and measured.words > 100
+    assert 1 < measured.tokens_per_word < 4 and measured.unknown_rate < 0.001
 
 
 def test_special_tokens_are_where_bert_has_them():
@@ -134,7 +140,7 @@ def test_sentencepiece(text, tmp_path):
     tokenizer = tokenization.load(output)
     assert tokenizer.kind == "sentencepiece" and tokenizer.vocab_size == trained.size <= 500
     assert tokenizer.tokens[:5] == SPECIAL and tokenizer.lower_case
-    assert trained.unknown_rate < 0.01
+    assert trained.measured[0].unknown_rate < 0.01
 
 
 def test_the_sample_is_bounded_and_spread(tmp_path):
@@ -143,12 +149,12 @@ def test_the_sample_is_bounded_and_spread(tmp_path):
         path = tmp_path / f"{number}.txt"
         path.write_text("".join(f"Word{number}x number {i} is here.\n\n" for i in range(4000)))
         paths.append(str(path))
-    sample, held_out = vocabulary._sample(paths, "text", 100_000, seed=1)
+    sample, held_out = sampled(paths, "text", 100_000, seed=1)
     assert 90_000 < sample.size + held_out.size < 200_000
     files = {document.key.split(":")[0] for document in sample.documents}
     assert len(files) >= 2
-    again = vocabulary._sample(paths, "text", 100_000, seed=1)
-    other = vocabulary._sample(paths, "text", 100_000, seed=2)
+    again = sampled(paths, "text", 100_000, seed=1)
+    other = sampled(paths, "text", 100_000, seed=2)
     assert again[0].documents == sample.documents != other[0].documents
     assert not {d.key for d in sample.documents} & {d.key for d in held_out.documents}
 
@@ -159,7 +165,7 @@ def test_compressed_files_each_give_their_share(tmp_path):
         paths.append(str(tmp_path / f"{number}.txt.gz"))
         with gzip.open(paths[-1], "wt") as file:
             file.writelines(f"Word{number}x {random.Random(i).random()} here.\n\n" for i in range(3000))
-    sample, held_out = vocabulary._sample(paths, "text", 40_000, seed=1)
+    sample, held_out = sampled(paths, "text", 40_000, seed=1)
     documents = sample.documents + held_out.documents
     assert {document.key.split(":")[0] for document in documents} == {f"{i}.txt.gz" for i in range(4)}
     assert sample.size + held_out.size < 41_000
@@ -168,11 +174,12 @@ def test_compressed_files_each_give_their_share(tmp_path):
 def test_one_document_is_held_out_in_part(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("".join(f"Sentence number {i} of one document.\n" for i in range(100)))
-    sample, held_out = vocabulary._sample([str(path)], "text", 10**6, seed=1)
+    sample, held_out = sampled([str(path)], "text", 10**6, seed=1)
     assert (len(list(sample.passages())), len(list(held_out.passages()))) == (95, 5)
     path.write_text("All there is, all there is.\n")
     trained = vocabulary.train(str(path), "text", str(tmp_path / "vocab.txt"), size=100)
-    assert not trained.held_out and trained.held_out_words == 6 and trained.unknown_rate == 0
+    assert not trained.held_out and trained.measured[0].words == 6
+    assert trained.measured[0].unknown_rate == 0
 
 
 def test_a_corpus_that_spells_special_tokens(tmp_path):
@@ -210,6 +217,8 @@ def test_a_corpus_that_spells_special_tokens(tmp_path):
         ({"character_coverage": "0.5"}, "--character_coverage=0.5: expected 0.999 to 1"),
         ({"sample_bytes": "5"}, "--sample_bytes=5: expected"),
         ({"min_frequency": "0"}, "--min_frequency=0"),
+        ({"sampling_exponent": "0"}, "--sampling_exponent=0.0: expected over 0, and at most 1"),
+        ({"compare": "none.txt"}, "none.txt"),
         (
             {"kind": "sentencepiece", "output": "a.model", "size": "100", "input": "letters.txt"},
             "SentencePiece can't learn",
@@ -255,14 +264,62 @@ def test_real_wikipedia(shared_data, tmp_path):
     with tarfile.open(shared_data / "wikipedia-en.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     output = str(tmp_path / "vocab.txt")
+    released = str(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
     trained = vocabulary.train(
-        str(tmp_path / "**" / "wiki_*"), "wikiextractor", output, sample_bytes=20_000_000
+        str(tmp_path / "**" / "wiki_*"),
+        "wikiextractor",
+        output,
+        sample_bytes=20_000_000,
+        compare=[released],
     )
     assert trained.size == 30522 and trained.held_out
-    assert trained.unknown_rate < 0.001 and trained.tokens_per_word < 1.4
-    released = set(tokens_of(str(shared_data / "vocab" / "bert-base-uncased-vocab.txt")))
-    shared = len(released & set(tokens_of(output))) / 30522
+    ours, theirs = trained.measured
+    assert ours.unknown_rate < 0.001 and ours.tokens_per_word < 1.4
+    assert ours.tokens_per_word < 1.05 * theirs.tokens_per_word
+    shared = len(set(tokens_of(released)) & set(tokens_of(output))) / 30522
     assert shared > 0.5
+
+
+@pytest.fixture
+def two_languages(tmp_path):
+    """A large input and one of a hundredth of it, of other letters."""
+    for name, first, documents in (("large", "a", 20_000), ("small", "\u0430", 100)):
+        rng = random.Random(name)
+        letters = [chr(ord(first) + number) for number in range(20)]
+        with open(tmp_path / f"{name}.txt", "w", encoding="utf-8") as file:
+            for _ in range(documents):
+                words = ("".join(rng.choices(letters, k=4)) for _ in range(20))
+                file.write(" ".join(words) + ".\n\n")
+    return [str(tmp_path / "large.txt"), str(tmp_path / "small.txt")]
+
+
+def test_the_exponent_levels_the_languages(two_languages):
+    paths = two_languages
+    sizes = [os.path.getsize(path) for path in paths]
+    shares = {}
+    for exponent in (0.7, 0.3):
+        parts = corpus_sample.sample(paths, "text", 400_000, 1, exponent)
+        learned = [part.bytes * part.copies for part in parts]
+        shares[exponent] = learned[1] / sum(learned)
+        # A small input gives less than its size, for what is held out, and whole copies alone.
+        expected = sizes[1] ** exponent / sum(size**exponent for size in sizes)
+        assert shares[exponent] == pytest.approx(expected, rel=0.5)
+        assert all(part.held_out.documents for part in parts)
+    assert shares[0.3] > shares[0.7] > 2 * sizes[1] / sum(sizes)
+    assert [part.copies for part in parts][0] == 1 < parts[1].copies
+
+
+def test_each_language_is_measured(two_languages, tmp_path, capsys):
+    large, small = two_languages
+    output = str(tmp_path / "vocab.txt")
+    flags = [f"--input={large}", f"--input={small}", f"--output={output}", "--size=600"]
+    assert main(["vocab", *flags, "--sampling_exponent=0.5", "--sample_bytes=300000"]) == 0
+    assert main(["vocab", *flags, "--overwrite", f"--compare={output}", "--sample_bytes=300000"]) == 0
+    first, second = capsys.readouterr().out.split(f"{output}: ")[1:]
+    assert f"from {small}: 9" in first and "times" in first
+    assert first.count("words held out of") == 2 and second.count("words held out:") == 2
+    assert main(["vocab", *flags, f"--input={small}", "--overwrite", "--sampling_exponent=0.5"]) == 2
+    assert f"{small} is in --input={small} and in --input={small}; give it once" in capsys.readouterr().err
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
@@ -272,7 +329,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
             file.write(f"Sentence {i} of a file that is much larger than the sample.\n\n")
     tracemalloc.start()
     readers.list_inputs(str(path))
-    sample, held_out = vocabulary._sample([str(path)], "text", 200_000, seed=1)
+    sample, held_out = sampled([str(path)], "text", 200_000, seed=1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert sample.size + held_out.size < 300_000 and peak < 8_000_000 < os.path.getsize(path)
