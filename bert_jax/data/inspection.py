@@ -114,6 +114,7 @@ def inspect_records(directory: str, examples: int = 3) -> Report:
         "input_format",
         "fingerprint",
         "text",
+        "cleaned",
     )
     report.facts = {name: manifest[name] for name in names if name in manifest}
     report.facts["vocabulary"] = manifest["vocabulary"]
