@@ -86,6 +86,8 @@ def drop(
         `tokenized` as if the duplicates had not been there, with the counts of the steps.
     """
     runs = tuple(run for result in tokenized for run in result["runs"])
+    if not runs:
+        return list(tokenized)
     documents = sum(result["stored_documents"] for result in tokenized)
     threshold = settings.near_duplicate_threshold
 
