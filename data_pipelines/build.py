@@ -161,14 +161,10 @@ class _Build:
                 tokenized, self.cleaning, self._path, self._run_stage, stages.HISTOGRAM_BITS
             )
         documents = sum(result["documents"] for result in tokenized)
-        if not documents and self.cleaning and any(result["cleaning"]["documents"] for result in tokenized):
-            steps = cleaning.merge_counts([result["cleaning"] for result in tokenized])["steps"]
-            most = max(steps, key=lambda step: steps[step]["documents_dropped"])
-            raise self._refusal(
-                f"--clean={self.options.clean} leaves no document: {most} dropped "
-                f"{steps[most]['documents_dropped']} ({', '.join(steps[most]['reasons'])}): leave a "
-                "step out, or change its bounds"
-            )
+        if not documents and self.cleaning:
+            counts = cleaning.merge_counts([result["cleaning"] for result in tokenized])
+            if counts["documents"]:
+                raise self._refusal(cleaning.nothing_left(counts))
         if not documents:
             raise self._refusal(
                 f"no text in the {len(paths)} input files: "
@@ -311,12 +307,8 @@ class _Build:
             "text": {name: sum(result[name] for result in tokenized) for name in names},
         }
         if self.cleaning:
-            report = cleaning.merge_counts([result["cleaning"] for result in tokenized])
-            duplicates.add_examples(report, tokenized)
-            report = cleaning.with_shares(report)
-            content = (
-                json.dumps(report, indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-            )
+            report = duplicates.report(tokenized)
+            content = json.dumps(report, indent=1).encode() + b"\n"
             atomic.write_file(os.path.join(directory, cleaning.REPORT), content, sync=True)
             manifest["cleaned"] = cleaning.without_examples(report)
         content = json.dumps(manifest, indent=1).encode() + b"\n"

@@ -202,9 +202,8 @@ def _clean_unicode(passage: str) -> tuple[str, str]:
     text = passage
     if not text.isascii() or not text.isprintable():
         text = unicodedata.normalize("NFC", _INVISIBLE.sub("", text))
-        if text.count("\ufffd") > _MAX_REPLACEMENT_SHARE * len(text):
-            return "", "undecodable"
-    return _SPACES.sub(" ", text).strip(), ""
+    text = _SPACES.sub(" ", text).strip()
+    return text, "undecodable" if text.count("\ufffd") > _MAX_REPLACEMENT_SHARE * len(text) else ""
 
 
 def clean_length(document: Document, settings: Settings) -> Outcome:
@@ -357,6 +356,16 @@ def merge_counts(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "examples": [shown for one in ones for shown in one["examples"]][:MOST_EXAMPLES],
         }
     return total
+
+
+def nothing_left(counts: dict[str, Any]) -> str:
+    """The message of an error: all documents were dropped, mostly by one step."""
+    steps = counts["steps"]
+    most = max(steps, key=lambda step: steps[step]["documents_dropped"])
+    return (
+        f"--clean={','.join(steps)} leaves no document: {most} dropped {steps[most]['documents_dropped']} "
+        f"({', '.join(steps[most]['reasons'])}): leave a step out, or change its bounds"
+    )
 
 
 def with_shares(counts: dict[str, Any]) -> dict[str, Any]:

@@ -148,14 +148,18 @@ def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def add_examples(report: dict[str, Any], reduced: Sequence[dict[str, Any]]) -> None:
-    """Puts the dropped duplicates with the smallest keys first among the examples of a report."""
-    for step in reduced[0].get("duplicates", {}):
-        found = [shown for result in reduced for shown in result["duplicates"][step]]
+def report(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The report of all cleaning, from what `stages.tokenize` or `drop` returned.
+
+    The examples of a step that drops duplicates are first those with the smallest keys.
+    """
+    merged = cleaning.merge_counts([result["cleaning"] for result in results])
+    for step in results[0].get("duplicates", {}):
+        found = [shown for result in results for shown in result["duplicates"][step]]
         found = [shown for _, shown in sorted(found, key=lambda item: item[0])]
-        report["steps"][step]["examples"] = (found + report["steps"][step]["examples"])[
-            : cleaning.MOST_EXAMPLES
-        ]
+        examples = found + merged["steps"][step]["examples"]
+        merged["steps"][step]["examples"] = examples[: cleaning.MOST_EXAMPLES]
+    return cleaning.with_shares(merged)
 
 
 def find_exact(task: FindTask) -> dict[str, Any]:

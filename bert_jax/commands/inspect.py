@@ -181,7 +181,8 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
     if name == "shapes":
         return
     if name in ("frequent_lines", "unknown_words", "reasons"):
-        yield f"{name}: {', '.join(f'{key!r} {count:,}' for key, count in value.items())}"
+        shown = ", ".join(f"{key!r} {count:,}" for key, count in value.items())
+        yield f"{name}: {shown or 'none'}"
         return
     nested = {key: inner for key, inner in value.items() if isinstance(inner, dict | list)}
     plain = ", ".join(f"{key} {_number(inner)}" for key, inner in value.items() if key not in nested)

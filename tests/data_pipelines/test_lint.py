@@ -106,8 +106,8 @@ def test_unknown_words(tmp_path, vocabulary):
 
 
 def test_pieces_of_a_large_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(lint, "MOST_BYTES", 4000)
-    monkeypatch.setattr(lint, "_PIECE_BYTES", 500)
+    monkeypatch.setattr(lint, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(lint, "_PIECE_BYTES", 2000)
     report = lint.inspect_corpus([write(tmp_path, *sound_documents(200))])
     assert 20 < report.facts["documents"] < 120
     assert "evenly spaced pieces were read" in report.facts["sampled"]
