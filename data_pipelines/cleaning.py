@@ -130,11 +130,10 @@ def parse(clean: str, values: dict[str, Any]) -> Settings | None:
         if step in PACKAGES:
             _import(step)
     if "language" in settings.steps:
-        known = sorted(_identifier().labels)
-        if settings.language not in known:
+        if settings.language not in _identifier().labels:
             raise UserError(
-                f"--language={settings.language}: --clean=language keeps one language; expected one of "
-                f"{','.join(known)}"
+                f"--language={settings.language}: --clean=language keeps one language; expected the "
+                "ISO 639-1 code of one that py3langid knows, such as en, de or zh"
             )
     return settings
 

@@ -233,8 +233,8 @@ class _Found:
                 problems.append(f"{facts[name]:.1%} {name.replace('_', ' ')}; {advice[name]}")
         if self.long:
             problems.append(
-                f"lines of over {_LONG_LINE:,} characters: {self.long}, the longest of {self._longest[0]:,} in "
-                f"{self._longest[1]}: "
+                f"lines of over {_LONG_LINE:,} characters: {self.long}, the longest of {self._longest[0]:,} "
+                f"in {self._longest[1]}: "
                 + ("one sentence a line is expected" if input_format == "text" else "is that text?")
             )
         if self.read["undecodable"]:

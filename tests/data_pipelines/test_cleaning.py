@@ -4,7 +4,7 @@ import sys
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.errors import UserError
@@ -23,6 +23,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_unicode_twice_is_unicode_once(passages):
     once = cleaning.clean_unicode(document(*passages), SETTINGS).document
@@ -126,7 +127,7 @@ def test_what_is_counted():
         ("length", {"min_passage_characters": 9, "max_passage_characters": 8}, "expected 0 <= min <= max"),
         ("length", {"max_word_characters": 0}, "at least 1"),
         ("near", {"near_duplicate_threshold": 80}, "such as 0.8"),
-        ("language", {}, "expected one of af,"),
+        ("language", {}, "such as en, de or zh"),
         ("language", {"language": "english"}, "--language=english"),
     ],
 )

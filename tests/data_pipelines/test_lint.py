@@ -5,7 +5,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax import cli
@@ -113,6 +113,7 @@ def test_pieces_of_a_large_corpus(tmp_path, monkeypatch):
     assert "evenly spaced pieces were read" in report.facts["sampled"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 400), max_size=600), st.integers(20, 500))
 def test_repeats_are_exact_until_there_are_too_many(numbers, most):
     sample = lint.DistinctSample(most)
