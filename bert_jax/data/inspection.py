@@ -166,8 +166,8 @@ def _compare_vocabulary(path: str, settings: dict[str, Any], report: Report) -> 
     ).settings()
     different = [
         f"{name} {other[name]!r}, not {settings[name]!r}"
-        for name in other
-        if other[name] != settings.get(name)
+        for name in ("kind", "size", "digest")
+        if other[name] != settings[name]
     ]
     if different:
         report.problems.append(

@@ -234,7 +234,8 @@ def test_histogram():
 def test_another_vocabulary_than_that_of_the_records(records, tmp_path, capsys):
     directory = records()
     (tmp_path / "other.txt").write_text("\n".join([*TOKENS, "w95"]) + "\n")
-    code, report = inspect(capsys, directory, f"--vocab={directory}/vocab.txt")
+    (tmp_path / "same.txt").write_text("\n".join(TOKENS) + "\n")
+    code, report = inspect(capsys, directory, f"--vocab={tmp_path}/same.txt")
     assert code == 0 and report["problems"] == []
     code, report = inspect(capsys, directory, f"--vocab={tmp_path}/other.txt")
     assert code == 1 and len(report["problems"]) == 1
