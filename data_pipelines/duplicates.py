@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from bert_jax.data import atomic
 from data_pipelines import cleaning, fingerprints, spill
@@ -250,6 +248,10 @@ def unite(task: UniteTask) -> dict[str, Any]:
 
     Memory: about 40 bytes for each document that is in a pair.
     """
+    # Here, since every worker of every build imports this module, and scipy takes 30 MB.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     ids = np.zeros(0, np.uint64)
     for edges in _read_edges(task.edges):
         ids = np.union1d(ids, np.concatenate((edges["first"], edges["second"])))
