@@ -18,7 +18,7 @@ import bert_jax
 from bert_jax import tokenization
 from bert_jax.data import atomic, packed
 from bert_jax.errors import UserError
-from data_pipelines import pairs, readers, stages
+from data_pipelines import cleaning, duplicates, fingerprints, pairs, readers, stages
 from data_pipelines.progress import Progress
 from data_pipelines.workers import Pool
 
@@ -43,6 +43,18 @@ class Options:
     eval_fraction: float = 0.01
     num_shards: int = 0  # 0: by the size
     lower_case: bool | None = None  # None: by the vocabulary
+    clean: str = ""  # of cleaning.STEPS, separated by commas; "": what the readers do alone
+    min_document_characters: int | None = None  # None, here and below: as cleaning.Settings has it
+    max_document_characters: int | None = None
+    min_passage_characters: int | None = None
+    max_passage_characters: int | None = None
+    max_word_characters: int | None = None
+    near_duplicate_threshold: float | None = None
+    language: str | None = None
+
+    def cleaning_settings(self) -> cleaning.Settings | None:
+        """How documents are cleaned, or None. Raises UserError as `cleaning.parse`."""
+        return cleaning.parse(self.clean, {name: getattr(self, name) for name in cleaning.FLAG_STEPS})
 
     def check(self) -> None:
         """Raises UserError for a value that cannot be."""
@@ -68,6 +80,7 @@ class Options:
                 raise UserError(f"--{name}={getattr(self, name)}: expected {expected}")
         if not self.output_dir:
             raise UserError("--output_dir is missing: where should the records go?")
+        self.cleaning_settings()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +146,7 @@ class _Build:
     ):
         self.options, self.settings, self.unfinished = options, settings, unfinished
         self.pool, self.progress = pool, progress
+        self.cleaning = options.cleaning_settings()
         self.peak_memory = 0
         self.special_ids = {
             name: getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")
@@ -142,7 +156,15 @@ class _Build:
 
     def run(self, paths: Sequence[str], size: int) -> dict[str, Any]:
         tokenized = self._tokenize(paths, size)
+        if self.cleaning and not {"exact", "near"}.isdisjoint(self.cleaning.steps):
+            tokenized = duplicates.drop(
+                tokenized, self.cleaning, self._path, self._run_stage, stages.HISTOGRAM_BITS
+            )
         documents = sum(result["documents"] for result in tokenized)
+        if not documents and self.cleaning:
+            counts = cleaning.merge_counts([result["cleaning"] for result in tokenized])
+            if counts["documents"]:
+                raise self._refusal(cleaning.nothing_left(counts))
         if not documents:
             raise self._refusal(
                 f"no text in the {len(paths)} input files: "
@@ -175,13 +197,21 @@ class _Build:
 
         return self.pool.run(function, [(task.output + ".json", task) for task in tasks], on_done)
 
+    def _run_stage(self, title: str, function, tasks) -> list[dict[str, Any]]:
+        self.progress.start(title, len(tasks), "parts")
+        return self._run(function, tasks, lambda index: 1)
+
     def _tokenize(self, paths: Sequence[str], size: int) -> list[dict[str, Any]]:
         smallest, largest = _RANGE_BYTES
         target = min(max(smallest, size // 1024), largest)
         groups = _grouped(readers.split_ranges(paths, target), target)
         tasks = [
             stages.TokenizeTask(
-                group, self.options.input_format, self.vocabulary, self._path(f"documents-{number:06d}")
+                group,
+                self.options.input_format,
+                self.vocabulary,
+                self._path(f"documents-{number:06d}"),
+                self.cleaning,
             )
             for number, group in enumerate(groups)
         ]
@@ -209,8 +239,7 @@ class _Build:
         self.progress.start("making rows", len(tasks), "buckets")
         results = self._run(stages.make_rows, tasks, lambda index: 1)
         for run in runs:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(run)
+            fingerprints.remove(run)
         parts: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         for task, result in zip(tasks, results, strict=True):
             parts.setdefault(task.bucket.split, []).append((task.output, result))
@@ -277,6 +306,11 @@ class _Build:
             "splits": splits,
             "text": {name: sum(result[name] for result in tokenized) for name in names},
         }
+        if self.cleaning:
+            report = duplicates.report(tokenized)
+            content = json.dumps(report, indent=1).encode() + b"\n"
+            atomic.write_file(os.path.join(directory, cleaning.REPORT), content, sync=True)
+            manifest["cleaned"] = cleaning.without_examples(report)
         content = json.dumps(manifest, indent=1).encode() + b"\n"
         atomic.write_file(os.path.join(directory, packed.MANIFEST), content, sync=True)
         return manifest
@@ -305,6 +339,7 @@ def _settings(
     folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     file = "vocab.model" if tokenizer.kind == "sentencepiece" else "vocab.txt"
     length = options.max_seq_length
+    clean = options.cleaning_settings()
     return {
         "schema": packed.SCHEMA,
         "version": packed.VERSION,
@@ -322,7 +357,7 @@ def _settings(
             | {"bytes": digest["bytes"], "sha256": digest["sha256"]}
             for path, digest in zip(paths, digests, strict=True)
         ],
-    }
+    } | ({"cleaning": clean.described()} if clean else {})
 
 
 def _digest(settings: dict[str, Any]) -> str:
@@ -332,7 +367,7 @@ def _digest(settings: dict[str, Any]) -> str:
 def _difference(settings: dict[str, Any], others: dict[str, Any]) -> str:
     """Which of the settings differ, in words, or ''."""
     differences = []
-    for name, value in settings.items():
+    for name, value in ({"cleaning": None} | settings).items():
         other = others.get(name)
         if value != other:
             plain = not isinstance(value, dict | list) and not isinstance(other, dict | list)

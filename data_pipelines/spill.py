@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import hashlib
 import itertools
+import os
 import struct
 from collections.abc import Iterator, Sequence
 
@@ -26,6 +27,11 @@ def document_key(name: str) -> int:
     return int.from_bytes(
         hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
     )
+
+
+def dropped_path(run: str) -> str:
+    """The .npy file beside a run that says, a byte a document in its order, which ones are left out (1)."""
+    return f"{run}.dropped"
 
 
 class RunWriter:
@@ -86,7 +92,7 @@ class StoredDocument(Sequence):
 
 def read_documents(paths: Sequence[str], low: int, high: int, dtype: np.dtype) -> list[StoredDocument]:
     """The documents of all runs with keys in [low, high), sorted by key; where keys are equal, by run and
-    place.
+    place. Those that a run's `dropped_path` names are left out.
 
     Memory: their token ids once, and the places of their sentences.
     """
@@ -125,7 +131,12 @@ def _read_range(
         token_ends = origin + read(2, before, end, u8).tolist()
         lengths = read(3, sentence_ends[0], sentence_ends[-1], u4)
         ids = read(4, token_ends[0], token_ends[-1], dtype)
+    dropped = np.zeros(end - first, np.uint8)
+    if os.path.exists(dropped_path(path)):
+        dropped = np.load(dropped_path(path), mmap_mode="r")[first:end]
     for i, key in enumerate(keys[first:end].tolist()):
+        if dropped[i]:
+            continue
         own = lengths[sentence_ends[i] - sentence_ends[0] : sentence_ends[i + 1] - sentence_ends[0]]
         start, stop = token_ends[i] - token_ends[0], token_ends[i + 1] - token_ends[0]
         yield key, ids[start:stop], [0, *np.cumsum(own).tolist()]

@@ -22,13 +22,14 @@ import numpy as np
 
 from bert_jax import tokenization
 from bert_jax.data import packed, tfrecord
-from data_pipelines import packing, pairs, readers, sentences, spill
+from data_pipelines import cleaning, fingerprints, packing, pairs, readers, sentences, spill
 
 HISTOGRAM_BITS = 16
 MIN_BUCKET_DOCUMENTS = 64  # so that the random next sentence has a choice, also among books
 BUCKET_TOKENS = (8 << 20, 64 << 20)  # the least, and the most that a corpus of any size comes to
 _MAX_BUCKETS = 1024  # while buckets are below their largest size
 _RUN_TOKENS = 32 << 20
+_RUN_FINGERPRINT_BYTES = 128 << 20
 _BATCH_CHARACTERS = 1 << 18
 _MAX_SENTENCE_TOKENS = 10_000
 
@@ -62,6 +63,7 @@ class TokenizeTask:
     input_format: str
     vocabulary: Vocabulary
     output: str  # runs are OUTPUT-0000, ...
+    cleaning: cleaning.Settings | None = None
 
 
 def tokenize(task: TokenizeTask) -> dict[str, Any]:
@@ -79,16 +81,21 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     counts = dict.fromkeys(TEXT_COUNTS, 0)
     cleaned: collections.Counter[str] = collections.Counter()
     runs: list[str] = []
-    writer = spill.RunWriter(dtype)
+    writer, marks = spill.RunWriter(dtype), _new_marks(task.cleaning)
 
-    def flush() -> spill.RunWriter:
+    def flush() -> tuple[spill.RunWriter, fingerprints.Writer | None]:
         runs.append(f"{task.output}-{len(runs):04d}")
         writer.write(runs[-1])
-        return spill.RunWriter(dtype)
+        if marks:
+            marks.write(runs[-1])
+        return spill.RunWriter(dtype), _new_marks(task.cleaning)
 
     documents = itertools.chain.from_iterable(
         readers.read_documents(range_, task.input_format, cleaned) for range_ in task.ranges
     )
+    cleaner = cleaning.Cleaner(task.cleaning) if task.cleaning else None
+    if cleaner:
+        documents = filter(None, map(cleaner, documents))
     for document, encoded in _encoded(documents, tokenizer):
         if not encoded:
             counts["empty_documents"] += 1
@@ -102,18 +109,28 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
         counts["tokens"] += tokens
         counts["unknown_tokens"] += sum(sentence.count(tokenizer.unk_id) for sentence in encoded)
         writer.add(key, encoded)
-        if writer.size >= _RUN_TOKENS:
-            writer = flush()
+        if marks:
+            marks.add(key, document, encoded, tokenizer.unk_id)
+        if writer.size >= _RUN_TOKENS or (marks and marks.size >= _RUN_FINGERPRINT_BYTES):
+            writer, marks = flush()
     if writer.size:
         flush()
     bins = np.flatnonzero(histogram[:, 0])
     counts |= {name: cleaned[name] for name in CLEANING_COUNTS}
+    if cleaner:
+        counts |= {"cleaning": cleaner.counts, "stored_documents": int(histogram[:, 0].sum())}
     return counts | {
         "runs": runs,
         "smallest_keys": keys,
         "bins": bins.tolist(),
         "histogram": histogram[bins].tolist(),
     }
+
+
+def _new_marks(settings: cleaning.Settings | None) -> fingerprints.Writer | None:
+    if settings and not {"exact", "near"}.isdisjoint(settings.steps):
+        return fingerprints.Writer(settings.steps, settings.near_duplicate_threshold)
+    return None
 
 
 def _encoded(

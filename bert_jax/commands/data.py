@@ -9,6 +9,7 @@ flags, and not on --workers. Interrupted, the same command goes on from what is 
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
 from typing import Any
@@ -72,6 +73,27 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         None,
         "Lower-case the text and strip accents. Default: by the vocabulary.",
     )
+    define(
+        absl_flags.DEFINE_string,
+        "clean",
+        "",
+        "Cleaning, of mojibake,unicode,length,language,exact,near; docs/cleaning.md. Default: none.",
+    )
+    for name, default, what in (
+        ("min_document_characters", "200", "Shorter documents are dropped"),
+        ("max_document_characters", "5,000,000", "Longer documents are dropped"),
+        ("min_passage_characters", "3", "Shorter sentences and paragraphs are dropped"),
+        ("max_passage_characters", "100,000", "Longer sentences and paragraphs are dropped"),
+        ("max_word_characters", "100", "Longer words are taken out"),
+    ):
+        define(absl_flags.DEFINE_integer, name, None, f"{what} by --clean=length. Default: {default}.")
+    define(
+        absl_flags.DEFINE_float,
+        "near_duplicate_threshold",
+        None,
+        "Jaccard similarity of word 5-shingles from which --clean=near drops. Default: 0.8.",
+    )
+    define(absl_flags.DEFINE_string, "language", None, "What --clean=language keeps: a code such as en.")
 
 
 def run(flags, args: list[str]) -> int:
@@ -99,6 +121,12 @@ def run(flags, args: list[str]) -> int:
         return 0
     for line in summary(built.manifest):
         print(line)
+    if "cleaned" in built.manifest:
+        from data_pipelines import cleaning
+
+        for line in cleaning.lines(built.manifest["cleaned"]):
+            print(line)
+        print(f"  examples: {os.path.join(flags.output_dir, cleaning.REPORT)}")
     for line in warnings(built.manifest, options.eval_fraction):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.monotonic() - begun

@@ -1,10 +1,12 @@
-"""Show what is in records, a vocabulary or a checkpoint, and what is wrong with it.
+"""Show what is in records, a vocabulary, a checkpoint or a corpus, and what is wrong with it.
 
     bert-jax inspect records/ vocab.txt runs/mini
+    bert-jax inspect --input_format=wikiextractor --vocab=vocab.txt 'wiki/*'
 
 PATH is a directory that `bert-jax data` made or a .tfrecord file (every row is read and its CRCs are
-checked), a vocab.txt or a SentencePiece .model, or a work directory or one of its checkpoints. Exits with 0
-when all is sound, with 1 when something is wrong.
+checked), a vocab.txt or a SentencePiece .model, a work directory or one of its checkpoints, or text. A .txt
+file that is no vocabulary is text; with --input_format all PATHs are files, folders or patterns of one
+corpus. Exits with 0 when all is sound, with 1 when something is wrong.
 """
 
 from __future__ import annotations
@@ -25,18 +27,42 @@ _MOST_PROBLEMS = 20
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_integer("examples", 3, "Decoded rows to show of each split.", flag_values=flag_values)
     absl_flags.DEFINE_boolean("json", False, "Print one JSON object a path instead.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "input_format",
+        None,
+        "What the paths' text is, as in bert-jax data; all of them are one corpus.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "vocab",
+        None,
+        "A vocabulary to measure unknown words of text with, or to compare with that of records.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "plot",
+        None,
+        "Picture to write of a record directory: a name ending in .png, .pdf or .svg.",
+        flag_values=flag_values,
+    )
 
 
 def run(flags, args: list[str]) -> int:
     if not args:
-        raise UserError("inspect needs a path: records, a vocabulary, a work directory or a checkpoint")
-    for path in args:
-        if not os.path.exists(path):
-            raise UserError(f"there is no {path!r} to inspect")
+        raise UserError("inspect needs a path: records, a vocabulary, a work directory, a checkpoint or text")
+    if flags.plot and (len(args) > 1 or flags.input_format):
+        raise UserError(f"--plot={flags.plot}: expected one record directory, and nothing else")
+    if not flags.input_format:
+        for path in args:
+            if not os.path.exists(path):
+                raise UserError(f"there is no {path!r} to inspect")
     sound = True
-    for path in args:
-        report = inspect(path, flags.examples)
+    for report in reports(args, flags.examples, flags.input_format, flags.vocab):
         sound = sound and not report.problems
+        if flags.plot:
+            from bert_jax.data import record_plots
+
+            record_plots.plot_records(report, flags.plot)
         if flags.json:
             print(json.dumps(dataclasses.asdict(report)))
             continue
@@ -45,7 +71,18 @@ def run(flags, args: list[str]) -> int:
     return 0 if sound else 1
 
 
-def inspect(path: str, examples: int = 3):
+def reports(paths: list[str], examples: int, input_format: str | None, vocab: str | None) -> Iterator:
+    """Yields the report of each path; of all as one corpus if they have an input format."""
+    if input_format:
+        from data_pipelines import lint
+
+        yield lint.inspect_corpus(paths, input_format, vocab)
+        return
+    for path in paths:
+        yield inspect(path, examples, vocab)
+
+
+def inspect(path: str, examples: int = 3, vocab: str | None = None):
     """The `bert_jax.data.inspection.Report` of whatever is at a path.
 
     Raises:
@@ -56,21 +93,27 @@ def inspect(path: str, examples: int = 3):
     if os.path.isfile(path):
         if path.endswith(".tfrecord"):
             return inspection.inspect_record_file(path, examples)
+        if path.endswith(".txt"):
+            from data_pipelines import lint
+
+            if not lint.looks_like_vocabulary(path):
+                return lint.inspect_corpus([path], vocab=vocab)
         if path.endswith((".txt", ".model")):
             return inspection.inspect_vocabulary(path)
         raise UserError(
             f"{path} is no .tfrecord file and no vocabulary (vocab.txt, or a SentencePiece .model): what is "
-            "it?"
+            "it? If it is text, say which: --input_format=text"
         )
     if os.path.exists(os.path.join(path, packed.MANIFEST)):
-        return inspection.inspect_records(path, examples)
+        return inspection.inspect_records(path, examples, vocab)
     names = os.listdir(path)
     if "checkpoints" in names or "_CHECKPOINT_METADATA" in names:
         return inspect_checkpoints(path)
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
         return inspection.inspect_records(path, examples)  # which says that the manifest is missing
     raise UserError(
-        f"{path} holds no records ({packed.MANIFEST}) and no checkpoints: give one of their directories"
+        f"{path} holds no records ({packed.MANIFEST}) and no checkpoints: give one of their directories, "
+        "or, if text is in it, --input_format=text"
     )
 
 
@@ -137,6 +180,10 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
         return
     if name == "shapes":
         return
+    if name in ("frequent_lines", "unknown_words", "reasons"):
+        shown = ", ".join(f"{key!r} {count:,}" for key, count in value.items())
+        yield f"{name}: {shown or 'none'}"
+        return
     nested = {key: inner for key, inner in value.items() if isinstance(inner, dict | list)}
     plain = ", ".join(f"{key} {_number(inner)}" for key, inner in value.items() if key not in nested)
     yield f"{name}: {plain}"
@@ -150,6 +197,8 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
                 f"{number}: {count / total:.1%}" for number, count in enumerate(inner) if count
             )
             yield f"  sequences a row: {shares}"
+        elif key == "row_lengths":
+            continue
         elif isinstance(inner, dict):
             yield from (f"  {line}" for line in _fact_lines(key, inner))
         else:

@@ -98,8 +98,12 @@ def _inspect_plain_file(path: str) -> Report:
     return report
 
 
-def inspect_records(directory: str, examples: int = 3) -> Report:
-    """Reads every row of a record directory and compares it with its manifest and its vocabulary."""
+def inspect_records(directory: str, examples: int = 3, vocab: str | None = None) -> Report:
+    """Reads every row of a record directory and compares it with its manifest and its vocabulary.
+
+    Args:
+        vocab: a vocabulary that is to be used with the records: a problem if it is another one.
+    """
     report = Report(directory, "packed records")
     try:
         manifest = packed.read_manifest(directory)
@@ -114,11 +118,14 @@ def inspect_records(directory: str, examples: int = 3) -> Report:
         "input_format",
         "fingerprint",
         "text",
+        "cleaned",
     )
     report.facts = {name: manifest[name] for name in names if name in manifest}
     report.facts["vocabulary"] = manifest["vocabulary"]
     report.facts["sources"] = len(manifest["sources"])
     tokenizer = _load_vocabulary(directory, manifest, report)
+    if vocab:
+        _compare_vocabulary(vocab, manifest["vocabulary"], report)
     for split, content in manifest["splits"].items():
         _inspect_split(report, directory, manifest, split, content["files"], tokenizer, examples)
         found = report.facts[split]
@@ -152,6 +159,23 @@ def _load_vocabulary(
     return tokenizer
 
 
+def _compare_vocabulary(path: str, settings: dict[str, Any], report: Report) -> None:
+    """Adds a problem if a vocabulary is not the one of the records' manifest."""
+    other = tokenization.load(
+        path, lower_case=settings["lower_case"], strip_accents=settings["strip_accents"]
+    ).settings()
+    different = [
+        f"{name} {other[name]!r}, not {settings[name]!r}"
+        for name in ("kind", "size", "digest")
+        if other[name] != settings[name]
+    ]
+    if different:
+        report.problems.append(
+            f"--vocab={path} is not the vocabulary of these records ({'; '.join(different)}): a model would "
+            "read other words; give the one that lies beside them"
+        )
+
+
 class _Counts:
     """Sums over the rows of a split."""
 
@@ -162,6 +186,7 @@ class _Counts:
         self.rows = self.sequences = self.tokens = self.random_next = self.unknown = 0
         self.misplaced = 0  # sequences without [CLS] and [SEP] where they belong
         self.sequence_lengths = np.zeros(self.length + 1, np.int64)
+        self.row_lengths = np.zeros(self.length + 1, np.int64)
         self.per_row = np.zeros(manifest["max_sequences_per_row"] + 1, np.int64)
         self.digests: list[bytes] = []
 
@@ -177,6 +202,7 @@ class _Counts:
         self.random_next += int((batch["next_sentence_labels"] == 1).sum())
         self.unknown += int(((ids == self.unknown_id) & (np.arange(self.length) < lengths[:, None])).sum())
         self.sequence_lengths += np.bincount(ends - starts, minlength=self.length + 1)
+        self.row_lengths += np.bincount(lengths, minlength=self.length + 1)
         self.per_row += np.bincount(present.sum(axis=1), minlength=len(self.per_row))
         cls, sep = self.special_ids["cls"], self.special_ids["sep"]
         placed = (
@@ -198,6 +224,7 @@ class _Counts:
             "random_next_share": self.random_next / max(1, self.sequences),
             "unknown_share": self.unknown / max(1, self.tokens),
             "duplicate_rows": len(digests) - len(np.unique(digests)),
+            "row_lengths": self.row_lengths.tolist(),
             "sequences_per_row": self.per_row.tolist(),
             "sequence_lengths": self.sequence_lengths.tolist(),
         }

@@ -229,3 +229,26 @@ def test_histogram():
         "17-24          0.0%",
         "25-32 ######  50.0%",
     ]
+
+
+def test_another_vocabulary_than_that_of_the_records(records, tmp_path, capsys):
+    directory = records()
+    (tmp_path / "other.txt").write_text("\n".join([*TOKENS, "w95"]) + "\n")
+    (tmp_path / "same.txt").write_text("\n".join(TOKENS) + "\n")
+    code, report = inspect(capsys, directory, f"--vocab={tmp_path}/same.txt")
+    assert code == 0 and report["problems"] == []
+    code, report = inspect(capsys, directory, f"--vocab={tmp_path}/other.txt")
+    assert code == 1 and len(report["problems"]) == 1
+    assert "other.txt is not the vocabulary of these records" in report["problems"][0]
+    assert "size 101, not 100" in report["problems"][0]
+
+
+def test_a_picture_of_the_rows(records, tmp_path, capsys):
+    directory = records()
+    code, report = inspect(capsys, directory, f"--plot={tmp_path}/rows.png")
+    assert code == 0 and (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+    train = report["facts"]["train"]
+    assert sum(train["row_lengths"]) == train["rows"]
+    assert sum(n * count for n, count in enumerate(train["row_lengths"])) == train["tokens"]
+    assert cli.main(["inspect", directory, directory, f"--plot={tmp_path}/rows.png"]) == 2
+    assert "expected one record directory" in capsys.readouterr().err

@@ -1,0 +1,81 @@
+"""A picture of what is in records: how long their sequences are, and how well these fill the rows."""
+
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.data.inspection import Report
+from bert_jax.errors import UserError
+
+_COLOURS = ("#0072B2", "#E69F00")  # colour-blind safe (Okabe and Ito)
+_BINS = 32
+
+
+def plot_records(report: Report, output: str) -> None:
+    """Draws histograms of sequence lengths, row fill and sequences a row, for each split.
+
+    Args:
+        report: of a record directory, as `inspection.inspect_records` makes it.
+        output: the picture to write; its suffix names the format.
+
+    Raises:
+        UserError: a suffix that is no format, or a report that holds none of these.
+    """
+    if Path(output).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UserError(f"--plot={output}: expected a name ending in .png, .pdf or .svg")
+    splits = {
+        name: facts
+        for name, facts in report.facts.items()
+        if isinstance(facts, dict) and facts.get("rows") and "row_lengths" in facts
+    }
+    if not splits:
+        raise UserError(f"--plot={output}: {report.path} holds no packed rows to draw")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(13.2, 3.6), layout="constrained")
+    try:
+        length = len(next(iter(splits.values()))["row_lengths"]) - 1
+        for number, (name, facts) in enumerate(splits.items()):
+            style = dict(color=_COLOURS[number % len(_COLOURS)], label=f"{name}, {facts['rows']:,} rows")
+            _steps(axes[0], facts["sequence_lengths"], length, 1, **style)
+            _steps(axes[1], facts["row_lengths"], length, 100 / length, **style)
+            _bars(axes[2], facts["sequences_per_row"], number, len(splits), **style)
+        for axis, title, unit in zip(
+            axes,
+            ("Sequence length", "Row fill", "Sequences a row"),
+            ("tokens", f"% of {length} tokens", "sequences"),
+            strict=True,
+        ):
+            axis.set_title(title, fontsize=11, loc="left")
+            axis.set_xlabel(unit)
+            axis.set_ylim(bottom=0)
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+            axis.grid(axis="y", alpha=0.25, linewidth=0.6)
+            axis.spines[["top", "right"]].set_visible(False)
+        axes[0].set_ylabel("share")
+        axes[2].legend(fontsize=8, framealpha=0.8, edgecolor="none")
+        figure.suptitle(report.path, fontsize=12, x=0.01, ha="left")
+        Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, dpi=150)
+    finally:
+        plt.close(figure)
+
+
+def _steps(axis, counts: list[int], length: int, scale: float, color: str, label: str) -> None:
+    """A histogram of `counts[i]` things of size i, in bins of equal width."""
+    edges = np.unique(np.linspace(1, length + 1, min(_BINS, length) + 1).astype(int))
+    sums = np.add.reduceat(counts, edges[:-1])
+    shares = 100 * sums / max(1, sums.sum())
+    axis.stairs(shares, (edges - 1) * scale, fill=True, color=color, alpha=0.35)
+    axis.stairs(shares, (edges - 1) * scale, color=color, linewidth=1.4, label=label)
+
+
+def _bars(axis, counts: list[int], number: int, splits: int, color: str, label: str) -> None:
+    places = np.arange(1, len(counts))
+    width = 0.8 / splits
+    shares = 100 * np.array(counts[1:]) / max(1, sum(counts))
+    axis.bar(places - 0.4 + (number + 0.5) * width, shares, width, color=color, label=label)
+    axis.set_xticks(places)

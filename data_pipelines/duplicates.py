@@ -1,0 +1,366 @@
+"""Duplicate documents of a corpus, of any size: the steps `exact` and `near` of `bert-jax data --clean`.
+
+1. `stages.tokenize` writes fingerprints beside its runs (`fingerprints`). 2. `find_exact`: a range of the
+hashes of all runs -> which documents repeat another one. 3. `find_near`: a range of the band hashes of all
+runs -> pairs that share a band and whose signatures agree; `unite`: all pairs -> connected groups.
+4. `mark_dropped`: what was found -> a mask beside each run, which makes the documents invisible to
+`spill.read_documents`. Of each group the document with the smallest key stays; of equal keys, the first in
+the corpus. So what is dropped depends on neither workers nor the ranges that the corpus was cut into.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data import atomic
+from data_pipelines import cleaning, fingerprints, spill
+
+PARTITION_ENTRIES = 2 << 20  # hashes, or band hashes, that one task holds: some 200 MB
+_COMPARED = 64  # documents that share a band are compared with so many after them, in the order of keys
+_PAIRS_AT_ONCE = 1 << 16
+_EDGES_AT_ONCE = 1 << 20
+_PLACE_BITS = 32
+
+# A document's id is the number of its run and, in the low 32 bits, its place in the run.
+_DROP = np.dtype([("document", "<u8"), ("kept", "<u8")])
+_EDGE = np.dtype([("first_key", "<u8"), ("first", "<u8"), ("second_key", "<u8"), ("second", "<u8")])
+
+RunStage = Callable[[str, Callable[[Any], dict[str, Any]], Sequence[Any]], list[dict[str, Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FindTask:
+    """Compares the documents of all runs with hashes in [low, high)."""
+
+    runs: tuple[str, ...]
+    low: int
+    high: int
+    threshold: float
+    output: str
+
+
+@dataclasses.dataclass(frozen=True)
+class UniteTask:
+    edges: tuple[str, ...]
+    output: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MarkTask:
+    """The runs [first, end) of all are those of one task of `stages.tokenize`, with `result`."""
+
+    runs: tuple[str, ...]
+    first: int
+    end: int
+    exact: tuple[str, ...]  # files of what `find_exact` found
+    near: tuple[str, ...]  # of what `unite` made
+    steps: tuple[str, ...]
+    histogram_bits: int
+    output: str
+
+
+def drop(
+    tokenized: Sequence[dict[str, Any]],
+    settings: cleaning.Settings,
+    path: Callable[[str], str],
+    run_stage: RunStage,
+    histogram_bits: int,
+) -> list[dict[str, Any]]:
+    """Marks the duplicates among the documents of all runs.
+
+    Args:
+        tokenized: what `stages.tokenize` returned.
+        path: where a file of a name goes.
+        run_stage: runs (title, function, tasks) and returns the results in order.
+        histogram_bits: of the histograms of `tokenized`.
+
+    Returns:
+        `tokenized` as if the duplicates had not been there, with the counts of the steps.
+    """
+    runs = tuple(run for result in tokenized for run in result["runs"])
+    if not runs:
+        return list(tokenized)
+    documents = sum(result["stored_documents"] for result in tokenized)
+    threshold = settings.near_duplicate_threshold
+
+    def partitions(name: str, entries: int) -> list[FindTask]:
+        count = -(-entries // PARTITION_ENTRIES) or 1
+        edges = [(number << spill.KEY_BITS) // count for number in range(count + 1)]
+        return [
+            FindTask(runs, low, high, threshold, path(f"{name}-{number:06d}"))
+            for number, (low, high) in enumerate(itertools.pairwise(edges))
+        ]
+
+    exact: list[str] = []
+    if "exact" in settings.steps:
+        tasks = partitions("exact", documents)
+        run_stage("finding duplicates", find_exact, tasks)
+        exact = [task.output for task in tasks]
+    near: list[str] = []
+    if "near" in settings.steps:
+        bands = fingerprints.PERMUTATIONS // fingerprints.band_rows(threshold)
+        tasks = partitions("near", documents * bands)
+        run_stage("finding near duplicates", find_near, tasks)
+        union = UniteTask(tuple(task.output for task in tasks), path("near-groups"))
+        run_stage("grouping near duplicates", unite, [union])
+        near = [union.output]
+    ends = list(itertools.accumulate(len(result["runs"]) for result in tokenized))
+    tasks = [
+        MarkTask(
+            runs,
+            end - len(result["runs"]),
+            end,
+            tuple(exact),
+            tuple(near),
+            settings.steps,
+            histogram_bits,
+            path(f"kept-{number:06d}"),
+        )
+        for number, (end, result) in enumerate(zip(ends, tokenized, strict=True))
+    ]
+    marked = run_stage("dropping duplicates", mark_dropped, tasks)
+    return [_reduced(result, mark) for result, mark in zip(tokenized, marked, strict=True)]
+
+
+def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
+    """What a task of `stages.tokenize` returned, less what was dropped."""
+    counts = {name: result[name] - count for name, count in marked["dropped"].items()}
+    steps = {step: dict(one) for step, one in result["cleaning"]["steps"].items()}
+    for step, found in marked["steps"].items():
+        for name in ("documents_dropped", "bytes_dropped"):
+            steps[step][name] += found[name]
+        if found["documents_dropped"]:
+            steps[step]["reasons"] = steps[step]["reasons"] | found["reasons"]
+    return (
+        result
+        | counts
+        | {name: marked[name] for name in ("bins", "histogram", "smallest_keys")}
+        | {"cleaning": result["cleaning"] | {"steps": steps}}
+        | {"duplicates": {step: found["examples"] for step, found in marked["steps"].items()}}
+    )
+
+
+def report(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The report of all cleaning, from what `stages.tokenize` or `drop` returned.
+
+    The examples of a step that drops duplicates are first those with the smallest keys.
+    """
+    merged = cleaning.merge_counts([result["cleaning"] for result in results])
+    for step in results[0].get("duplicates", {}):
+        found = [shown for result in results for shown in result["duplicates"][step]]
+        found = [shown for _, shown in sorted(found, key=lambda item: item[0])]
+        examples = found + merged["steps"][step]["examples"]
+        merged["steps"][step]["examples"] = examples[: cleaning.MOST_EXAMPLES]
+    return cleaning.with_shares(merged)
+
+
+def find_exact(task: FindTask) -> dict[str, Any]:
+    """Writes, sorted by id, the documents whose hash another one of a smaller key has too."""
+    entries, ids = _entries(task, "hashes", "high")
+    order = np.lexsort((ids, entries["key"], entries["low"], entries["high"]))
+    firsts = fingerprints.first_of_each(entries[["high", "low"]][order])
+    repeated = firsts != np.arange(len(order))
+    _write_drops(task.output, ids[order][repeated], ids[order][firsts[repeated]])
+    return {"entries": len(entries)}
+
+
+def _entries(task: FindTask, kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
+    """The entries of all runs in the range of a task, and the ids of their documents."""
+    parts = [fingerprints.read_range(run, kind, field, task.low, task.high) for run in task.runs]
+    entries = np.concatenate(parts)
+    numbers = np.repeat(np.arange(len(parts), dtype=np.uint64), [len(part) for part in parts])
+    return entries, (numbers << np.uint64(_PLACE_BITS)) | entries["place"].astype(np.uint64)
+
+
+def _write_drops(name: str, documents: np.ndarray, kept: np.ndarray) -> None:
+    drops = np.empty(len(documents), _DROP)
+    drops["document"], drops["kept"] = documents, kept
+    _write(name, drops[np.argsort(drops["document"])])
+
+
+def _write(name: str, values: np.ndarray) -> None:
+    with atomic.replace_file(name) as file:
+        np.save(file, values)
+
+
+def find_near(task: FindTask) -> dict[str, Any]:
+    """Writes pairs of documents that share a band and whose signatures agree in the threshold's share.
+
+    Documents with one signature are joined without a comparison, and only the first of them is compared. The
+    documents of a band are in the order of their keys, which is random, and each is compared with the next
+    64: all pairs of up to 65, and a bound on the work where a site repeats a template a million times.
+    """
+    entries, ids = _entries(task, "bands", "band")
+    order = np.lexsort((ids, entries["key"], entries["signature"], entries["band"]))
+    entries, ids = entries[order], ids[order]
+    firsts = fingerprints.first_of_each(entries[["band", "signature"]])
+    twins = np.flatnonzero(firsts != np.arange(len(entries)))
+    edges = [_edges(entries["key"], ids, firsts[twins], twins)]
+    alone = firsts == np.arange(len(entries))
+    entries, ids = entries[alone], ids[alone]
+    order = np.lexsort((ids, entries["key"], entries["band"]))
+    bands, keys, ids = entries["band"][order], entries["key"][order], ids[order]
+    compared = 0
+    for distance in range(1, _COMPARED + 1):
+        together = np.flatnonzero(bands[distance:] == bands[:-distance])
+        if not len(together):
+            break
+        pairs = _edges(keys, ids, together, together + distance)
+        for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+            some = pairs[start : start + _PAIRS_AT_ONCE]
+            compared += len(some)
+            edges.append(some[_similarities(task.runs, some) >= task.threshold])
+    found = np.concatenate(edges)
+    found = found[np.lexsort((found["second"], found["first"]))]
+    found = found[fingerprints.first_of_each(found[["first", "second"]]) == np.arange(len(found))]
+    _write(task.output, found)
+    return {"entries": len(order), "compared": compared, "pairs": len(found)}
+
+
+def _edges(keys: np.ndarray, ids: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    edges = np.empty(len(firsts), _EDGE)
+    edges["first_key"], edges["first"] = keys[firsts], ids[firsts]
+    edges["second_key"], edges["second"] = keys[seconds], ids[seconds]
+    return edges
+
+
+def _similarities(runs: Sequence[str], pairs: np.ndarray) -> np.ndarray:
+    """The share of equal values of the signatures of pairs, float [n]."""
+    ids, places = np.unique(np.concatenate((pairs["first"], pairs["second"])), return_inverse=True)
+    signatures = np.empty((len(ids), fingerprints.PERMUTATIONS), np.uint32)
+    numbers = ids >> np.uint64(_PLACE_BITS)
+    for number in np.unique(numbers):
+        own = numbers == number
+        rows = (ids[own] & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
+        signatures[own] = fingerprints.load(runs[int(number)], "signatures")[rows]
+    first, second = places[: len(pairs)], places[len(pairs) :]
+    return (signatures[first] == signatures[second]).mean(axis=1)
+
+
+def unite(task: UniteTask) -> dict[str, Any]:
+    """Writes, sorted by id, the documents that are connected by pairs with one of a smaller key.
+
+    Memory: about 40 bytes for each document that is in a pair.
+    """
+    # Here, since every worker of every build imports this module, and scipy takes 30 MB.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ids = np.zeros(0, np.uint64)
+    for edges in _read_edges(task.edges):
+        ids = np.union1d(ids, np.concatenate((edges["first"], edges["second"])))
+    keys = np.zeros(len(ids), np.uint64)
+    groups = np.arange(len(ids), dtype=np.int32)
+    for edges in _read_edges(task.edges):
+        first, second = np.searchsorted(ids, edges["first"]), np.searchsorted(ids, edges["second"])
+        keys[first], keys[second] = edges["first_key"], edges["second_key"]
+        links = coo_array((np.ones(len(edges), bool), (groups[first], groups[second])), (len(ids), len(ids)))
+        groups = connected_components(links, directed=False)[1][groups]
+    order = np.lexsort((ids, keys, groups))
+    firsts = fingerprints.first_of_each(groups[order])
+    others = firsts != np.arange(len(order))
+    _write_drops(task.output, ids[order][others], ids[order][firsts[others]])
+    return {"documents": len(ids), "dropped": int(others.sum())}
+
+
+def _read_edges(names: Sequence[str]) -> Iterator[np.ndarray]:
+    for name in names:
+        edges = np.load(name, mmap_mode="r")
+        for start in range(0, len(edges), _EDGES_AT_ONCE):
+            yield np.array(edges[start : start + _EDGES_AT_ONCE])
+
+
+def mark_dropped(task: MarkTask) -> dict[str, Any]:
+    """Writes the masks of some runs; returns the histogram and so on of what is left, as `stages.tokenize`.
+
+    A document that repeats another one exactly counts for that step alone.
+    """
+    sums = ("documents", "sentences", "tokens", "unknown_tokens")
+    left = np.zeros((1 << task.histogram_bits, 2), np.int64)
+    dropped_counts = dict.fromkeys(sums, 0)
+    smallest: list[int] = []
+    steps = {step: _StepFound(step) for step in ("exact", "near") if step in task.steps}
+    for number in range(task.first, task.end):
+        run = task.runs[number]
+        marks = np.array(fingerprints.load(run, "marks"))
+        dropped = np.zeros(len(marks), bool)
+        for step, names in (("exact", task.exact), ("near", task.near)):
+            if step in steps:
+                places, kept = _dropped(marks[step], number, names)
+                new = ~dropped[places]
+                dropped[places] = True
+                steps[step].add(task.runs, number, marks, places[new], kept[new])
+        for name in sums:
+            dropped_counts[name] += int(marks[name][dropped].sum(dtype=np.int64))
+        keys, tokens = marks["key"][~dropped], marks["tokens"][~dropped]
+        bins = (keys >> np.uint64(spill.KEY_BITS - task.histogram_bits)).astype(np.int64)
+        np.add.at(left, (bins, 0), 1)
+        np.add.at(left, (bins, 1), tokens)
+        smallest = sorted([*smallest, *keys[:2].tolist()])[:2]  # the marks are in the order of the keys
+        _write(spill.dropped_path(run), dropped.astype(np.uint8))
+    bins = np.flatnonzero(left[:, 0])
+    return {
+        "dropped": dropped_counts,
+        "smallest_keys": smallest,
+        "bins": bins.tolist(),
+        "histogram": left[bins].tolist(),
+        "steps": {step: found.result() for step, found in steps.items()},
+    }
+
+
+def _dropped(local: np.ndarray, number: int, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The places of a run's dropped documents, in order, and the id of the one that is kept for each.
+
+    Args:
+        local: for each place, the place of the document of this run that it repeats, or itself.
+        names: files of drops, sorted by id.
+    """
+    base = number << _PLACE_BITS
+    kept = local.astype(np.uint64) | np.uint64(base)
+    for name in names:
+        drops = np.load(name, mmap_mode="r")
+        first = bisect.bisect_left(drops["document"], base)
+        end = bisect.bisect_left(drops["document"], base + (1 << _PLACE_BITS))
+        kept[(drops["document"][first:end] - np.uint64(base)).astype(np.int64)] = drops["kept"][first:end]
+    own = np.arange(len(local))
+    kept = np.where(local == own, kept, kept[local])  # what stands for a repeated one may be dropped too
+    places = np.flatnonzero(kept != (own.astype(np.uint64) | np.uint64(base)))
+    return places, kept[places]
+
+
+class _StepFound:
+    """Counts what a step dropped, and holds the examples with the smallest keys."""
+
+    _REASONS = {"exact": "duplicate", "near": "near duplicate"}
+
+    def __init__(self, step: str):
+        self._reason = self._REASONS[step]
+        self._documents = self._bytes = 0
+        self._examples: list[tuple[int, dict[str, str]]] = []
+
+    def add(
+        self, runs: Sequence[str], number: int, marks: np.ndarray, places: np.ndarray, kept: np.ndarray
+    ) -> None:
+        self._documents += len(places)
+        self._bytes += int(marks["bytes"][places].sum(dtype=np.int64))
+        for place, other in list(zip(places.tolist(), kept.tolist(), strict=True))[: cleaning.MOST_EXAMPLES]:
+            name, begin = fingerprints.read_name(runs[number], marks, place)
+            run, other_place = runs[other >> _PLACE_BITS], other & ((1 << _PLACE_BITS) - 1)
+            other_name, _ = fingerprints.read_name(run, fingerprints.load(run, "marks"), other_place)
+            shown = cleaning.example(name, self._reason, begin) | {"kept": other_name}
+            self._examples.append((int(marks["key"][place]), shown))
+        self._examples = sorted(self._examples, key=lambda item: item[0])[: cleaning.MOST_EXAMPLES]
+
+    def result(self) -> dict[str, Any]:
+        return {
+            "documents_dropped": self._documents,
+            "bytes_dropped": self._bytes,
+            "reasons": {self._reason: self._documents},
+            "examples": self._examples,
+        }
