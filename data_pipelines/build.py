@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
@@ -18,56 +16,14 @@ import bert_jax
 from bert_jax import tokenization
 from bert_jax.data import atomic, packed
 from bert_jax.errors import UserError
-from data_pipelines import pairs, readers, stages
+from data_pipelines import readers, stages
+from data_pipelines.claims import claimed, finished
 from data_pipelines.progress import Progress
+from data_pipelines.settings import Options, digest, resolve
 from data_pipelines.workers import Pool
 
-UNFINISHED = "unfinished"  # the folder, inside the output, that an interrupted build goes on from
 _RANGE_BYTES = (16 << 20, 256 << 20)
 _SHARD_BYTES = 128 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What the records depend on; see the flags of `bert-jax data`."""
-
-    input: tuple[str, ...]
-    vocab: str
-    output_dir: str
-    input_format: str = "text"
-    max_seq_length: int = 128
-    max_sequences_per_row: int = 0  # 0: by the length
-    short_seq_prob: float = 0.1
-    dupe_factor: int = 1
-    seed: int = 12345
-    eval_fraction: float = 0.01
-    num_shards: int = 0  # 0: by the size
-    lower_case: bool | None = None  # None: by the vocabulary
-
-    def check(self) -> None:
-        """Raises UserError for a value that cannot be."""
-        rules = [
-            ("input_format", self.input_format in readers.FORMATS, f"one of {', '.join(readers.FORMATS)}"),
-            (
-                "max_seq_length",
-                pairs.SHORTEST <= self.max_seq_length < 1 << 16,
-                f"at least {pairs.SHORTEST} ([CLS], [SEP] twice, and a token each of A and B), under 65,536",
-            ),
-            (
-                "max_sequences_per_row",
-                self.max_sequences_per_row >= 0,
-                "at least 1, or 0 to choose by the length",
-            ),
-            ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "a probability"),
-            ("dupe_factor", self.dupe_factor >= 1, "at least 1"),
-            ("eval_fraction", 0 <= self.eval_fraction <= 0.5, "0 (hold nothing out) to 0.5"),
-            ("num_shards", self.num_shards >= 0, "at least 1, or 0 to choose by the size"),
-        ]
-        for name, sound, expected in rules:
-            if not sound:
-                raise UserError(f"--{name}={getattr(self, name)}: expected {expected}")
-        if not self.output_dir:
-            raise UserError("--output_dir is missing: where should the records go?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,11 +64,11 @@ def _build(
     digests = pool.run(
         stages.file_digest, [(None, path) for path in paths], lambda i, result: progress.advance(sizes[i])
     )
-    settings = _settings(options, tokenizer, paths, digests)
-    finished = _finished(options.output_dir, settings)
-    if finished:
-        return Built(finished, True, 0)
-    with _claimed(options.output_dir, settings) as unfinished:
+    settings = resolve(options, tokenizer, paths, digests)
+    done = finished(options.output_dir, settings)
+    if done:
+        return Built(done, True, 0)
+    with claimed(options.output_dir, settings) as unfinished:
         build = _Build(options, tokenizer, settings, unfinished, pool, progress)
         manifest = build.run(paths, sum(sizes))
     shutil.rmtree(unfinished)
@@ -271,7 +227,7 @@ class _Build:
         atomic.write_file(vocabulary, epath.Path(self.vocabulary.path).read_bytes(), sync=True)
         names = (*stages.TEXT_COUNTS, *stages.CLEANING_COUNTS)
         manifest = self.settings | {
-            "fingerprint": _digest(self.settings),
+            "fingerprint": digest(self.settings),
             "made_by": f"bert-jax {bert_jax.__version__}",
             "special_ids": self.special_ids,
             "splits": splits,
@@ -293,107 +249,3 @@ def _grouped(ranges: Sequence[readers.Range], target: int) -> list[tuple[readers
         groups[-1].append(range_)
         size += range_.size
     return [tuple(group) for group in groups]
-
-
-def _settings(
-    options: Options,
-    tokenizer: tokenization.Tokenizer,
-    paths: Sequence[str],
-    digests: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
-    """What the records are a function of, as the manifest holds it."""
-    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
-    file = "vocab.model" if tokenizer.kind == "sentencepiece" else "vocab.txt"
-    length = options.max_seq_length
-    return {
-        "schema": packed.SCHEMA,
-        "version": packed.VERSION,
-        "max_seq_length": length,
-        "max_sequences_per_row": options.max_sequences_per_row or packed.default_sequences_per_row(length),
-        "seed": options.seed,
-        "short_seq_prob": options.short_seq_prob,
-        "dupe_factor": options.dupe_factor,
-        "eval_fraction": options.eval_fraction,
-        "num_shards": options.num_shards,
-        "input_format": options.input_format,
-        "vocabulary": tokenizer.settings() | {"file": file},
-        "sources": [
-            {"name": os.path.relpath(os.path.abspath(path), folder)}
-            | {"bytes": digest["bytes"], "sha256": digest["sha256"]}
-            for path, digest in zip(paths, digests, strict=True)
-        ],
-    }
-
-
-def _digest(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
-def _difference(settings: dict[str, Any], others: dict[str, Any]) -> str:
-    """Which of the settings differ, in words, or ''."""
-    differences = []
-    for name, value in settings.items():
-        other = others.get(name)
-        if value != other:
-            plain = not isinstance(value, dict | list) and not isinstance(other, dict | list)
-            differences.append(f"{name} {other!r}, not {value!r}" if plain else f"another {name}")
-    return ", ".join(differences)
-
-
-def _finished(directory: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The manifest of finished records of these settings, or None where there are none.
-
-    Raises:
-        UserError: there are others.
-    """
-    if not os.path.exists(os.path.join(directory, packed.MANIFEST)):
-        return None
-    manifest = packed.read_manifest(directory)
-    difference = _difference(settings, manifest)
-    if difference:
-        raise UserError(
-            f"{directory} holds other records ({difference}): choose another --output_dir, or delete it first"
-        )
-    shutil.rmtree(os.path.join(directory, UNFINISHED), ignore_errors=True)
-    return manifest
-
-
-@contextlib.contextmanager
-def _claimed(directory: str, settings: dict[str, Any]) -> Iterator[str]:
-    """Makes the output directory and, in it, the folder for what is unfinished, and holds a lock on it.
-
-    Raises:
-        UserError: it cannot be written, another process writes to it, or it was begun with other settings.
-    """
-    unfinished = os.path.join(directory, UNFINISHED)
-    settings = settings | {"made_by": f"bert-jax {bert_jax.__version__}"}
-    path = os.path.join(unfinished, "settings.json")
-    try:
-        if not os.path.isdir(unfinished) and os.path.isdir(directory):
-            stray = [name for name in os.listdir(directory) if ".tfrecord" in name]
-            if stray:
-                raise UserError(
-                    f"{directory} holds {stray[0]} and no {packed.MANIFEST}: choose an empty --output_dir"
-                )
-        os.makedirs(unfinished, exist_ok=True)
-        lock = open(os.path.join(unfinished, "lock"), "w")  # noqa: SIM115 (held to the end of the block)
-    except OSError as error:
-        raise UserError(f"cannot write to --output_dir={directory}: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"another `bert-jax data` is writing to {directory}: wait for it, or stop it"
-            ) from None
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                difference = _difference(settings, json.load(file))
-            if difference:
-                raise UserError(
-                    f"{directory} holds the unfinished work of another run ({difference}): give the same "
-                    "flags to finish it, or delete it first"
-                )
-        else:
-            atomic.write_file(path, json.dumps(settings).encode())
-        yield unfinished
