@@ -14,9 +14,9 @@ from etils import epath
 
 import bert_jax
 from bert_jax import tokenization
-from bert_jax.data import atomic, packed
+from bert_jax.data import atomic, google, packed
 from bert_jax.errors import UserError
-from data_pipelines import readers, stages
+from data_pipelines import readers, stages, static
 from data_pipelines.claims import claimed, finished
 from data_pipelines.progress import Progress
 from data_pipelines.settings import Options, digest, resolve
@@ -104,11 +104,11 @@ class _Build:
                 f"no text in the {len(paths)} input files: "
                 f"is --input_format={self.options.input_format} right?"
             )
-        if documents == 1:
+        if documents == 1 and self.settings["nsp"] == "next":
             raise self._refusal(
                 "the corpus is one document, and next-sentence prediction draws sentences of others: give "
-                "more "
-                f"documents{' (a blank line ends one)' if self.options.input_format == 'text' else ''}"
+                f"more documents{' (a blank line ends one)' if self.options.input_format == 'text' else ''}, "
+                "or --nsp=none"
             )
         parts = self._make_rows(tokenized)
         splits = self._make_shards(parts)
@@ -146,34 +146,32 @@ class _Build:
 
     def _make_rows(self, tokenized: list[dict[str, Any]]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
         """The record files of each split's buckets, and their counts."""
-        buckets = stages.plan(tokenized, self.options.eval_fraction)
+        buckets = stages.plan(tokenized, self.settings["eval_fraction"])
         runs = tuple(run for result in tokenized for run in result["runs"])
         tasks = [
             stages.RowsTask(
                 bucket,
                 runs,
                 self.vocabulary,
-                self.options.seed,
-                self.settings["max_seq_length"],
-                self.settings["max_sequences_per_row"],
-                self.options.short_seq_prob,
-                self.options.dupe_factor,
+                self.settings,
                 self._path(f"rows-{bucket.split}-{bucket.number:06d}"),
             )
             for bucket in buckets
         ]
         self.progress.start("making rows", len(tasks), "buckets")
-        results = self._run(stages.make_rows, tasks, lambda index: 1)
+        make = stages.make_rows if self.settings["schema"] == packed.SCHEMA else static.make_rows
+        results = self._run(make, tasks, lambda index: 1)
         for run in runs:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(run)
         parts: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         for task, result in zip(tasks, results, strict=True):
             parts.setdefault(task.bucket.split, []).append((task.output, result))
-        if sum(result["documents"] for _, result in parts["train"]) < 2:
+        fewest = 2 if self.settings["nsp"] == "next" else 1
+        if sum(result["documents"] for _, result in parts["train"]) < fewest:
             raise self._refusal(
-                f"--eval_fraction={self.options.eval_fraction} leaves under two documents to train on: give "
-                "more documents, or a smaller fraction"
+                f"--eval_fraction={self.settings['eval_fraction']} leaves under two documents to train on: "
+                "give more documents, or a smaller fraction"
             )
         return parts
 
@@ -181,9 +179,12 @@ class _Build:
         """The splits as the manifest has them."""
         tasks: list[stages.ShardTask] = []
         owners: list[str] = []
+        static_masks = self.settings["schema"] == google.SCHEMA
         for split, results in parts.items():
             shards = self._shards(split, parts)
-            shares = stages.share_rows([(path, result["rows"]) for path, result in results], shards)
+            shares = stages.share_rows(
+                [(path, result["rows"]) for path, result in results], shards, static_masks
+            )
             for number, share in enumerate(shares):
                 name = f"{split}-{number:05d}-of-{shards:05d}.tfrecord"
                 tasks.append(stages.ShardTask(share, self._path(name)))

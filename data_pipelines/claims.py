@@ -26,7 +26,7 @@ def finished(directory: str, settings: dict[str, Any]) -> dict[str, Any] | None:
     """
     if not os.path.exists(os.path.join(directory, packed.MANIFEST)):
         return None
-    manifest = packed.read_manifest(directory)
+    manifest = packed.read_manifest(directory, schema=None)
     differing = difference(settings, manifest)
     if differing:
         raise UserError(

@@ -2,9 +2,10 @@
 
     bert-jax inspect records/ vocab.txt runs/mini
 
-PATH is a directory that `bert-jax data` made or a .tfrecord file (every row is read and its CRCs are
-checked), a vocab.txt or a SentencePiece .model, or a work directory or one of its checkpoints. Exits with 0
-when all is sound, with 1 when something is wrong.
+PATH is a directory of records or a .tfrecord file (every row is read and its CRCs are checked), a vocab.txt
+or a SentencePiece .model, or a work directory or one of its checkpoints. Records are those of `bert-jax
+data`, or those with masks of google-research/bert's create_pretraining_data, which --vocab=FILE decodes.
+Exits with 0 when all is sound, with 1 when something is wrong.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _MOST_PROBLEMS = 20
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_integer("examples", 3, "Decoded rows to show of each split.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "vocab", "", "The vocabulary of records that were made elsewhere.", flag_values=flag_values
+    )
     absl_flags.DEFINE_boolean("json", False, "Print one JSON object a path instead.", flag_values=flag_values)
 
 
@@ -35,7 +39,7 @@ def run(flags, args: list[str]) -> int:
             raise UserError(f"there is no {path!r} to inspect")
     sound = True
     for path in args:
-        report = inspect(path, flags.examples)
+        report = inspect(path, flags.examples, flags.vocab)
         sound = sound and not report.problems
         if flags.json:
             print(json.dumps(dataclasses.asdict(report)))
@@ -45,16 +49,20 @@ def run(flags, args: list[str]) -> int:
     return 0 if sound else 1
 
 
-def inspect(path: str, examples: int = 3):
+def inspect(path: str, examples: int = 3, vocab: str = ""):
     """The `bert_jax.data.inspection.Report` of whatever is at a path.
 
     Raises:
         UserError: it is nothing that bert_jax knows.
     """
-    from bert_jax.data import inspection, packed
+    from bert_jax.data import google, google_inspection, inspection, packed
 
+    if google.is_record_file(path) or os.path.isdir(path):
+        report = google_inspection.inspect(path, vocab, examples)
+        if report is not None:
+            return report
     if os.path.isfile(path):
-        if path.endswith(".tfrecord"):
+        if google.is_record_file(path):
             return inspection.inspect_record_file(path, examples)
         if path.endswith((".txt", ".model")):
             return inspection.inspect_vocabulary(path)

@@ -70,7 +70,7 @@ def test_known_answers_of_the_reference(sample, whole_word, instances, random_ne
         ids = [tokenizer.cls_id, *pair.first, tokenizer.sep_id, *pair.second, tokenizer.sep_id]
         segments = [0] * (len(pair.first) + 2) + [1] * (len(pair.second) + 1)
         masked, positions, labels = reference_masks(ids, tokenizer, rng, 20, whole_word)
-        rows.append([masked, segments, positions, labels, int(pair.random_next)])
+        rows.append([masked, segments, positions, labels, int(pair.label)])
         for position, label in zip(positions, labels, strict=True):
             kind = {tokenizer.mask_id: "mask", label: "kept"}.get(masked[position], "random")
             counts[kind] += 1
@@ -120,7 +120,7 @@ def test_pairs_are_runs_of_their_documents(documents, length, seed, short):
                 assert side == [(document, start + i) for i in range(len(side))]
                 assert start + len(side) <= sizes[document]
             assert pair.first[0][0] == index
-            if not pair.random_next:
+            if not pair.label:
                 assert pair.second[0][0] == index and pair.second[0][1] > pair.first[-1][1]
         # A fresh chunk starts where the last one's used sentences end, so no A begins before the one before
         # it.
@@ -132,8 +132,8 @@ def test_random_next_is_from_another_document_and_more_than_half():
     documents = numbered([[[0] * 10] * 40] * 30)
     made = list(pairs.make_pairs(documents, 64, random.Random(0), dupe_factor=20))
     other = [pair for pair in made if pair.second[0][0] != pair.first[0][0]]
-    assert all(pair.random_next for pair in other)
-    share = sum(pair.random_next for pair in made) / len(made)
+    assert all(pair.label for pair in other)
+    share = sum(pair.label for pair in made) / len(made)
     assert 0.5 < share < 0.65
     assert len(other) / len(made) == pytest.approx(share, abs=0.001)
     # Every other document serves about as often.
