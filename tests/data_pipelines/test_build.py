@@ -179,6 +179,8 @@ def test_the_manifest_tells_what_there_is(options, small_steps):
         assert os.path.getsize(os.path.join(options.output_dir, file["name"])) == file["bytes"]
     assert sum(length * count for length, count in enumerate(train["sequence_lengths"])) == train["tokens"]
     assert train["fill"] == train["tokens"] / (train["rows"] * 48)
+    assert sum(train["sequences_per_row"]) == train["rows"]
+    assert sum(number * rows for number, rows in enumerate(train["sequences_per_row"])) == train["sequences"]
     text = manifest["text"]
     assert text["documents"] == 60 and text["unknown_tokens"] == 0 and text["sentences"] > 60
     assert [source["name"] for source in manifest["sources"]] == ["0.txt", "1.txt", "2.txt"]

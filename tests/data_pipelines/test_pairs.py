@@ -149,3 +149,70 @@ def test_short_sequences():
     ]
     assert sum(length == 125 for length in full) > 0.9 * len(full)
     assert sum(length < 100 for length in short) > 0.7 * len(short)
+
+
+@given(
+    documents=DOCUMENTS,
+    length=st.integers(pairs.SHORTEST, 64),
+    seed=st.integers(0, 1000),
+    short=st.floats(0, 1),
+)
+@settings(deadline=None, max_examples=30)
+def test_sentence_order_pairs_are_neighbours(documents, length, seed, short):
+    documents = numbered(documents)
+    made = list(pairs.make_pairs(documents, length, random.Random(seed), short, nsp="sop"))
+    for pair in made:
+        assert 1 <= len(pair.first) and len(pair.first) + len(pair.second) <= length - pairs.SPECIAL_TOKENS
+        assert (pair.label == -1) == (not pair.second)
+        before, after = (pair.second, pair.first) if pair.label == 1 else (pair.first, pair.second)
+        for side in (before, after):
+            assert (
+                [token[1] for token in side] == list(range(side[0][1], side[0][1] + len(side))) if side else 1
+            )
+        if after:
+            assert before[-1][0] == after[0][0] and before[-1] < after[0]
+
+
+def test_half_of_the_pairs_are_swapped():
+    documents = numbered([[[0] * 9] * 30] * 4)
+    made = list(pairs.make_pairs(documents, 64, random.Random(0), dupe_factor=30, nsp="sop"))
+    assert 0.45 < sum(pair.label == 1 for pair in made) / len(made) < 0.55
+
+
+@given(
+    documents=DOCUMENTS,
+    length=st.integers(pairs.SHORTEST, 64),
+    seed=st.integers(0, 1000),
+    short=st.floats(0, 1),
+)
+@settings(deadline=None, max_examples=30)
+def test_single_segments_lose_nothing_and_stay_in_their_document(documents, length, seed, short):
+    documents = numbered(documents)
+    made = list(pairs.make_pairs(documents, length, random.Random(seed), short, nsp="none"))
+    assert all(pair.second == [] and pair.label == -1 and 0 < len(pair.first) <= length - 2 for pair in made)
+    assert all(len({token[0] for token in pair.first}) == 1 for pair in made)
+    tokens = [token for pair in made for token in pair.first]
+    assert tokens == [token for document in documents for sentence in document for token in sentence]
+
+
+@given(documents=DOCUMENTS, length=st.integers(pairs.SHORTEST, 64))
+@settings(deadline=None, max_examples=30)
+def test_full_sentences_go_on_over_the_ends_of_documents(documents, length):
+    documents = numbered(documents)
+    made = [pair.first for pair in pairs.full_sentences(documents, length, "[SEP]")]
+    assert all(0 < len(row) <= length - 2 and "[SEP]" not in (row[0], row[-1]) for row in made)
+    tokens = [token for row in made for token in row if token != "[SEP]"]
+    assert tokens == [token for document in documents for sentence in document for token in sentence]
+    for row in made:
+        ends = [token[0] for token in row if token != "[SEP]"]
+        assert row.count("[SEP]") == len(set(ends)) - 1
+    longest = max(len(sentence) for document in documents for sentence in document)
+    if longest <= length - 2:
+        starts = {document[i][0] for document in documents for i in range(len(document))}
+        assert all(row[0] in starts for row in made)
+
+
+def test_full_sentences_by_hand():
+    documents = [[[1, 2], [3]], [[4, 5, 6]], [[7] * 9]]
+    rows = [pair.first for pair in pairs.full_sentences(documents, 9, 0)]
+    assert rows == [[1, 2, 3, 0, 4, 5, 6], [7] * 7, [7, 7]]
