@@ -43,8 +43,9 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
     foreign = {name: files for name in names if (files := foreign_files(name))}
     schemas = {name: _schema(name) for name in names if name not in foreign}
     if not foreign and google.SCHEMA not in schemas.values():
+        dataset = packed.open_dataset(data_dir, split)
         _check_no_vocab(vocab, data_dir)
-        return packed.open_dataset(data_dir, split)
+        return dataset
     for name, schema in schemas.items():
         if schema != google.SCHEMA:
             raise UserError(
