@@ -153,8 +153,7 @@ def make_rows(task: stages.RowsTask) -> dict[str, Any]:
     count, _ = tfrecord.write_records(unshuffled, instances())
     order = array.array("Q", range(count))
     rng.shuffle(order)
-    waiting = tfrecord.RecordFile(unshuffled)
-    rows, size = tfrecord.write_records(task.output, (waiting[number] for number in order))
+    rows, size = tfrecord.write_records(task.output, tfrecord.RecordFile(unshuffled).read_many(order))
     for path in (unshuffled, unshuffled + tfrecord.INDEX_SUFFIX):
         os.unlink(path)
     return counts | {

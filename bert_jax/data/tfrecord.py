@@ -29,6 +29,7 @@ INDEX_SUFFIX = ".index"
 BYTES, FLOAT, INT64 = 1, 2, 3  # the kinds of a feature: its field in tf.train.Feature
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
+_READ_AT_ONCE = 512  # records; each may bring the pages around it
 FRAME_BYTES = _HEADER.size + _CRC.size
 
 _crc32c = google_crc32c.value
@@ -174,6 +175,13 @@ class RecordFile:
 
     def __getitem__(self, index: int) -> bytes:
         return self.read_at(int(self.offsets[index]))
+
+    def read_many(self, numbers: Iterable[int]) -> Iterator[bytes]:
+        """Yields records by their numbers. Pages that were read do not stay in this process's memory."""
+        for count, number in enumerate(numbers, start=1):
+            yield self[number]
+            if count % _READ_AT_ONCE == 0 and hasattr(mmap, "MADV_DONTNEED"):
+                self._bytes.madvise(mmap.MADV_DONTNEED)
 
     def __iter__(self) -> Iterator[bytes]:
         return map(self.read_at, self.offsets.tolist())

@@ -177,3 +177,10 @@ def test_failed_write_leaves_nothing(tmp_path):
     with pytest.raises(RuntimeError):
         tfrecord.write_records(str(tmp_path / "a.tfrecord"), payloads())
     assert os.listdir(tmp_path) == []
+
+
+def test_records_by_number(tmp_path):
+    path = str(tmp_path / "a.tfrecord")
+    tfrecord.write_records(path, [str(number).encode() for number in range(5000)])
+    numbers = [*range(4999, -1, -1), 3, 3]
+    assert [int(record) for record in tfrecord.RecordFile(path).read_many(numbers)] == numbers
