@@ -17,7 +17,7 @@ from data_pipelines import build
     [
         ({"nsp": "sop"}, {-1, 0, 1}),
         ({"nsp": "none"}, {-1}),
-        ({"nsp": "none", "full_sentences": True, "dupe_factor": 2}, {-1}),
+        ({"nsp": "none", "full_sentences": True}, {-1}),
     ],
     ids=["sop", "none", "full-sentences"],
 )

@@ -2,6 +2,7 @@
 
 import collections
 import hashlib
+import itertools
 import json
 import random
 
@@ -72,8 +73,10 @@ def test_known_answers_of_the_reference(shared_data, tmp_path, flags, shards, ex
 
 @pytest.fixture
 def google_options(corpus, vocabulary, tmp_path):
+    numbers = itertools.count()
+
     def made(**fields):
-        output = str(tmp_path / f"out{len(list(tmp_path.iterdir()))}")
+        output = str(tmp_path / f"out{next(numbers)}")
         inputs = (str(corpus / "*.txt"),)
         return build.Options(inputs, vocabulary, output, schema="google", max_seq_length=48, seed=7, **fields)
 
