@@ -207,7 +207,7 @@ def masked_records(tmp_path):
 
 def test_records_of_others_with_masks(pretrain, masked_records, tmp_path):
     data, vocab = masked_records
-    fields = {"data.vocab": vocab, "steps": 2, "masking.strategy": "whole_word"}
+    fields = {"data.vocab": vocab, "steps": 6, "masking.strategy": "whole_word"}
     code, output, error = pretrain(data=data, **fields)
     assert (code, error) == (0, "")
     line = "the records come with their masks, at most 3 a row: masking.prob and"
