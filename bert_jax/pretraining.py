@@ -1,4 +1,4 @@
-"""Masked LM and next-sentence prediction over packed rows, as a pure task for the train step."""
+"""Masked LM and next-sentence prediction over rows of records, as a pure task for the train step."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class PretrainingTask:
     config: BertConfig
     vocabulary: Vocabulary
     masking: MaskingOptions
+    next_sentence: bool = True  # whether the records have next-sentence labels at all
 
     @property
     def model(self) -> BertForPreTraining:
@@ -58,8 +59,8 @@ class PretrainingTask:
 
     @property
     def expected_initial_loss(self) -> float:
-        """ln V + ln 2: what an untrained model loses."""
-        return float(np.log(self.config.vocab_size) + np.log(2))
+        """ln V + ln 2: what an untrained model loses; ln V without next-sentence labels."""
+        return float(np.log(self.config.vocab_size) + np.log(2) * self.next_sentence)
 
     def init(self, key: jax.Array) -> Any:
         ids = jnp.zeros((1, 8), jnp.int32)
@@ -67,21 +68,24 @@ class PretrainingTask:
 
     def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
         """Unpacks the rows and draws their masks; a row's masks depend on (key, its place in the global
-        batch)."""
+        batch). Rows that come with masks (see `data.google`) keep them."""
         del train
-        row_keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(batch["row_ids"])
-        masked = mask_tokens(row_keys, batch["input_ids"], batch["lengths"], self.vocabulary, self.masking)
         labels = batch["next_sentence_labels"]
-        return unpack(batch) | {
-            "input_ids": masked.input_ids,
-            "masked_positions": masked.positions,
-            "masked_labels": masked.labels,
-            "masked_weights": masked.weights,
+        prepared = unpack(batch) | self._masked(batch, key)
+        return prepared | {
             "next_sentence_labels": jnp.maximum(labels, 0),
             "next_sentence_weights": (labels >= 0).astype(jnp.float32),
             "tokens": batch["lengths"],
             "sequences": jnp.sum(batch["first_lengths"] > 0, axis=1),
         }
+
+    def _masked(self, batch: dict[str, jax.Array], key: jax.Array) -> dict[str, jax.Array]:
+        names = ("input_ids", "masked_positions", "masked_labels", "masked_weights")
+        if "masked_positions" in batch:
+            return {name: batch[name] for name in names}
+        row_keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(batch["row_ids"])
+        masked = mask_tokens(row_keys, batch["input_ids"], batch["lengths"], self.vocabulary, self.masking)
+        return dict(zip(names, masked, strict=True))
 
     def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return {"mlm": jnp.sum(batch["masked_weights"]), "nsp": jnp.sum(batch["next_sentence_weights"])}

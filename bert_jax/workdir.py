@@ -1,9 +1,9 @@
 """A work directory: who may use it, which run it belongs to, and the vocabulary of that run.
 
-    config.json        what the run is: command, resolved config, records, vocabulary
-    vocab.txt|.model   a copy of the vocabulary
-    checkpoints/STEP/  see bert_jax/checkpoint.py
-    metrics.jsonl, tensorboard/
+config.json        what the run is: command, resolved config, records, vocabulary
+vocab.txt|.model   a copy of the vocabulary
+checkpoints/STEP/  see bert_jax/checkpoint.py
+metrics.jsonl, tensorboard/
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ FREE_FIELDS = (
     "config.accumulate_steps",
     "config.checkpoint",
     "config.data.dir",  # the records are known by their digest, wherever they lie
+    "config.data.vocab",  # and the vocabulary by its own
     "config.data_dir",
     "config.eval",
     "config.log_every",

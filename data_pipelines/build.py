@@ -4,83 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
 
 import bert_jax
 from bert_jax import tokenization
-from bert_jax.data import atomic, packed
+from bert_jax.data import atomic, google, packed
 from bert_jax.errors import UserError
-from data_pipelines import cleaning, duplicates, fingerprints, pairs, readers, stages
+from data_pipelines import cleaning, duplicates, fingerprints, readers, stages, static
+from data_pipelines.claims import claimed, finished
 from data_pipelines.progress import Progress
+from data_pipelines.settings import Options, digest, resolve
 from data_pipelines.workers import Pool
 
-UNFINISHED = "unfinished"  # the folder, inside the output, that an interrupted build goes on from
 _RANGE_BYTES = (16 << 20, 256 << 20)
 _SHARD_BYTES = 128 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What the records depend on; see the flags of `bert-jax data`."""
-
-    input: tuple[str, ...]
-    vocab: str
-    output_dir: str
-    input_format: str = "text"
-    max_seq_length: int = 128
-    max_sequences_per_row: int = 0  # 0: by the length
-    short_seq_prob: float = 0.1
-    dupe_factor: int = 1
-    seed: int = 12345
-    eval_fraction: float = 0.01
-    num_shards: int = 0  # 0: by the size
-    lower_case: bool | None = None  # None: by the vocabulary
-    clean: str = ""  # of cleaning.STEPS, separated by commas; "": what the readers do alone
-    min_document_characters: int | None = None  # None, here and below: as cleaning.Settings has it
-    max_document_characters: int | None = None
-    min_passage_characters: int | None = None
-    max_passage_characters: int | None = None
-    max_word_characters: int | None = None
-    near_duplicate_threshold: float | None = None
-    language: str | None = None
-
-    def cleaning_settings(self) -> cleaning.Settings | None:
-        """How documents are cleaned, or None. Raises UserError as `cleaning.parse`."""
-        return cleaning.parse(self.clean, {name: getattr(self, name) for name in cleaning.FLAG_STEPS})
-
-    def check(self) -> None:
-        """Raises UserError for a value that cannot be."""
-        rules = [
-            ("input_format", self.input_format in readers.FORMATS, f"one of {', '.join(readers.FORMATS)}"),
-            (
-                "max_seq_length",
-                pairs.SHORTEST <= self.max_seq_length < 1 << 16,
-                f"at least {pairs.SHORTEST} ([CLS], [SEP] twice, and a token each of A and B), under 65,536",
-            ),
-            (
-                "max_sequences_per_row",
-                self.max_sequences_per_row >= 0,
-                "at least 1, or 0 to choose by the length",
-            ),
-            ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "a probability"),
-            ("dupe_factor", self.dupe_factor >= 1, "at least 1"),
-            ("eval_fraction", 0 <= self.eval_fraction <= 0.5, "0 (hold nothing out) to 0.5"),
-            ("num_shards", self.num_shards >= 0, "at least 1, or 0 to choose by the size"),
-        ]
-        for name, sound, expected in rules:
-            if not sound:
-                raise UserError(f"--{name}={getattr(self, name)}: expected {expected}")
-        if not self.output_dir:
-            raise UserError("--output_dir is missing: where should the records go?")
-        self.cleaning_settings()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,11 +64,11 @@ def _build(
     digests = pool.run(
         stages.file_digest, [(None, path) for path in paths], lambda i, result: progress.advance(sizes[i])
     )
-    settings = _settings(options, tokenizer, paths, digests)
-    finished = _finished(options.output_dir, settings)
-    if finished:
-        return Built(finished, True, 0)
-    with _claimed(options.output_dir, settings) as unfinished:
+    settings = resolve(options, tokenizer, paths, digests)
+    done = finished(options.output_dir, settings)
+    if done:
+        return Built(done, True, 0)
+    with claimed(options.output_dir, settings) as unfinished:
         build = _Build(options, tokenizer, settings, unfinished, pool, progress)
         manifest = build.run(paths, sum(sizes))
     shutil.rmtree(unfinished)
@@ -170,11 +113,11 @@ class _Build:
                 f"no text in the {len(paths)} input files: "
                 f"is --input_format={self.options.input_format} right?"
             )
-        if documents == 1:
+        if documents == 1 and self.settings["nsp"] == "next":
             raise self._refusal(
                 "the corpus is one document, and next-sentence prediction draws sentences of others: give "
-                "more "
-                f"documents{' (a blank line ends one)' if self.options.input_format == 'text' else ''}"
+                f"more documents{' (a blank line ends one)' if self.options.input_format == 'text' else ''}, "
+                "or --nsp=none"
             )
         parts = self._make_rows(tokenized)
         splits = self._make_shards(parts)
@@ -220,33 +163,31 @@ class _Build:
 
     def _make_rows(self, tokenized: list[dict[str, Any]]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
         """The record files of each split's buckets, and their counts."""
-        buckets = stages.plan(tokenized, self.options.eval_fraction)
+        buckets = stages.plan(tokenized, self.settings["eval_fraction"])
         runs = tuple(run for result in tokenized for run in result["runs"])
         tasks = [
             stages.RowsTask(
                 bucket,
                 runs,
                 self.vocabulary,
-                self.options.seed,
-                self.settings["max_seq_length"],
-                self.settings["max_sequences_per_row"],
-                self.options.short_seq_prob,
-                self.options.dupe_factor,
+                self.settings,
                 self._path(f"rows-{bucket.split}-{bucket.number:06d}"),
             )
             for bucket in buckets
         ]
         self.progress.start("making rows", len(tasks), "buckets")
-        results = self._run(stages.make_rows, tasks, lambda index: 1)
+        make = stages.make_rows if self.settings["schema"] == packed.SCHEMA else static.make_rows
+        results = self._run(make, tasks, lambda index: 1)
         for run in runs:
             fingerprints.remove(run)
         parts: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         for task, result in zip(tasks, results, strict=True):
             parts.setdefault(task.bucket.split, []).append((task.output, result))
-        if sum(result["documents"] for _, result in parts["train"]) < 2:
+        fewest = 2 if self.settings["nsp"] == "next" else 1
+        if sum(result["documents"] for _, result in parts["train"]) < fewest:
             raise self._refusal(
-                f"--eval_fraction={self.options.eval_fraction} leaves under two documents to train on: give "
-                "more documents, or a smaller fraction"
+                f"--eval_fraction={self.settings['eval_fraction']} leaves under two documents to train on: "
+                "give more documents, or a smaller fraction"
             )
         return parts
 
@@ -254,9 +195,12 @@ class _Build:
         """The splits as the manifest has them."""
         tasks: list[stages.ShardTask] = []
         owners: list[str] = []
+        static_masks = self.settings["schema"] == google.SCHEMA
         for split, results in parts.items():
             shards = self._shards(split, parts)
-            shares = stages.share_rows([(path, result["rows"]) for path, result in results], shards)
+            shares = stages.share_rows(
+                [(path, result["rows"]) for path, result in results], shards, static_masks
+            )
             for number, share in enumerate(shares):
                 name = f"{split}-{number:05d}-of-{shards:05d}.tfrecord"
                 tasks.append(stages.ShardTask(share, self._path(name)))
@@ -300,7 +244,7 @@ class _Build:
         atomic.write_file(vocabulary, epath.Path(self.vocabulary.path).read_bytes(), sync=True)
         names = (*stages.TEXT_COUNTS, *stages.CLEANING_COUNTS)
         manifest = self.settings | {
-            "fingerprint": _digest(self.settings),
+            "fingerprint": digest(self.settings),
             "made_by": f"bert-jax {bert_jax.__version__}",
             "special_ids": self.special_ids,
             "splits": splits,
@@ -327,108 +271,3 @@ def _grouped(ranges: Sequence[readers.Range], target: int) -> list[tuple[readers
         groups[-1].append(range_)
         size += range_.size
     return [tuple(group) for group in groups]
-
-
-def _settings(
-    options: Options,
-    tokenizer: tokenization.Tokenizer,
-    paths: Sequence[str],
-    digests: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
-    """What the records are a function of, as the manifest holds it."""
-    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
-    file = "vocab.model" if tokenizer.kind == "sentencepiece" else "vocab.txt"
-    length = options.max_seq_length
-    clean = options.cleaning_settings()
-    return {
-        "schema": packed.SCHEMA,
-        "version": packed.VERSION,
-        "max_seq_length": length,
-        "max_sequences_per_row": options.max_sequences_per_row or packed.default_sequences_per_row(length),
-        "seed": options.seed,
-        "short_seq_prob": options.short_seq_prob,
-        "dupe_factor": options.dupe_factor,
-        "eval_fraction": options.eval_fraction,
-        "num_shards": options.num_shards,
-        "input_format": options.input_format,
-        "vocabulary": tokenizer.settings() | {"file": file},
-        "sources": [
-            {"name": os.path.relpath(os.path.abspath(path), folder)}
-            | {"bytes": digest["bytes"], "sha256": digest["sha256"]}
-            for path, digest in zip(paths, digests, strict=True)
-        ],
-    } | ({"cleaning": clean.described()} if clean else {})
-
-
-def _digest(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
-def _difference(settings: dict[str, Any], others: dict[str, Any]) -> str:
-    """Which of the settings differ, in words, or ''."""
-    differences = []
-    for name, value in ({"cleaning": None} | settings).items():
-        other = others.get(name)
-        if value != other:
-            plain = not isinstance(value, dict | list) and not isinstance(other, dict | list)
-            differences.append(f"{name} {other!r}, not {value!r}" if plain else f"another {name}")
-    return ", ".join(differences)
-
-
-def _finished(directory: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The manifest of finished records of these settings, or None where there are none.
-
-    Raises:
-        UserError: there are others.
-    """
-    if not os.path.exists(os.path.join(directory, packed.MANIFEST)):
-        return None
-    manifest = packed.read_manifest(directory)
-    difference = _difference(settings, manifest)
-    if difference:
-        raise UserError(
-            f"{directory} holds other records ({difference}): choose another --output_dir, or delete it first"
-        )
-    shutil.rmtree(os.path.join(directory, UNFINISHED), ignore_errors=True)
-    return manifest
-
-
-@contextlib.contextmanager
-def _claimed(directory: str, settings: dict[str, Any]) -> Iterator[str]:
-    """Makes the output directory and, in it, the folder for what is unfinished, and holds a lock on it.
-
-    Raises:
-        UserError: it cannot be written, another process writes to it, or it was begun with other settings.
-    """
-    unfinished = os.path.join(directory, UNFINISHED)
-    settings = settings | {"made_by": f"bert-jax {bert_jax.__version__}"}
-    path = os.path.join(unfinished, "settings.json")
-    try:
-        if not os.path.isdir(unfinished) and os.path.isdir(directory):
-            stray = [name for name in os.listdir(directory) if ".tfrecord" in name]
-            if stray:
-                raise UserError(
-                    f"{directory} holds {stray[0]} and no {packed.MANIFEST}: choose an empty --output_dir"
-                )
-        os.makedirs(unfinished, exist_ok=True)
-        lock = open(os.path.join(unfinished, "lock"), "w")  # noqa: SIM115 (held to the end of the block)
-    except OSError as error:
-        raise UserError(f"cannot write to --output_dir={directory}: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"another `bert-jax data` is writing to {directory}: wait for it, or stop it"
-            ) from None
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                difference = _difference(settings, json.load(file))
-            if difference:
-                raise UserError(
-                    f"{directory} holds the unfinished work of another run ({difference}): give the same "
-                    "flags to finish it, or delete it first"
-                )
-        else:
-            atomic.write_file(path, json.dumps(settings).encode())
-        yield unfinished

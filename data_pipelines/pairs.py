@@ -1,11 +1,14 @@
-"""Next-sentence pairs as google-research/bert makes them (create_pretraining_data.py), draw for draw."""
+"""Documents to sequences: next-sentence pairs as google-research/bert makes them
+(create_pretraining_data.py), draw for draw; ALBERT's pairs in or out of order; and single segments.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+NSP_MODES = ("next", "sop", "none")
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 SHORTEST = 5  # the max_seq_length that leaves room for one token of A and one of B
 _REDRAWS = 10
@@ -14,11 +17,11 @@ Document = Sequence[Sequence[int]]  # the token ids of its sentences; none of th
 
 
 class Pair(NamedTuple):
-    """Sentences A and B, without special tokens."""
+    """Segments A and B, without special tokens."""
 
     first: list[int]
-    second: list[int]
-    random_next: bool  # B is from another document: next-sentence label 1
+    second: list[int]  # empty where there is no B
+    label: int  # 1: B is from another document, or A and B are swapped; 0: B follows A; -1: no B
 
 
 def make_pairs(
@@ -27,33 +30,87 @@ def make_pairs(
     rng: random.Random,
     short_seq_prob: float = 0.1,
     dupe_factor: int = 1,
+    nsp: str = "next",
 ) -> Iterator[Pair]:
     """Goes `dupe_factor` times through all documents, in order.
 
     Args:
-        documents: at least two, none without a sentence. Only `len()` and items of a document are used, so
-            that it may read its sentences when they are asked for.
+        documents: none without a sentence, and at least two for "next". Only `len()` and items of a document
+            are used, so that it may read its sentences when they are asked for.
         max_seq_length: at least `SHORTEST`.
         rng: what the reference calls `rng`. It is used in the reference's order, so a caller that draws a
             pair's masks from it before asking for the next pair gets the reference's instances.
+        nsp: "next"; "sop": B always follows A in the text, and half the time the two change places (ALBERT,
+            Lan et al. 2020, section 3.1); "none": A alone.
     """
     for _ in range(dupe_factor):
         for index in range(len(documents)):
-            yield from document_pairs(documents, index, max_seq_length, rng, short_seq_prob)
+            if nsp == "none":
+                budget = max_seq_length - 2
+                target = _target(budget, rng, short_seq_prob)
+                for segment in _segments(documents[index], target, budget):
+                    yield Pair(segment, [], -1)
+            else:
+                yield from document_pairs(documents, index, max_seq_length, rng, short_seq_prob, nsp == "sop")
+
+
+def full_sentences(documents: Iterable[Document], max_seq_length: int, sep_id: int) -> Iterator[Pair]:
+    """Rows of whole sentences that go on over the ends of documents, which a [SEP] marks (RoBERTa's
+    FULL-SENTENCES, Liu et al. 2019, section 4.2). Only a sentence that no row holds is cut."""
+    budget = max_seq_length - 2
+    waiting: list[int] = []
+    for document in documents:
+        if waiting:
+            waiting.append(sep_id)
+        for sentence in _cut(document, budget):
+            if len(waiting) + len(sentence) > budget:
+                yield Pair(waiting[:-1] if waiting[-1] == sep_id else waiting, [], -1)
+                waiting = []
+            waiting.extend(sentence)
+    if waiting:
+        yield Pair(waiting, [], -1)
+
+
+def _segments(document: Document, target: int, most: int) -> Iterator[list[int]]:
+    """Runs of sentences of at most `target` tokens, or one longer sentence; one of over `most` is cut."""
+    segment: list[int] = []
+    for sentence in _cut(document, most):
+        if segment and len(segment) + len(sentence) > target:
+            yield segment
+            segment = []
+        segment.extend(sentence)
+    yield segment
+
+
+def _cut(document: Document, most: int) -> Iterator[list[int]]:
+    for number in range(len(document)):
+        sentence = document[number]
+        for start in range(0, len(sentence), most):
+            yield sentence[start : start + most]
+
+
+def _target(budget: int, rng: random.Random, short_seq_prob: float) -> int:
+    return rng.randint(2, budget) if rng.random() < short_seq_prob else budget
 
 
 def document_pairs(
-    documents: Sequence[Document], index: int, max_seq_length: int, rng: random.Random, short_seq_prob: float
+    documents: Sequence[Document],
+    index: int,
+    max_seq_length: int,
+    rng: random.Random,
+    short_seq_prob: float,
+    swap: bool = False,
 ) -> Iterator[Pair]:
     """The pairs of one document.
 
     Sentences are taken until they reach the target length, and split at random into A and the rest. B is the
     rest, or, half the time and whenever there is no rest, sentences of another document; the rest is then
-    used again.
+    used again. With `swap`, B is always the rest, half the time before A; a chunk of one sentence, which
+    ALBERT gives a random B, is A alone: a pair would not be of sentences in order or out of order.
     """
     document = documents[index]
     budget = max_seq_length - SPECIAL_TOKENS
-    target = rng.randint(2, budget) if rng.random() < short_seq_prob else budget
+    target = _target(budget, rng, short_seq_prob)
     start, count = 0, len(document)
     while start < count:
         chunk, length = [], 0
@@ -63,14 +120,21 @@ def document_pairs(
             length += len(sentence)
         split = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
         first = [token for sentence in chunk[:split] for token in sentence]
-        random_next = len(chunk) == 1 or rng.random() < 0.5
-        if random_next:
+        if swap:
+            second = [token for sentence in chunk[split:] for token in sentence]
+            start += len(chunk)
+            label = int(rng.random() < 0.5) if second else -1
+            if label == 1:
+                first, second = second, first
+        elif len(chunk) == 1 or rng.random() < 0.5:
             second = _random_second(documents, index, target - len(first), rng)
             start += split
+            label = 1
         else:
             second = [token for sentence in chunk[split:] for token in sentence]
             start += len(chunk)
-        yield Pair(*_truncated(first, second, budget, rng), random_next)
+            label = 0
+        yield Pair(*_truncated(first, second, budget, rng), label)
 
 
 def _random_second(documents: Sequence[Document], index: int, wanted: int, rng: random.Random) -> list[int]:

@@ -19,7 +19,7 @@ from bert_jax.data import atomic
 
 KEY_BITS = 64
 _HEADER = struct.Struct("<8sQQQ")
-_MAGIC = b"bjspill1"
+_MAGIC = b"bjspill2"
 
 
 def document_key(name: str) -> int:
@@ -71,7 +71,7 @@ class RunWriter:
             file.write(_HEADER.pack(_MAGIC, len(keys), sentences, self.size))
             for values in (keys[order], sentence_ends, token_ends):
                 file.write(values.astype("<u8").tobytes())
-            for values in (*lengths, *tokens):
+            for values in (order.astype("<u4"), *lengths, *tokens):
                 file.write(values.tobytes())
 
 
@@ -90,25 +90,34 @@ class StoredDocument(Sequence):
         return self._tokens[self._edges[index] : self._edges[index + 1]].tolist()
 
 
-def read_documents(paths: Sequence[str], low: int, high: int, dtype: np.dtype) -> list[StoredDocument]:
+def read_documents(
+    paths: Sequence[str], low: int, high: int, dtype: np.dtype, in_order: bool = False
+) -> list[StoredDocument]:
     """The documents of all runs with keys in [low, high), sorted by key; where keys are equal, by run and
-    place. Those that a run's `dropped_path` names are left out.
+    place. With `in_order`, in the order in which they came: by run, and in a run as they were added. Those
+    that a run's `dropped_path` names are left out.
 
     Memory: their token ids once, and the places of their sentences.
     """
-    pieces = [piece for path in paths for piece in _read_range(path, low, high, dtype)]
-    pieces.sort(key=lambda piece: piece[0])  # stable: runs are in order
-    return [StoredDocument(tokens, edges) for _, tokens, edges in pieces]
+    pieces = [
+        (run if in_order else 0, place if in_order else key, StoredDocument(tokens, edges))
+        for run, path in enumerate(paths)
+        for key, place, tokens, edges in _read_range(path, low, high, dtype)
+    ]
+    pieces.sort(key=lambda piece: piece[:2])  # stable: runs are in order
+    return [document for *_, document in pieces]
 
 
 def _read_range(
     path: str, low: int, high: int, dtype: np.dtype
-) -> Iterator[tuple[int, np.ndarray, list[int]]]:
-    """Yields (key, tokens, edges of their sentences) of one run's documents with keys in [low, high)."""
+) -> Iterator[tuple[int, int, np.ndarray, list[int]]]:
+    """Yields (key, when it was added, tokens, edges of their sentences) of one run's documents with keys in
+    [low, high)."""
     with open(path, "rb") as file:
         magic, documents, sentences, tokens = _HEADER.unpack(file.read(_HEADER.size))
         places = [_HEADER.size]
-        for size in (8 * documents, 8 * documents, 8 * documents, 4 * sentences, dtype.itemsize * tokens):
+        words = (2 * documents, 2 * documents, 2 * documents, documents, sentences)
+        for size in (*(4 * count for count in words), dtype.itemsize * tokens):
             places.append(places[-1] + size)
         if magic != _MAGIC or file.seek(0, 2) != places[-1]:
             raise ValueError(f"{path} is not a whole run of documents")
@@ -129,8 +138,9 @@ def _read_range(
         before, origin = (first - 1, []) if first else (0, [0])
         sentence_ends = origin + read(1, before, end, u8).tolist()
         token_ends = origin + read(2, before, end, u8).tolist()
-        lengths = read(3, sentence_ends[0], sentence_ends[-1], u4)
-        ids = read(4, token_ends[0], token_ends[-1], dtype)
+        order = read(3, first, end, u4).tolist()
+        lengths = read(4, sentence_ends[0], sentence_ends[-1], u4)
+        ids = read(5, token_ends[0], token_ends[-1], dtype)
     dropped = np.zeros(end - first, np.uint8)
     if os.path.exists(dropped_path(path)):
         dropped = np.load(dropped_path(path), mmap_mode="r")[first:end]
@@ -139,4 +149,4 @@ def _read_range(
             continue
         own = lengths[sentence_ends[i] - sentence_ends[0] : sentence_ends[i + 1] - sentence_ends[0]]
         start, stop = token_ends[i] - token_ends[0], token_ends[i + 1] - token_ends[0]
-        yield key, ids[start:stop], [0, *np.cumsum(own).tolist()]
+        yield key, order[i], ids[start:stop], [0, *np.cumsum(own).tolist()]

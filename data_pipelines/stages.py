@@ -15,13 +15,13 @@ import hashlib
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import packed, tfrecord
+from bert_jax.data import google, packed, tfrecord
 from data_pipelines import cleaning, fingerprints, packing, pairs, readers, sentences, spill
 
 HISTOGRAM_BITS = 16
@@ -225,64 +225,89 @@ class RowsTask:
     bucket: Bucket
     runs: tuple[str, ...]
     vocabulary: Vocabulary
-    seed: int
-    max_seq_length: int
-    max_sequences_per_row: int
-    short_seq_prob: float
-    dupe_factor: int
+    settings: Mapping[str, Any]  # of the manifest
     output: str
+
+    def rng(self, purpose: str = "") -> random.Random:
+        """The bucket's own generator; in google records that of the first bucket is the reference's."""
+        seed, bucket = self.settings["seed"], self.bucket
+        if (self.settings["schema"], bucket.split, bucket.number) == (google.SCHEMA, "train", 0):
+            return random.Random(seed)
+        return random.Random(f"{seed}/{bucket.split}/{bucket.number}{purpose}")
 
 
 def make_rows(task: RowsTask) -> dict[str, Any]:
     """Writes the rows of a bucket and counts them, as `packed.merge_splits` sums them up."""
     tokenizer = task.vocabulary.load()
     dtype = packed.id_dtype(tokenizer.vocab_size)
-    bucket = task.bucket
-    rng = random.Random(f"{task.seed}/{bucket.split}/{bucket.number}")
+    bucket, settings, length = task.bucket, task.settings, task.settings["max_seq_length"]
+    rng = task.rng()
     documents = spill.read_documents(task.runs, bucket.low, bucket.high, dtype)
     rng.shuffle(documents)
-    lengths = [0] * (task.max_seq_length + 1)
+    lengths, per_row = [0] * (length + 1), [0] * (settings["max_sequences_per_row"] + 1)
     counts = {"documents": len(documents), "rows": 0, "sequences": 0, "tokens": 0, "random_next": 0}
 
     def sequences() -> Iterator[packed.PackedSequence]:
         cls, sep = tokenizer.cls_id, tokenizer.sep_id
-        for pair in pairs.make_pairs(
-            documents, task.max_seq_length, rng, task.short_seq_prob, task.dupe_factor
-        ):
-            ids = np.array([cls, *pair.first, sep, *pair.second, sep], dtype)
+        if settings["full_sentences"]:
+            made = pairs.full_sentences(_passes(documents, settings["dupe_factor"], rng), length, sep)
+        else:
+            factors = settings["short_seq_prob"], settings["dupe_factor"]
+            made = pairs.make_pairs(documents, length, rng, *factors, settings["nsp"])
+        for pair in made:
+            second = [*pair.second, sep] if pair.second else []
+            ids = np.array([cls, *pair.first, sep, *second], dtype)
             lengths[len(ids)] += 1
-            counts["random_next"] += pair.random_next
-            yield packed.PackedSequence(ids, len(pair.first) + 2, int(pair.random_next))
+            counts["random_next"] += pair.label == 1
+            yield packed.PackedSequence(ids, len(pair.first) + 2, pair.label)
 
     def rows() -> Iterator[bytes]:
         # A generator of its own, since packing asks for sequences ahead of the rows that it gives.
-        order = random.Random(f"{task.seed}/{bucket.split}/{bucket.number}/rows")
-        for row in packing.pack(sequences(), task.max_seq_length, task.max_sequences_per_row, order):
+        order = task.rng("/rows")
+        for row in packing.pack(sequences(), length, settings["max_sequences_per_row"], order):
+            per_row[len(row)] += 1
             counts["sequences"] += len(row)
             counts["tokens"] += sum(len(sequence.ids) for sequence in row)
             yield packed.encode_row(row)
 
     counts["rows"], size = tfrecord.write_records(task.output, rows())
-    return counts | {"sequence_lengths": lengths, "bytes": size, "files": []}
+    figures = {"sequence_lengths": lengths, "sequences_per_row": per_row}
+    return counts | figures | {"bytes": size, "files": []}
+
+
+def _passes(documents: list[spill.StoredDocument], count: int, rng: random.Random) -> Iterator[Any]:
+    """The documents `count` times, each time but the first in another order."""
+    for number in range(count):
+        if number:
+            rng.shuffle(documents)
+        yield from documents
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardTask:
-    parts: tuple[tuple[str, int, int], ...]  # (record file, first row, end row)
+    parts: tuple[tuple[str, int, int, int], ...]  # (record file, first row, end row, step)
     output: str
 
 
-def share_rows(parts: Sequence[tuple[str, int]], shards: int) -> list[tuple[tuple[str, int, int], ...]]:
-    """Shares the rows of (record file, rows) parts evenly among shards: the `ShardTask.parts` of each."""
+def share_rows(
+    parts: Sequence[tuple[str, int]], shards: int, round_robin: bool = False
+) -> list[tuple[tuple[str, int, int, int], ...]]:
+    """Shares the rows of (record file, rows) parts evenly among shards: the `ShardTask.parts` of each.
+
+    Each shard gets rows that follow each other, or, with `round_robin`, row i of all goes to shard i modulo
+    their number.
+    """
     total = sum(rows for _, rows in parts)
     edges = [total * number // shards for number in range(shards + 1)]
-    shares: list[list[tuple[str, int, int]]] = [[] for _ in range(shards)]
+    shares: list[list[tuple[str, int, int, int]]] = [[] for _ in range(shards)]
     begin = 0
     for path, rows in parts:
-        for share, (low, high) in zip(shares, itertools.pairwise(edges), strict=True):
-            first, end = max(low - begin, 0), min(high - begin, rows)
+        for number, (share, (low, high)) in enumerate(zip(shares, itertools.pairwise(edges), strict=True)):
+            first, end, step = max(low - begin, 0), min(high - begin, rows), 1
+            if round_robin:
+                first, end, step = (number - begin) % shards, rows, shards
             if first < end:
-                share.append((path, first, end))
+                share.append((path, first, end, step))
         begin += rows
     return [tuple(share) for share in shares]
 
@@ -291,9 +316,8 @@ def make_shard(task: ShardTask) -> dict[str, Any]:
     """Copies rows of parts into one record file, checking their CRCs on the way."""
 
     def rows() -> Iterator[bytes]:
-        for path, first, end in task.parts:
-            part = tfrecord.RecordFile(path)
-            yield from (part[number] for number in range(first, end))
+        for path, first, end, step in task.parts:
+            yield from tfrecord.RecordFile(path).read_many(range(first, end, step))
 
     count, size = tfrecord.write_records(task.output, rows())
     return {"rows": count, "bytes": size}

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 
+import google_records
 import numpy as np
 import pytest
 import training_support
@@ -185,6 +186,50 @@ def test_going_on_from_another_run(pretrain, trained, tmp_path):
 def test_records_without_an_evaluation_split(pretrain, records, tmp_path):
     code, output, _ = pretrain(steps=6, **{"data.eval_split": ""})
     assert code == 0 and "no evaluation: the records have no split for it" in output
+
+
+@pytest.fixture
+def masked_records(tmp_path):
+    """A directory of records of another tool, with the newer names, and their vocabulary."""
+    rng = np.random.default_rng(0)
+    made = [
+        google_records.example(
+            first=rng.integers(5, 100, 3).tolist(),
+            masks=((1, int(rng.integers(5, 100))),),
+            label=i % 2,
+            newer=True,
+        )
+        for i in range(16)
+    ]
+    google_records.write(tmp_path / "others" / "tf_examples.tfrecord-00000-of-00001", made)
+    return tmp_path / "others", google_records.write_vocabulary(tmp_path / "others.txt", 100)
+
+
+def test_records_of_others_with_masks(pretrain, masked_records, tmp_path):
+    data, vocab = masked_records
+    fields = {"data.vocab": vocab, "steps": 6, "masking.strategy": "whole_word"}
+    code, output, error = pretrain(data=data, **fields)
+    assert (code, error) == (0, "")
+    line = "the records come with their masks, at most 3 a row: masking.prob and"
+    assert output.count(line) == 1 and "no evaluation: the records have no split for it" in output
+    run = workdir.read_run(tmp_path / "run")
+    assert run["config"]["masking"]["max_predictions"] == 3 and run["records"]["max_seq_length"] == 12
+    assert (tmp_path / "run" / "vocab.txt").exists()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["loss"] == pytest.approx(np.log(100) + np.log(2), abs=0.3)
+    code, output, _ = pretrain(data=data, **fields)
+    assert code == 0 and "nothing to train" in output
+
+
+def test_records_of_others_and_what_cannot_be(pretrain, masked_records, records, tmp_path):
+    data, vocab = masked_records
+    assert "name their vocabulary in data.vocab" in fails(pretrain(data=data))
+    small = google_records.write_vocabulary(tmp_path / "small.txt", 60)
+    error = fails(pretrain(data=data, **{"data.vocab": small}))
+    assert "is outside the vocabulary of 60; give the vocabulary that the records were made with" in error
+    assert "carries its own vocabulary: leave data.vocab empty" in fails(pretrain(**{"data.vocab": vocab}))
+    error = fails(pretrain(data=f"{data},{records}", **{"data.vocab": vocab}))
+    assert "holds packed records and" in error and "one run reads one schema" in error
 
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "small", "base", "large"])

@@ -2,8 +2,9 @@
 
     bert-jax data --input='wiki/*' --input_format=wikiextractor --vocab=vocab.txt --output_dir=records
 
-The records hold no masks: they are drawn anew at every step. They depend on the text, the vocabulary and the
-flags, and not on --workers. Interrupted, the same command goes on from what is done.
+The records hold no masks, which are drawn anew at every step; those of --schema=google do, and are those of
+google-research/bert's create_pretraining_data. They depend on the text, the vocabulary and the flags, and not
+on --workers. Interrupted, the same command goes on from what is done.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     define(absl_flags.DEFINE_string, "vocab", None, "The vocabulary: vocab.txt, or a SentencePiece .model.")
     define(absl_flags.DEFINE_string, "output_dir", None, "Where the records go: an empty or new directory.")
     define(
-        absl_flags.DEFINE_enum, "schema", "packed", "packed: several unmasked sequences a row.", ["packed"]
+        absl_flags.DEFINE_enum,
+        "schema",
+        "packed",
+        "packed: several unmasked sequences a row; google: one with its masks, as google-research/bert.",
+        ["packed", "google"],
     )
     define(absl_flags.DEFINE_integer, "max_seq_length", 128, "The most tokens of a row.")
     define(
@@ -51,13 +56,39 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "Share of documents with a shorter length, drawn at random.",
     )
     define(
-        absl_flags.DEFINE_integer, "dupe_factor", 1, "Times that each document is made into pairs, each anew."
+        absl_flags.DEFINE_integer,
+        "dupe_factor",
+        None,
+        "Times that each document is made into pairs, each anew. Default: 1; google, for other masks: 10.",
+    )
+    define(
+        absl_flags.DEFINE_enum,
+        "nsp",
+        "next",
+        "Second segments: next: what follows or, half the time, a random one; sop: what follows, half the "
+        "time swapped with the first (ALBERT); none: there is none (RoBERTa).",
+        ["next", "sop", "none"],
+    )
+    define(
+        absl_flags.DEFINE_boolean,
+        "full_sentences",
+        False,
+        "With --nsp=none: rows of whole sentences that go on over the ends of documents.",
+    )
+    define(absl_flags.DEFINE_float, "masked_lm_prob", 0.15, "google: share of the tokens to predict.")
+    define(absl_flags.DEFINE_integer, "max_predictions_per_seq", 20, "google: the most tokens to predict.")
+    define(absl_flags.DEFINE_boolean, "whole_word_mask", False, "google: mask all pieces of a word or none.")
+    define(
+        absl_flags.DEFINE_integer,
+        "max_ngram",
+        0,
+        "google: mask up to so many words in a row, n words with a weight of 1/n; 0: tokens, or words.",
     )
     define(
         absl_flags.DEFINE_float,
         "eval_fraction",
-        0.01,
-        "Share of documents in the split eval, the others in train.",
+        None,
+        "Share of documents in the split eval, the others in train. Default: 0.01; google: 0.",
     )
     define(absl_flags.DEFINE_integer, "seed", 12345, "Of all that is drawn.")
     define(
@@ -127,7 +158,7 @@ def run(flags, args: list[str]) -> int:
         for line in cleaning.lines(built.manifest["cleaned"]):
             print(line)
         print(f"  examples: {os.path.join(flags.output_dir, cleaning.REPORT)}")
-    for line in warnings(built.manifest, options.eval_fraction):
+    for line in warnings(built.manifest):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.monotonic() - begun
     megabytes = sum(source["bytes"] for source in built.manifest["sources"]) / 1e6
@@ -147,7 +178,7 @@ def summary(manifest: dict[str, Any]) -> list[str]:
             f"{name}: {split['rows']:,} rows of {manifest['max_seq_length']} tokens, "
             f"{split['fill']:.2%} full; {split['sequences']:,} sequences of "
             f"{split['documents']:,} documents, {split['tokens']:,} tokens, "
-            f"{split['random_next_share']:.1%} random next; {len(split['files'])} files, {size / 1e6:.1f} MB"
+            f"{_second_segments(manifest, split)}{len(split['files'])} files, {size / 1e6:.1f} MB"
         )
     text = manifest["text"]
     lines.append(
@@ -157,7 +188,14 @@ def summary(manifest: dict[str, Any]) -> list[str]:
     return lines
 
 
-def warnings(manifest: dict[str, Any], eval_fraction: float) -> list[str]:
+def _second_segments(manifest: dict[str, Any], split: dict[str, Any]) -> str:
+    names = {"next": "random next; ", "sop": "swapped; "}
+    if manifest["nsp"] not in names:
+        return ""
+    return f"{split['random_next_share']:.1%} {names[manifest['nsp']]}"
+
+
+def warnings(manifest: dict[str, Any]) -> list[str]:
     """What a user should know before training on the records."""
     text, found = manifest["text"], []
     unknown = text["unknown_tokens"] / text["tokens"]
@@ -166,7 +204,7 @@ def warnings(manifest: dict[str, Any], eval_fraction: float) -> list[str]:
             f"{unknown:.1%} of the tokens are [UNK]: is the vocabulary of this language, and of this case "
             f"(lower_case={str(manifest['vocabulary']['lower_case']).lower()})?"
         )
-    if eval_fraction and "eval" not in manifest["splits"]:
+    if manifest["eval_fraction"] and "eval" not in manifest["splits"]:
         found.append(
             f"no split eval: of {text['documents']} documents none is held out (from 8 on, two or more)"
         )

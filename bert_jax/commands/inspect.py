@@ -3,9 +3,10 @@
     bert-jax inspect records/ vocab.txt runs/mini
     bert-jax inspect --input_format=wikiextractor --vocab=vocab.txt 'wiki/*'
 
-PATH is a directory that `bert-jax data` made or a .tfrecord file (every row is read and its CRCs are
-checked), a vocab.txt or a SentencePiece .model, a work directory or one of its checkpoints, or text. A .txt
-file that is no vocabulary is text; with --input_format all PATHs are files, folders or patterns of one
+PATH is a directory of records or a record file (every row is read and its CRCs are checked), a vocab.txt or a
+SentencePiece .model, a work directory or one of its checkpoints, or text. Records are those of `bert-jax
+data`, or those with masks of google-research/bert's create_pretraining_data, which --vocab=FILE decodes. A
+.txt file that is no vocabulary is text; with --input_format all PATHs are files, folders or patterns of one
 corpus. Exits with 0 when all is sound, with 1 when something is wrong.
 """
 
@@ -36,7 +37,8 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_string(
         "vocab",
         None,
-        "A vocabulary to measure unknown words of text with, or to compare with that of records.",
+        "The vocabulary of records that were made elsewhere; of others, to compare with theirs; of text, to "
+        "measure its unknown words with.",
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string(
@@ -88,10 +90,14 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     Raises:
         UserError: it is nothing that bert_jax knows.
     """
-    from bert_jax.data import inspection, packed
+    from bert_jax.data import google, google_inspection, inspection, packed
 
+    if google.is_record_file(path) or os.path.isdir(path):
+        report = google_inspection.inspect(path, vocab or "", examples)
+        if report is not None:
+            return report
     if os.path.isfile(path):
-        if path.endswith(".tfrecord"):
+        if google.is_record_file(path):
             return inspection.inspect_record_file(path, examples)
         if path.endswith(".txt"):
             from data_pipelines import lint

@@ -2,7 +2,9 @@
 
     bert-jax pretrain --config=configs/pretrain/mini.py --workdir=runs/mini --config.data.dir=records
 
-The records come from `bert-jax data`. The same command in the same directory goes on where the run stopped.
+The records come from `bert-jax data`, or from google-research/bert's create_pretraining_data
+(--config.data.vocab names their vocabulary). The same command in the same directory goes on where the run
+stopped.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
 
     config = ml_collections.ConfigDict(config)
     _check_fields(config)
-    train_set, eval_set, tokenizer = _open_records(config.data)
+    train_set, eval_set, tokenizer = _open_records(config.data, workdir)
     length = train_set.max_seq_length
     if length > config.model.max_position_embeddings:
         raise UserError(
@@ -84,6 +86,9 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
             f"model.vocab_size={config.model.vocab_size} is less than the {tokenizer.vocab_size} of the "
             f"records' vocabulary ({tokenizer.path}); leave it at 0, or set it to at least that"
         )
+    static_masks = getattr(train_set, "max_predictions", 0)
+    if static_masks:
+        config.masking.max_predictions = static_masks
     if config.masking.max_predictions == 0:
         config.masking.max_predictions = default_max_predictions(length, config.masking.prob)
     model = from_dict(config.model.to_dict())
@@ -96,6 +101,7 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
             is_continuation=tokenizer.is_continuation,
         ),
         MaskingOptions(**config.masking),
+        next_sentence=train_set.manifest.get("nsp") != "none",
     )
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
     sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
@@ -157,18 +163,21 @@ def _field_names(config: ml_collections.ConfigDict, prefix: str = "") -> set[str
     return names
 
 
-def _open_records(data: ml_collections.ConfigDict):
+def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str):
     """(training set, evaluation set or None, tokenizer) of `data.dir`."""
     from bert_jax import tokenization
-    from bert_jax.data import packed
+    from bert_jax.data import google, records
 
     if not data.dir:
         raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
-    train_set = packed.open_dataset(data.dir, data.train_split)
+    index_dir = "" if "://" in str(workdir) else os.path.join(workdir, "index")
+    train_set = records.open_dataset(data.dir, data.train_split, data.vocab, index_dir)
     splits = train_set.manifest["splits"]
     eval_set = None
-    if data.eval_split and (data.eval_split not in splits or splits[data.eval_split]["rows"]):
-        eval_set = packed.open_dataset(data.dir, data.eval_split)
+    # Packed records have held-out documents by default; google ones, as the reference's, have none.
+    optional = train_set.manifest["schema"] == google.SCHEMA
+    if data.eval_split and splits.get(data.eval_split, {"rows": not optional})["rows"]:
+        eval_set = records.open_dataset(data.dir, data.eval_split, data.vocab, index_dir)
     settings = train_set.manifest["vocabulary"]
     directory = data.dir.split(",")[0].strip()
     tokenizer = tokenization.load(
@@ -203,6 +212,11 @@ def _say_what(config, train_set, eval_set, say) -> None:
         f"{rows:,} rows of {train_set.max_seq_length} tokens in {config.data.dir}; {config.steps:,} steps of "
         f"{config.batch_size} rows: {epochs:.3g} epochs"
     )
+    if hasattr(train_set, "max_predictions"):
+        say(
+            f"the records come with their masks, at most {train_set.max_predictions} a row: masking.prob and "
+            "masking.strategy are not applied"
+        )
     if eval_set is None:
         say("no evaluation: the records have no split for it, or data.eval_split is empty")
     else:

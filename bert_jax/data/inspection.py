@@ -12,12 +12,21 @@ from typing import Any
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import packed, tfrecord
+from bert_jax.data import packed, records, tfrecord
 from bert_jax.errors import UserError
 
 _CHUNK = 512
 _HIGH_UNKNOWN_SHARE = 0.05
-_RANDOM_NEXT_SHARE = (0.4, 0.7)  # more than half, as the reference draws it
+_SHARES = {  # of label 1, by the mode of the pairs: of random ones more than half, as the reference draws it
+    "next": (0.4, 0.7, "of the next sentences are random"),
+    "sop": (0.4, 0.6, "of the segments are swapped"),
+}
+LABELS = {  # as examples show them
+    "next": {1: "random next", 0: "next", -1: "no next"},
+    "sop": {1: "swapped", 0: "in order", -1: "no next"},
+    "none": {-1: "no next"},
+}
+COUNTS = ("rows", "sequences", "tokens", "random_next")
 _HIGH_DUPLICATE_SHARE = 0.01
 _FEW_SEQUENCES = 200  # too few to judge a share by
 
@@ -69,7 +78,7 @@ def inspect_record_file(path: str, examples: int = 3) -> Report:
             entries = [entry for entry in content["files"] if entry["name"] == os.path.basename(path)]
             if entries:
                 report = Report(path, "packed record file")
-                tokenizer = _load_vocabulary(directory, manifest, report)
+                tokenizer = load_vocabulary(directory, manifest, report)
                 _inspect_split(report, directory, manifest, split, entries, tokenizer, examples)
                 return report
     return _inspect_plain_file(path)
@@ -113,6 +122,7 @@ def inspect_records(directory: str, examples: int = 3, vocab: str | None = None)
     names = (
         "max_seq_length",
         "max_sequences_per_row",
+        "nsp",
         "seed",
         "dupe_factor",
         "input_format",
@@ -123,26 +133,32 @@ def inspect_records(directory: str, examples: int = 3, vocab: str | None = None)
     report.facts = {name: manifest[name] for name in names if name in manifest}
     report.facts["vocabulary"] = manifest["vocabulary"]
     report.facts["sources"] = len(manifest["sources"])
-    tokenizer = _load_vocabulary(directory, manifest, report)
+    tokenizer = load_vocabulary(directory, manifest, report)
     if vocab:
         _compare_vocabulary(vocab, manifest["vocabulary"], report)
     for split, content in manifest["splits"].items():
         _inspect_split(report, directory, manifest, split, content["files"], tokenizer, examples)
-        found = report.facts[split]
-        for name in ("rows", "sequences", "tokens", "random_next"):
-            if not found["damaged_rows"] and found[name] != content[name]:
-                report.problems.append(
-                    f"{split} has {found[name]} {name}, and the manifest says {content[name]}"
-                )
-        if not content["rows"]:
-            report.problems.append(f"the split {split} is empty")
+        compare(report, split, content)
     return report
 
 
-def _load_vocabulary(
+def compare(report: Report, split: str, content: dict[str, Any], names: tuple[str, ...] = COUNTS) -> None:
+    """Adds what the manifest says otherwise of a split."""
+    found = report.facts[split]
+    for name in names:
+        if not found["damaged_rows"] and found[name] != content[name]:
+            report.problems.append(f"{split} has {found[name]} {name}, and the manifest says {content[name]}")
+    if not content["rows"]:
+        report.problems.append(f"the split {split} is empty")
+
+
+def load_vocabulary(
     directory: str, manifest: dict[str, Any], report: Report
 ) -> tokenization.Tokenizer | None:
+    """The tokenizer of records; None, and a problem if they should have one, where there is none."""
     settings = manifest["vocabulary"]
+    if not settings["digest"]:
+        return None
     path = os.path.join(directory, settings["file"])
     try:
         tokenizer = tokenization.load(
@@ -183,7 +199,7 @@ class _Counts:
         self.length = manifest["max_seq_length"]
         self.special_ids = manifest["special_ids"]
         self.unknown_id = unknown_id
-        self.rows = self.sequences = self.tokens = self.random_next = self.unknown = 0
+        self.rows = self.sequences = self.tokens = self.labelled = self.random_next = self.unknown = 0
         self.misplaced = 0  # sequences without [CLS] and [SEP] where they belong
         self.sequence_lengths = np.zeros(self.length + 1, np.int64)
         self.row_lengths = np.zeros(self.length + 1, np.int64)
@@ -192,14 +208,15 @@ class _Counts:
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
         ids, lengths, starts = batch["input_ids"], batch["lengths"], batch["starts"]
-        present = batch["next_sentence_labels"] >= 0
+        present, labels = batch["first_lengths"] > 0, batch["next_sentence_labels"]
         ends = np.minimum(np.concatenate((starts[:, 1:], lengths[:, None]), axis=1), lengths[:, None])
         rows = np.broadcast_to(np.arange(len(ids))[:, None], present.shape)[present]
         starts, ends, firsts = starts[present], ends[present], batch["first_lengths"][present]
         self.rows += len(ids)
         self.sequences += len(starts)
         self.tokens += int(lengths.sum())
-        self.random_next += int((batch["next_sentence_labels"] == 1).sum())
+        self.labelled += int((labels >= 0).sum())
+        self.random_next += int((labels == 1).sum())
         self.unknown += int(((ids == self.unknown_id) & (np.arange(self.length) < lengths[:, None])).sum())
         self.sequence_lengths += np.bincount(ends - starts, minlength=self.length + 1)
         self.row_lengths += np.bincount(lengths, minlength=self.length + 1)
@@ -221,7 +238,7 @@ class _Counts:
             "tokens": self.tokens,
             "fill": self.tokens / max(1, self.rows * self.length),
             "random_next": self.random_next,
-            "random_next_share": self.random_next / max(1, self.sequences),
+            "random_next_share": self.random_next / max(1, self.labelled),
             "unknown_share": self.unknown / max(1, self.tokens),
             "duplicate_rows": len(digests) - len(np.unique(digests)),
             "row_lengths": self.row_lengths.tolist(),
@@ -250,7 +267,7 @@ def _inspect_split(
             report.problems.append(str(error))
             damaged += entry["rows"]
             continue
-        for batch, problem in _sound_batches(dataset):
+        for batch, problem in sound_batches(dataset):
             if problem:
                 report.problems.append(problem)
                 damaged += 1
@@ -259,7 +276,7 @@ def _inspect_split(
                 report.examples += [
                     line
                     for row in range(min(len(batch["lengths"]), examples))
-                    for line in _decode(batch, row, tokenizer)
+                    for line in _decode(batch, row, tokenizer, manifest.get("nsp", "next"))
                 ]
             counts.add(batch)
     facts = counts.facts() | {
@@ -268,10 +285,10 @@ def _inspect_split(
         "damaged_rows": damaged,
     }
     report.facts[split] = facts
-    report.problems += _judge(facts, counts, split)
+    report.problems += judge(facts, counts.misplaced, split, manifest.get("nsp", "next"))
 
 
-def _sound_batches(dataset: packed.PackedDataset) -> Iterator[tuple[dict[str, np.ndarray], str]]:
+def sound_batches(dataset: records.Dataset) -> Iterator[tuple[dict[str, np.ndarray], str]]:
     """Yields (batch, "") of all rows that are sound, and ({}, problem) for each of the others."""
     for start in range(0, len(dataset), _CHUNK):
         indices = np.arange(start, min(start + _CHUNK, len(dataset)))
@@ -285,16 +302,17 @@ def _sound_batches(dataset: packed.PackedDataset) -> Iterator[tuple[dict[str, np
                     yield {}, str(error)
 
 
-def _judge(facts: dict[str, Any], counts: _Counts, split: str) -> list[str]:
+def judge(facts: dict[str, Any], misplaced: int, split: str, nsp: str) -> list[str]:
     """What is wrong with the rows as a whole."""
     problems = []
-    low, high = _RANDOM_NEXT_SHARE
     share, unknown = facts["random_next_share"], facts["unknown_share"]
-    if facts["sequences"] >= _FEW_SEQUENCES and not low <= share <= high:
-        problems.append(
-            f"{split}: {share:.1%} of the next sentences are random, where {low:.0%} to {high:.0%} is usual: "
-            "are the documents very short, or a sentence each?"
-        )
+    if nsp in _SHARES and facts["sequences"] >= _FEW_SEQUENCES:
+        low, high, what = _SHARES[nsp]
+        if not low <= share <= high:
+            problems.append(
+                f"{split}: {share:.1%} {what}, where {low:.0%} to {high:.0%} is usual: are the documents "
+                "very short, or a sentence each?"
+            )
     if unknown > _HIGH_UNKNOWN_SHARE:
         problems.append(
             f"{split}: {unknown:.1%} of the tokens are [UNK]: was the vocabulary made for another language "
@@ -304,21 +322,21 @@ def _judge(facts: dict[str, Any], counts: _Counts, split: str) -> list[str]:
         problems.append(
             f"{split}: {facts['duplicate_rows']} rows are duplicates: does the corpus repeat documents?"
         )
-    if counts.misplaced:
+    if misplaced:
         problems.append(
-            f"{split}: {counts.misplaced} sequences are not [CLS] A [SEP] B [SEP]: were they made with "
+            f"{split}: {misplaced} sequences are not [CLS] A [SEP] B [SEP]: were they made with "
             "another vocabulary?"
         )
     return problems
 
 
-def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Tokenizer) -> list[str]:
+def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Tokenizer, nsp: str) -> list[str]:
     """The sequences of a row as text, with the label of each."""
     lines = []
     length = int(batch["lengths"][row])
     edges = [int(start) for start in batch["starts"][row] if start < length] + [length]
     for number, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
-        label = "random next" if batch["next_sentence_labels"][row, number] == 1 else "next"
+        label = LABELS[nsp][int(batch["next_sentence_labels"][row, number])]
         lines.append(f"({label}) {tokenizer.decode(batch['input_ids'][row, start:end].tolist())}")
     return lines
 

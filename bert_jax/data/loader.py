@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from bert_jax.data.packed import PackedDataset
+from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 
 _ROUNDS = 6
@@ -79,7 +79,7 @@ def _process_slice(batch_size: int, process_index: int, process_count: int) -> s
 
 
 def train_batches(
-    dataset: PackedDataset,
+    dataset: Dataset,
     batch_size: int,
     seed: int,
     start_step: int,
@@ -105,7 +105,7 @@ def train_batches(
 
 
 def eval_batches(
-    dataset: PackedDataset,
+    dataset: Dataset,
     batch_size: int,
     process_index: int = 0,
     process_count: int = 1,

@@ -3,8 +3,8 @@
 A row is a tf.train.Example of bytes features, each little-endian uint16 (`input_ids`: uint32 where the
 vocabulary has over 65,535 words): `input_ids`, the real tokens of its sequences one after the other with
 their [CLS] and [SEP]; `starts`, where each sequence starts; `first_lengths`, its tokens of sentence A with
-[CLS] and the first [SEP]; `next_sentence_labels`, 1 where sentence B is a random one. Masks are not stored:
-they are drawn on the device.
+[CLS] and the first [SEP]; `next_sentence_labels`, 1 where sentence B is a random one (or A and B are
+swapped), -1 where there is no B. Masks are not stored: they are drawn on the device.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ from bert_jax.errors import UserError
 SCHEMA = "packed"
 VERSION = 1
 MANIFEST = "manifest.json"
-_PER_SEQUENCE = ("starts", "first_lengths", "next_sentence_labels")
+_VERSIONS = {SCHEMA: VERSION, "google": 1}
+_PER_SEQUENCE = {  # features and their dtypes
+    "starts": np.dtype("<u2"),
+    "first_lengths": np.dtype("<u2"),
+    "next_sentence_labels": np.dtype("<i2"),
+}
 
 
 class PackedSequence(NamedTuple):
-    """One sequence `[CLS] A [SEP] B [SEP]` of a row."""
+    """One sequence `[CLS] A [SEP] B [SEP]` of a row, or `[CLS] A [SEP]`."""
 
     ids: np.ndarray  # of the dtype that `id_dtype` gives, [n]
     first_length: int  # tokens of A with [CLS] and its [SEP]
-    next_sentence_label: int  # 1: B is a random one
+    next_sentence_label: int  # 1: B is a random one, or A and B are swapped; -1: there is no B
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
@@ -52,7 +57,7 @@ def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
             "input_ids": b"".join(sequence.ids.tobytes() for sequence in sequences),
             "starts": np.array(list(starts), "<u2").tobytes(),
             "first_lengths": np.array([s.first_length for s in sequences], "<u2").tobytes(),
-            "next_sentence_labels": np.array([s.next_sentence_label for s in sequences], "<u2").tobytes(),
+            "next_sentence_labels": np.array([s.next_sentence_label for s in sequences], "<i2").tobytes(),
         }
     )
 
@@ -79,7 +84,7 @@ class PackedDataset:
         self._id_dtype = id_dtype(self.vocab_size)
         self._decode = tfrecord.ExampleDecoder()
         self.files = [
-            _open_file(os.path.join(directory, entry["name"]), entry)
+            open_file(os.path.join(directory, entry["name"]), entry)
             for directory, manifest in directories
             for entry in manifest["splits"].get(split, {"files": []})["files"]
         ]
@@ -109,7 +114,7 @@ class PackedDataset:
         Returns:
             int32 arrays: `input_ids` [B, L], the pad id past a row's tokens; `lengths` [B]; `starts` [B, S],
             L where there is no sequence; `first_lengths` [B, S], 0 there; `next_sentence_labels` [B, S], -1
-            there; `row_ids` [B], 0..B-1.
+            there and where a sequence has no second sentence; `row_ids` [B], 0..B-1.
 
         Raises:
             CorruptRecordError: a CRC is wrong, or a row holds what cannot be (ids outside the vocabulary,
@@ -125,9 +130,10 @@ class PackedDataset:
         length, sequences = self.max_seq_length, self.max_sequences_per_row
         try:
             input_ids, lengths = _pad_rows(rows, "input_ids", self._id_dtype, length, self._pad_id)
-            starts, counts = _pad_rows(rows, "starts", np.dtype("<u2"), sequences, length)
-            first_lengths, first_counts = _pad_rows(rows, "first_lengths", np.dtype("<u2"), sequences, 0)
-            labels, label_counts = _pad_rows(rows, "next_sentence_labels", np.dtype("<u2"), sequences, -1)
+            (starts, counts), (first_lengths, first_counts), (labels, label_counts) = (
+                _pad_rows(rows, name, dtype, sequences, fill)
+                for (name, dtype), fill in zip(_PER_SEQUENCE.items(), (length, 0, -1), strict=True)
+            )
             sound = (
                 (counts == first_counts)
                 & (counts == label_counts)
@@ -172,7 +178,7 @@ class PackedDataset:
         if int(ids.max()) >= self.vocab_size:
             return f"the token id {int(ids.max())} is outside the vocabulary of {self.vocab_size}"
         starts, first_lengths, labels = (
-            np.frombuffer(features[name], "<u2").astype(np.int32) for name in _PER_SEQUENCE
+            np.frombuffer(features[name], dtype).astype(np.int32) for name, dtype in _PER_SEQUENCE.items()
         )
         if not len(starts) == len(first_lengths) == len(labels):
             return f"{len(starts)} starts, {len(first_lengths)} first lengths and {len(labels)} labels"
@@ -206,16 +212,22 @@ def _pad_rows(
 def _sound_sequences(
     lengths: np.ndarray, starts: np.ndarray, first_lengths: np.ndarray, labels: np.ndarray
 ) -> np.ndarray:
-    """Whether sequences follow each other inside each row, bool [B]. Absent sequences have a label of -1."""
-    present = labels >= 0
+    """Whether sequences follow each other inside each row, bool [B]; absent ones are of length 0."""
+    present = first_lengths > 0
     ends = np.concatenate((starts[:, 1:], starts[:, :1] + lengths[:, None]), axis=1)
     ends = np.minimum(ends, lengths[:, None])  # the start of an absent sequence is L
-    fits = (first_lengths >= 2) & (starts + first_lengths < ends) & (labels <= 1)
-    return np.all(fits | ~present, axis=1) & ((starts[:, 0] == 0) | ~present[:, 0])
+    second_lengths = ends - starts - first_lengths
+    alone = (labels == -1) & (second_lengths == 0)
+    paired = (labels >= 0) & (labels <= 1) & (second_lengths > 0)
+    absent = ~present & (labels == -1) & (starts >= lengths[:, None])
+    return np.all(absent | (first_lengths >= 2) & (alone | paired), axis=1) & (
+        (starts[:, 0] == 0) | ~present[:, 0]
+    )
 
 
-def _open_file(path: str, entry: dict[str, Any]) -> tfrecord.RecordFile:
-    file = tfrecord.RecordFile(path)
+def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord.RecordFile:
+    """Opens a file of a manifest. Raises UserError where the manifest says otherwise."""
+    file = tfrecord.RecordFile(path, index_dir)
     if file.size != entry["bytes"] or len(file) != entry["rows"]:
         raise UserError(
             f"{path} has {len(file)} records in {file.size} bytes, and the manifest beside it says "
@@ -225,8 +237,11 @@ def _open_file(path: str, entry: dict[str, Any]) -> tfrecord.RecordFile:
     return file
 
 
-def read_manifest(data_dir: str) -> dict[str, Any]:
+def read_manifest(data_dir: str, schema: str | None = SCHEMA) -> dict[str, Any]:
     """The manifest of a record directory.
+
+    Args:
+        schema: the one that is expected; None for any.
 
     Raises:
         UserError: no such directory, no manifest in it, or one of another schema.
@@ -242,7 +257,7 @@ def read_manifest(data_dir: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
             manifest = json.load(file)
-        schema, version = manifest["schema"], manifest["version"]
+        found, version = manifest["schema"], manifest["version"]
     except FileNotFoundError:
         raise UserError(
             f"{data_dir} holds no {MANIFEST}: it is no record directory, or `bert-jax data` did not finish; "
@@ -252,10 +267,12 @@ def read_manifest(data_dir: str) -> dict[str, Any]:
         raise UserError(
             f"cannot read {path} ({error}); make the records anew with `bert-jax data`"
         ) from error
-    if schema != SCHEMA or version != VERSION:
+    if found not in ([schema] if schema else _VERSIONS) or version != _VERSIONS[found]:
+        expected = " or ".join(
+            f"{name!r} version {number}" for name, number in _VERSIONS.items() if name == (schema or name)
+        )
         raise UserError(
-            f"{data_dir} holds records of schema {schema!r} version {version!r}; expected {SCHEMA!r} version "
-            f"{VERSION}"
+            f"{data_dir} holds records of schema {found!r} version {version!r}; expected {expected}"
         )
     return manifest
 
@@ -277,12 +294,14 @@ def merge_manifests(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[str, Any]:
     """Sums the figures of a split over its parts (directories, or buckets as they are built)."""
-    names = ("documents", "rows", "sequences", "tokens", "random_next")
+    names = ["documents", "rows", "sequences", "tokens", "random_next"]
+    names += ["predictions"] * all("predictions" in part for part in parts)
     total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in names}
     total["files"] = [file for part in parts for file in part["files"]]
-    total["sequence_lengths"] = [
-        sum(counts) for counts in zip(*(p["sequence_lengths"] for p in parts), strict=True)
-    ]
+    for name in ("sequence_lengths", "sequences_per_row"):
+        if all(name in part for part in parts):
+            columns = itertools.zip_longest(*(part[name] for part in parts), fillvalue=0)
+            total[name] = [sum(column) for column in columns]
     return total | {
         "fill": total["tokens"] / max(1, total["rows"] * max_seq_length),
         "random_next_share": total["random_next"] / max(1, total["sequences"]),
@@ -300,21 +319,32 @@ def open_dataset(data_dir: str, split: str) -> PackedDataset:
     if not names:
         raise UserError("no record directory given; make one with `bert-jax data` and name it in data.dir")
     directories = [(name, read_manifest(name)) for name in names]
-    first_name, first = directories[0]
-    for name, manifest in directories[1:]:
-        if manifest["vocabulary"]["digest"] != first["vocabulary"]["digest"]:
-            raise UserError(f"the records {first_name} and {name} were made with different vocabularies")
-        if manifest["max_seq_length"] != first["max_seq_length"]:
-            raise UserError(
-                f"the records {first_name} and {name} have max_seq_length {first['max_seq_length']} and "
-                f"{manifest['max_seq_length']}; make them anew with the same one"
-            )
-    available = list({split: None for _, manifest in directories for split in manifest["splits"]})
-    if split not in available:
-        raise UserError(
-            f"the records {data_dir} have no split {split!r}, only {', '.join(map(repr, available))}"
-        )
+    check_alike(directories, split)
     dataset = PackedDataset(directories, split)
     if not len(dataset):
         raise UserError(f"the split {split!r} of {data_dir} is empty")
     return dataset
+
+
+def check_alike(
+    directories: Sequence[tuple[str, dict[str, Any]]],
+    split: str,
+    names: Sequence[str] = ("max_seq_length",),
+) -> None:
+    """UserError unless directories have a vocabulary and these settings in common, and one has the split."""
+    first_name, first = directories[0]
+    for name, manifest in directories[1:]:
+        if manifest["vocabulary"]["digest"] != first["vocabulary"]["digest"]:
+            raise UserError(f"the records {first_name} and {name} were made with different vocabularies")
+        for setting in names:
+            if manifest[setting] != first[setting]:
+                raise UserError(
+                    f"the records {first_name} and {name} have {setting} {first[setting]} and "
+                    f"{manifest[setting]}; make them anew with the same one"
+                )
+    available = list({split: None for _, manifest in directories for split in manifest["splits"]})
+    if split not in available:
+        raise UserError(
+            f"the records {','.join(name for name, _ in directories)} have no split {split!r}, only "
+            f"{', '.join(map(repr, available))}"
+        )

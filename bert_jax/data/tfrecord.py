@@ -1,15 +1,18 @@
-"""TFRecord files with random access, and tf.train.Example messages of bytes features, without TensorFlow.
+"""TFRecord files with random access, and tf.train.Example messages, without TensorFlow.
 
 A record is `uint64 length, uint32 masked CRC32C of the length, the bytes, uint32 masked CRC32C of the bytes`,
 all little-endian (tensorflow/core/lib/io/record_writer.h). Beside `NAME.tfrecord` stands
 `NAME.tfrecord.index`: the offset of each record as a little-endian uint64. The index is redundant: it is
-rebuilt by a scan when it is missing.
+rebuilt by a scan when it is missing. In an Example a feature is a list of bytes, of floats (float32,
+little-endian) or of int64 (varints); the numbers of a list lie together ("packed"), as TensorFlow writes
+them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import itertools
 import mmap
 import os
@@ -23,8 +26,10 @@ from bert_jax.data import atomic
 from bert_jax.errors import UserError
 
 INDEX_SUFFIX = ".index"
+BYTES, FLOAT, INT64 = 1, 2, 3  # the kinds of a feature: its field in tf.train.Feature
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
+_READ_AT_ONCE = 512  # records; each may bring the pages around it
 FRAME_BYTES = _HEADER.size + _CRC.size
 
 _crc32c = google_crc32c.value
@@ -78,12 +83,19 @@ class RecordFile:
     Args:
         path: the `.tfrecord` file. Its index is read if it fits the file, else rebuilt by a scan and, where
             the folder can be written, kept.
+        index_dir: where the index is kept if that folder cannot be written; "": nowhere.
+
     Raises:
         UserError: no such file, or not readable. CorruptRecordError: truncated, or not a TFRecord file.
     """
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, index_dir: str = ""):
         self.path = path
+        self._index_paths = [path + INDEX_SUFFIX]
+        if index_dir:
+            digest = hashlib.blake2b(os.path.abspath(path).encode(), digest_size=8).hexdigest()
+            name = f"{os.path.basename(path)}-{digest}{INDEX_SUFFIX}"
+            self._index_paths.append(os.path.join(index_dir, name))
         self._bytes: mmap.mmap | bytes = b""
         try:
             with open(path, "rb") as file:
@@ -92,18 +104,25 @@ class RecordFile:
                     self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise UserError(f"cannot read the records {path}: {error.strerror}") from error
-        offsets = self._read_index()
+        found = (self._read_index(place) for place in self._index_paths)
+        offsets = next((index for index in found if index is not None), None)
         self.index_rebuilt = offsets is None
         if offsets is None:
             offsets = np.fromiter((offset for offset, _ in self._scan_headers()), np.int64)
-            with contextlib.suppress(OSError):
-                write_index(path, offsets)
+            self._keep_index(offsets)
         self.offsets = offsets
 
-    def _read_index(self) -> np.ndarray | None:
+    def _keep_index(self, offsets: np.ndarray) -> None:
+        for place in self._index_paths:
+            with contextlib.suppress(OSError):
+                os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
+                write_index(place.removesuffix(INDEX_SUFFIX), offsets)
+                return
+
+    def _read_index(self, path: str) -> np.ndarray | None:
         """The index, int64 [n], or None if it is missing or belongs to other bytes."""
         try:
-            content = np.fromfile(self.path + INDEX_SUFFIX, "<u8").astype(np.int64)
+            content = np.fromfile(path, "<u8").astype(np.int64)
         except OSError:
             return None
         if not len(content):
@@ -157,33 +176,47 @@ class RecordFile:
     def __getitem__(self, index: int) -> bytes:
         return self.read_at(int(self.offsets[index]))
 
+    def read_many(self, numbers: Iterable[int]) -> Iterator[bytes]:
+        """Yields records by their numbers. Pages that were read do not stay in this process's memory."""
+        for count, number in enumerate(numbers, start=1):
+            yield self[number]
+            if count % _READ_AT_ONCE == 0 and hasattr(mmap, "MADV_DONTNEED"):
+                self._bytes.madvise(mmap.MADV_DONTNEED)
+
     def __iter__(self) -> Iterator[bytes]:
         return map(self.read_at, self.offsets.tolist())
 
 
-def encode_example(features: Mapping[str, bytes]) -> bytes:
-    """A serialised tf.train.Example with one bytes value a feature, in the order of the names."""
+def encode_example(features: Mapping[str, bytes], kinds: Mapping[str, int] | None = None) -> bytes:
+    """A serialised tf.train.Example, in the order of the names.
+
+    Args:
+        features: one bytes value a feature; of another kind, the bytes of all its numbers.
+        kinds: FLOAT or INT64 by name; the others are BYTES.
+    """
     names = sorted(features)
     values = [features[name] for name in names]
-    headers = _headers(tuple(names), tuple(map(len, values)))
+    fields = tuple(kinds.get(name, BYTES) for name in names) if kinds else (BYTES,) * len(names)
+    headers = _headers(tuple(names), tuple(map(len, values)), fields)
     return b"".join(itertools.chain.from_iterable(zip(headers, values, strict=True)))
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _headers(names: tuple[str, ...], lengths: tuple[int, ...]) -> tuple[bytes, ...]:
+def _headers(names: tuple[str, ...], lengths: tuple[int, ...], kinds: tuple[int, ...]) -> tuple[bytes, ...]:
     """What stands before each value in an Example; it depends on the lengths alone, and few occur."""
     entries, total = [], 0
-    for name, length in zip(names, lengths, strict=True):
-        value = b"\x0a" + _varint(length)
-        bytes_list = b"\x0a" + _varint(len(value) + length) + value
-        feature = b"\x12" + _varint(len(bytes_list) + length) + bytes_list
-        entry = b"\x0a" + _varint(len(name.encode())) + name.encode() + feature
-        entries.append(b"\x0a" + _varint(len(entry) + length) + entry)
+    for name, length, kind in zip(names, lengths, kinds, strict=True):
+        value = b"\x0a" + varint(length)
+        values = bytes([kind << 3 | 2]) + varint(len(value) + length) + value
+        feature = b"\x12" + varint(len(values) + length) + values
+        entry = b"\x0a" + varint(len(name.encode())) + name.encode() + feature
+        entries.append(b"\x0a" + varint(len(entry) + length) + entry)
         total += len(entries[-1]) + length
-    return (b"\x0a" + _varint(total) + entries[0], *entries[1:]) if entries else ()
+    return (b"\x0a" + varint(total) + entries[0], *entries[1:]) if entries else ()
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A number from 0 on as protocol buffers write it: seven bits a byte, the lowest first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -246,6 +279,22 @@ def parse_example(message: bytes) -> dict[str, tuple[int, int]]:
     Raises:
         ValueError: malformed, or a feature that is not a list of bytes.
     """
+    lists = parse_lists(message)
+    for name, (kind, *_) in lists.items():
+        if kind != BYTES:
+            raise ValueError(f"feature {name!r} is not a list of bytes")
+    return {name: (start, end) for name, (_, start, end) in lists.items()}
+
+
+def parse_lists(message: bytes) -> dict[str, tuple[int, int, int]]:
+    """Where the features of a serialised tf.train.Example lie.
+
+    Returns:
+        {name: (kind, start, end)} of the first value of a list of bytes, or of all numbers of another list.
+
+    Raises:
+        ValueError: malformed, or a list whose numbers do not lie together.
+    """
     spans = {}
     for example_field, start, end in _fields(message, 0, len(message)):
         if example_field != 1:
@@ -257,12 +306,11 @@ def parse_example(message: bytes) -> dict[str, tuple[int, int]]:
                     name = message[field_start:field_end].decode(errors="replace")
                 else:
                     value = field_start, field_end
-            for kind in ("feature", "list"):
-                first = next(_fields(message, *value), (1, value[1], value[1]))
-                if first[0] != 1:
-                    raise ValueError(f"{kind} {name!r} is not a list of bytes")
-                value = first[1:]
-            spans[name] = value
+            kind, *value = next(_fields(message, *value), (BYTES, value[1], value[1]))
+            number, *value = next(_fields(message, *value), (1, value[1], value[1]))
+            if number != 1:
+                raise ValueError(f"the list {name!r} has no values")
+            spans[name] = kind, *value
     return spans
 
 

@@ -18,7 +18,7 @@ import pytest
 from bert_jax import cli, tokenization
 from bert_jax.data import packed
 from bert_jax.errors import UserError
-from data_pipelines import build, readers, spill, stages
+from data_pipelines import build, claims, readers, spill, stages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -179,11 +179,13 @@ def test_the_manifest_tells_what_there_is(options, small_steps):
         assert os.path.getsize(os.path.join(options.output_dir, file["name"])) == file["bytes"]
     assert sum(length * count for length, count in enumerate(train["sequence_lengths"])) == train["tokens"]
     assert train["fill"] == train["tokens"] / (train["rows"] * 48)
+    assert sum(train["sequences_per_row"]) == train["rows"]
+    assert sum(number * rows for number, rows in enumerate(train["sequences_per_row"])) == train["sequences"]
     text = manifest["text"]
     assert text["documents"] == 60 and text["unknown_tokens"] == 0 and text["sentences"] > 60
     assert [source["name"] for source in manifest["sources"]] == ["0.txt", "1.txt", "2.txt"]
     assert manifest["special_ids"] == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    assert not os.path.exists(os.path.join(options.output_dir, build.UNFINISHED))
+    assert not os.path.exists(os.path.join(options.output_dir, claims.UNFINISHED))
 
 
 def test_finished_records_are_left_and_others_refused(options):
@@ -250,7 +252,7 @@ def test_killed_with_sigkill_it_goes_on(options, tmp_path):
     process = subprocess.Popen(
         [*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, stderr=subprocess.DEVNULL
     )
-    unfinished = Path(options.output_dir) / build.UNFINISHED
+    unfinished = Path(options.output_dir) / claims.UNFINISHED
     deadline = time.monotonic() + 100
     while process.poll() is None and time.monotonic() < deadline:
         if unfinished.is_dir() and any("documents-" in name for name in os.listdir(unfinished)):
@@ -265,7 +267,7 @@ def test_killed_with_sigkill_it_goes_on(options, tmp_path):
 
 
 def test_two_builds_of_one_directory(options):
-    unfinished = Path(options.output_dir) / build.UNFINISHED
+    unfinished = Path(options.output_dir) / claims.UNFINISHED
     unfinished.mkdir(parents=True)
     with open(unfinished / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

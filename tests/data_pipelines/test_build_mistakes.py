@@ -59,6 +59,13 @@ def test_a_vocabulary_without_mask(options, tmp_path, capsys):
         ("--num_shards=1000000", "there are only"),
         ("--num_shards=-1", "--num_shards=-1"),
         ("--workers=-2", "--workers=-2"),
+        ("--masked_lm_prob=0.2", "--masked_lm_prob=0.2 is not for --schema=packed"),
+        ("--whole_word_mask", "--whole_word_mask=true is not for --schema=packed, whose masks are drawn in"),
+        ("--schema=google --nsp=sop", "--nsp=sop is not for --schema=google"),
+        ("--schema=google --max_predictions_per_seq=0", "--max_predictions_per_seq=0: expected at least 1"),
+        ("--schema=google --masked_lm_prob=1", "--masked_lm_prob=1.0: expected over 0 and under 1"),
+        ("--schema=google --max_ngram=-1", "--max_ngram=-1: expected"),
+        ("--full_sentences", "--full_sentences with --nsp=next"),
         ("--input_format=pdf", "--input_format=pdf: expected one of text"),
         ("--output_dir=/proc/records", "/proc/records"),
         ("--output_dir=", "--output_dir"),
@@ -71,7 +78,7 @@ def test_flags_that_cannot_be(options, capsys, flag, message):
         f"--vocab={options.vocab}",
         f"--output_dir={options.output_dir}",
     ]
-    assert message in message_of(capsys, *arguments, "--workers=1", flag)
+    assert message in message_of(capsys, *arguments, "--workers=1", *flag.split())
 
 
 def test_a_directory_of_other_things(options, capsys):

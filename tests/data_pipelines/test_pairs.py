@@ -70,7 +70,7 @@ def test_known_answers_of_the_reference(sample, whole_word, instances, random_ne
         ids = [tokenizer.cls_id, *pair.first, tokenizer.sep_id, *pair.second, tokenizer.sep_id]
         segments = [0] * (len(pair.first) + 2) + [1] * (len(pair.second) + 1)
         masked, positions, labels = reference_masks(ids, tokenizer, rng, 20, whole_word)
-        rows.append([masked, segments, positions, labels, int(pair.random_next)])
+        rows.append([masked, segments, positions, labels, int(pair.label)])
         for position, label in zip(positions, labels, strict=True):
             kind = {tokenizer.mask_id: "mask", label: "kept"}.get(masked[position], "random")
             counts[kind] += 1
@@ -120,7 +120,7 @@ def test_pairs_are_runs_of_their_documents(documents, length, seed, short):
                 assert side == [(document, start + i) for i in range(len(side))]
                 assert start + len(side) <= sizes[document]
             assert pair.first[0][0] == index
-            if not pair.random_next:
+            if not pair.label:
                 assert pair.second[0][0] == index and pair.second[0][1] > pair.first[-1][1]
         # A fresh chunk starts where the last one's used sentences end, so no A begins before the one before
         # it.
@@ -132,8 +132,8 @@ def test_random_next_is_from_another_document_and_more_than_half():
     documents = numbered([[[0] * 10] * 40] * 30)
     made = list(pairs.make_pairs(documents, 64, random.Random(0), dupe_factor=20))
     other = [pair for pair in made if pair.second[0][0] != pair.first[0][0]]
-    assert all(pair.random_next for pair in other)
-    share = sum(pair.random_next for pair in made) / len(made)
+    assert all(pair.label for pair in other)
+    share = sum(pair.label for pair in made) / len(made)
     assert 0.5 < share < 0.65
     assert len(other) / len(made) == pytest.approx(share, abs=0.001)
     # Every other document serves about as often.
@@ -149,3 +149,70 @@ def test_short_sequences():
     ]
     assert sum(length == 125 for length in full) > 0.9 * len(full)
     assert sum(length < 100 for length in short) > 0.7 * len(short)
+
+
+@given(
+    documents=DOCUMENTS,
+    length=st.integers(pairs.SHORTEST, 64),
+    seed=st.integers(0, 1000),
+    short=st.floats(0, 1),
+)
+@settings(deadline=None, max_examples=30)
+def test_sentence_order_pairs_are_neighbours(documents, length, seed, short):
+    documents = numbered(documents)
+    made = list(pairs.make_pairs(documents, length, random.Random(seed), short, nsp="sop"))
+    for pair in made:
+        assert 1 <= len(pair.first) and len(pair.first) + len(pair.second) <= length - pairs.SPECIAL_TOKENS
+        assert (pair.label == -1) == (not pair.second)
+        before, after = (pair.second, pair.first) if pair.label == 1 else (pair.first, pair.second)
+        for side in (before, after):
+            assert (
+                [token[1] for token in side] == list(range(side[0][1], side[0][1] + len(side))) if side else 1
+            )
+        if after:
+            assert before[-1][0] == after[0][0] and before[-1] < after[0]
+
+
+def test_half_of_the_pairs_are_swapped():
+    documents = numbered([[[0] * 9] * 30] * 4)
+    made = list(pairs.make_pairs(documents, 64, random.Random(0), dupe_factor=30, nsp="sop"))
+    assert 0.45 < sum(pair.label == 1 for pair in made) / len(made) < 0.55
+
+
+@given(
+    documents=DOCUMENTS,
+    length=st.integers(pairs.SHORTEST, 64),
+    seed=st.integers(0, 1000),
+    short=st.floats(0, 1),
+)
+@settings(deadline=None, max_examples=30)
+def test_single_segments_lose_nothing_and_stay_in_their_document(documents, length, seed, short):
+    documents = numbered(documents)
+    made = list(pairs.make_pairs(documents, length, random.Random(seed), short, nsp="none"))
+    assert all(pair.second == [] and pair.label == -1 and 0 < len(pair.first) <= length - 2 for pair in made)
+    assert all(len({token[0] for token in pair.first}) == 1 for pair in made)
+    tokens = [token for pair in made for token in pair.first]
+    assert tokens == [token for document in documents for sentence in document for token in sentence]
+
+
+@given(documents=DOCUMENTS, length=st.integers(pairs.SHORTEST, 64))
+@settings(deadline=None, max_examples=30)
+def test_full_sentences_go_on_over_the_ends_of_documents(documents, length):
+    documents = numbered(documents)
+    made = [pair.first for pair in pairs.full_sentences(documents, length, "[SEP]")]
+    assert all(0 < len(row) <= length - 2 and "[SEP]" not in (row[0], row[-1]) for row in made)
+    tokens = [token for row in made for token in row if token != "[SEP]"]
+    assert tokens == [token for document in documents for sentence in document for token in sentence]
+    for row in made:
+        ends = [token[0] for token in row if token != "[SEP]"]
+        assert row.count("[SEP]") == len(set(ends)) - 1
+    longest = max(len(sentence) for document in documents for sentence in document)
+    if longest <= length - 2:
+        starts = {document[i][0] for document in documents for i in range(len(document))}
+        assert all(row[0] in starts for row in made)
+
+
+def test_full_sentences_by_hand():
+    documents = [[[1, 2], [3]], [[4, 5, 6]], [[7] * 9]]
+    rows = [pair.first for pair in pairs.full_sentences(documents, 9, 0)]
+    assert rows == [[1, 2, 3, 0, 4, 5, 6], [7] * 7, [7, 7]]

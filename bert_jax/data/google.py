@@ -1,0 +1,327 @@
+"""The `google` schema: statically masked rows as google-research/bert's create_pretraining_data writes them.
+
+A row is a tf.train.Example, padded with zeros: int64 [L] `input_ids`, `input_mask`, `segment_ids` (newer:
+`input_word_ids`, `input_type_ids`); int64 [P] `masked_lm_positions`, `masked_lm_ids` and float [P]
+`masked_lm_weights`; int64 [1] `next_sentence_labels`. Directories that `bert-jax data` made have a manifest;
+those made elsewhere hold record files alone, and their shapes are read from the first record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax import tokenization
+from bert_jax.data import packed, tfrecord
+from bert_jax.errors import UserError
+
+SCHEMA = "google"
+_FILE_NAME = re.compile(r".+\.tf_?records?(-\d+-of-\d+)?")
+_NEWER_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+_LABELS = "next_sentence_labels"
+_BY_TOKEN = ("input_ids", "input_mask", "segment_ids")
+_BY_PREDICTION = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+_KINDS = dict.fromkeys((*_BY_TOKEN, *_BY_PREDICTION, _LABELS), tfrecord.INT64) | {
+    "masked_lm_weights": tfrecord.FLOAT
+}
+_ANY_ID = 1 << 31
+
+
+class Encoder:
+    """Writes rows.
+
+    Args:
+        vocab_size: V. length: L. predictions: P.
+    """
+
+    def __init__(self, vocab_size: int, length: int, predictions: int):
+        self._length, self._predictions = length, predictions
+        self._varints = [tfrecord.varint(number) for number in range(max(vocab_size, length))]
+
+    def _integers(self, values: Sequence[int], width: int) -> bytes:
+        return b"".join([self._varints[value] for value in values]) + bytes(width - len(values))
+
+    def __call__(
+        self, ids: Sequence[int], first_length: int, positions: Sequence[int], labels: Sequence[int], nsp: int
+    ) -> bytes:
+        """The record of `[CLS] A [SEP] B [SEP]` with its masks.
+
+        Args:
+            first_length: tokens of A with [CLS] and the first [SEP].
+            positions, labels: what is to be predicted.
+            nsp: the next-sentence label.
+        """
+        length, predictions, real = self._length, self._predictions, len(ids)
+        weights = np.zeros(predictions, "<f4")
+        weights[: len(positions)] = 1
+        features = {
+            "input_ids": self._integers(ids, length),
+            "input_mask": b"\1" * real + bytes(length - real),
+            "segment_ids": bytes(first_length) + b"\1" * (real - first_length) + bytes(length - real),
+            "masked_lm_positions": self._integers(positions, predictions),
+            "masked_lm_ids": self._integers(labels, predictions),
+            "masked_lm_weights": weights.tobytes(),
+            _LABELS: bytes([nsp]),
+        }
+        return tfrecord.encode_example(features, _KINDS)
+
+
+class GoogleDataset:
+    """Random access to the rows of one split, with the interface of `packed.PackedDataset`.
+
+    Args:
+        directories: (directory, manifest) pairs of one vocabulary and one shape.
+        split: its name; a directory without it is left out.
+        index_dir: see `tfrecord.RecordFile`.
+
+    Attributes:
+        manifest: the manifest; of several directories, merged.
+        max_seq_length: L. max_sequences_per_row: 1. max_predictions: P. vocab_size: V.
+    """
+
+    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
+        self.manifest = packed.merge_manifests([manifest for _, manifest in directories])
+        self.split = split
+        self.max_seq_length = int(self.manifest["max_seq_length"])
+        self.max_sequences_per_row = 1
+        self.max_predictions = int(self.manifest["max_predictions_per_seq"])
+        self.vocab_size = int(self.manifest["vocabulary"]["size"])
+        self.files = [
+            packed.open_file(os.path.join(directory, entry["name"]), entry, index_dir)
+            for directory, manifest in directories
+            for entry in manifest["splits"].get(split, {"files": []})["files"]
+        ]
+        self._first_rows = np.cumsum([0] + [len(file) for file in self.files])
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self._first_rows[-1])
+
+    def locate(self, index: int) -> tuple[str, int]:
+        """The file and the byte offset of a row."""
+        file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
+        return self.files[file].path, int(self.files[file].offsets[index - self._first_rows[file]])
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Assembles rows.
+
+        Args:
+            indices: int64 [B], rows in [0, len(self)); -1 gives a row of padding alone.
+
+        Returns:
+            What `PackedDataset.batch` returns, with S = 1, of masked rows; and int32 `masked_positions`,
+            `masked_labels` and float32 `masked_weights` [B, P], 0 where there is nothing to predict.
+
+        Raises:
+            CorruptRecordError: a CRC is wrong, or a row is not what the schema says. UserError: an id outside
+                the vocabulary.
+        """
+        indices = np.asarray(indices, np.int64)
+        rows = [self._row(index) for index in indices.tolist() if index >= 0]
+        try:
+            made, fault = self._assemble(rows)
+        except ValueError:
+            made, fault = {}, np.full(len(rows), "", object)
+        if not made or any(fault):
+            self._raise_first_bad(indices)
+        present = indices >= 0
+        batch = {"row_ids": np.arange(len(indices), dtype=np.int32)}
+        absent = {"starts": self.max_seq_length, "next_sentence_labels": -1}
+        for name, values in made.items():
+            batch[name] = np.full((len(indices), *values.shape[1:]), absent.get(name, 0), values.dtype)
+            batch[name][present] = values
+        return batch
+
+    def _row(self, index: int) -> dict[str, bytes]:
+        path, offset = self.locate(index)
+        file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
+        return _features(self.files[file].read_at(offset), path, offset)
+
+    def _raise_first_bad(self, indices: np.ndarray) -> None:
+        """Says which row is not sound, and why."""
+        for index in indices[indices >= 0].tolist():
+            path, offset = self.locate(index)
+            try:
+                reason = self._assemble([self._row(index)])[1][0]
+            except ValueError as error:
+                reason = str(error)
+            if reason.startswith("the token id"):
+                raise UserError(
+                    f"{path} at byte {offset}: {reason}; give the vocabulary that the records were made with"
+                )
+            if reason:
+                raise tfrecord.CorruptRecordError(path, offset, reason)
+
+    def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The arrays of rows, and what is wrong with each of them, "" where nothing is.
+
+        Raises:
+            ValueError: a feature is missing or has another number of values.
+        """
+        length, most = self.max_seq_length, self.max_predictions
+        ids, mask, segments = (_integers(rows, name, length) for name in _BY_TOKEN)
+        positions, labels = (_integers(rows, name, most) for name in _BY_PREDICTION[:2])
+        weights = _floats(rows, _BY_PREDICTION[2], most)
+        nsp = np.full((len(rows), 1), -1)
+        if all(_LABELS in row for row in rows):
+            nsp = _integers(rows, _LABELS, 1)
+
+        lengths = mask.sum(axis=1)
+        real = np.arange(length) < lengths[:, None]
+        seconds = (segments * real).sum(axis=1)
+        firsts = lengths - seconds
+        used = weights > 0
+        positions, labels = np.where(used, positions, 0), np.where(used, labels, 0)
+        largest = np.maximum(ids.max(axis=1), labels.max(axis=1, initial=0))
+        fault = np.full(len(rows), "", object)
+
+        def check(wrong: np.ndarray, reason: str) -> None:
+            fault[wrong & (fault == "")] = reason
+
+        check((mask != real).any(axis=1) | (lengths < 1), "input_mask is not ones and then zeros")
+        in_second = real & (np.arange(length) >= firsts[:, None])
+        check((segments != in_second).any(axis=1) | (firsts < 1), "segment_ids are not zeros and then ones")
+        check((ids < 0).any(axis=1) | (labels < 0).any(axis=1), "a token id is negative")
+        check(
+            ((positions < 0) | (positions >= lengths[:, None])).any(axis=1),
+            "a masked position is outside of the row's tokens",
+        )
+        check(~np.isfinite(weights).all(axis=1) | (weights < 0).any(axis=1), "a weight is not positive")
+        check(((nsp < -1) | (nsp > 1)).any(axis=1), "the next-sentence label is not 0 or 1")
+        for row in np.flatnonzero((largest >= self.vocab_size) & (fault == "")):
+            fault[row] = f"the token id {largest[row]} is outside the vocabulary of {self.vocab_size}"
+        return {
+            "input_ids": ids.astype(np.int32),
+            "lengths": lengths.astype(np.int32),
+            "starts": np.zeros((len(rows), 1), np.int32),
+            "first_lengths": firsts[:, None].astype(np.int32),
+            "next_sentence_labels": nsp.astype(np.int32),
+            "masked_positions": positions.astype(np.int32),
+            "masked_labels": labels.astype(np.int32),
+            "masked_weights": weights,
+        }, fault
+
+
+def _features(message: bytes, path: str, offset: int) -> dict[str, bytes]:
+    """The features of a record by their older names, the numbers of each as they are stored."""
+    try:
+        lists = tfrecord.parse_lists(message)
+        features = {}
+        for name, kind in _KINDS.items():
+            found = name if name in lists else _NEWER_NAMES.get(name, name)
+            if found in lists:
+                stored, start, end = lists[found]
+                if stored != kind:
+                    raise ValueError(f"{found} is not a list of {'float' if kind == 2 else 'int64'}")
+                features[name] = message[start:end]
+            elif name != _LABELS:
+                raise ValueError(f"no feature {name!r}")
+    except ValueError as error:
+        raise tfrecord.CorruptRecordError(
+            path, offset, f"not a row of the google schema ({error})"
+        ) from error
+    return features
+
+
+def _integers(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
+    """One feature of all rows, int64 [B, width], from varints.
+
+    Raises:
+        ValueError: a row has another number of values.
+    """
+    values = [row[name] for row in rows]
+    data = np.frombuffer(b"".join(values), np.uint8)
+    ends = np.flatnonzero(data < 128)
+    edges = np.cumsum([len(value) for value in values])
+    if np.any(np.searchsorted(ends, edges) != width * np.arange(1, len(rows) + 1)) or np.any(
+        data[edges - 1] > 127
+    ):
+        raise ValueError(f"{name} does not have {width} values")
+    if len(ends) == len(data):
+        return data.reshape(len(rows), width).astype(np.int64)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    place = np.arange(len(data)) - np.repeat(starts, ends - starts + 1)
+    if place.max() > 9:
+        raise ValueError(f"{name} holds what is no int64")
+    parts = (data & 127).astype(np.uint64) << (7 * place).astype(np.uint64)
+    return np.add.reduceat(parts, starts).view(np.int64).reshape(len(rows), width)
+
+
+def _floats(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
+    """One feature of all rows, float32 [B, width]. Raises ValueError for another number of values."""
+    if any(len(row[name]) != 4 * width for row in rows):
+        raise ValueError(f"{name} does not have {width} values")
+    return np.frombuffer(b"".join(row[name] for row in rows), "<f4").reshape(len(rows), width)
+
+
+def list_files(directory: str) -> list[str]:
+    """The names of the record files of a directory, sorted."""
+    return sorted(name for name in os.listdir(directory) if _FILE_NAME.fullmatch(name))
+
+
+def is_record_file(path: str) -> bool:
+    """Whether a name is that of a record file: NAME.tfrecord, NAME.tfrecord-00000-of-00010, ..."""
+    return bool(_FILE_NAME.fullmatch(os.path.basename(path)))
+
+
+def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = "") -> dict[str, Any]:
+    """A manifest for record files that have none.
+
+    Names that start with "eval" are those of the split eval, all others of train.
+
+    Args:
+        vocab: the vocabulary that they were made with; "": unknown, so that any id will do.
+
+    Raises:
+        UserError: no rows, or not of this schema.
+    """
+    digest = hashlib.sha256()
+    files: dict[str, list[dict[str, Any]]] = {}
+    shape: tuple[int, int, bool] | None = None
+    for name in names:
+        file = tfrecord.RecordFile(os.path.join(directory, name), index_dir)
+        split = "eval" if name.startswith("eval") else "train"
+        files.setdefault(split, []).append({"name": name, "rows": len(file), "bytes": file.size})
+        digest.update(f"{name} {file.size} {len(file)}\n".encode())
+        if len(file):
+            digest.update(file[0] + file[len(file) - 1])
+            shape = shape or _shape(file)
+    if shape is None:
+        raise UserError(f"the record files of {directory} are empty: make them anew")
+    if vocab:
+        tokenizer = tokenization.load(vocab)
+        settings = tokenizer.settings() | {"file": os.path.abspath(vocab)}
+        special_ids = {key: getattr(tokenizer, f"{key}_id") for key in ("pad", "unk", "cls", "sep", "mask")}
+    else:
+        settings, special_ids = {"size": _ANY_ID, "digest": ""}, {}
+    return {
+        "schema": SCHEMA,
+        "max_seq_length": shape[0],
+        "max_sequences_per_row": 1,
+        "max_predictions_per_seq": shape[1],
+        "nsp": "next" if shape[2] else "none",
+        "vocabulary": settings,
+        "special_ids": special_ids,
+        "sources": [],
+        "fingerprint": digest.hexdigest(),
+        "splits": {split: _uncounted(entries) for split, entries in files.items()},
+    }
+
+
+def _uncounted(files: list[dict[str, Any]]) -> dict[str, Any]:
+    """A split of a manifest that tells of its rows alone."""
+    rows = sum(file["rows"] for file in files)
+    counts = dict.fromkeys(("documents", "tokens", "random_next"), 0)
+    return counts | {"rows": rows, "sequences": rows, "files": files}
+
+
+def _shape(file: tfrecord.RecordFile) -> tuple[int, int, bool]:
+    """(L, P, whether there is a next-sentence label) of the first record of a file."""
+    features = _features(file[0], file.path, int(file.offsets[0]))
+    length = int(np.count_nonzero(np.frombuffer(features["input_ids"], np.uint8) < 128))
+    return length, len(features["masked_lm_weights"]) // 4, _LABELS in features

@@ -1,0 +1,190 @@
+"""What is in google records, and what is wrong with them: the part of `bert-jax inspect` for masked rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+import numpy as np
+
+from bert_jax import tokenization
+from bert_jax.data import google, inspection, packed, records, tfrecord
+from bert_jax.data.inspection import Report
+from bert_jax.errors import UserError
+
+
+def inspect(path: str, vocab: str = "", examples: int = 3) -> Report | None:
+    """Reads every row of a directory or of one file and compares it with the manifest, if there is one, and
+    the vocabulary.
+
+    Args:
+        vocab: the vocabulary of records that were made elsewhere; without it ids are not checked nor decoded.
+
+    Returns:
+        None where there are no google records.
+    """
+    directory, wanted = (path, "") if os.path.isdir(path) else os.path.split(path)
+    directory = directory or "."
+    report = Report(path, "google records" if path == directory else "google record file")
+    try:
+        if os.path.exists(os.path.join(directory, packed.MANIFEST)):
+            manifest = packed.read_manifest(directory, schema=None)
+            if manifest["schema"] != google.SCHEMA:
+                return None
+        else:
+            names = [wanted] if wanted else records.foreign_files(directory)
+            if not any(_is_google(os.path.join(directory, name)) for name in names):
+                return None
+            manifest = google.describe(directory, names, vocab)
+    except UserError as error:
+        report.problems.append(str(error))
+        return report
+    shown = (
+        "max_seq_length",
+        "max_predictions_per_seq",
+        "seed",
+        "dupe_factor",
+        "whole_word_mask",
+        "max_ngram",
+    )
+    report.facts = {name: manifest[name] for name in (*shown, "fingerprint", "text") if name in manifest}
+    if manifest["vocabulary"]["digest"]:
+        report.facts["vocabulary"] = manifest["vocabulary"]
+    tokenizer = inspection.load_vocabulary(directory, manifest, report)
+    for split, content in manifest["splits"].items():
+        entries = [entry for entry in content["files"] if wanted in ("", entry["name"])]
+        if entries:
+            _inspect_split(report, directory, manifest, split, entries, tokenizer, examples)
+        if not wanted and manifest.get("version"):
+            inspection.compare(report, split, content, (*inspection.COUNTS, "predictions"))
+    return report
+
+
+def _is_google(path: str) -> bool:
+    """Whether the first record, as far as it can be read, has masks; a damaged one may."""
+    try:
+        file = tfrecord.RecordFile(path)
+        return len(file) > 0 and "masked_lm_ids" in tfrecord.parse_lists(file[0])
+    except (UserError, ValueError):
+        return False
+
+
+class _Counts:
+    """Sums over the rows of a split."""
+
+    def __init__(self, manifest: dict[str, Any]):
+        self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
+        names = "rows tokens labelled random_next predictions masked kept unknown misplaced specials"
+        self.sums = dict.fromkeys(names.split(), 0)
+        self.sequence_lengths = np.zeros(self.length + 1, np.int64)
+        self.digests: list[bytes] = []
+
+    def add(self, batch: dict[str, np.ndarray]) -> None:
+        lengths, labels = batch["lengths"], batch["next_sentence_labels"][:, 0]
+        used = batch["masked_weights"] > 0
+        shown = np.take_along_axis(batch["input_ids"], batch["masked_positions"], axis=1)
+        found = {
+            "rows": len(lengths),
+            "tokens": lengths.sum(),
+            "labelled": (labels >= 0).sum(),
+            "random_next": (labels == 1).sum(),
+            "predictions": used.sum(),
+            "kept": (used & (shown == batch["masked_labels"])).sum(),
+        }
+        if self.special_ids:
+            ids = unmasked(batch)
+            cls, sep = self.special_ids["cls"], self.special_ids["sep"]
+            rows, real = np.arange(len(ids)), np.arange(self.length) < lengths[:, None]
+            ends = ids[rows, lengths - 1], ids[rows, batch["first_lengths"][:, 0] - 1]
+            placed = (ids[:, 0] == cls) & (ends[0] == sep) & (ends[1] == sep)
+            fixed = np.isin(batch["masked_labels"], [self.special_ids["pad"], cls, sep])
+            found |= {
+                "masked": (used & (shown == self.special_ids["mask"])).sum(),
+                "unknown": (real & (ids == self.special_ids["unk"])).sum(),
+                "misplaced": (~placed).sum(),
+                "specials": (used & fixed).any(axis=1).sum(),
+            }
+        for name, value in found.items():
+            self.sums[name] += int(value)
+        self.sequence_lengths += np.bincount(lengths, minlength=self.length + 1)
+        self.digests += [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in batch["input_ids"]]
+
+    def facts(self) -> dict[str, Any]:
+        sums = self.sums
+        digests = np.frombuffer(b"".join(self.digests), np.uint64)
+        facts = {name: sums[name] for name in ("rows", "tokens", "random_next", "predictions")} | {
+            "sequences": sums["rows"],
+            "fill": sums["tokens"] / max(1, sums["rows"] * self.length),
+            "random_next_share": sums["random_next"] / max(1, sums["labelled"]),
+            "predicted_share": sums["predictions"] / max(1, sums["tokens"]),
+            "kept_share": sums["kept"] / max(1, sums["predictions"]),
+            "duplicate_rows": len(digests) - len(np.unique(digests)),
+            "unknown_share": sums["unknown"] / max(1, sums["tokens"]),
+            "sequence_lengths": self.sequence_lengths.tolist(),
+        }
+        if self.special_ids:
+            facts["masked_share"] = sums["masked"] / max(1, sums["predictions"])
+        return facts
+
+
+def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
+    """The token ids before masking, int32 [B, L]."""
+    ids = batch["input_ids"].copy()
+    rows, slots = np.nonzero(batch["masked_weights"] > 0)
+    ids[rows, batch["masked_positions"][rows, slots]] = batch["masked_labels"][rows, slots]
+    return ids
+
+
+def _inspect_split(
+    report: Report,
+    directory: str,
+    manifest: dict[str, Any],
+    split: str,
+    entries: list[dict[str, Any]],
+    tokenizer: tokenization.Tokenizer | None,
+    examples: int,
+) -> None:
+    """Adds the facts, the problems and the examples of the files of a split."""
+    counts, damaged = _Counts(manifest), 0
+    for entry in entries:
+        one_file = manifest | {"splits": {split: {"files": [entry]}}}
+        try:
+            dataset = google.GoogleDataset([(directory, one_file)], split)
+        except UserError as error:
+            report.problems.append(str(error))
+            damaged += entry["rows"]
+            continue
+        for batch, problem in inspection.sound_batches(dataset):
+            if problem:
+                report.problems.append(problem)
+                damaged += 1
+                continue
+            if tokenizer is not None:
+                rows = range(min(len(batch["lengths"]), max(0, examples - counts.sums["rows"])))
+                report.examples += [_decode(batch, row, tokenizer) for row in rows]
+            counts.add(batch)
+    report.facts[split] = counts.facts() | {
+        "files": len(entries),
+        "bytes": sum(entry["bytes"] for entry in entries),
+        "damaged_rows": damaged,
+    }
+    nsp = manifest.get("nsp", "next")
+    report.problems += inspection.judge(report.facts[split], counts.sums["misplaced"], split, nsp)
+    if counts.sums["specials"]:
+        report.problems.append(
+            f"{split}: {counts.sums['specials']} rows are to predict [PAD], [CLS] or [SEP]: were they made "
+            "with another vocabulary?"
+        )
+
+
+def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Tokenizer) -> str:
+    """A row as text, its label, and what is to be predicted."""
+    ids = batch["input_ids"][row, : batch["lengths"][row]].tolist()
+    used = batch["masked_weights"][row] > 0
+    positions, labels = batch["masked_positions"][row, used], batch["masked_labels"][row, used]
+    predicted = ", ".join(
+        f"{position} {tokenizer.tokens[label]}" for position, label in zip(positions, labels, strict=True)
+    )
+    label = inspection.LABELS["next"][int(batch["next_sentence_labels"][row, 0])]
+    return f"({label}) {tokenizer.decode(ids)} <- {predicted}"

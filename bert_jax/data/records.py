@@ -1,0 +1,96 @@
+"""Record directories of either schema, opened by what is in them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+import numpy as np
+
+from bert_jax.data import google, packed, tfrecord
+from bert_jax.errors import UserError
+
+
+class Dataset(Protocol):
+    """Random access to the rows of one split: what the loader and pre-training ask of records."""
+
+    manifest: dict[str, Any]
+    max_seq_length: int  # L
+    max_sequences_per_row: int  # S
+    vocab_size: int
+    files: list[tfrecord.RecordFile]
+
+    def __len__(self) -> int: ...
+
+    def locate(self, index: int) -> tuple[str, int]:
+        """The file and the byte offset of a row."""
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """See `packed.PackedDataset.batch`; statically masked rows come with their masks too."""
+
+
+def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = "") -> Dataset:
+    """Opens one split of a record directory, or of several, separated by commas, as one dataset.
+
+    Args:
+        vocab: the vocabulary of google records that were made elsewhere; those of `bert-jax data` carry it.
+        index_dir: where the indices of record files go whose folder cannot be written; "": nowhere.
+
+    Raises:
+        UserError: as `packed.open_dataset`; or records without a manifest, and no vocabulary.
+    """
+    names = [name.strip() for name in data_dir.split(",") if name.strip()]
+    foreign = {name: files for name in names if (files := foreign_files(name))}
+    schemas = {name: _schema(name) for name in names if name not in foreign}
+    if not foreign and google.SCHEMA not in schemas.values():
+        dataset = packed.open_dataset(data_dir, split)
+        _check_no_vocab(vocab, data_dir)
+        return dataset
+    for name, schema in schemas.items():
+        if schema != google.SCHEMA:
+            raise UserError(
+                f"{name} holds {schema} records and {data_dir} google ones too: one run reads one schema"
+            )
+    if foreign and not vocab:
+        raise UserError(
+            f"{next(iter(foreign))} holds record files and no {packed.MANIFEST}: if they are google-research/"
+            "bert's, name their vocabulary in data.vocab; if `bert-jax data` did not finish, run it again"
+        )
+    if not foreign:
+        _check_no_vocab(vocab, data_dir)
+    directories = [
+        (name, google.describe(name, foreign[name], vocab, index_dir))
+        if name in foreign
+        else (name, packed.read_manifest(name, google.SCHEMA))
+        for name in names
+    ]
+    packed.check_alike(directories, split, ("max_seq_length", "max_predictions_per_seq"))
+    dataset = google.GoogleDataset(directories, split, index_dir)
+    if not len(dataset):
+        raise UserError(f"the split {split!r} of {data_dir} is empty")
+    dataset.batch(np.arange(min(len(dataset), 256)))  # so that another vocabulary is told at once
+    return dataset
+
+
+def foreign_files(directory: str) -> list[str]:
+    """The record files of a directory that `bert-jax data` did not make, nor began to."""
+    if not os.path.isdir(directory) or os.path.exists(os.path.join(directory, packed.MANIFEST)):
+        return []
+    if "unfinished" in os.listdir(directory):
+        return []
+    return google.list_files(directory)
+
+
+def _schema(directory: str) -> str:
+    """The schema that a manifest names; that of packed records where there is none, which says so."""
+    if not os.path.exists(os.path.join(directory, packed.MANIFEST)):
+        return packed.SCHEMA
+    return packed.read_manifest(directory, schema=None)["schema"]
+
+
+def _check_no_vocab(vocab: str, data_dir: str) -> None:
+    if vocab:
+        raise UserError(
+            f"data.vocab={vocab} is for records without a {packed.MANIFEST}; {data_dir} carries its own "
+            "vocabulary: leave data.vocab empty"
+        )

@@ -1,0 +1,77 @@
+"""The output directory of a build: whether it is finished, and that one process at a time writes to it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import bert_jax
+from bert_jax.data import atomic, packed
+from bert_jax.errors import UserError
+from data_pipelines.settings import difference
+
+UNFINISHED = "unfinished"  # the folder, inside the output, that an interrupted build goes on from
+
+
+def finished(directory: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The manifest of finished records of these settings, or None where there are none.
+
+    Raises:
+        UserError: there are others.
+    """
+    if not os.path.exists(os.path.join(directory, packed.MANIFEST)):
+        return None
+    manifest = packed.read_manifest(directory, schema=None)
+    differing = difference(settings, manifest)
+    if differing:
+        raise UserError(
+            f"{directory} holds other records ({differing}): choose another --output_dir, or delete it first"
+        )
+    shutil.rmtree(os.path.join(directory, UNFINISHED), ignore_errors=True)
+    return manifest
+
+
+@contextlib.contextmanager
+def claimed(directory: str, settings: dict[str, Any]) -> Iterator[str]:
+    """Makes the output directory and, in it, the folder for what is unfinished, and holds a lock on it.
+
+    Raises:
+        UserError: it cannot be written, another process writes to it, or it was begun with other settings.
+    """
+    unfinished = os.path.join(directory, UNFINISHED)
+    settings = settings | {"made_by": f"bert-jax {bert_jax.__version__}"}
+    path = os.path.join(unfinished, "settings.json")
+    try:
+        if not os.path.isdir(unfinished) and os.path.isdir(directory):
+            stray = [name for name in os.listdir(directory) if ".tfrecord" in name]
+            if stray:
+                raise UserError(
+                    f"{directory} holds {stray[0]} and no {packed.MANIFEST}: choose an empty --output_dir"
+                )
+        os.makedirs(unfinished, exist_ok=True)
+        lock = open(os.path.join(unfinished, "lock"), "w")  # noqa: SIM115 (held to the end of the block)
+    except OSError as error:
+        raise UserError(f"cannot write to --output_dir={directory}: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"another `bert-jax data` is writing to {directory}: wait for it, or stop it"
+            ) from None
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                differing = difference(settings, json.load(file))
+            if differing:
+                raise UserError(
+                    f"{directory} holds the unfinished work of another run ({differing}): give the same "
+                    "flags to finish it, or delete it first"
+                )
+        else:
+            atomic.write_file(path, json.dumps(settings).encode())
+        yield unfinished

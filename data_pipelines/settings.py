@@ -1,0 +1,166 @@
+"""What records are a function of: the flags of `bert-jax data`, and the settings that a manifest holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from bert_jax import tokenization
+from bert_jax.data import google, packed
+from bert_jax.errors import UserError
+from data_pipelines import cleaning, pairs, readers
+
+# Settings that came later, with the value that records without them have.
+_LATER: dict[str, Any] = {"nsp": "next", "full_sentences": False, "cleaning": None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the records depend on; see the flags of `bert-jax data`."""
+
+    input: tuple[str, ...]
+    vocab: str
+    output_dir: str
+    schema: str = packed.SCHEMA
+    input_format: str = "text"
+    max_seq_length: int = 128
+    max_sequences_per_row: int = 0  # 0: by the length
+    short_seq_prob: float = 0.1
+    dupe_factor: int | None = None  # None: by the schema
+    nsp: str = "next"
+    full_sentences: bool = False
+    masked_lm_prob: float = 0.15
+    max_predictions_per_seq: int = 20
+    whole_word_mask: bool = False
+    max_ngram: int = 0  # 0: tokens, or words
+    seed: int = 12345
+    eval_fraction: float | None = None  # None: by the schema
+    num_shards: int = 0  # 0: by the size
+    lower_case: bool | None = None  # None: by the vocabulary
+    clean: str = ""  # of cleaning.STEPS, separated by commas; "": what the readers do alone
+    min_document_characters: int | None = None  # None, here and below: as cleaning.Settings has it
+    max_document_characters: int | None = None
+    min_passage_characters: int | None = None
+    max_passage_characters: int | None = None
+    max_word_characters: int | None = None
+    near_duplicate_threshold: float | None = None
+    language: str | None = None
+
+    def cleaning_settings(self) -> cleaning.Settings | None:
+        """How documents are cleaned, or None. Raises UserError as `cleaning.parse`."""
+        return cleaning.parse(self.clean, {name: getattr(self, name) for name in cleaning.FLAG_STEPS})
+
+    def check(self) -> None:
+        """Raises UserError for a value that cannot be."""
+        rules = [
+            ("schema", self.schema in (packed.SCHEMA, google.SCHEMA), "packed or google"),
+            ("nsp", self.nsp in pairs.NSP_MODES, f"one of {', '.join(pairs.NSP_MODES)}"),
+            ("input_format", self.input_format in readers.FORMATS, f"one of {', '.join(readers.FORMATS)}"),
+            (
+                "max_seq_length",
+                pairs.SHORTEST <= self.max_seq_length < 1 << 16,
+                f"at least {pairs.SHORTEST} ([CLS], [SEP] twice, and a token each of A and B), under 65,536",
+            ),
+            (
+                "max_sequences_per_row",
+                self.max_sequences_per_row >= 0,
+                "at least 1, or 0 to choose by the length",
+            ),
+            ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "a probability"),
+            ("dupe_factor", self.dupe_factor is None or self.dupe_factor >= 1, "at least 1"),
+            ("masked_lm_prob", 0 < self.masked_lm_prob < 1, "over 0 and under 1"),
+            ("max_predictions_per_seq", self.max_predictions_per_seq >= 1, "at least 1"),
+            ("max_ngram", self.max_ngram >= 0, "at least 1 word, or 0 for no n-grams"),
+            ("eval_fraction", 0 <= (self.eval_fraction or 0) <= 0.5, "0 (hold nothing out) to 0.5"),
+            ("num_shards", self.num_shards >= 0, "at least 1, or 0 to choose by the size"),
+        ]
+        for name, sound, expected in rules:
+            if not sound:
+                raise UserError(f"--{name}={getattr(self, name)}: expected {expected}")
+        if self.full_sentences and self.nsp != "none":
+            raise UserError(
+                f"--full_sentences with --nsp={self.nsp}: rows that go on over the ends of documents have no "
+                "second segment; give --nsp=none too"
+            )
+        self._check_schema()
+        self.cleaning_settings()
+        if not self.output_dir:
+            raise UserError("--output_dir is missing: where should the records go?")
+
+    def _check_schema(self) -> None:
+        """Raises UserError for a flag that the schema has no use for."""
+        if self.schema == packed.SCHEMA:
+            others = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask", "max_ngram")
+            remedy = (
+                "whose masks are drawn in training: set masking.* of the run's config, or --schema=google"
+            )
+        else:
+            others = ("nsp", "full_sentences", "max_sequences_per_row")
+            remedy = "which has a next-sentence pair in each row: use --schema=packed"
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in others:
+            if getattr(self, name) != defaults[name]:
+                value = str(getattr(self, name)).lower()
+                raise UserError(f"--{name}={value} is not for --schema={self.schema}, {remedy}")
+
+
+def resolve(
+    options: Options,
+    tokenizer: tokenization.Tokenizer,
+    paths: Sequence[str],
+    digests: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """What the records are a function of, as the manifest holds it."""
+    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
+    file = "vocab.model" if tokenizer.kind == "sentencepiece" else "vocab.txt"
+    length = options.max_seq_length
+    if options.schema == packed.SCHEMA:
+        dupe_factor, eval_fraction = 1, 0.01
+        per_row = options.max_sequences_per_row or packed.default_sequences_per_row(length)
+        own: dict[str, Any] = {"full_sentences": options.full_sentences}
+    else:  # as the reference has it
+        dupe_factor, eval_fraction, per_row = 10, 0.0, 1
+        names = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask", "max_ngram")
+        own = {name: getattr(options, name) for name in names}
+    if clean := options.cleaning_settings():
+        own["cleaning"] = clean.described()
+    return own | {
+        "schema": options.schema,
+        "version": packed.VERSION,
+        "max_seq_length": length,
+        "max_sequences_per_row": 1 if options.full_sentences else per_row,
+        "nsp": options.nsp,
+        "seed": options.seed,
+        "short_seq_prob": 0.0 if options.full_sentences else options.short_seq_prob,
+        "dupe_factor": dupe_factor if options.dupe_factor is None else options.dupe_factor,
+        "eval_fraction": eval_fraction if options.eval_fraction is None else options.eval_fraction,
+        "num_shards": options.num_shards,
+        "input_format": options.input_format,
+        "vocabulary": tokenizer.settings() | {"file": file},
+        "sources": [
+            {"name": os.path.relpath(os.path.abspath(path), folder)}
+            | {"bytes": digest["bytes"], "sha256": digest["sha256"]}
+            for path, digest in zip(paths, digests, strict=True)
+        ],
+    }
+
+
+def digest(settings: dict[str, Any]) -> str:
+    """Tells records of different settings apart."""
+    settings = {name: value for name, value in settings.items() if _LATER.get(name) != value}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def difference(settings: dict[str, Any], others: dict[str, Any]) -> str:
+    """Which of the settings differ, in words, or ''."""
+    differences = []
+    for name, value in (_LATER | settings).items():
+        other = others.get(name, _LATER.get(name))
+        if value != other:
+            plain = not isinstance(value, dict | list) and not isinstance(other, dict | list)
+            differences.append(f"{name} {other!r}, not {value!r}" if plain else f"another {name}")
+    return ", ".join(differences)

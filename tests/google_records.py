@@ -1,0 +1,48 @@
+"""Google records as any writer may make them: Examples from lists of numbers, with no code of the encoder."""
+
+import numpy as np
+
+from bert_jax.data import tfrecord
+
+LENGTH, PREDICTIONS = 12, 3
+KINDS = {"masked_lm_weights": tfrecord.FLOAT}
+
+
+def example(first=(9, 10), second=(11,), masks=((1, 7), (4, 8)), label=1, newer=False, **features):
+    """The record of one row; `masks` are (position, label), keywords replace or (None) leave out features."""
+    ids = [2, *first, 3, *second, 3]
+    pad = LENGTH - len(ids)
+    slots = PREDICTIONS - len(masks)
+    values = {
+        "input_ids": ids + [0] * pad,
+        "input_mask": [1] * len(ids) + [0] * pad,
+        "segment_ids": [0] * (len(first) + 2) + [1] * (len(second) + 1) + [0] * pad,
+        "masked_lm_positions": [position for position, _ in masks] + [0] * slots,
+        "masked_lm_ids": [token for _, token in masks] + [0] * slots,
+        "masked_lm_weights": [1.0] * len(masks) + [0.0] * slots,
+        "next_sentence_labels": [label],
+    } | features
+    names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"} if newer else {}
+    encoded, kinds = {}, {}
+    for name, numbers in values.items():
+        if numbers is None:
+            continue
+        stored = names.get(name, name)
+        kinds[stored] = KINDS.get(name, tfrecord.INT64)
+        if kinds[stored] == tfrecord.FLOAT:
+            encoded[stored] = np.array(numbers, "<f4").tobytes()
+        else:
+            encoded[stored] = b"".join(tfrecord.varint(number % (1 << 64)) for number in numbers)
+    return tfrecord.encode_example(encoded, kinds)
+
+
+def write(path, examples):
+    """Writes a record file without an index, as others do."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_bytes(b"".join(map(tfrecord.frame, examples)))
+
+
+def write_vocabulary(path, size=100):
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(size - 5))]
+    path.write_text("\n".join(tokens) + "\n")
+    return str(path)
