@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from bert_jax.errors import UserError
 from data_pipelines import readers
+from data_pipelines.readers import documents as document_parts
+from data_pipelines.readers import lines
 
 TEXT = b"One sentence.\nAnother one.\n\n\nA second document.\n \nThird.\n"
 WIKI = b"""<doc id="12" url="http://en.wikipedia.org/wiki?curid=12" title="Anarchism">
@@ -113,7 +115,7 @@ FILES = st.tuples(
 
 
 def usable(data):
-    return not data.startswith((b"\xff\xfe", b"\xfe\xff", *readers._MAGIC))
+    return not data.startswith((b"\xff\xfe", b"\xfe\xff", *lines.MAGIC))
 
 
 @settings(max_examples=300, deadline=None)
@@ -149,7 +151,7 @@ def test_text_documents_are_those_of_the_reference(tmp_path_factory, data):
     def normal(documents):
         # The reference drops control characters when it tokenizes; lines of nothing else have no tokens.
         cleaned = [
-            [readers._CONTROLS.sub("", s).replace("\t", " ").replace("\r", " ").strip() for s in d]
+            [document_parts.CONTROLS.sub("", s).replace("\t", " ").replace("\r", " ").strip() for s in d]
             for d in documents
         ]
         return [kept for kept in ([s for s in d if s] for d in cleaned) if kept]
@@ -253,7 +255,7 @@ def read_lazily(path, format, counts):
 
 
 def test_a_long_document_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(document_parts, "MAX_DOCUMENT_BYTES", 100)
     counts = collections.Counter()
     documents = read(write(tmp_path, b"A sentence of twenty.\n" * 11 + b"\nShort."), counts=counts)
     assert [(d.key, d.part, len(d.passages)) for d in documents] == [
@@ -298,7 +300,11 @@ def test_list_inputs(tmp_path, monkeypatch):
         (gzip.compress(TEXT), r"compressed \(.gz\)"),
         (lzma.compress(TEXT), r"compressed \(.xz\)"),
     ],
-    ids=["utf-16", "gz", "xz"],  # gzip puts the time into its bytes: as a name it would differ between test processes
+    ids=[
+        "utf-16",
+        "gz",
+        "xz",
+    ],  # gzip puts the time into its bytes: as a name it would differ between test processes
 )
 def test_files_that_are_not_text(tmp_path, data, message):
     with pytest.raises(UserError, match=message):
