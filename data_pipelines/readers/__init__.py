@@ -1,74 +1,102 @@
-"""Corpora as documents: `text` and `wikiextractor` files, plain or compressed, by byte ranges, streamed.
+"""Corpora as documents: files of several formats, plain or compressed, by ranges, streamed.
 
-A plain file is cut into byte ranges for several workers. A range owns the documents that start in it and
-reads the last of them to its end, so the documents of a file are the same however it is cut. Text is
-cleaned on the way: undecodable bytes become U+FFFD, control characters are dropped; `counts` of
-`read_documents` says how many.
+A file is cut into byte ranges for several workers. A range owns the documents that start in it and reads the
+last of them to its end, so the documents of a file are the same however it is cut. Text is cleaned on the way:
+undecodable bytes become U+FFFD, control characters are dropped; `counts` of `read_documents` says how many.
 """
 
 import collections
-import gzip
-import lzma
-import os
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from bert_jax.errors import UserError
-from data_pipelines.readers import text, wikiextractor
-from data_pipelines.readers.documents import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES, Document
-from data_pipelines.readers.inputs import OPENERS, Range, broken_archive, list_inputs, split_ranges
-from data_pipelines.readers.lines import Lines
+from data_pipelines.readers import books, inputs, jsonl, prepared, text, wikiextractor, wikipedia_xml
+from data_pipelines.readers.documents import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES, Document, Fields
+from data_pipelines.readers.inputs import Range, file_digest, file_size, list_inputs, short_names
 
 __all__ = [
+    "COUNTS",
     "FORMATS",
     "MAX_DOCUMENT_BYTES",
     "MAX_LINE_BYTES",
     "Document",
+    "Fields",
     "Range",
+    "file_digest",
+    "file_size",
+    "has_fields",
     "list_inputs",
     "read_documents",
+    "short_names",
     "split_ranges",
 ]
 
-FORMATS: dict[str, Callable[[Lines, Range, collections.Counter[str]], Iterator[Document]]] = {
+FORMATS: dict[str, Callable[[Range, collections.Counter[str], Fields], Iterator[Document]]] = {
     "text": text.read,
     "wikiextractor": wikiextractor.read,
+    "wikipedia_xml": wikipedia_xml.read,
+    "books": books.read,
+    "jsonl": jsonl.read,
 }
+
+# What `read_documents` counts besides documents and bytes.
+COUNTS = (
+    "undecodable",
+    "control_characters",
+    "long_lines",
+    "long_documents",
+    "unclosed",
+    "outside",
+    "other_namespaces",
+    "redirects",
+    "disambiguations",
+    "broken_pages",
+    "latin_1_books",
+    "boilerplate",
+    "headings",
+    "bad_lines",
+    "without_text",
+)
+
+
+def has_fields(paths: Sequence[str], format: str) -> bool:
+    """Whether the documents of inputs depend on `Fields`."""
+    return format == "jsonl" or any(path.startswith(prepared.PREFIX) for path in paths)
+
+
+def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:
+    """Cuts the files of a format into ranges of about `target_bytes`, as `inputs.split_ranges` says."""
+    return inputs.split_ranges(
+        paths, target_bytes, whole=format == "books", streams=format == "wikipedia_xml"
+    )
 
 
 def read_documents(
-    range_: Range, format: str, counts: collections.Counter[str] | None = None
+    range_: Range,
+    format: str,
+    counts: collections.Counter[str] | None = None,
+    fields: Fields = Fields(),  # noqa: B008 (frozen)
 ) -> Iterator[Document]:
     """Yields the documents that start in a range, in file order.
 
-    Memory: at most one document, of at most MAX_DOCUMENT_BYTES, and one line.
+    Memory: at most one document, of at most MAX_DOCUMENT_BYTES, and one line, page or record.
 
     Args:
-        range_: A range of `split_ranges`.
-        format: One of FORMATS: "text" has a sentence a line and a blank line between documents, as
-            google-research/bert reads; "wikiextractor" has <doc ...> and </doc> lines around the paragraphs.
-        counts: What was met is added to it: "documents", "bytes", "undecodable" (bytes or runs of them that
-            became U+FFFD), "control_characters" dropped, "long_lines" and "long_documents" cut, "unclosed"
-            <doc> elements, "outside" lines outside of <doc> elements (at least: a cut can hide some).
+        range_: A range of `split_ranges` of the same format.
+        format: One of FORMATS, whose modules say what they read; a prepared data set is read as such.
+        counts: What was met is added to it: "documents", "bytes", and COUNTS: "undecodable" (bytes or runs of
+            them that became U+FFFD), "control_characters" dropped, "long_lines" and "long_documents" cut,
+            "unclosed" <doc> and <page> elements, "outside" lines outside of <doc> elements (at least: a cut
+            can hide some), pages, lines and paragraphs left out.
+        fields: What to read of the records of "jsonl" and of data sets.
 
     Raises:
-        UserError: An unknown format, or a file that is not UTF-8 text or not the archive its name says.
+        UserError: An unknown format, or a file that is not what its name or the format says.
         OSError: The file can't be read.
     """
     if format not in FORMATS:
         raise UserError(f"unknown input format {format!r}; expected one of {', '.join(FORMATS)}")
     counts = collections.Counter() if counts is None else counts
-    opener = OPENERS.get(os.path.splitext(range_.path)[1])
-    try:
-        with opener(range_.path) if opener else open(range_.path, "rb") as file:
-            lines = Lines(file, range_, counts)
-            for document in FORMATS[format](lines, range_, counts):
-                counts["documents"] += document.part == 0
-                yield document
-            counts["bytes"] += lines.offset - lines.first
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise broken_archive(range_.path, error) from None
-    except OSError as error:
-        if opener and error.errno is None:  # how bz2 says that its data are not
-            raise broken_archive(range_.path, error) from None
-        raise
+    read = prepared.read if range_.path.startswith(prepared.PREFIX) else FORMATS[format]
+    for document in read(range_, counts, fields):
+        counts["documents"] += document.part == 0
+        yield document

@@ -26,6 +26,19 @@ class Document:
     part: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Fields:
+    """Where the records of `jsonl` files and data sets have what is read of them.
+
+    Attributes:
+        text: The field of the text.
+        id: The field that names the document; "": its place in the file does.
+    """
+
+    text: str = "text"
+    id: str = ""
+
+
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
 
 
@@ -36,12 +49,30 @@ def decode_line(data: bytes, counts: collections.Counter[str]) -> str:
     except UnicodeDecodeError:
         text = data.decode("utf-8", "replace")
         counts["undecodable"] += text.count("\ufffd") - data.count("\ufffd".encode())
+    return clean(text, counts)
+
+
+def clean(text: str, counts: collections.Counter[str]) -> str:
+    """Text of one line without the control characters and the whitespace around it."""
     text = text.strip()
     if not text.isprintable():
         cleaned = CONTROLS.sub("", text)
         counts["control_characters"] += len(text) - len(cleaned)
         text = cleaned.strip().replace("\t", " ").replace("\r", " ")
     return text
+
+
+def plain_paragraphs(text: str, counts: collections.Counter[str]) -> Iterator[str]:
+    """The lines of a text, cleaned and without the blank ones; lines of over MAX_LINE_BYTES are cut."""
+    for line in text.split("\n"):
+        cleaned = clean(line, counts)
+        counts["long_lines"] += len(cleaned) > MAX_LINE_BYTES
+        while len(cleaned) > MAX_LINE_BYTES:
+            place = cleaned.rfind(" ", 0, MAX_LINE_BYTES) + 1 or MAX_LINE_BYTES
+            yield cleaned[:place].strip()
+            cleaned = cleaned[place:].strip()
+        if cleaned:
+            yield cleaned
 
 
 class Passages:

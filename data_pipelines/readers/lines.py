@@ -1,13 +1,14 @@
 """The lines of a byte range of a file."""
 
 import collections
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from bert_jax.errors import UserError
 from data_pipelines.readers.documents import MAX_LINE_BYTES
-from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.inputs import Range, opened
 
 MAGIC = {
     b"\x1f\x8b": ".gz",
@@ -18,6 +19,29 @@ MAGIC = {
 }
 BOM = b"\xef\xbb\xbf"
 WHITESPACE_BYTES = bytes({byte for c in range(0x3001) if chr(c).isspace() for byte in chr(c).encode()})
+
+
+def check_head(head: bytes, path: str) -> None:
+    """Raises UserError where the first bytes of a file are none of text."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UserError(f"{path} is UTF-16; expected UTF-8: convert it with `iconv -f UTF-16 -t UTF-8`")
+    for magic, kind in MAGIC.items():
+        if head.startswith(magic):
+            raise UserError(
+                f"{path} is compressed ({kind}) text or an archive, and its name does not say so; "
+                "expected plain text, or .gz, .bz2, .xz or .zst at the end of the name"
+            )
+
+
+@contextlib.contextmanager
+def open_lines(
+    range_: Range, counts: collections.Counter[str], longest: int = MAX_LINE_BYTES
+) -> Iterator["Lines"]:
+    """The lines of a range; what has been read of them is counted in the end."""
+    with opened(range_.path) as file:
+        lines = Lines(file, range_, counts, longest)
+        yield lines
+        counts["bytes"] += lines.offset - lines.first
 
 
 @dataclasses.dataclass(slots=True)
@@ -33,24 +57,19 @@ class Line:
 class Lines:
     """Iterates over the lines that begin at or after the start of a range, to the end of the file."""
 
-    def __init__(self, file: BinaryIO, range_: Range, counts: collections.Counter[str]):
-        self._file, self._counts = file, counts
+    def __init__(
+        self,
+        file: BinaryIO,
+        range_: Range,
+        counts: collections.Counter[str],
+        longest: int = MAX_LINE_BYTES,
+    ):
+        self._file, self._counts, self._longest = file, counts, longest
         head = file.read(8)
-        self._check(head, range_.path)
+        check_head(head, range_.path)
         self.data_start = len(BOM) if head.startswith(BOM) else 0
         self.first = self.offset = self._seek_line(max(range_.start, self.data_start), head)
         self._carry = b""
-
-    @staticmethod
-    def _check(head: bytes, path: str) -> None:
-        if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise UserError(f"{path} is UTF-16; expected UTF-8: convert it with `iconv -f UTF-16 -t UTF-8`")
-        for magic, kind in MAGIC.items():
-            if head.startswith(magic):
-                raise UserError(
-                    f"{path} is compressed ({kind}) text or an archive, and its name does not say so; "
-                    "expected plain text, or .gz, .bz2 or .xz at the end of the name"
-                )
 
     def _seek_line(self, offset: int, head: bytes) -> int:
         """Moves to the first line that begins at or after an offset."""
@@ -82,9 +101,9 @@ class Lines:
 
     def __iter__(self) -> Iterator[Line]:
         begins = True
-        while data := self._carry + self._file.readline(MAX_LINE_BYTES - len(self._carry)):
+        while data := self._carry + self._file.readline(self._longest - len(self._carry)):
             self._carry = b""
-            ends = data.endswith(b"\n") or len(data) < MAX_LINE_BYTES
+            ends = data.endswith(b"\n") or len(data) < self._longest
             if not ends:
                 data, self._carry = cut_bytes(data)
                 self._counts["long_lines"] += begins

@@ -3,12 +3,18 @@
 import collections
 from collections.abc import Iterator
 
-from data_pipelines.readers.documents import Document, Passages, decode_line
+from data_pipelines.readers.documents import Document, Fields, Passages, decode_line
 from data_pipelines.readers.inputs import Range
-from data_pipelines.readers.lines import Lines
+from data_pipelines.readers.lines import Lines, open_lines
 
 
-def read(lines: Lines, range_: Range, counts: collections.Counter[str]) -> Iterator[Document]:
+def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
+    """Yields the documents that start in a range."""
+    with open_lines(range_, counts) as lines:
+        yield from _documents(lines, range_, counts)
+
+
+def _documents(lines: Lines, range_: Range, counts: collections.Counter[str]) -> Iterator[Document]:
     after_blank = lines.offset == lines.data_start or lines.previous_is_blank()
     document: Passages | None = None
     # The lines around the documents of this range are counted by the ranges that own them.

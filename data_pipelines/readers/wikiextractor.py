@@ -5,9 +5,9 @@ import html
 import re
 from collections.abc import Iterator
 
-from data_pipelines.readers.documents import Document, Passages, decode_line
+from data_pipelines.readers.documents import Document, Fields, Passages, decode_line
 from data_pipelines.readers.inputs import Range
-from data_pipelines.readers.lines import Lines
+from data_pipelines.readers.lines import Lines, open_lines
 
 _TITLE = re.compile(r'title="(.*?)"\s*(?:\w+="|>\s*$)')
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
@@ -18,7 +18,13 @@ _TAG = re.compile(
 )
 
 
-def read(lines: Lines, range_: Range, counts: collections.Counter[str]) -> Iterator[Document]:
+def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
+    """Yields the documents that start in a range."""
+    with open_lines(range_, counts) as lines:
+        yield from _documents(lines, range_, counts)
+
+
+def _documents(lines: Lines, range_: Range, counts: collections.Counter[str]) -> Iterator[Document]:
     document: Passages | None = None
     title = ""
     within = range_.start == 0  # else the first lines are of a document that started in an earlier range
