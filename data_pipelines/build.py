@@ -35,6 +35,9 @@ class Options:
     vocab: str
     output_dir: str
     input_format: str = "text"
+    text_field: str = "text"
+    id_field: str = ""
+    tfds_data_dir: str = ""
     max_seq_length: int = 128
     max_sequences_per_row: int = 0  # 0: by the length
     short_seq_prob: float = 0.1
@@ -47,6 +50,7 @@ class Options:
     def check(self) -> None:
         """Raises UserError for a value that cannot be."""
         rules = [
+            ("text_field", bool(self.text_field), "the name of a field"),
             ("input_format", self.input_format in readers.FORMATS, f"one of {', '.join(readers.FORMATS)}"),
             (
                 "max_seq_length",
@@ -91,9 +95,9 @@ def build(options: Options, workers: int = 1, progress: Progress | None = None) 
     """
     options.check()
     tokenizer = tokenization.load(options.vocab, lower_case=options.lower_case)
-    paths = readers.list_inputs(options.input)
     progress = progress or Progress()
     try:
+        paths = readers.list_inputs(options.input, options.tfds_data_dir)
         with progress, Pool(workers) as pool:
             return _build(options, tokenizer, paths, pool, progress)
     except OSError as error:
@@ -103,7 +107,7 @@ def build(options: Options, workers: int = 1, progress: Progress | None = None) 
 def _build(
     options: Options, tokenizer: tokenization.Tokenizer, paths: Sequence[str], pool: Pool, progress: Progress
 ) -> Built:
-    sizes = [os.path.getsize(path) for path in paths]
+    sizes = [readers.file_size(path) for path in paths]
     progress.start("reading", sum(sizes), "MB", 1e-6)
     digests = pool.run(
         stages.file_digest, [(None, path) for path in paths], lambda i, result: progress.advance(sizes[i])
@@ -178,10 +182,14 @@ class _Build:
     def _tokenize(self, paths: Sequence[str], size: int) -> list[dict[str, Any]]:
         smallest, largest = _RANGE_BYTES
         target = min(max(smallest, size // 1024), largest)
-        groups = _grouped(readers.split_ranges(paths, target), target)
+        groups = _grouped(readers.split_ranges(paths, target, self.options.input_format), target)
         tasks = [
             stages.TokenizeTask(
-                group, self.options.input_format, self.vocabulary, self._path(f"documents-{number:06d}")
+                group,
+                self.options.input_format,
+                self.vocabulary,
+                self._path(f"documents-{number:06d}"),
+                readers.Fields(self.options.text_field, self.options.id_field),
             )
             for number, group in enumerate(groups)
         ]
@@ -302,9 +310,11 @@ def _settings(
     digests: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """What the records are a function of, as the manifest holds it."""
-    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     file = "vocab.model" if tokenizer.kind == "sentencepiece" else "vocab.txt"
     length = options.max_seq_length
+    fields = {"text_field": options.text_field, "id_field": options.id_field}
+    if not readers.has_fields(paths, options.input_format):
+        fields = {}
     return {
         "schema": packed.SCHEMA,
         "version": packed.VERSION,
@@ -318,11 +328,10 @@ def _settings(
         "input_format": options.input_format,
         "vocabulary": tokenizer.settings() | {"file": file},
         "sources": [
-            {"name": os.path.relpath(os.path.abspath(path), folder)}
-            | {"bytes": digest["bytes"], "sha256": digest["sha256"]}
-            for path, digest in zip(paths, digests, strict=True)
+            {"name": name} | {"bytes": digest["bytes"], "sha256": digest["sha256"]}
+            for name, digest in zip(readers.short_names(paths), digests, strict=True)
         ],
-    }
+    } | fields
 
 
 def _digest(settings: dict[str, Any]) -> str:

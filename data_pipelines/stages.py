@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import hashlib
 import itertools
 import math
 import random
@@ -34,7 +33,7 @@ _MAX_SENTENCE_TOKENS = 10_000
 
 # What is counted of the text; the second are the readers' (readers.read_documents).
 TEXT_COUNTS = ("documents", "empty_documents", "sentences", "tokens", "unknown_tokens")
-CLEANING_COUNTS = ("undecodable", "control_characters", "long_lines", "long_documents", "unclosed", "outside")
+CLEANING_COUNTS = readers.COUNTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +61,7 @@ class TokenizeTask:
     input_format: str
     vocabulary: Vocabulary
     output: str  # runs are OUTPUT-0000, ...
+    fields: readers.Fields = readers.Fields()  # noqa: RUF009 (frozen)
 
 
 def tokenize(task: TokenizeTask) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
         return spill.RunWriter(dtype)
 
     documents = itertools.chain.from_iterable(
-        readers.read_documents(range_, task.input_format, cleaned) for range_ in task.ranges
+        readers.read_documents(range_, task.input_format, cleaned, task.fields) for range_ in task.ranges
     )
     for document, encoded in _encoded(documents, tokenizer):
         if not encoded:
@@ -284,6 +284,4 @@ def make_shard(task: ShardTask) -> dict[str, Any]:
 
 def file_digest(path: str) -> dict[str, Any]:
     """The size and the SHA-256 of a file."""
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+    return readers.file_digest(path)

@@ -85,6 +85,8 @@ def train(
     character_coverage: float = 0.99995,
     min_frequency: int = 2,
     overwrite: bool = False,
+    fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
+    tfds_data_dir: str = "",
 ) -> Trained:
     """Learns a vocabulary from a sample of a corpus and writes it.
 
@@ -104,6 +106,8 @@ def train(
         character_coverage: The rarest characters, which make up the rest of the text, get no token.
         min_frequency: WordPiece: how often a pair of pieces must occur to become one.
         overwrite: Replace an existing output.
+        fields: What to read of records, as `readers.read_documents` takes it.
+        tfds_data_dir: As `readers.list_inputs` takes it.
 
     Returns:
         What was made.
@@ -115,12 +119,12 @@ def train(
         OSError: A file can't be read or written.
     """
     _check(output, size, kind, sample_bytes, character_coverage, min_frequency, overwrite)
-    paths = readers.list_inputs(inputs)
+    paths = readers.list_inputs(inputs, tfds_data_dir)
     folder = os.path.dirname(os.path.abspath(output))
     os.makedirs(folder, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise UserError(f"can't write to {folder}; choose another --output")
-    training, held_out = _sample(paths, format, sample_bytes or SAMPLE_BYTES[kind], seed)
+    training, held_out = _sample(paths, format, sample_bytes or SAMPLE_BYTES[kind], seed, fields)
     documents = len(training.documents)
     source = training.drain() if held_out.documents else training.documents
     if kind == "wordpiece":
@@ -135,7 +139,7 @@ def train(
         size=tokenizer.vocab_size,
         documents=documents,
         sampled_bytes=training.size,
-        corpus_bytes=sum(map(os.path.getsize, paths)),
+        corpus_bytes=sum(map(readers.file_size, paths)),
         held_out_words=words,
         held_out=bool(held_out.documents),
         tokens_per_word=tokens / max(1, words),
@@ -199,10 +203,12 @@ class _Sample:
             yield self.documents.pop()
 
 
-def _sample(paths: Sequence[str], format: str, sample_bytes: int, seed: int) -> tuple[_Sample, _Sample]:
+def _sample(
+    paths: Sequence[str], format: str, sample_bytes: int, seed: int, fields: readers.Fields
+) -> tuple[_Sample, _Sample]:
     """Samples of documents to learn from and, where there are enough, to hold out."""
-    total = sum(map(os.path.getsize, paths))
-    ranges = readers.split_ranges(paths, max(1 << 16, min(1 << 22, sample_bytes // 16)))
+    total = sum(map(readers.file_size, paths))
+    ranges = readers.split_ranges(paths, max(1 << 16, min(1 << 22, sample_bytes // 16)), format)
     share = min(1.0, sample_bytes / total)
     random.Random(seed).shuffle(ranges)
     sample = _Sample()
@@ -212,7 +218,7 @@ def _sample(paths: Sequence[str], format: str, sample_bytes: int, seed: int) -> 
         goal = min(sample_bytes, sample.size + quota)
         if share < 1 and sample.size >= sample_bytes:
             break
-        for document in readers.read_documents(range_, format):
+        for document in readers.read_documents(range_, format, fields=fields):
             sample.add(document)
             if sample.size >= goal:
                 break

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bert_jax.errors import UserError
 from data_pipelines import readers
 from data_pipelines.readers import documents as document_parts
-from data_pipelines.readers import lines
+from data_pipelines.readers import inputs, lines
 
 TEXT = b"One sentence.\nAnother one.\n\n\nA second document.\n \nThird.\n"
 WIKI = b"""<doc id="12" url="http://en.wikipedia.org/wiki?curid=12" title="Anarchism">
@@ -121,7 +121,7 @@ def usable(data):
 @settings(max_examples=300, deadline=None)
 @given(
     data=FILES.filter(usable),
-    format=st.sampled_from(list(readers.FORMATS)),
+    format=st.sampled_from(["text", "wikiextractor"]),
     edges=st.sets(st.integers(1, 9999)),
 )
 @example(data=b"\xef\xbb\xbf\nfoo\n\nbar", format="text", edges={1, 2, 3, 4, 5})
@@ -177,7 +177,13 @@ def test_ranges_of_many_files_cover_them_in_order(tmp_path, target):
 
 
 @pytest.mark.parametrize(
-    "extension, compress", [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+    "extension, compress",
+    [
+        (".gz", gzip.compress),
+        (".bz2", bz2.compress),
+        (".xz", lzma.compress),
+        (".zst", inputs.zstd.compress),
+    ],
 )
 def test_compressed_files(tmp_path, extension, compress):
     # Two streams, one after the other, as parallel compressors write them.
@@ -220,7 +226,7 @@ def test_documents_without_an_end(tmp_path):
     assert counts["unclosed"] == 2 and counts["outside"] == 2
 
 
-@pytest.mark.parametrize("format", list(readers.FORMATS))
+@pytest.mark.parametrize("format", ["text", "wikiextractor"])
 @pytest.mark.parametrize(
     "unit", [b"x", "é".encode(), "中".encode(), "\U0001f642".encode(), b"word ", b" ", b"\x00", b"\xff"]
 )
@@ -287,7 +293,7 @@ def test_list_inputs(tmp_path, monkeypatch):
         ([], "no input given"),
         ("empty.txt", "are empty"),
         ("pack.tar.gz", "can't read pack.tar.gz"),
-        ("gs://bucket/a", "not a local path"),
+        ("nope://bucket/a", "Protocol not known: nope"),
     ]:
         with pytest.raises(UserError, match=message):
             readers.list_inputs(pattern)
