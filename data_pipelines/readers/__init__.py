@@ -1,8 +1,9 @@
 """Corpora as documents: files of several formats, plain or compressed, by ranges, streamed.
 
-A file is cut into byte ranges for several workers. A range owns the documents that start in it and reads the
-last of them to its end, so the documents of a file are the same however it is cut. Text is cleaned on the way:
-undecodable bytes become U+FFFD, control characters are dropped; `counts` of `read_documents` says how many.
+A file is cut into byte ranges for several workers. A range owns the documents that start in it and reads
+the last of them to its end, so the documents of a file are the same however it is cut. Text is cleaned on
+the way: undecodable bytes become U+FFFD, control characters are dropped; `counts` of `read_documents` says
+how many.
 """
 
 import collections

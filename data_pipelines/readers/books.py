@@ -1,7 +1,7 @@
-"""`books`: a file is a book as Project Gutenberg has them: lines of some 70 characters, blank ones between blocks.
+"""`books`: a file is a book as Project Gutenberg has them: short lines, blank ones between paragraphs.
 
-The paragraphs are put together again; the project's own texts, headings, tables of contents and indexes, which
-are no sentences, are left out.
+The paragraphs are put together again; the project's own texts, headings, tables of contents and indexes,
+which are no sentences, are left out.
 """
 
 import collections
@@ -41,24 +41,29 @@ _NOTE = re.compile(
     r"\[(?:Illustration|Transcriber|Sidenote|Frontispiece|Picture|Blank page)[^\[\]]*\]", re.IGNORECASE
 )
 _MARK = re.compile(
-    r"\s?(?:\[(?:\d{1,4}|[A-Z*])\]|\[pg?\.? ?\d+\]|\[page \w+\]|\{\d{1,4}\w?\}|\{[^{}]{0,80}\.jpg\})",
+    r"\s?(?:\[(?:\d{1,4}|[A-Z*])\]|\[pg?\.? ?\d+\]|\[page \w+\]|\{\d{1,4}\w?\}|"
+    r"\{[^{}]{0,80}\.jpg\})",
     re.IGNORECASE,
 )
 _BOLD = re.compile(r"(?<![\w=])=([^=]{1,200})=(?![\w=])")
 
 _ROMAN = r"(?:[IVXLC]{1,7}|\d{1,3})"
 _CHAPTER = re.compile(
-    r"(?:the )?(?:chapter|chap\.|book|part|volume|vol\.|section|canto|act|scene|letter|stave|appendix|preface|"
-    rf"introduction|contents|index|illustrations|footnotes?|notes|epilogue|prologue)\b(?:\W*{_ROMAN}\b.{{0,80}}|\W*)$|"
+    r"(?:the )?(?:chapter|chap\.|book|part|volume|vol\.|section|canto|act|scene|letter|stave|"
+    rf"appendix|preface|introduction|contents|index|illustrations|footnotes?|notes|epilogue|prologue)\b"
+    rf"(?:\W*{_ROMAN}\b.{{0,80}}|\W*)$|"
     rf"{_ROMAN}\W*$",
     re.IGNORECASE,
 )
 _CONTENTS = re.compile(
-    r"\W*(?:table of )?(?:contents|(?:list of )?(?:illustrations|plates|maps))\W*(?:page)?\W*$", re.IGNORECASE
+    r"\W*(?:table of )?(?:contents|(?:list of )?(?:illustrations|plates|maps))\W*"
+    r"(?:page)?\W*$",
+    re.IGNORECASE,
 )
 # A title and its page, an entry and its pages, a numbered title.
 _ENTRY = re.compile(
-    rf".{{0,200}}(?:\s{{2,}}|\.{{2,}}\s?|[.,;] ?)(?:\d{{1,4}}|[ivxlc]{{1,7}})(?:[-,; ]+\d{{1,4}})*(?: \(note\))?[.;,]?$|"
+    rf".{{0,200}}(?:\s{{2,}}|\.{{2,}}\s?|[.,;] ?)(?:\d{{1,4}}|[ivxlc]{{1,7}})"
+    rf"(?:[-,; ]+\d{{1,4}})*(?: \(note\))?[.;,]?$|"
     rf"\W{{0,4}}(?:chapter\s+)?{_ROMAN}[.:)\s]\s{{0,9}}\S.{{0,70}}$|.{{0,60}}\bpage$",
     re.IGNORECASE,
 )
@@ -187,7 +192,7 @@ def _is_list(lines: list[str]) -> bool:
 
 
 def _is_heading(lines: list[str]) -> bool:
-    """Whether a block is of a title page or a heading: no lower case, or short and without a sentence's end."""
+    """Whether a block has no lower case, or is short and without a sentence's end."""
     text = " ".join(lines).strip()
     if len(text) > 300:
         return False

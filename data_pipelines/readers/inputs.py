@@ -86,7 +86,7 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
     for path in sorted(paths):
         if path.endswith(_REFUSED):
             raise UserError(
-                f"can't read {path}; expected plain text, {', '.join(list(OPENERS)[:-1])} or .zst: unpack it first"
+                f"can't read {path}; expected plain text, .gz, .bz2, .xz or .zst: unpack it first"
             )
     if not any(file_size(path) for path in paths):
         raise UserError(f"all of the {len(paths)} input files are empty, {min(paths)} first; expected text")

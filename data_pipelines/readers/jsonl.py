@@ -89,8 +89,8 @@ def _check(range_: Range, fields: Fields) -> None:
     if seen:
         shown = ", ".join(list(names)[:20]) or "none"
         raise UserError(
-            f"--text_field={fields.text}: none of the first {seen} lines of {range_.path} has a text of that name; "
-            f"their fields are {shown}"
+            f"--text_field={fields.text}: none of the first {seen} lines of {range_.path} has a text of that "
+            f"name; their fields are {shown}"
         )
     if bad:
         raise UserError(

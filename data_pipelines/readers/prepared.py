@@ -1,4 +1,4 @@
-"""`tfds:NAME`: data sets that tensorflow-datasets has prepared as array_record files, read without TensorFlow."""
+"""`tfds:NAME`: data sets prepared by tensorflow-datasets as array_record files, read without TensorFlow."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def find(pattern: str, data_dir: str = "") -> str:
     found = [folder] if name and _is_data_set(folder) else versions
     if not found:
         raise UserError(
-            f"{pattern} is not prepared in {root}; make it there with tensorflow-datasets' download_and_prepare "
-            "(file_format='array_record'), or give --tfds_data_dir"
+            f"{pattern} is not prepared in {root}; make it there with tensorflow-datasets' "
+            "download_and_prepare (file_format='array_record'), or give --tfds_data_dir"
         )
     path = PREFIX + str(found[-1].resolve())
     builder = _builder(path)
@@ -50,8 +50,8 @@ def find(pattern: str, data_dir: str = "") -> str:
         raise UserError(f"{pattern} has no split {_SPLIT!r}, only {', '.join(sorted(builder.info.splits))}")
     if builder.info.file_format is None or builder.info.file_format.value != "array_record":
         raise UserError(
-            f"{pattern} is prepared as {getattr(builder.info.file_format, 'value', None)}; expected array_record: "
-            "prepare it again with file_format='array_record'"
+            f"{pattern} is prepared as {getattr(builder.info.file_format, 'value', None)}; expected "
+            "array_record: prepare it again with file_format='array_record'"
         )
     return path
 
@@ -108,7 +108,8 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
     for flag, field in (("text_field", fields.text), ("id_field", fields.id)):
         if field and field not in builder.info.features:
             raise UserError(
-                f"--{flag}={field}: {range_.name} has no such field; it has {', '.join(builder.info.features)}"
+                f"--{flag}={field}: {range_.name} has no such field; it has "
+                f"{', '.join(builder.info.features)}"
             )
     try:
         source = builder.as_data_source(split=_SPLIT)

@@ -29,8 +29,8 @@ _TITLE = re.compile(rb"<title>([^<]{0,1000})</title>")
 _TEXT = re.compile(rb"<text(?:\s[^<>]*)?>")
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 _DISAMBIGUATION = re.compile(
-    r"__DISAMBIG__|\{\{\s*(?:[\w -]{0,60}\bdisambig(?:uation)?(?:[ -](?:page|cleanup))?|dab|geodis|hndis|numberdis|mathdab|"
-    r"roaddis|schooldis|hospitaldis|callsigndis)\s*(?:\||\}\})",
+    r"__DISAMBIG__|\{\{\s*(?:[\w -]{0,60}\bdisambig(?:uation)?(?:[ -](?:page|cleanup))?|dab|geodis|hndis|"
+    r"numberdis|mathdab|roaddis|schooldis|hospitaldis|callsigndis)\s*(?:\||\}\})",
     re.IGNORECASE,
 )
 
@@ -59,7 +59,7 @@ def _hidden_namespaces(range_: Range) -> frozenset[str]:
 
 
 def _chunks(range_: Range) -> Iterator[tuple[bytes, bool]]:
-    """The bytes from the start of a range to the end of the file, unpacked, and whether each are the range's."""
+    """The bytes from the start of a range on, to the end of the file, and whether they are the range's."""
     kind = os.path.splitext(range_.path)[1]
     if kind == ".bz2":
         yield from _bzip2_chunks(range_)

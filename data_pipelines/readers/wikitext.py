@@ -15,8 +15,9 @@ import mwparserfromhell
 HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
 
 _DROPPED_ELEMENTS = frozenset(
-    "ref references math chem ce gallery timeline syntaxhighlight source score imagemap hiero mapframe maplink "
-    "graph templatedata inputbox categorytree pre poem table ul ol dl script style includeonly section".split()
+    "ref references math chem ce gallery timeline syntaxhighlight source score imagemap hiero mapframe "
+    "maplink graph templatedata inputbox categorytree pre poem table ul ol dl script style includeonly "
+    "section".split()
 )
 _TAG_NAME = re.compile(r"<([A-Za-z]+)")
 _NOWIKI = re.compile(r"<nowiki\s*>(.*?)</nowiki\s*>", re.IGNORECASE | re.DOTALL)

@@ -38,8 +38,8 @@ II
 The end came.
 """
 PASSAGES = (
-    "It was a dark and stormy night, and the rain fell down in well-kept torrents upon the roofs of the town, "
-    'except at times--when it was checked by the wind. "Who goes there?" he cried.',
+    "It was a dark and stormy night, and the rain fell down in well-kept torrents upon the roofs of the "
+    'town, except at times--when it was checked by the wind. "Who goes there?" he cried.',
     "Tyger, tyger, burning bright In the forests of the night,",
     "The end came.",
 )
@@ -59,7 +59,8 @@ def read(path, counts=None):
     [
         ("", ""),
         (
-            "The Project Gutenberg EBook of A Title\n\n*** START OF THIS PROJECT GUTENBERG EBOOK A TITLE ***\n\n"
+            "The Project Gutenberg EBook of A Title\n\n"
+            "*** START OF THIS PROJECT GUTENBERG EBOOK A TITLE ***\n\n"
             "Produced by A. Reader and the\nDistributed Proofreading Team\n\n",
             "\n\nEnd of the Project Gutenberg EBook of A Title, by A. Writer\n" + LICENCE,
         ),

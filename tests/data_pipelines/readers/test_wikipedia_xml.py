@@ -70,7 +70,8 @@ PASSAGES = (
 def page(number, text, title="A", namespace=0, extra=""):
     return (
         f"  <page>\n    <title>{title}</title>\n    <ns>{namespace}</ns>\n    <id>{number}</id>\n{extra}"
-        f'    <revision><id>9</id><text bytes="1" xml:space="preserve">{escape(text)}</text></revision>\n  </page>\n'
+        f'    <revision><id>9</id><text bytes="1" xml:space="preserve">{escape(text)}</text></revision>\n'
+        "  </page>\n"
     )
 
 
