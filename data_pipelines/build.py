@@ -47,9 +47,9 @@ def build(options: Options, workers: int = 1, progress: Progress | None = None) 
     """
     options.check()
     tokenizer = tokenization.load(options.vocab, lower_case=options.lower_case)
-    paths = readers.list_inputs(options.input)
     progress = progress or Progress()
     try:
+        paths = readers.list_inputs(options.input, options.tfds_data_dir)
         with progress, Pool(workers) as pool:
             return _build(options, tokenizer, paths, pool, progress)
     except OSError as error:
@@ -59,7 +59,7 @@ def build(options: Options, workers: int = 1, progress: Progress | None = None) 
 def _build(
     options: Options, tokenizer: tokenization.Tokenizer, paths: Sequence[str], pool: Pool, progress: Progress
 ) -> Built:
-    sizes = [os.path.getsize(path) for path in paths]
+    sizes = [readers.file_size(path) for path in paths]
     progress.start("reading", sum(sizes), "MB", 1e-6)
     digests = pool.run(
         stages.file_digest, [(None, path) for path in paths], lambda i, result: progress.advance(sizes[i])
@@ -147,7 +147,7 @@ class _Build:
     def _tokenize(self, paths: Sequence[str], size: int) -> list[dict[str, Any]]:
         smallest, largest = _RANGE_BYTES
         target = min(max(smallest, size // 1024), largest)
-        groups = _grouped(readers.split_ranges(paths, target), target)
+        groups = _grouped(readers.split_ranges(paths, target, self.options.input_format), target)
         tasks = [
             stages.TokenizeTask(
                 group,
@@ -155,6 +155,7 @@ class _Build:
                 self.vocabulary,
                 self._path(f"documents-{number:06d}"),
                 self.cleaning,
+                readers.Fields(self.options.text_field, self.options.id_field),
             )
             for number, group in enumerate(groups)
         ]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import os
 import random
 from collections.abc import Iterator, Sequence
 
@@ -56,7 +55,15 @@ class Part:
     copies: int
 
 
-def sample(inputs: Sequence[str], format: str, sample_bytes: int, seed: int, exponent: float) -> list[Part]:
+def sample(
+    inputs: Sequence[str],
+    format: str,
+    sample_bytes: int,
+    seed: int,
+    exponent: float = 1.0,
+    fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
+    tfds_data_dir: str = "",
+) -> list[Part]:
     """Samples each input for itself.
 
     Args:
@@ -67,25 +74,28 @@ def sample(inputs: Sequence[str], format: str, sample_bytes: int, seed: int, exp
         exponent: An input's part of the sample is in proportion to its size to the power of this: 1 leaves
             the sizes as they are, and .7 is multilingual BERT's. An input that is smaller than its part is
             learned from several times.
+        fields: What to read of records, as `readers.read_documents` takes it.
+        tfds_data_dir: As `readers.list_inputs` takes it.
 
     Raises:
         UserError: No text, or a file in two of the inputs.
     """
-    paths = [readers.list_inputs(pattern) for pattern in inputs] if exponent != 1 else None
-    if paths is None:
-        inputs, paths = [", ".join(inputs)], [readers.list_inputs(inputs)]
+    if exponent == 1:
+        paths, inputs = [readers.list_inputs(inputs, tfds_data_dir)], [", ".join(inputs)]
+    else:
+        paths = [readers.list_inputs(pattern, tfds_data_dir) for pattern in inputs]
     owners: dict[str, str] = {}
     for name, files in zip(inputs, paths, strict=True):
         for path in files:
             if path in owners:
                 raise UserError(f"{path} is in --input={owners[path]} and in --input={name}; give it once")
             owners[path] = name
-    sizes = [sum(map(os.path.getsize, files)) for files in paths]
+    sizes = [sum(map(readers.file_size, files)) for files in paths]
     weights = [size**exponent for size in sizes]
     parts = []
     for name, files, size, weight in zip(inputs, paths, sizes, weights, strict=True):
         wanted = max(1000, int(sample_bytes * weight / sum(weights)))
-        training, held_out = _hold_out(_draw(files, format, wanted, seed), seed)
+        training, held_out = _hold_out(_draw(files, format, wanted, seed, fields), seed)
         # Compressed text is larger than its file, so what was read decides.
         copies = round(wanted / max(1, training.size)) if exponent != 1 and size <= wanted else 1
         copies = min(max(1, copies), _MOST_COPIES)
@@ -93,10 +103,12 @@ def sample(inputs: Sequence[str], format: str, sample_bytes: int, seed: int, exp
     return parts
 
 
-def _draw(paths: Sequence[str], format: str, sample_bytes: int, seed: int) -> list[readers.Document]:
+def _draw(
+    paths: Sequence[str], format: str, sample_bytes: int, seed: int, fields: readers.Fields
+) -> list[readers.Document]:
     """Documents of byte ranges from all over the files, in the order of their keys."""
-    total = sum(map(os.path.getsize, paths))
-    ranges = readers.split_ranges(paths, max(1 << 16, min(1 << 22, sample_bytes // 16)))
+    total = sum(map(readers.file_size, paths))
+    ranges = readers.split_ranges(paths, max(1 << 16, min(1 << 22, sample_bytes // 16)), format)
     share = min(1.0, sample_bytes / total)
     random.Random(seed).shuffle(ranges)
     drawn = Sample()
@@ -106,7 +118,7 @@ def _draw(paths: Sequence[str], format: str, sample_bytes: int, seed: int) -> li
         goal = min(sample_bytes, drawn.size + quota)
         if share < 1 and drawn.size >= sample_bytes:
             break
-        for document in readers.read_documents(range_, format):
+        for document in readers.read_documents(range_, format, fields=fields):
             drawn.add(document)
             if drawn.size >= goal:
                 break

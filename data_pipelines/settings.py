@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +26,9 @@ class Options:
     output_dir: str
     schema: str = packed.SCHEMA
     input_format: str = "text"
+    text_field: str = "text"
+    id_field: str = ""
+    tfds_data_dir: str = ""
     max_seq_length: int = 128
     max_sequences_per_row: int = 0  # 0: by the length
     short_seq_prob: float = 0.1
@@ -57,6 +59,7 @@ class Options:
     def check(self) -> None:
         """Raises UserError for a value that cannot be."""
         rules = [
+            ("text_field", bool(self.text_field), "the name of a field"),
             ("schema", self.schema in (packed.SCHEMA, google.SCHEMA), "packed or google"),
             ("nsp", self.nsp in pairs.NSP_MODES, f"one of {', '.join(pairs.NSP_MODES)}"),
             ("input_format", self.input_format in readers.FORMATS, f"one of {', '.join(readers.FORMATS)}"),
@@ -115,7 +118,6 @@ def resolve(
     digests: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """What the records are a function of, as the manifest holds it."""
-    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     file = "vocab.model" if tokenizer.kind == "sentencepiece" else "vocab.txt"
     length = options.max_seq_length
     if options.schema == packed.SCHEMA:
@@ -126,6 +128,8 @@ def resolve(
         dupe_factor, eval_fraction, per_row = 10, 0.0, 1
         names = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask", "max_ngram")
         own = {name: getattr(options, name) for name in names}
+    if readers.has_fields(paths, options.input_format):
+        own |= {"text_field": options.text_field, "id_field": options.id_field}
     if clean := options.cleaning_settings():
         own["cleaning"] = clean.described()
     return own | {
@@ -142,9 +146,8 @@ def resolve(
         "input_format": options.input_format,
         "vocabulary": tokenizer.settings() | {"file": file},
         "sources": [
-            {"name": os.path.relpath(os.path.abspath(path), folder)}
-            | {"bytes": digest["bytes"], "sha256": digest["sha256"]}
-            for path, digest in zip(paths, digests, strict=True)
+            {"name": name, "bytes": digest["bytes"], "sha256": digest["sha256"]}
+            for name, digest in zip(readers.short_names(paths), digests, strict=True)
         ],
     }
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import hashlib
 import itertools
 import math
 import random
@@ -35,7 +34,7 @@ _MAX_SENTENCE_TOKENS = 10_000
 
 # What is counted of the text; the second are the readers' (readers.read_documents).
 TEXT_COUNTS = ("documents", "empty_documents", "sentences", "tokens", "unknown_tokens")
-CLEANING_COUNTS = ("undecodable", "control_characters", "long_lines", "long_documents", "unclosed", "outside")
+CLEANING_COUNTS = readers.COUNTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +63,7 @@ class TokenizeTask:
     vocabulary: Vocabulary
     output: str  # runs are OUTPUT-0000, ...
     cleaning: cleaning.Settings | None = None
+    fields: readers.Fields = readers.Fields()  # noqa: RUF009 (frozen)
 
 
 def tokenize(task: TokenizeTask) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
         return spill.RunWriter(dtype), _new_marks(task.cleaning)
 
     documents = itertools.chain.from_iterable(
-        readers.read_documents(range_, task.input_format, cleaned) for range_ in task.ranges
+        readers.read_documents(range_, task.input_format, cleaned, task.fields) for range_ in task.ranges
     )
     cleaner = cleaning.Cleaner(task.cleaning) if task.cleaning else None
     if cleaner:
@@ -325,6 +325,4 @@ def make_shard(task: ShardTask) -> dict[str, Any]:
 
 def file_digest(path: str) -> dict[str, Any]:
     """The size and the SHA-256 of a file."""
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+    return readers.file_digest(path)

@@ -96,6 +96,8 @@ def train(
     min_frequency: int = 2,
     compare: Sequence[str] = (),
     overwrite: bool = False,
+    fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
+    tfds_data_dir: str = "",
 ) -> Trained:
     """Learns a vocabulary from a sample of a corpus and writes it.
 
@@ -116,6 +118,8 @@ def train(
         min_frequency: WordPiece: how often a pair of pieces must occur to become one.
         compare: Vocabularies to measure on the same text.
         overwrite: Replace an existing output.
+        fields: What to read of records, as `readers.read_documents` takes it.
+        tfds_data_dir: As `readers.list_inputs` takes it.
 
     Returns:
         What was made.
@@ -128,7 +132,9 @@ def train(
     _check(output, size, kind, sample_bytes, sampling_exponent, character_coverage, min_frequency, overwrite)
     others = [tokenization.load(path) for path in compare]
     inputs = [inputs] if isinstance(inputs, str) else list(inputs)
-    parts = corpus_sample.sample(inputs, format, sample_bytes or SAMPLE_BYTES[kind], seed, sampling_exponent)
+    parts = corpus_sample.sample(
+        inputs, format, sample_bytes or SAMPLE_BYTES[kind], seed, sampling_exponent, fields, tfds_data_dir
+    )
     folder = os.path.dirname(os.path.abspath(output))
     os.makedirs(folder, exist_ok=True)
     if not os.access(folder, os.W_OK):

@@ -17,6 +17,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from bert_jax.commands import corpus_flags
 from bert_jax.errors import UserError
 
 _HIGH_UNKNOWN_SHARE = 0.05
@@ -26,13 +27,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     def define(kind, name: str, default, text: str, *args) -> None:
         kind(name, default, *args, text, flag_values=flag_values)
 
-    define(absl_flags.DEFINE_multi_string, "input", None, "Text files: a path or a glob; may be repeated.")
-    define(
-        absl_flags.DEFINE_string,
-        "input_format",
-        "text",
-        "text: one sentence a line, a blank line after each document; wikiextractor: <doc> elements.",
-    )
+    corpus_flags.define(flag_values)
     define(absl_flags.DEFINE_string, "vocab", None, "The vocabulary: vocab.txt, or a SentencePiece .model.")
     define(absl_flags.DEFINE_string, "output_dir", None, "Where the records go: an empty or new directory.")
     define(

@@ -13,6 +13,7 @@ import time
 
 from absl import flags as absl_flags
 
+from bert_jax.commands import corpus_flags
 from bert_jax.errors import UserError
 
 _HIGH_UNKNOWN_RATE = 0.01
@@ -22,13 +23,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     def define(kind, name: str, default, text: str, *args) -> None:
         kind(name, default, *args, text, flag_values=flag_values)
 
-    define(absl_flags.DEFINE_multi_string, "input", None, "Text files: a path or a glob; may be repeated.")
-    define(
-        absl_flags.DEFINE_string,
-        "input_format",
-        "text",
-        "text: one sentence a line, a blank line after each document; wikiextractor: <doc> elements.",
-    )
+    corpus_flags.define(flag_values)
     define(
         absl_flags.DEFINE_string, "output", None, "What to write: NAME.txt, or NAME.model for SentencePiece."
     )
@@ -85,7 +80,7 @@ def run(flags, args: list[str]) -> int:
     for name, what in (("input", "text to read"), ("output", "a file to write")):
         if not flags[name].value:
             raise UserError(f"vocab needs {what}: give --{name}=...; bert-jax vocab --help shows the flags")
-    from data_pipelines import vocabulary
+    from data_pipelines import readers, vocabulary
 
     begun = time.monotonic()
     try:
@@ -103,6 +98,8 @@ def run(flags, args: list[str]) -> int:
             min_frequency=flags.min_frequency,
             compare=flags.compare or (),
             overwrite=flags.overwrite,
+            fields=readers.Fields(flags.text_field, flags.id_field),
+            tfds_data_dir=flags.tfds_data_dir,
         )
     except OSError as error:
         raise UserError(f"{error.filename or flags.output}: {error.strerror or error}") from error

@@ -335,7 +335,7 @@ def test_a_sentence_without_end_costs_no_quadratic_time(options, tmp_path):
 
 
 def test_the_parts_of_a_long_document_are_one_document(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(readers.documents, "MAX_DOCUMENT_BYTES", 100)
     (tmp_path / "a.txt").write_text("the river walks under the stone.\n" * 20)
     with pytest.raises(UserError, match="the corpus is one document"):
         build.build(dataclasses.replace(options, input=(str(tmp_path / "a.txt"),)))

@@ -1,0 +1,209 @@
+"""`books`: a file is a book as Project Gutenberg has them: short lines, blank ones between paragraphs.
+
+The paragraphs are put together again; the project's own texts, headings, tables of contents and indexes,
+which are no sentences, are left out.
+"""
+
+import collections
+import re
+from collections.abc import Iterable, Iterator
+
+from data_pipelines.readers.documents import Document, Fields, Passages, clean
+from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.lines import open_lines
+
+_HEAD_LINES = 1200  # in which the project's header ends, if there is one
+_BLOCK_LINES = 2000  # longer ones lack their blank lines; they are cut
+_CREDIT_BLOCKS = 12  # after the header, in which the makers of the file are named
+
+_START = re.compile(
+    r"\*{2,3} ?START OF (?:THIS|THE) PROJECT GUTENBERG|"
+    r"\*END ?\*? ?THE SMALL PRINT|"
+    r"(?:<><><>)?#?END OF THE (?:LEGAL )?SMALL PRINT",
+    re.IGNORECASE,
+)
+_END = re.compile(
+    r"\*{2,3} ?END OF (?:THIS|THE) PROJECT GUTENBERG|"
+    r"(?:This is the )?End of (?:The |This )?Project Gutenberg|"
+    r"\*{3} ?START: FULL LICENSE",
+    re.IGNORECASE,
+)
+_BOILERPLATE = re.compile(r"project gutenberg|gutenberg\.(?:org|net)|pglaf\.org", re.IGNORECASE)
+_CREDIT = re.compile(
+    r"\W{0,3}(?:(?:this )?(?:e-?text|e-?book|file|html version) (?:was |is )?"
+    r"(?:first |originally |kindly )?(?:prepared|produced|created|transcribed|scanned|typed|made)\b|"
+    r"(?:first )?(?:produced|transcribed|prepared|scanned|proofed|typed|digitized|html version) "
+    r"(?:(?:and|&) \w+ )?(?:by|from)\b|\[?(?:transcriber|proofreader|etext editor)['’]?s?['’]? notes?\b|"
+    r"(?:images|page images) of the original|character set encoding|release date:|posting date:|language: )",
+    re.IGNORECASE,
+)
+_NOTE = re.compile(
+    r"\[(?:Illustration|Transcriber|Sidenote|Frontispiece|Picture|Blank page)[^\[\]]*\]", re.IGNORECASE
+)
+_MARK = re.compile(
+    r"\s?(?:\[(?:\d{1,4}|[A-Z*])\]|\[pg?\.? ?\d+\]|\[page \w+\]|\{\d{1,4}\w?\}|"
+    r"\{[^{}]{0,80}\.jpg\})",
+    re.IGNORECASE,
+)
+_BOLD = re.compile(r"(?<![\w=])=([^=]{1,200})=(?![\w=])")
+
+_ROMAN = r"(?:[IVXLC]{1,7}|\d{1,3})"
+_CHAPTER = re.compile(
+    r"(?:the )?(?:chapter|chap\.|book|part|volume|vol\.|section|canto|act|scene|letter|stave|"
+    rf"appendix|preface|introduction|contents|index|illustrations|footnotes?|notes|epilogue|prologue)\b"
+    rf"(?:\W*{_ROMAN}\b.{{0,80}}|\W*)$|"
+    rf"{_ROMAN}\W*$",
+    re.IGNORECASE,
+)
+_CONTENTS = re.compile(
+    r"\W*(?:table of )?(?:contents|(?:list of )?(?:illustrations|plates|maps))\W*"
+    r"(?:page)?\W*$",
+    re.IGNORECASE,
+)
+# A title and its page, an entry and its pages, a numbered title.
+_ENTRY = re.compile(
+    rf".{{0,200}}(?:\s{{2,}}|\.{{2,}}\s?|[.,;] ?)(?:\d{{1,4}}|[ivxlc]{{1,7}})"
+    rf"(?:[-,; ]+\d{{1,4}})*(?: \(note\))?[.;,]?$|"
+    rf"\W{{0,4}}(?:chapter\s+)?{_ROMAN}[.:)\s]\s{{0,9}}\S.{{0,70}}$|.{{0,60}}\bpage$",
+    re.IGNORECASE,
+)
+_ENDS_SENTENCE = re.compile(r"[.!?:;,—-][\"'’”)\]_*]*$|--$")
+
+
+def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
+    """Yields the book of a file, in parts if it is long; its paragraphs are its passages."""
+    passages = Passages(range_.name, False, counts)
+    contents = False
+    for number, lines in enumerate(_blocks(_body(_text_lines(range_, counts)))):
+        text = join_lines(lines)
+        if _BOILERPLATE.search(text) or (number < _CREDIT_BLOCKS and _CREDIT.match(text)):
+            counts["boilerplate"] += 1
+            continue
+        if _CONTENTS.match(lines[0].strip()):
+            contents = True
+            counts["headings"] += 1
+            continue
+        contents = contents and not _is_prose(lines)
+        if contents or _is_list(lines) or _is_heading(lines):
+            counts["headings"] += 1
+            continue
+        text = clean(_plain(text), counts)
+        if any(map(str.isalpha, text)):
+            yield from passages.add(text, len(text))
+    yield from passages.rest()
+
+
+def _text_lines(range_: Range, counts: collections.Counter[str]) -> Iterator[str]:
+    """Lines without their ends; those that are no UTF-8 are read as Windows' Latin-1."""
+    latin = False
+    with open_lines(range_, counts) as lines:
+        for line in lines:
+            try:
+                text = line.data.decode()
+            except UnicodeDecodeError:
+                counts["latin_1_books"] += not latin
+                latin = True
+                text = _latin(line.data)
+            if "\x0c" in text:
+                text = text.replace("\x0c", "")
+            text = text.rstrip()
+            # A line that is too long comes in pieces; each is a block here, as a paragraph a line would be.
+            yield text
+            if len(line.data) > 2000:
+                yield ""
+
+
+def _latin(data: bytes) -> str:
+    try:
+        return data.decode("cp1252")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _body(lines: Iterable[str]) -> Iterator[str]:
+    """The lines between the project's header and footer."""
+    lines = iter(lines)
+    head: list[str] = []
+    begin = 0
+    for line in lines:
+        head.append(line)
+        if _START.match(line.lstrip()):
+            begin = len(head)
+            # The title can go on in the next lines.
+            if line.count("*") >= 3 and not line.endswith("*") and "SMALL PRINT" not in line.upper():
+                for line in lines:
+                    head.append(line)
+                    begin = len(head)
+                    if not line or line.endswith("*"):
+                        break
+        if len(head) >= _HEAD_LINES:
+            break
+    for line in head[begin:]:
+        if _END.match(line.lstrip()):
+            return
+        yield line
+    for line in lines:
+        if _END.match(line.lstrip()):
+            return
+        yield line
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
+    block: list[str] = []
+    for line in lines:
+        if line:
+            block.append(line)
+        if block and (not line or len(block) >= _BLOCK_LINES):
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """Lines put together with blanks, or without where a dash or a hyphen ends one.
+
+    The hyphens at the ends of lines are those of compound words: the project's texts break no others.
+    """
+    text = ""
+    for line in lines:
+        line = " ".join(line.split())
+        tight = text.endswith(("--", "—")) or (
+            text.endswith("-") and text[-2:-1].isalnum() and line[:1].isalnum()
+        )
+        text += line if tight or not text else " " + line
+    return text
+
+
+def _is_prose(lines: list[str]) -> bool:
+    return (
+        len(lines) > 1
+        and len(lines[0]) >= 50
+        and bool(_ENDS_SENTENCE.search(lines[-1]))
+        and not _is_list(lines)
+    )
+
+
+def _is_list(lines: list[str]) -> bool:
+    """Whether most lines are of a table of contents or an index."""
+    if len(lines) < 2 and not re.search(r"\s{3,}\d{1,4}$|\.{3,}\s?\d{1,4}$", lines[0]):
+        return False
+    return sum(bool(_ENTRY.match(line.strip())) for line in lines) * 10 >= 7 * len(lines)
+
+
+def _is_heading(lines: list[str]) -> bool:
+    """Whether a block has no lower case, or is short and without a sentence's end."""
+    text = " ".join(lines).strip()
+    if len(text) > 300:
+        return False
+    if text.upper() == text or _CHAPTER.match(text):
+        return True
+    return len(lines) == 1 and len(text) < 60 and not _ENDS_SENTENCE.search(text)
+
+
+def _plain(text: str) -> str:
+    if "[" in text or "{" in text:
+        text = _MARK.sub("", _NOTE.sub("", text))
+    if "=" in text:
+        text = _BOLD.sub(r"\1", text)
+    return " ".join(text.replace("_", "").split())

@@ -1,0 +1,324 @@
+"""The files of a corpus: found, cut into ranges, opened; on a local disk or wherever fsspec reads."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import dataclasses
+import glob
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+import fsspec
+
+from bert_jax.errors import UserError
+from data_pipelines.readers import prepared
+
+try:
+    from compression import zstd
+except ImportError:  # before Python 3.14
+    from backports import zstd
+
+OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": zstd.open,
+}
+_REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in OPENERS))
+_REMOTE_BUFFER = 1 << 20
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # a bzip2 stream and its first block begin
+_LONGEST_STREAM = 32 << 20  # compressed; what is longer isn't looked for
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The documents of a file that start at bytes [start, end) of it.
+
+    Attributes:
+        path: The file, or a data set as `prepared.find` names it.
+        name: A short name of the file, the same wherever the corpus lies; part of the keys of documents.
+        start: First byte; of a data set, first record.
+        end: The byte or record after the last; None in a compressed file that is one range.
+        size: How many bytes of the file this is.
+    """
+
+    path: str
+    name: str
+    start: int
+    end: int | None
+    size: int
+
+
+def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str]:
+    """The files that patterns match, sorted, each once.
+
+    Args:
+        globs: Patterns, or one string of patterns separated by commas; ** matches folders in folders, and a
+            folder stands for all the files under it that aren't hidden. Patterns may be of local paths or
+            URLs (gs://...); tfds:NAME is a data set that tensorflow-datasets has prepared.
+        tfds_data_dir: Where such data sets lie; "": where tensorflow-datasets looks.
+
+    Raises:
+        UserError: A pattern matches no file, all the files are empty, or one is of a kind that isn't read.
+    """
+    patterns = [globs] if isinstance(globs, str) else list(globs)
+    patterns = [p for text in patterns for p in ([text] if os.path.exists(text) else text.split(",")) if p]
+    if not patterns:
+        raise UserError("no input given; expected files or patterns such as --input='corpus/*.txt'")
+    paths: set[str] = set()
+    for pattern in patterns:
+        if pattern.startswith(prepared.PREFIX):
+            paths.add(prepared.find(pattern, tfds_data_dir))
+            continue
+        files = _remote_files(pattern) if "://" in pattern else _local_files(pattern)
+        if not files:
+            where = "" if "://" in pattern else f" (from {os.getcwd()})"
+            raise UserError(f"no input file matches {pattern!r}{where}; expected text files")
+        paths.update(files)
+    for path in sorted(paths):
+        if path.endswith(_REFUSED):
+            raise UserError(
+                f"can't read {path}; expected plain text, .gz, .bz2, .xz or .zst: unpack it first"
+            )
+    if not any(file_size(path) for path in paths):
+        raise UserError(f"all of the {len(paths)} input files are empty, {min(paths)} first; expected text")
+    return sorted(paths)
+
+
+def _local_files(pattern: str) -> list[str]:
+    found = [os.fspath(pattern)] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+    return [file for path in found for file in _files_under(path)]
+
+
+def _files_under(path: str) -> list[str]:
+    if not os.path.isdir(path):
+        return [path]
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
+    return found
+
+
+def _remote_files(pattern: str) -> list[str]:
+    scheme = pattern.partition("://")[0]
+    try:
+        system, bare = _remote(pattern)
+        files = []
+        for path in system.glob(bare):
+            if not system.isdir(path):
+                files.append(path)
+                continue
+            under = [file for file in system.find(path) if "/." not in file[len(path) :]]
+            files += [file for file in under if system.size(file) is not None]
+    except UserError:
+        raise
+    except Exception as error:  # each file system has its own
+        raise UserError(
+            f"can't list {pattern} ({' '.join(str(error).split())}); is it there, and allowed?"
+        ) from None
+    return [f"{scheme}://{path.lstrip('/')}" for path in files]
+
+
+def _remote(path: str) -> tuple[Any, str]:
+    try:
+        return fsspec.core.url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise UserError(f"can't read {path}: {error}; or copy the corpus to this machine's disk") from None
+
+
+def file_size(path: str) -> int:
+    """The bytes of a file or data set.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    if path.startswith(prepared.PREFIX):
+        return prepared.size(path)
+    if "://" not in path:
+        return os.path.getsize(path)
+    system, bare = _remote(path)
+    with _remote_errors(path):
+        return system.size(bare)
+
+
+def file_digest(path: str) -> dict[str, Any]:
+    """The size and the SHA-256 of a file, or of the files of a data set one after the other."""
+    digest, size = hashlib.sha256(), 0
+    for part in prepared.files(path) if path.startswith(prepared.PREFIX) else [path]:
+        with open_raw(part) as file:
+            while data := file.read(1 << 20):
+                digest.update(data)
+                size += len(data)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The paths without the folder that they have in common; of data sets, their names."""
+    parts = [
+        (path if "://" in path else os.path.abspath(path).replace(os.sep, "/")).split("/") for path in paths
+    ]
+    files = [
+        part[:-1] for path, part in zip(paths, parts, strict=True) if not path.startswith(prepared.PREFIX)
+    ]
+    shared = len(os.path.commonprefix(files)) if files else 0
+    return [
+        prepared.name(path) if path.startswith(prepared.PREFIX) else "/".join(part[shared:])
+        for path, part in zip(paths, parts, strict=True)
+    ]
+
+
+def split_ranges(
+    paths: Sequence[str], target_bytes: int, whole: bool = False, streams: bool = False
+) -> list[Range]:
+    """Cuts files into ranges of about `target_bytes`; empty files give none, compressed ones one each.
+
+    The ranges depend on the files and `target_bytes` alone. Read in this order, they give the documents in
+    the order of the files.
+
+    Args:
+        paths: Files, as `list_inputs` gives them.
+        target_bytes: The size of a range.
+        whole: Cut no file.
+        streams: Cut .bz2 files of several streams where one begins.
+    """
+    if target_bytes < 1:
+        raise ValueError(f"target_bytes must be positive, not {target_bytes}")
+    ranges = []
+    for path, name in zip(paths, short_names(paths), strict=True):
+        size = file_size(path)
+        number = -(-size // target_bytes)
+        if path.startswith(prepared.PREFIX):
+            records = prepared.length(path)
+            edges = sorted({records * i // number for i in range(number + 1)}) if number else []
+            ranges += [
+                Range(path, name, a, b, size * b // records - size * a // records)
+                for a, b in zip(edges, edges[1:], strict=False)
+            ]
+            continue
+        edges = [size * i // number for i in range(number + 1)] if number else []
+        kind = os.path.splitext(path)[1]
+        if kind == ".bz2" and streams and number > 1:
+            edges = _stream_edges(path, edges)
+        elif whole or kind in OPENERS:
+            edges = [0, size] if size else []
+        one = len(edges) == 2 and kind in OPENERS
+        ranges += [
+            Range(path, name, a, None if one else b, b - a) for a, b in zip(edges, edges[1:], strict=False)
+        ]
+    return ranges
+
+
+def _stream_edges(path: str, edges: list[int]) -> list[int]:
+    """The edges moved on to where bzip2 streams begin; those that have none soon after are left out."""
+    found = {0, edges[-1]}
+    with open_raw(path) as file:
+        for edge in edges[1:-1]:
+            start = _next_stream(file, edge)
+            if start is None:
+                break  # a file of one stream isn't searched at every edge
+            found.add(start)
+    return sorted(found)
+
+
+def _next_stream(file: BinaryIO, offset: int) -> int | None:
+    file.seek(offset)
+    end, tail = offset + _LONGEST_STREAM, b""
+    while offset < end and (data := file.read(1 << 20)):
+        match = _STREAM.search(tail + data)
+        if match:
+            return offset - len(tail) + match.start()
+        offset += len(data)
+        tail = (tail + data)[-9:]
+    return None
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file of fsspec whose errors are OSErrors, whatever the file system calls them."""
+
+    def __init__(self, path: str):
+        self._path = path
+        system, bare = _remote(path)
+        with _remote_errors(path):
+            self._file = system.open(bare, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        with _remote_errors(self._path):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+@contextlib.contextmanager
+def _remote_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise OSError(getattr(error, "errno", None) or 5, " ".join(str(error).split()), path) from error
+
+
+def open_raw(path: str) -> BinaryIO:
+    """A file, local or not, as its bytes are.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    if "://" in path:
+        return io.BufferedReader(_RemoteFile(path), _REMOTE_BUFFER)
+    return open(path, "rb")
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """A file to read, unpacked as its name says.
+
+    Raises:
+        UserError: It is not the archive that its name says.
+        OSError: It can't be read.
+    """
+    opener = OPENERS.get(os.path.splitext(path)[1])
+    with open_raw(path) as raw:
+        if opener is None:
+            yield raw
+            return
+        with archive_errors(path), opener(raw) as file:
+            yield file
+
+
+@contextlib.contextmanager
+def archive_errors(path: str) -> Iterator[None]:
+    """Turns the errors of broken archives into UserErrors."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        kind = os.path.splitext(path)[1]
+        raise UserError(
+            f"{path} is cut short or not a {kind} file ({error}); compress or copy it again"
+        ) from None

@@ -1,0 +1,103 @@
+"""`jsonl`: a JSON object a line, one of whose fields is the text of a document."""
+
+import collections
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.errors import UserError
+from data_pipelines.readers.documents import Document, Fields, Passages, plain_paragraphs
+from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.lines import Line, Lines, open_lines
+
+LONGEST_LINE = 32 << 20  # bytes; longer ones are no documents
+_CHECKED = 100
+
+
+def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
+    """Yields the documents of the lines that start in a range; newlines in the text separate paragraphs.
+
+    Raises:
+        UserError: None of the first lines of the file has the field.
+    """
+    if range_.start == 0:
+        _check(range_, fields)
+    with open_lines(range_, collections.Counter(), LONGEST_LINE) as lines:
+        for line in lines:
+            if range_.end is not None and line.offset >= range_.end:
+                return
+            if not line.begins or not line.data.strip():
+                continue
+            counts["bytes"] += len(line.data)
+            record = _record(line)
+            if record is None:
+                counts["bad_lines"] += 1
+                continue
+            text = record.get(fields.text)
+            if not isinstance(text, str):
+                counts["without_text"] += 1
+                continue
+            passages = Passages(_key(record, fields, range_, line), False, counts)
+            for paragraph in plain_paragraphs(_encodable(text, counts), counts):
+                yield from passages.add(paragraph, len(paragraph))
+            yield from passages.rest()
+
+
+def _record(line: Line) -> dict[str, Any] | None:
+    if not line.ends:
+        return None
+    try:
+        record = json.loads(line.data)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _key(record: dict[str, Any], fields: Fields, range_: Range, line: Line) -> str:
+    found = record.get(fields.id) if fields.id else None
+    if isinstance(found, str | int) and found != "":
+        return _encodable(str(found), collections.Counter())
+    return f"{range_.name}:{line.offset}"
+
+
+def _encodable(text: str, counts: collections.Counter[str]) -> str:
+    """The text with U+FFFD for half surrogate pairs, which JSON can hold and UTF-8 can't."""
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        text = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
+        counts["undecodable"] += text.count("\ufffd")
+        return text
+
+
+def _check(range_: Range, fields: Fields) -> None:
+    """Looks at the first lines of the file, however it is cut."""
+    seen = bad = 0
+    names: dict[str, None] = {}
+    whole = Range(range_.path, range_.name, 0, None, range_.size)
+    with open_lines(whole, collections.Counter(), LONGEST_LINE) as lines:
+        for line in _nonblank(lines):
+            record = _record(line)
+            if record is not None and isinstance(record.get(fields.text), str):
+                return
+            seen += record is not None
+            bad += record is None
+            names |= dict.fromkeys(record or ())
+            if seen + bad >= _CHECKED:
+                break
+    if seen:
+        shown = ", ".join(list(names)[:20]) or "none"
+        raise UserError(
+            f"--text_field={fields.text}: none of the first {seen} lines of {range_.path} has a text of that "
+            f"name; their fields are {shown}"
+        )
+    if bad:
+        raise UserError(
+            f"{range_.path}: none of the first {bad} lines is a JSON object; expected one on each line "
+            "(--input_format=jsonl)"
+        )
+
+
+def _nonblank(lines: Lines) -> Iterator[Line]:
+    return (line for line in lines if line.begins and line.data.strip())

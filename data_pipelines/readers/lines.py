@@ -1,0 +1,125 @@
+"""The lines of a byte range of a file."""
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from bert_jax.errors import UserError
+from data_pipelines.readers.documents import MAX_LINE_BYTES
+from data_pipelines.readers.inputs import Range, opened
+
+MAGIC = {
+    b"\x1f\x8b": ".gz",
+    b"BZh": ".bz2",
+    b"\xfd7zXZ\x00": ".xz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"PK\x03\x04": ".zip",
+}
+BOM = b"\xef\xbb\xbf"
+WHITESPACE_BYTES = bytes({byte for c in range(0x3001) if chr(c).isspace() for byte in chr(c).encode()})
+
+
+def check_head(head: bytes, path: str) -> None:
+    """Raises UserError where the first bytes of a file are none of text."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UserError(f"{path} is UTF-16; expected UTF-8: convert it with `iconv -f UTF-16 -t UTF-8`")
+    for magic, kind in MAGIC.items():
+        if head.startswith(magic):
+            raise UserError(
+                f"{path} is compressed ({kind}) text or an archive, and its name does not say so; "
+                "expected plain text, or .gz, .bz2, .xz or .zst at the end of the name"
+            )
+
+
+@contextlib.contextmanager
+def open_lines(
+    range_: Range, counts: collections.Counter[str], longest: int = MAX_LINE_BYTES
+) -> Iterator["Lines"]:
+    """The lines of a range; what has been read of them is counted in the end."""
+    with opened(range_.path) as file:
+        lines = Lines(file, range_, counts, longest)
+        yield lines
+        counts["bytes"] += lines.offset - lines.first
+
+
+@dataclasses.dataclass(slots=True)
+class Line:
+    """A line, or a piece of one that is too long: its offset and bytes; whether it begins and ends a line."""
+
+    offset: int
+    data: bytes
+    begins: bool
+    ends: bool
+
+
+class Lines:
+    """Iterates over the lines that begin at or after the start of a range, to the end of the file."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        range_: Range,
+        counts: collections.Counter[str],
+        longest: int = MAX_LINE_BYTES,
+    ):
+        self._file, self._counts, self._longest = file, counts, longest
+        head = file.read(8)
+        check_head(head, range_.path)
+        self.data_start = len(BOM) if head.startswith(BOM) else 0
+        self.first = self.offset = self._seek_line(max(range_.start, self.data_start), head)
+        self._carry = b""
+
+    def _seek_line(self, offset: int, head: bytes) -> int:
+        """Moves to the first line that begins at or after an offset."""
+        if offset == self.data_start:
+            self._file.seek(offset)
+            return offset
+        self._file.seek(offset - 1)
+        offset -= 1
+        while piece := self._file.readline(MAX_LINE_BYTES):
+            offset += len(piece)
+            if piece.endswith(b"\n"):
+                break
+        return offset
+
+    def previous_is_blank(self) -> bool:
+        """Whether the line before the first one is blank or missing; called before the first is read."""
+        here, end = self.offset, self.offset - 1
+        blank, tail, step = True, b"", 256
+        while blank and end > self.data_start and b"\n" not in tail and len(tail) <= MAX_LINE_BYTES:
+            begin, step = max(self.data_start, end - step), 2 * step
+            self._file.seek(begin)
+            tail = self._file.read(end - begin) + tail
+            # Bytes that no whitespace has end the search at once: in most files, at the first.
+            blank = not tail.rpartition(b"\n")[2].translate(None, WHITESPACE_BYTES)
+            end = begin
+        self._file.seek(here)
+        line = tail.rpartition(b"\n")[2]
+        return blank and len(line) < MAX_LINE_BYTES and not line.decode("utf-8", "replace").strip()
+
+    def __iter__(self) -> Iterator[Line]:
+        begins = True
+        while data := self._carry + self._file.readline(self._longest - len(self._carry)):
+            self._carry = b""
+            ends = data.endswith(b"\n") or len(data) < self._longest
+            if not ends:
+                data, self._carry = cut_bytes(data)
+                self._counts["long_lines"] += begins
+            offset = self.offset
+            self.offset += len(data)
+            yield Line(offset, data, begins, ends)
+            begins = ends
+
+
+def cut_bytes(data: bytes) -> tuple[bytes, bytes]:
+    """Cuts a piece of a line near its end, after a space where there is one, and never inside a character."""
+    place = data.rfind(b" ", len(data) - 4096) + 1
+    if not place:
+        place = len(data)
+        while place > len(data) - 4 and data[place - 1] & 0xC0 == 0x80:
+            place -= 1
+        if place > len(data) - 4 and data[place - 1] & 0xC0 == 0xC0:
+            place -= 1
+    return data[:place], data[place:]

@@ -1,0 +1,39 @@
+"""`text`: a sentence a line, a blank line between documents, as google-research/bert reads."""
+
+import collections
+from collections.abc import Iterator
+
+from data_pipelines.readers.documents import Document, Fields, Passages, decode_line
+from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.lines import Lines, open_lines
+
+
+def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
+    """Yields the documents that start in a range."""
+    with open_lines(range_, counts) as lines:
+        yield from _documents(lines, range_, counts)
+
+
+def _documents(lines: Lines, range_: Range, counts: collections.Counter[str]) -> Iterator[Document]:
+    after_blank = lines.offset == lines.data_start or lines.previous_is_blank()
+    document: Passages | None = None
+    # The lines around the documents of this range are counted by the ranges that own them.
+    ignored: collections.Counter[str] = collections.Counter()
+    for line in lines:
+        inside = range_.end is None or line.offset < range_.end
+        text = decode_line(line.data, counts if document or (after_blank and inside) else ignored)
+        if not text and line.begins and line.ends and not line.data.decode("utf-8", "replace").strip():
+            if document:
+                yield from document.rest()
+                document = None
+            after_blank = True
+            continue
+        if document is None and not inside:
+            return
+        if after_blank and line.begins:
+            document = Passages(f"{range_.name}:{line.offset}", True, counts)
+        after_blank = False
+        if document and text:
+            yield from document.add(text, len(line.data))
+    if document:
+        yield from document.rest()

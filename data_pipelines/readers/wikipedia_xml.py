@@ -1,0 +1,176 @@
+"""`wikipedia_xml`: the dumps of MediaWiki (pages-articles), plain or packed, a page at a time.
+
+A plain dump is cut at any byte, a .bz2 of several streams where one begins; a range owns the pages that start
+in it.
+"""
+
+import bz2
+import collections
+import os
+import re
+from collections.abc import Iterator
+from xml.sax.saxutils import unescape
+
+from bert_jax.errors import UserError
+from data_pipelines.readers import wikitext
+from data_pipelines.readers.documents import Document, Fields, Passages, decode_line, plain_paragraphs
+from data_pipelines.readers.inputs import Range, archive_errors, open_raw, opened
+from data_pipelines.readers.lines import check_head
+
+MAX_PAGE_BYTES = 8 << 20  # MediaWiki itself takes none of over 2 MB; the rest of a longer one is left out
+_LONGEST_TEXT = 4 << 20  # characters
+_CHUNK = 1 << 20
+_OPEN, _CLOSE = b"<page>", b"</page>"
+_HEADER_BYTES = 1 << 16
+_NAMESPACE = re.compile(rb'<namespace key="(-2|6|14)"[^<>]*>([^<>]{1,100})</namespace>')
+_NS = re.compile(rb"<ns>\s{0,9}(-?\d{1,9})\s{0,9}</ns>")
+_ID = re.compile(rb"<id>\s{0,9}(\d{1,18})\s{0,9}</id>")
+_TITLE = re.compile(rb"<title>([^<]{0,1000})</title>")
+_TEXT = re.compile(rb"<text(?:\s[^<>]*)?>")
+_REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
+_DISAMBIGUATION = re.compile(
+    r"__DISAMBIG__|\{\{\s*(?:[\w -]{0,60}\bdisambig(?:uation)?(?:[ -](?:page|cleanup))?|dab|geodis|hndis|"
+    r"numberdis|mathdab|roaddis|schooldis|hospitaldis|callsigndis)\s*(?:\||\}\})",
+    re.IGNORECASE,
+)
+
+
+def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
+    """Yields the articles that start in a range; their keys are the ids of the pages.
+
+    Redirects, disambiguation pages and other namespaces than the articles' are counted and left out.
+    """
+    with archive_errors(range_.path):
+        hidden = _hidden_namespaces(range_)
+        for page in _pages(_chunks(range_), counts):
+            counts["bytes"] += len(page)
+            yield from _documents(page, counts, hidden)
+
+
+def _hidden_namespaces(range_: Range) -> frozenset[str]:
+    """The English names, and those that the dump's header gives in its own language."""
+    with opened(range_.path) as file:
+        head = file.read(_HEADER_BYTES)
+    check_head(head, range_.path)
+    if b"<" not in head:
+        raise UserError(f"{range_.path} is not XML; expected a MediaWiki dump (--input_format=wikipedia_xml)")
+    names = {name.decode("utf-8", "replace").lower() for _, name in _NAMESPACE.findall(head)}
+    return wikitext.HIDDEN_NAMESPACES | names
+
+
+def _chunks(range_: Range) -> Iterator[tuple[bytes, bool]]:
+    """The bytes from the start of a range on, to the end of the file, and whether they are the range's."""
+    kind = os.path.splitext(range_.path)[1]
+    if kind == ".bz2":
+        yield from _bzip2_chunks(range_)
+        return
+    with opened(range_.path) as file:
+        file.seek(range_.start)
+        place = range_.start
+        while True:
+            own = range_.end is None or place < range_.end
+            data = file.read(_CHUNK if range_.end is None or not own else min(_CHUNK, range_.end - place))
+            if not data:
+                return
+            place += len(data)
+            yield data, own
+
+
+def _bzip2_chunks(range_: Range) -> Iterator[tuple[bytes, bool]]:
+    with open_raw(range_.path) as file:
+        file.seek(range_.start)
+        start, waiting = range_.start, b""
+        unpacker = bz2.BZ2Decompressor()
+        while True:
+            if unpacker.eof:
+                waiting = unpacker.unused_data
+                start = file.tell() - len(waiting)
+                waiting = waiting or file.read(1 << 16)
+                if not waiting.startswith(b"B"):
+                    return  # the end of the file, or what other tools too ignore after the last stream
+                unpacker = bz2.BZ2Decompressor()
+            elif unpacker.needs_input and not waiting:
+                waiting = file.read(1 << 16)
+                if not waiting:
+                    raise EOFError("the last stream has no end")
+            data = unpacker.decompress(waiting, _CHUNK)
+            waiting = b""
+            if data:
+                yield data, range_.end is None or start < range_.end
+
+
+def _pages(chunks: Iterator[tuple[bytes, bool]], counts: collections.Counter[str]) -> Iterator[bytes]:
+    """The <page> elements that start in the chunks that are the range's own, whole or cut."""
+    buffer, own_end, ended = b"", 0, False  # own_end: where in the buffer the range's own bytes end
+
+    def grow() -> None:
+        nonlocal buffer, own_end, ended
+        data, own = next(chunks, (b"", False))
+        own_end = len(buffer) + len(data) if own else own_end
+        buffer += data
+        ended = not data
+
+    while True:
+        begin = buffer.find(_OPEN)
+        if begin < 0:
+            drop = max(0, len(buffer) - len(_OPEN) + 1)
+            buffer, own_end = buffer[drop:], own_end - drop
+            if ended or (buffer and own_end <= 0):
+                return
+            grow()
+            continue
+        if begin >= own_end:
+            return
+        buffer, own_end = buffer[begin:], own_end - begin
+        searched = len(_OPEN)
+        while True:
+            close = buffer.find(_CLOSE, searched)
+            following = buffer.find(_OPEN, searched)
+            if close >= 0 and (following < 0 or close < following):
+                end = close + len(_CLOSE)
+                break
+            if following >= 0 or ended:
+                counts["unclosed"] += 1
+                end = following if following >= 0 else len(buffer)
+                break
+            if len(buffer) > MAX_PAGE_BYTES:
+                end = len(buffer)
+                break
+            searched = max(len(_OPEN), len(buffer) - len(_CLOSE) + 1)
+            grow()
+        if end > MAX_PAGE_BYTES:
+            counts["long_documents"] += 1
+            end = MAX_PAGE_BYTES
+        yield buffer[:end]
+        buffer, own_end = buffer[end:], own_end - end
+
+
+def _documents(page: bytes, counts: collections.Counter[str], hidden: frozenset[str]) -> Iterator[Document]:
+    revision = page.find(b"<revision")
+    head = page[: revision if revision >= 0 else _HEADER_BYTES]
+    namespace, number, opening = _NS.search(head), _ID.search(head), None
+    for opening in _TEXT.finditer(page):  # noqa: B007 (the last one, of the newest revision)
+        pass
+    if number is None or opening is None:
+        counts["broken_pages"] += 1
+        return
+    if namespace is not None and int(namespace[1]):
+        counts["other_namespaces"] += 1
+        return
+    if opening[0].endswith(b"/>"):
+        return
+    end = page.find(b"</text>", opening.end())
+    text = decode_line(page[opening.end() : end if end >= 0 else len(page)], counts)
+    text = unescape(text[:_LONGEST_TEXT], {"&quot;": '"', "&apos;": "'", "&#039;": "'"})
+    if b"<redirect" in head or _REDIRECT.match(text):
+        counts["redirects"] += 1
+        return
+    title = _TITLE.search(head)
+    if _DISAMBIGUATION.search(text) or (title and title[1].endswith(b"(disambiguation)")):
+        counts["disambiguations"] += 1
+        return
+    passages = Passages(number[1].decode(), False, counts)
+    for paragraph in wikitext.paragraphs(text, hidden):
+        for piece in plain_paragraphs(paragraph, counts):
+            yield from passages.add(piece, len(piece))
+    yield from passages.rest()

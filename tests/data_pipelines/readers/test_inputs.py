@@ -1,0 +1,115 @@
+"""Files that lie elsewhere, and data sets that tensorflow-datasets prepared."""
+
+import dataclasses
+import gzip
+
+import fsspec
+import pytest
+
+from bert_jax.errors import UserError
+from data_pipelines import build, readers
+from data_pipelines.readers import inputs
+
+TEXT = b"One sentence.\nAnother one.\n\nA second document.\n\nThird.\n"
+
+
+@pytest.fixture
+def bucket():
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    for name, data in {
+        "a.txt": TEXT,
+        "deep/b.txt.gz": gzip.compress(TEXT),
+        "deep/c.txt.zst": inputs.zstd.compress(TEXT),
+    }.items():
+        system.pipe(f"/bucket/{name}", data)
+    yield "memory://bucket"
+    system.store.clear()
+
+
+def read(paths, target):
+    return [d for r in readers.split_ranges(paths, target) for d in readers.read_documents(r, "text")]
+
+
+@pytest.mark.parametrize("target", [5, 1 << 20])
+def test_remote_files_are_read_as_local_ones(bucket, tmp_path, target):
+    paths = readers.list_inputs(f"{bucket}/**/*.txt*")
+    assert (
+        readers.list_inputs(bucket)
+        == paths
+        == [f"{bucket}/{name}" for name in ("a.txt", "deep/b.txt.gz", "deep/c.txt.zst")]
+    )
+    for path in paths:
+        local = tmp_path / path.removeprefix(bucket + "/")
+        local.parent.mkdir(exist_ok=True)
+        local.write_bytes(fsspec.filesystem("memory").cat(path))
+    local = readers.list_inputs(str(tmp_path))
+    assert read(paths, target) == read(local, target) and len(read(paths, target)) == 9
+    assert list(map(readers.file_digest, paths)) == list(map(readers.file_digest, local))
+
+
+def test_records_of_remote_files_are_those_of_local_ones(options, corpus, tmp_path):
+    system = fsspec.filesystem("memory")
+    for file in corpus.iterdir():
+        system.pipe(f"/corpus/{file.name}", file.read_bytes())
+    there = dataclasses.replace(options, input=("memory://corpus/*.txt",), output_dir=str(tmp_path / "there"))
+    assert build.build(there).manifest == build.build(options).manifest
+
+
+@pytest.mark.parametrize(
+    "pattern, message", [("memory://none/*", "no input file matches"), ("gs://bucket/*", "gcsfs|can't list")]
+)
+def test_remote_mistakes(pattern, message):
+    with pytest.raises(UserError, match=message):
+        readers.list_inputs(pattern)
+
+
+@pytest.fixture(scope="module")
+def prepared_folder(tmp_path_factory):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    folder = tmp_path_factory.mktemp("tfds")
+
+    class TinyCorpus(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.2.0")
+
+        def _info(self):
+            features = tfds.features.FeaturesDict(
+                {"text": tfds.features.Text(), "title": tfds.features.Text()}
+            )
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            for number in range(30):
+                yield number, {"text": f"First of {number}.\n\nSecond é.", "title": f"title {number}"}
+
+    TinyCorpus(data_dir=str(folder), file_format="array_record").download_and_prepare()
+    return folder
+
+
+def test_prepared_data_set(prepared_folder):
+    paths = readers.list_inputs("tfds:tiny_corpus", str(prepared_folder))
+    assert readers.short_names(paths) == ["tiny_corpus/1.2.0"]
+    assert readers.file_digest(paths[0])["bytes"] == readers.file_size(paths[0])
+    fields = readers.Fields("text", "title")
+
+    def read(target):
+        ranges = readers.split_ranges(paths, target)
+        return [d for r in ranges for d in readers.read_documents(r, "text", fields=fields)]
+
+    whole = read(1 << 30)
+    assert read(100) == whole and len(readers.split_ranges(paths, 100)) > 5
+    assert sorted(d.key for d in whole) == sorted(f"title {n}" for n in range(30))
+    assert all(d.passages == (f"First of {d.key[6:]}.", "Second é.") for d in whole)
+    with pytest.raises(UserError, match="--text_field=body: .* it has title, text"):
+        list(
+            readers.read_documents(readers.split_ranges(paths, 100)[0], "text", fields=readers.Fields("body"))
+        )
+
+
+@pytest.mark.parametrize("name", ["none", "", "../x", "tiny_corpus/9.9.9"])
+def test_a_data_set_that_is_not_prepared(tmp_path, name):
+    with pytest.raises(UserError, match="is not prepared in"):
+        readers.list_inputs(f"tfds:{name}", str(tmp_path))

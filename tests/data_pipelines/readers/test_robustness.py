@@ -1,0 +1,123 @@
+"""Whatever a file holds, a reader ends, within its memory, with documents or one line for the user."""
+
+import bz2
+import gzip
+import lzma
+import random
+import time
+import tracemalloc
+
+import pytest
+
+from bert_jax.errors import UserError
+from data_pipelines import readers
+from data_pipelines.readers import inputs
+
+UNITS = [
+    b"{{",
+    b"}}",
+    b"[[",
+    b"]]",
+    b"{|\n",
+    b"|}",
+    b"<ref>",
+    b"</ref>",
+    b"<page>",
+    b"</page>",
+    b"<text>",
+    b"</text>",
+    b"<ns>0</ns>",
+    b"<id>1</id>",
+    b"&lt;ref&gt;",
+    b"&",
+    b"<!--",
+    b"''",
+    b"\n",
+    b"\n\n",
+    b" ",
+    b"<doc id=",
+    b'"',
+    b">",
+    b"</doc>",
+    b'{"text": "',
+    b'"}\n',
+    b"[",
+    b"\\ud800",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"\x00",
+    "é中".encode(),
+    b"_",
+    b"--\n",
+    b"*** START OF THIS PROJECT GUTENBERG",
+    b"CONTENTS\n",
+    b"word ",
+    b"1. ",
+    b"I. A  3\n",
+    b"[[File:a|",
+    b"a" * 3000,
+]
+PACKED = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": inputs.zstd.compress,
+}
+
+
+def bad_input(rng):
+    kind = rng.randrange(4)
+    if kind == 0:
+        data = rng.randbytes(rng.randrange(3000))
+    elif kind == 1:
+        data = b"".join(rng.choices(UNITS, k=rng.randrange(300)))
+    else:
+        data = rng.choice(UNITS) * rng.choice([10, 1000, 20_000])
+        data += rng.choice(UNITS) * rng.choice([0, 1000])
+    if rng.random() < 0.5:
+        data = b"<page><ns>0</ns><id>1</id><text>" + data + rng.choice([b"", b"</text></page>"])
+    name = rng.choice(["", "", *PACKED])
+    data = PACKED[name](data)
+    return name, data[: rng.randrange(len(data) + 1)] if rng.random() < 0.2 else data
+
+
+def check(folder, seed):
+    name, data = bad_input(random.Random(seed))
+    path = folder / f"bad.txt{name}"
+    path.write_bytes(data)
+    for format in readers.FORMATS:
+        begun = time.process_time()
+        try:
+            for range_ in readers.split_ranges([str(path)], max(1, len(data) // 3), format):
+                for document in readers.read_documents(range_, format):
+                    assert document.passages and all(p.strip() for p in document.passages)
+                    document.key.encode() and "".join(document.passages).encode()
+        except UserError as error:
+            assert "\n" not in str(error)
+        assert time.process_time() - begun < 30, (seed, format)  # a hang, not slowness
+
+
+def test_bad_inputs(tmp_path):
+    for seed in range(200):
+        check(tmp_path, seed)
+
+
+@pytest.mark.slow
+def test_many_bad_inputs(tmp_path):
+    for seed in range(200, 2200):
+        check(tmp_path, seed)
+
+
+@pytest.mark.parametrize("format", list(readers.FORMATS))
+def test_memory_is_bounded_on_a_line_without_end(tmp_path, format):
+    path = tmp_path / "long.txt"
+    head = {"wikipedia_xml": b"<page><ns>0</ns><id>1</id><text>", "jsonl": b'{"text": "ok"}\n{"text": "'}
+    path.write_bytes(head.get(format, b"") + (b"w" * 49 + b" ") * 800_000)
+    tracemalloc.start()
+    for range_ in readers.split_ranges([str(path)], 1 << 30, format):
+        for _ in readers.read_documents(range_, format):
+            pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200e6

@@ -1,0 +1,206 @@
+"""MediaWiki dumps: articles' running text and nothing else, the same however a dump is cut."""
+
+import bz2
+import collections
+import time
+from xml.sax.saxutils import escape
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.errors import UserError
+from data_pipelines import readers
+from data_pipelines.readers import wikipedia_xml, wikitext
+
+HEADER = """<mediawiki version="0.11" xml:lang="de"><siteinfo><namespaces>
+<namespace key="0" case="first-letter" /><namespace key="6" case="first-letter">Datei</namespace>
+</namespaces></siteinfo>
+"""
+ARTICLE = """{{Short description|A {{nested|{{deeply}}}} thing}}
+{{Infobox river
+| name = {{lang|de|Elbe}}
+| image = [[File:Elbe.jpg|thumb]]
+}}
+[[File:Map.png|thumb|250px|A caption with a [[link|label]], and
+a second line.]]
+[[Datei:Karte.png|mini|Eine Karte]]
+The '''Elbe''' ({{IPA|ɛlbə}}; [[Czech language|Czech]]: ''Labe'') is a [[river]] of
+[[Central Europe]].<ref name="a">{{cite book
+| title = Rivers
+}}</ref> It rises in the [[Giant Mountains]]<ref name=b /> &amp; flows&nbsp;north.<!-- a comment
+of [[two lines]] -->
+
+== Course ==
+* A [[list]] item
+# Numbered
+: Indented
+; Term
+It passes <span class="x">Dresden</span> and H<sub>2</sub>O, see [https://example.org/a?b=c its page].
+
+{| class="wikitable"
+|-
+| a || [[b]]
+|
+{| class="inner"
+| nested
+|}
+|}
+<math>x^{2}_{{a}}</math>
+
+A formula <math>y</math> is left out, and <nowiki>[[this]] ''is''</nowiki> kept.
+
+<gallery>
+File:A.jpg|A picture
+</gallery>
+[[Category:Rivers|Elbe]]
+[[fr:Elbe]]
+Broken [[link and '''bold text.
+
+__NOTOC__
+"""
+PASSAGES = (
+    "The Elbe (Czech: Labe) is a river of Central Europe. It rises in the Giant Mountains & flows north.",
+    "It passes Dresden and H2O, see its page.",
+    "A formula is left out, and [[this]] ''is'' kept.",
+    "Broken link and bold text.",
+)
+
+
+def page(number, text, title="A", namespace=0, extra=""):
+    return (
+        f"  <page>\n    <title>{title}</title>\n    <ns>{namespace}</ns>\n    <id>{number}</id>\n{extra}"
+        f'    <revision><id>9</id><text bytes="1" xml:space="preserve">{escape(text)}</text></revision>\n'
+        "  </page>\n"
+    )
+
+
+def read(path, target=1 << 30, counts=None):
+    ranges = readers.split_ranges([str(path)], target, "wikipedia_xml")
+    return [d for range_ in ranges for d in readers.read_documents(range_, "wikipedia_xml", counts)]
+
+
+DUMP = HEADER + "".join(
+    [
+        page(12, ARTICLE, "Elbe"),
+        page(13, "#REDIRECT [[Elbe]]", extra='    <redirect title="Elbe" />\n'),
+        page(14, "'''A''' may be:\n* [[B]]\n{{Disambiguation}}"),
+        page(15, "Talk of it.", "Talk:Elbe", 1),
+        page(16, "A sentence.{{disambiguation needed|date=May}}\n\nAnother."),
+        "<page>broken</page>",
+        page(17, "Last & least."),
+    ]
+)
+
+
+def test_a_dump(tmp_path):
+    path = tmp_path / "dump.xml"
+    path.write_text(DUMP)
+    counts = collections.Counter()
+    documents = read(path, counts=counts)
+    assert [d.key for d in documents] == ["12", "16", "17"]
+    assert documents[0].passages == PASSAGES
+    assert documents[1].passages == ("A sentence.", "Another.")
+    assert documents[2].passages == ("Last & least.",)
+    assert (counts["redirects"], counts["disambiguations"], counts["other_namespaces"]) == (1, 1, 1)
+    assert counts["broken_pages"] == 1 and counts["documents"] == 3
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        [
+            page(1, "One."),
+            page(2, "Two. " * 30),
+            "<page>",
+            "</page>",
+            "<pa",
+            "ge>",
+            page(3, "é"),
+            "x\n",
+            "</text>",
+        ]
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(pieces=PIECES, target=st.integers(1, 400), cuts=st.sets(st.integers(0, 3000), max_size=5))
+def test_any_cut_gives_the_same_documents(tmp_path_factory, pieces, target, cuts):
+    folder = tmp_path_factory.mktemp("cut")
+    data = (HEADER + "".join(pieces)).encode()
+    plain, packed = folder / "dump.xml", folder / "dump.xml.bz2"
+    plain.write_bytes(data)
+    edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    packed.write_bytes(
+        b"".join(bz2.compress(data[a:b]) for a, b in zip(edges, edges[1:], strict=False) if b > a)
+    )
+    whole, cut, streams = collections.Counter(), collections.Counter(), collections.Counter()
+    documents = read(plain, counts=whole)
+    assert read(plain, target, cut) == documents and cut == whole
+    assert read(packed, target, streams) == documents and streams == whole
+
+
+def test_a_bzip2_file_is_cut_where_a_stream_begins(tmp_path):
+    streams = [bz2.compress(page(n, "Text.").encode()) for n in range(9)]
+    path = tmp_path / "dump.xml.bz2"
+    path.write_bytes(bz2.compress(HEADER.encode()) + b"".join(streams))
+    ranges = readers.split_ranges([str(path)], len(streams[0]), "wikipedia_xml")
+    assert len(ranges) >= 8 and sum(r.size for r in ranges) == path.stat().st_size
+    path.write_bytes(bz2.compress(DUMP.encode()))
+    assert [r.end for r in readers.split_ranges([str(path)], 10, "wikipedia_xml")] == [None]
+
+
+def test_damage(tmp_path):
+    path = tmp_path / "dump.xml.bz2"
+    path.write_bytes(bz2.compress(DUMP.encode())[:-9])
+    with pytest.raises(UserError, match="cut short or not a .bz2 file"):
+        read(path)
+    path = tmp_path / "text.xml"
+    path.write_text("Only text.")
+    with pytest.raises(UserError, match="is not XML; expected a MediaWiki dump"):
+        read(path)
+
+
+def test_a_page_without_end_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(wikipedia_xml, "MAX_PAGE_BYTES", 2000)
+    monkeypatch.setattr(wikipedia_xml, "_CHUNK", 100)
+    path = tmp_path / "dump.xml"
+    path.write_text(HEADER + page(1, "Word. " * 9999) + page(2, "Text."))
+    counts = collections.Counter()
+    assert [d.key for d in read(path, 500, counts)] == ["1", "2"]
+    assert counts["long_documents"] == 1
+
+
+UNITS = [
+    "{{",
+    "}}",
+    "[[",
+    "]]",
+    "{|\n",
+    "\n|}",
+    "<ref>",
+    "</ref>",
+    "<!--",
+    "''",
+    "[http://a ",
+    "<b>",
+    "|",
+    "\n\n",
+    "é ",
+]
+
+
+@pytest.mark.parametrize("unit", [*UNITS, "{{[[<ref>", "[[a|''b<i>", "[[File:x|", "<nowiki>", "{{disambig "])
+def test_deep_nesting_takes_linear_time(unit):
+    begun = time.process_time()
+    assert len(wikitext.paragraphs(unit * 100_000)) <= 1
+    wikitext.paragraphs(unit * 50_000 + "}}]]|}</ref>" * 50_000)
+    assert time.process_time() - begun < 60  # quadratic: hours
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(UNITS), st.text(max_size=8)), max_size=40).map("".join))
+def test_any_markup_gives_clean_paragraphs(text):
+    for paragraph in wikitext.paragraphs(text):
+        assert paragraph == paragraph.strip() and "{{" not in paragraph
