@@ -1,0 +1,114 @@
+"""The tasks of `bert-jax data` on Apache Beam: Dataflow, Spark, Flink, or the DirectRunner of one machine.
+
+Each stage is one pipeline: its tasks are created, spread over the workers, and done by the same functions
+as on local processes. What the stages hand on lies in files, so every worker has to see the input and the
+output directory under the same names: an object store (gs://...), or a disk that all of them mount.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shlex
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bert_jax.data import atomic, files
+from bert_jax.errors import UserError
+from data_pipelines import workers
+
+
+class BeamPool:
+    """Does what `workers.Pool` does, as Beam pipelines.
+
+    Args:
+        arguments: of the pipelines, as one string: `--runner=DataflowRunner --project=...`.
+        scratch: a folder that the workers see, for results that are not kept; it need not exist.
+
+    Raises:
+        UserError: Beam is not installed, or does not know an argument's value.
+    """
+
+    def __init__(self, arguments: str, scratch: str):
+        try:
+            from apache_beam.options.pipeline_options import PipelineOptions
+        except ImportError as error:
+            raise UserError(
+                f"--runner=beam needs Apache Beam ({error}): pip install 'bert-jax[beam]'"
+            ) from None
+        try:
+            self._options = PipelineOptions(shlex.split(arguments))
+        except (SystemExit, ValueError) as error:
+            raise UserError(f"--beam_args={arguments!r}: Beam does not take that ({error})") from None
+        self._scratch = f"{scratch}/{uuid.uuid4().hex}"
+
+    def run(
+        self,
+        function: Callable[[Any], dict[str, Any]],
+        tasks: Sequence[tuple[str | None, Any]],
+        on_done: Callable[[int, dict[str, Any]], None] = lambda index, result: None,
+    ) -> list[dict[str, Any]]:
+        """See `workers.Pool.run`. `on_done` is called when the whole pipeline is done."""
+        paths = [path or f"{self._scratch}/{index:06d}.json" for index, (path, _) in enumerate(tasks)]
+        todo = [
+            (path, task)
+            for path, (_, task) in zip(paths, tasks, strict=True)
+            if workers.load_result(path) is None
+        ]
+        if any(path.startswith(self._scratch) for path, _ in todo):
+            files.make_directory(self._scratch)
+        if todo:
+            self._run_pipeline(function, todo)
+        results = []
+        for index, path in enumerate(paths):
+            result = workers.load_result(path)
+            if result is None:
+                raise UserError(
+                    f"{path} was not made: do the Beam workers write to the same --output_dir as this machine?"
+                )
+            results.append(result)
+            on_done(index, result)
+        return results
+
+    def _run_pipeline(self, function, todo: Sequence[tuple[str, Any]]) -> None:
+        import apache_beam as beam
+
+        pipeline = beam.Pipeline(options=self._options)
+        mistakes = (
+            pipeline
+            | "Tasks" >> beam.Create(list(todo))
+            | "Spread" >> beam.Reshuffle()
+            | function.__name__ >> beam.MapTuple(functools.partial(_perform, function))
+        )
+        del mistakes
+        try:
+            pipeline.run().wait_until_finish()
+        except Exception as error:
+            lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            raise UserError(
+                f"the Beam pipeline of {function.__name__} failed ({lines[-1].strip()}); the same command "
+                "goes on from what is done"
+            ) from error
+        for path, _ in todo:
+            with contextlib.suppress(FileNotFoundError):
+                message = files.read(f"{path}.error").decode()
+                files.remove(f"{path}.error")
+                raise UserError(message)
+
+    def close(self) -> None:
+        files.remove_tree(self._scratch)
+
+    def __enter__(self) -> BeamPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _perform(function: Callable[[Any], dict[str, Any]], path: str, task: Any) -> None:
+    """A user's mistake is told in a file: Beam would try it again, and wrap it into pages."""
+    try:
+        workers.run_task(function, path, task)
+    except UserError as error:
+        atomic.write_file(f"{path}.error", str(error).encode())
