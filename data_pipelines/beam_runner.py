@@ -65,7 +65,7 @@ class BeamPool:
             result = workers.load_result(path)
             if result is None:
                 raise UserError(
-                    f"{path} was not made: do the Beam workers write to the same --output_dir as this machine?"
+                    f"{path} was not made: do the Beam workers see the --output_dir of this machine, under its name?"
                 )
             results.append(result)
             on_done(index, result)
@@ -75,13 +75,12 @@ class BeamPool:
         import apache_beam as beam
 
         pipeline = beam.Pipeline(options=self._options)
-        mistakes = (
+        _ = (
             pipeline
             | "Tasks" >> beam.Create(list(todo))
             | "Spread" >> beam.Reshuffle()
             | function.__name__ >> beam.MapTuple(functools.partial(_perform, function))
         )
-        del mistakes
         try:
             pipeline.run().wait_until_finish()
         except Exception as error:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from etils import epath
 
 import bert_jax
 from bert_jax import tokenization
-from bert_jax.data import atomic, google, packed
+from bert_jax.data import atomic, files, google, packed
 from bert_jax.errors import UserError
 from data_pipelines import cleaning, duplicates, fingerprints, readers, stages, static
 from data_pipelines.claims import claimed, finished
@@ -35,11 +34,17 @@ class Built:
     peak_memory: int  # bytes, of the largest worker
 
 
-def build(options: Options, workers: int = 1, progress: Progress | None = None) -> Built:
+def build(
+    options: Options, workers: int = 1, progress: Progress | None = None, beam_args: str | None = None
+) -> Built:
     """Makes the record directory, or finishes it.
 
     The files are a function of the inputs, the vocabulary and `options`, and not of the workers or of
     interruptions.
+
+    Args:
+        workers: local processes.
+        beam_args: run on Apache Beam instead, with these arguments of its pipelines.
 
     Raises:
         UserError: no text, one document, a vocabulary without a special token, a directory that cannot be
@@ -50,10 +55,17 @@ def build(options: Options, workers: int = 1, progress: Progress | None = None) 
     progress = progress or Progress()
     try:
         paths = readers.list_inputs(options.input, options.tfds_data_dir)
-        with progress, Pool(workers) as pool:
+        pool = _beam_pool(beam_args, options) if beam_args is not None else Pool(workers)
+        with progress, pool:
             return _build(options, tokenizer, paths, pool, progress)
     except OSError as error:
         raise UserError(f"{error.filename or options.output_dir}: {error.strerror or error}") from error
+
+
+def _beam_pool(arguments: str, options: Options) -> Pool:
+    from data_pipelines.beam_runner import BeamPool
+
+    return BeamPool(arguments, scratch=f"{files.absolute(options.output_dir).rstrip('/')}-beam")
 
 
 def _build(
@@ -71,7 +83,7 @@ def _build(
     with claimed(options.output_dir, settings) as unfinished:
         build = _Build(options, tokenizer, settings, unfinished, pool, progress)
         manifest = build.run(paths, sum(sizes))
-    shutil.rmtree(unfinished)
+    files.remove_tree(unfinished)
     return Built(manifest, False, build.peak_memory)
 
 
@@ -94,7 +106,7 @@ class _Build:
         self.special_ids = {
             name: getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")
         }
-        path = tokenizer.path if "://" in tokenizer.path else os.path.abspath(tokenizer.path)
+        path = files.absolute(tokenizer.path)
         self.vocabulary = stages.Vocabulary(path, tokenizer.lower_case, tokenizer.strip_accents)
 
     def run(self, paths: Sequence[str], size: int) -> dict[str, Any]:
@@ -125,9 +137,10 @@ class _Build:
 
     def _refusal(self, message: str) -> UserError:
         """An error that no second try with the same settings can mend: nothing is left behind."""
-        shutil.rmtree(self.unfinished)
-        with contextlib.suppress(OSError):
-            os.rmdir(self.options.output_dir)
+        files.remove_tree(self.unfinished)
+        if not files.is_remote(self.options.output_dir):
+            with contextlib.suppress(OSError):
+                os.rmdir(self.options.output_dir)
         return UserError(message)
 
     def _path(self, name: str) -> str:
@@ -239,8 +252,8 @@ class _Build:
             for file in split["files"]:
                 for suffix in ("", ".index"):
                     source = self._path(file["name"] + suffix)
-                    if os.path.exists(source):
-                        os.replace(source, os.path.join(directory, file["name"] + suffix))
+                    if files.exists(source):
+                        files.move(source, os.path.join(directory, file["name"] + suffix))
         vocabulary = os.path.join(directory, self.settings["vocabulary"]["file"])
         atomic.write_file(vocabulary, epath.Path(self.vocabulary.path).read_bytes(), sync=True)
         names = (*stages.TEXT_COUNTS, *stages.CLEANING_COUNTS)

@@ -6,12 +6,11 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import bert_jax
-from bert_jax.data import atomic, packed
+from bert_jax.data import atomic, files, packed
 from bert_jax.errors import UserError
 from data_pipelines.settings import difference
 
@@ -24,7 +23,7 @@ def finished(directory: str, settings: dict[str, Any]) -> dict[str, Any] | None:
     Raises:
         UserError: there are others.
     """
-    if not os.path.exists(os.path.join(directory, packed.MANIFEST)):
+    if not files.exists(os.path.join(directory, packed.MANIFEST)):
         return None
     manifest = packed.read_manifest(directory, schema=None)
     differing = difference(settings, manifest)
@@ -32,7 +31,7 @@ def finished(directory: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         raise UserError(
             f"{directory} holds other records ({differing}): choose another --output_dir, or delete it first"
         )
-    shutil.rmtree(os.path.join(directory, UNFINISHED), ignore_errors=True)
+    files.remove_tree(os.path.join(directory, UNFINISHED))
     return manifest
 
 
@@ -47,26 +46,28 @@ def claimed(directory: str, settings: dict[str, Any]) -> Iterator[str]:
     settings = settings | {"made_by": f"bert-jax {bert_jax.__version__}"}
     path = os.path.join(unfinished, "settings.json")
     try:
-        if not os.path.isdir(unfinished) and os.path.isdir(directory):
-            stray = [name for name in os.listdir(directory) if ".tfrecord" in name]
+        if not files.is_directory(unfinished):
+            stray = [name for name in files.names(directory) if ".tfrecord" in name]
             if stray:
                 raise UserError(
                     f"{directory} holds {stray[0]} and no {packed.MANIFEST}: choose an empty --output_dir"
                 )
-        os.makedirs(unfinished, exist_ok=True)
-        lock = open(os.path.join(unfinished, "lock"), "w")  # noqa: SIM115 (held to the end of the block)
+        files.make_directory(unfinished)
+        # An object store has no locks.
+        local = not files.is_remote(directory)
+        lock = open(os.path.join(unfinished, "lock"), "w") if local else contextlib.nullcontext()  # noqa: SIM115
     except OSError as error:
         raise UserError(f"cannot write to --output_dir={directory}: {error.strerror}") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if local:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserError(
                 f"another `bert-jax data` is writing to {directory}: wait for it, or stop it"
             ) from None
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                differing = difference(settings, json.load(file))
+        if files.exists(path):
+            differing = difference(settings, json.loads(files.read(path)))
             if differing:
                 raise UserError(
                     f"{directory} holds the unfinished work of another run ({differing}): give the same "

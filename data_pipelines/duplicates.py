@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import atomic
+from bert_jax.data import atomic, files
 from data_pipelines import cleaning, fingerprints, spill
 
 PARTITION_ENTRIES = 2 << 20  # hashes, or band hashes, that one task holds: some 200 MB
@@ -271,7 +271,7 @@ def unite(task: UniteTask) -> dict[str, Any]:
 
 def _read_edges(names: Sequence[str]) -> Iterator[np.ndarray]:
     for name in names:
-        edges = np.load(name, mmap_mode="r")
+        edges = files.load_array(name)
         for start in range(0, len(edges), _EDGES_AT_ONCE):
             yield np.array(edges[start : start + _EDGES_AT_ONCE])
 
@@ -324,7 +324,7 @@ def _dropped(local: np.ndarray, number: int, names: Sequence[str]) -> tuple[np.n
     base = number << _PLACE_BITS
     kept = local.astype(np.uint64) | np.uint64(base)
     for name in names:
-        drops = np.load(name, mmap_mode="r")
+        drops = files.load_array(name)
         first = bisect.bisect_left(drops["document"], base)
         end = bisect.bisect_left(drops["document"], base + (1 << _PLACE_BITS))
         kept[(drops["document"][first:end] - np.uint64(base)).astype(np.int64)] = drops["kept"][first:end]

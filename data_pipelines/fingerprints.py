@@ -9,20 +9,20 @@ the corpus that have their hashes in it.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
-import glob
 import hashlib
 import json
-import os
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.data import atomic
+from bert_jax.data import atomic, files
 from data_pipelines import cleaning, spill
 from data_pipelines.readers import Document
 
+KINDS = ("marks", "names", "hashes", "signatures", "bands", "dropped")  # of files beside a run
 PERMUTATIONS = 126  # values of a signature; many numbers of rows divide it
 _SEED = 1
 _SHINGLE_WORDS = 5
@@ -190,7 +190,7 @@ def first_of_each(values: np.ndarray) -> np.ndarray:
 
 
 def path(run: str, kind: str) -> str:
-    """The file of a kind ("marks", "names", "hashes", "signatures", "bands", "dropped") beside a run."""
+    """The file of one of KINDS beside a run."""
     return spill.dropped_path(run) if kind == "dropped" else f"{run}.{kind}"
 
 
@@ -201,7 +201,7 @@ def _save(name: str, values: np.ndarray) -> None:
 
 def load(run: str, kind: str) -> np.ndarray:
     """A .npy file beside a run, mapped."""
-    return np.load(path(run, kind), mmap_mode="r")
+    return files.load_array(path(run, kind))
 
 
 def read_range(run: str, kind: str, field: str, low: int, high: int) -> np.ndarray:
@@ -216,7 +216,7 @@ def read_range(run: str, kind: str, field: str, low: int, high: int) -> np.ndarr
 def read_name(run: str, marks: np.ndarray, place: int) -> tuple[str, str]:
     """The name of a document of a run, and how its text begins."""
     start = int(marks["name_end"][place - 1]) if place else 0
-    with open(path(run, "names"), "rb") as file:
+    with files.open_read(path(run, "names")) as file:
         file.seek(start)
         name, begin = json.loads(file.read(int(marks["name_end"][place]) - start))
     return name, begin
@@ -224,6 +224,6 @@ def read_name(run: str, marks: np.ndarray, place: int) -> tuple[str, str]:
 
 def remove(run: str) -> None:
     """Deletes a run and all files beside it."""
-    for name in (run, *glob.glob(f"{glob.escape(run)}.*")):
-        if os.path.exists(name):
-            os.unlink(name)
+    for name in (run, *(path(run, kind) for kind in KINDS)):
+        with contextlib.suppress(FileNotFoundError):
+            files.remove(name)

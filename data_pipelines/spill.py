@@ -9,13 +9,12 @@ from __future__ import annotations
 import array
 import hashlib
 import itertools
-import os
 import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bert_jax.data import atomic
+from bert_jax.data import atomic, files
 
 KEY_BITS = 64
 _HEADER = struct.Struct("<8sQQQ")
@@ -113,7 +112,7 @@ def _read_range(
 ) -> Iterator[tuple[int, int, np.ndarray, list[int]]]:
     """Yields (key, when it was added, tokens, edges of their sentences) of one run's documents with keys in
     [low, high)."""
-    with open(path, "rb") as file:
+    with files.open_read(path) as file:
         magic, documents, sentences, tokens = _HEADER.unpack(file.read(_HEADER.size))
         places = [_HEADER.size]
         words = (2 * documents, 2 * documents, 2 * documents, documents, sentences)
@@ -127,8 +126,10 @@ def _read_range(
             return np.frombuffer(file.read((end - start) * kind.itemsize), kind)
 
         u8, u4 = np.dtype("<u8"), np.dtype("<u4")
-        # Mapped, since the search reads few of the keys, and there may be many runs.
-        keys = np.memmap(file, u8, "r", places[0], (documents,))
+        if files.is_remote(path):
+            keys = read(0, 0, documents, u8)
+        else:  # mapped, since the search reads few of the keys, and there may be many runs
+            keys = np.memmap(file, u8, "r", places[0], (documents,))
         first = int(np.searchsorted(keys, np.uint64(low)))
         end = documents if high >> KEY_BITS else int(np.searchsorted(keys, np.uint64(high)))
         if first == end:
@@ -142,8 +143,8 @@ def _read_range(
         lengths = read(4, sentence_ends[0], sentence_ends[-1], u4)
         ids = read(5, token_ends[0], token_ends[-1], dtype)
     dropped = np.zeros(end - first, np.uint8)
-    if os.path.exists(dropped_path(path)):
-        dropped = np.load(dropped_path(path), mmap_mode="r")[first:end]
+    if files.exists(dropped_path(path)):
+        dropped = files.load_array(dropped_path(path))[first:end]
     for i, key in enumerate(keys[first:end].tolist()):
         if dropped[i]:
             continue

@@ -4,7 +4,6 @@ makes them (create_pretraining_data.py)."""
 from __future__ import annotations
 
 import array
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import google, packed, tfrecord
+from bert_jax.data import files, google, packed, tfrecord
 from data_pipelines import pairs, spill, stages
 
 
@@ -155,7 +154,7 @@ def make_rows(task: stages.RowsTask) -> dict[str, Any]:
     rng.shuffle(order)
     rows, size = tfrecord.write_records(task.output, tfrecord.RecordFile(unshuffled).read_many(order))
     for path in (unshuffled, unshuffled + tfrecord.INDEX_SUFFIX):
-        os.unlink(path)
+        files.remove(path)
     return counts | {
         "documents": len(documents),
         "rows": rows,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from bert_jax.data import atomic
+from bert_jax.data import atomic, files
 from bert_jax.errors import UserError
 
 
@@ -65,7 +65,7 @@ class Pool:
         results: dict[int, dict[str, Any]] = {}
         todo = []
         for index, (path, task) in enumerate(tasks):
-            result = _load_result(path) if path else None
+            result = load_result(path) if path else None
             if result is None:
                 todo.append((index, path, task))
             else:
@@ -79,11 +79,9 @@ class Pool:
     def _run(self, function, todo) -> Iterator[tuple[int, dict[str, Any]]]:
         if self._executor is None:
             for index, path, task in todo:
-                yield index, _run_task(function, path, task)
+                yield index, run_task(function, path, task)
             return
-        futures = {
-            self._executor.submit(_run_task, function, path, task): index for index, path, task in todo
-        }
+        futures = {self._executor.submit(run_task, function, path, task): index for index, path, task in todo}
         try:
             for future in concurrent.futures.as_completed(futures):
                 yield futures[future], future.result()
@@ -125,16 +123,18 @@ def _start_worker() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _run_task(function: Callable[[Any], dict[str, Any]], path: str | None, task: Any) -> dict[str, Any]:
+def run_task(function: Callable[[Any], dict[str, Any]], path: str | None, task: Any) -> dict[str, Any]:
+    """Calls `function(task)`, and keeps its result at `path` if there is one."""
     result = function(task) | {"peak_memory": peak_memory()}
     if path:
         atomic.write_file(path, json.dumps(result).encode())
     return result
 
 
-def _load_result(path: str) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
-        return json.load(file)
+def load_result(path: str) -> dict[str, Any] | None:
+    """The result that is kept at a path, or None."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(files.read(path))
     return None
 
 

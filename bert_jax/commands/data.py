@@ -94,6 +94,14 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     )
     define(absl_flags.DEFINE_integer, "workers", 0, "Processes; 0: one for each core.")
     define(
+        absl_flags.DEFINE_enum,
+        "runner",
+        "local",
+        "local: processes of this machine; beam: Apache Beam, see docs/beam.md.",
+        ["local", "beam"],
+    )
+    define(absl_flags.DEFINE_string, "beam_args", "", "Arguments of the Beam pipelines, as one string.")
+    define(
         absl_flags.DEFINE_boolean,
         "lower_case",
         None,
@@ -141,7 +149,10 @@ def run(flags, args: list[str]) -> int:
     options = build.Options(tuple(flags.input), **{name: flags[name].value for name in names})
     processes = workers.count(flags.workers)
     begun = time.monotonic()
-    built = build.build(options, processes)
+    if flags.beam_args and flags.runner != "beam":
+        raise UserError(f"--beam_args={flags.beam_args} is for --runner=beam")
+    beam_args = flags.beam_args if flags.runner == "beam" else None
+    built = build.build(options, processes, beam_args=beam_args)
     if built.already_done:
         print(f"{flags.output_dir} already holds these records; nothing to do")
         return 0
@@ -156,10 +167,11 @@ def run(flags, args: list[str]) -> int:
     for line in warnings(built.manifest):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.monotonic() - begun
+    where = "Beam's workers" if flags.runner == "beam" else f"{processes} worker{'s' * (processes > 1)}"
     megabytes = sum(source["bytes"] for source in built.manifest["sources"]) / 1e6
     print(
-        f"{flags.output_dir}: {seconds:.0f} s, {megabytes / seconds:.2f} MB of text a second on {processes} "
-        f"worker{'s' * (processes > 1)}, of {built.peak_memory / 1e6:.0f} MB of memory at most"
+        f"{flags.output_dir}: {seconds:.0f} s, {megabytes / seconds:.2f} MB of text a second on "
+        f"{where}, of {built.peak_memory / 1e6:.0f} MB of memory at most"
     )
     return 0
 

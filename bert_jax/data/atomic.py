@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from typing import IO
+
+from bert_jax.data import files
 
 
 @contextlib.contextmanager
 def replace_file(path: str, sync: bool = False) -> Iterator[IO[bytes]]:
     """Opens a temporary file beside `path` for writing and renames it to `path` when the block ends without
-    an error.
+    an error. For a path in an object store it is a local one, and is copied there.
 
     Args:
         path: the final name; an older file of that name is replaced in one step.
         sync: whether the bytes must be on the disk before the rename, so that they outlive a power failure.
     """
+    if files.is_remote(path):
+        with tempfile.NamedTemporaryFile() as file:
+            yield file
+            file.flush()
+            files.upload(file.name, path)
+        return
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from bert_jax.errors import UserError
 
@@ -34,12 +37,26 @@ def open_read(path: str) -> BinaryIO:
     return system.open(bare, "rb", block_size=_BUFFER)
 
 
-def open_write(path: str) -> BinaryIO:
-    """Opens a new file for writing. In an object store it appears when it is closed, and whole."""
+def open_local(path: str) -> BinaryIO:
+    """Opens a file, or a copy of a remote one on the local disk that goes when it is closed."""
     if not is_remote(path):
-        return open(path, "wb", buffering=_BUFFER)
+        return open(path, "rb")
+    copy = tempfile.NamedTemporaryFile()  # noqa: SIM115 (the caller closes it)
     system, bare = _remote(path)
-    return system.open(bare, "wb")
+    system.get_file(bare, copy.name)
+    return copy
+
+
+def load_array(path: str) -> np.ndarray:
+    """A .npy file, mapped into memory; of a remote one, a copy of it."""
+    with open_local(path) as file:
+        return np.load(file.name, mmap_mode="r")
+
+
+def upload(source: str, path: str) -> None:
+    """Puts a local file into an object store, where it appears whole."""
+    system, bare = _remote(path)
+    system.put_file(source, bare)
 
 
 def read(path: str) -> bytes:

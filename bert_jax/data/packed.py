@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data import tfrecord
+from bert_jax.data import files, tfrecord
 from bert_jax.errors import UserError
 
 SCHEMA = "packed"
@@ -249,14 +249,13 @@ def read_manifest(data_dir: str, schema: str | None = SCHEMA) -> dict[str, Any]:
     path = os.path.join(data_dir, MANIFEST)
     if "://" in data_dir:
         raise UserError(f"the records {data_dir} are not on a local disk: copy them to one first")
-    if not os.path.isdir(data_dir):
+    if not files.is_directory(data_dir):
         raise UserError(
             f"there is no record directory {data_dir!r}; make one with `bert-jax data "
             f"--output_dir={data_dir}`"
         )
     try:
-        with open(path, encoding="utf-8") as file:
-            manifest = json.load(file)
+        manifest = json.loads(files.read(path))
         found, version = manifest["schema"], manifest["version"]
     except FileNotFoundError:
         raise UserError(

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import google_crc32c
 import numpy as np
 
-from bert_jax.data import atomic
+from bert_jax.data import atomic, files
 from bert_jax.errors import UserError
 
 INDEX_SUFFIX = ".index"
@@ -98,7 +98,7 @@ class RecordFile:
             self._index_paths.append(os.path.join(index_dir, name))
         self._bytes: mmap.mmap | bytes = b""
         try:
-            with open(path, "rb") as file:
+            with files.open_local(path) as file:
                 self.size = os.fstat(file.fileno()).st_size
                 if self.size:
                     self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -122,7 +122,7 @@ class RecordFile:
     def _read_index(self, path: str) -> np.ndarray | None:
         """The index, int64 [n], or None if it is missing or belongs to other bytes."""
         try:
-            content = np.fromfile(path, "<u8").astype(np.int64)
+            content = np.frombuffer(files.read(path), "<u8").astype(np.int64)
         except OSError:
             return None
         if not len(content):

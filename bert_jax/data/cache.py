@@ -1,0 +1,103 @@
+"""Records in an object store (gs://...), through a copy on the local disk that is made once."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bert_jax.data import atomic, files, packed
+from bert_jax.errors import UserError
+
+_THREADS = 8
+
+
+def default_directory() -> str:
+    """$BERT_JAX_RECORD_CACHE, or ~/.cache/bert_jax/records."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get("BERT_JAX_RECORD_CACHE") or os.path.join(base, "bert_jax", "records")
+
+
+def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print) -> str:
+    """The local directory with the records of a remote one, which are fetched where they are missing.
+
+    Files that are there with the size in the manifest stay; one that was cut short is fetched again. Several
+    processes of a host share a copy: one fetches, the others wait.
+
+    Args:
+        url: a directory that `bert-jax data` wrote.
+        directory: where copies are kept; "": `default_directory()`.
+
+    Raises:
+        UserError: no records there, no room for them, or they cannot be read.
+    """
+    try:
+        content = files.read(f"{url.rstrip('/')}/{packed.MANIFEST}")
+        manifest = json.loads(content)
+        wanted = dict(_wanted(manifest))
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"cannot read the records {url} ({type(error).__name__}: {error}): is there a {packed.MANIFEST}?"
+        ) from error
+    name = f"{url.rstrip('/').rpartition('/')[2]}-{hashlib.sha256(content).hexdigest()[:16]}"
+    target = os.path.join(directory or default_directory(), name)
+    try:
+        os.makedirs(target, exist_ok=True)
+        with _locked(os.path.join(target, "lock")):
+            missing = {
+                name: size
+                for name, size in wanted.items()
+                if not os.path.exists(path := os.path.join(target, name))
+                or os.path.getsize(path) != size >= 0
+            }
+            if missing:
+                _check_room(target, sum(max(0, size) for size in missing.values()), url)
+                say(f"fetching {len(missing)} files of {url} to {target}")
+                with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+                    list(threads.map(lambda name: _fetch(url, target, name, missing[name]), missing))
+            atomic.write_file(os.path.join(target, packed.MANIFEST), content)
+    except OSError as error:
+        raise UserError(f"cannot keep a copy of {url} in {target}: {error.strerror or error}") from error
+    return target
+
+
+def _wanted(manifest: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """(name, bytes) of each file of records, -1 where the manifest does not say."""
+    yield manifest["vocabulary"]["file"], -1
+    for split in manifest["splits"].values():
+        for entry in split["files"]:
+            yield entry["name"], entry["bytes"]
+
+
+def _fetch(url: str, target: str, name: str, size: int) -> None:
+    path = os.path.join(target, name)
+    with files.open_local(f"{url.rstrip('/')}/{name}") as source, atomic.replace_file(path) as copy:
+        while part := source.read(1 << 20):
+            copy.write(part)
+        if size >= 0 and copy.tell() != size:
+            raise UserError(
+                f"{url}/{name} has {copy.tell()} bytes, and the manifest says {size}: it is not whole; copy it "
+                "there again"
+            )
+
+
+def _check_room(target: str, needed: int, url: str) -> None:
+    usage = os.statvfs(target)
+    free = usage.f_bavail * usage.f_frsize
+    if free < needed:
+        raise UserError(
+            f"{target} has {free / 1e9:.1f} GB free, and {url} takes {needed / 1e9:.1f}: name another disk in "
+            "BERT_JAX_RECORD_CACHE"
+        )
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
