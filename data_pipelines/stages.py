@@ -61,7 +61,7 @@ class TokenizeTask:
     input_format: str
     vocabulary: Vocabulary
     output: str  # runs are OUTPUT-0000, ...
-    fields: readers.Fields = readers.Fields()  # noqa: RUF009 (frozen)
+    fields: readers.Fields = readers.Fields()
 
 
 def tokenize(task: TokenizeTask) -> dict[str, Any]:

@@ -204,7 +204,11 @@ class _Sample:
 
 
 def _sample(
-    paths: Sequence[str], format: str, sample_bytes: int, seed: int, fields: readers.Fields
+    paths: Sequence[str],
+    format: str,
+    sample_bytes: int,
+    seed: int,
+    fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
 ) -> tuple[_Sample, _Sample]:
     """Samples of documents to learn from and, where there are enough, to hold out."""
     total = sum(map(readers.file_size, paths))
