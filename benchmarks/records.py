@@ -56,7 +56,7 @@ def stages(paths: list[str]) -> None:
         return result
 
     print(f"{megabytes:.1f} MB of text\n\n| stage | CPU s | MB/s |\n|---|---|---|")
-    ranges = readers.split_ranges(paths, 1 << 40)
+    ranges = readers.split_ranges(paths, 1 << 40, FLAGS.input_format)
     documents = timed(
         "read", lambda: [d for r in ranges for d in readers.read_documents(r, FLAGS.input_format)]
     )

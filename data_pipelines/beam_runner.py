@@ -65,7 +65,7 @@ class BeamPool:
             result = workers.load_result(path)
             if result is None:
                 raise UserError(
-                    f"{path} was not made: do the Beam workers see the --output_dir of this machine, under its name?"
+                    f"{path} was not made: do the Beam workers see the --output_dir of this machine?"
                 )
             results.append(result)
             on_done(index, result)

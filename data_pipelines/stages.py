@@ -63,7 +63,7 @@ class TokenizeTask:
     vocabulary: Vocabulary
     output: str  # runs are OUTPUT-0000, ...
     cleaning: cleaning.Settings | None = None
-    fields: readers.Fields = readers.Fields()  # noqa: RUF009 (frozen)
+    fields: readers.Fields = readers.Fields()
 
 
 def tokenize(task: TokenizeTask) -> dict[str, Any]:

@@ -49,12 +49,7 @@ def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print
     try:
         os.makedirs(target, exist_ok=True)
         with _locked(os.path.join(target, "lock")):
-            missing = {
-                name: size
-                for name, size in wanted.items()
-                if not os.path.exists(path := os.path.join(target, name))
-                or os.path.getsize(path) != size >= 0
-            }
+            missing = {n: size for n, size in wanted.items() if not _is_whole(os.path.join(target, n), size)}
             if missing:
                 _check_room(target, sum(max(0, size) for size in missing.values()), url)
                 say(f"fetching {len(missing)} files of {url} to {target}")
@@ -74,6 +69,10 @@ def _wanted(manifest: dict[str, Any]) -> Iterator[tuple[str, int]]:
             yield entry["name"], entry["bytes"]
 
 
+def _is_whole(path: str, size: int) -> bool:
+    return os.path.exists(path) and size in (-1, os.path.getsize(path))
+
+
 def _fetch(url: str, target: str, name: str, size: int) -> None:
     path = os.path.join(target, name)
     with files.open_local(f"{url.rstrip('/')}/{name}") as source, atomic.replace_file(path) as copy:
@@ -81,8 +80,8 @@ def _fetch(url: str, target: str, name: str, size: int) -> None:
             copy.write(part)
         if size >= 0 and copy.tell() != size:
             raise UserError(
-                f"{url}/{name} has {copy.tell()} bytes, and the manifest says {size}: it is not whole; copy it "
-                "there again"
+                f"{url}/{name} has {copy.tell()} bytes, and the manifest says {size}: it is not whole; copy "
+                "it there again"
             )
 
 
@@ -91,8 +90,8 @@ def _check_room(target: str, needed: int, url: str) -> None:
     free = usage.f_bavail * usage.f_frsize
     if free < needed:
         raise UserError(
-            f"{target} has {free / 1e9:.1f} GB free, and {url} takes {needed / 1e9:.1f}: name another disk in "
-            "BERT_JAX_RECORD_CACHE"
+            f"{target} has {free / 1e9:.1f} GB free, and {url} takes {needed / 1e9:.1f}: name another disk "
+            "in BERT_JAX_RECORD_CACHE"
         )
 
 

@@ -109,7 +109,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
         if field and field not in builder.info.features:
             raise UserError(
                 f"--{flag}={field}: {range_.name} has no such field; it has "
-                f"{', '.join(builder.info.features)}"
+                f"{', '.join(sorted(builder.info.features))}"
             )
     try:
         source = builder.as_data_source(split=_SPLIT)

@@ -103,7 +103,7 @@ def test_prepared_data_set(prepared_folder):
     assert read(100) == whole and len(readers.split_ranges(paths, 100)) > 5
     assert sorted(d.key for d in whole) == sorted(f"title {n}" for n in range(30))
     assert all(d.passages == (f"First of {d.key[6:]}.", "Second é.") for d in whole)
-    with pytest.raises(UserError, match="--text_field=body: .* it has title, text"):
+    with pytest.raises(UserError, match="--text_field=body: .* it has text, title"):
         list(
             readers.read_documents(readers.split_ranges(paths, 100)[0], "text", fields=readers.Fields("body"))
         )
