@@ -123,7 +123,7 @@ class RecordFile:
         """The index, int64 [n], or None if it is missing or belongs to other bytes."""
         try:
             content = np.frombuffer(files.read(path), "<u8").astype(np.int64)
-        except OSError:
+        except (OSError, ValueError):
             return None
         if not len(content):
             return content if not self.size else None
