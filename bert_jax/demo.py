@@ -111,7 +111,7 @@ class Demo:
             f"--input={self.root}/corpus",
             f"--vocab={self.root}/vocab.txt",
             f"--output_dir={self.root}/records",
-            "--max_seq_length=64",
+            "--max_seq_length=32",
             "--dupe_factor=5",
             "--eval_fraction=0.05",
         )
@@ -165,7 +165,7 @@ class Demo:
                 f"--config.data.eval={self.root}/task/dev.tsv",
                 "--config.data.text_a=sentence",
                 "--config.data.label=package",
-                "--config.max_length=64",
+                "--config.max_length=32",
                 f"--config.epochs={self.budget.epochs}",
                 "--config.optimizer.learning_rate=1e-3",
                 *extra,
