@@ -22,7 +22,9 @@ def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c = ml_collections.ConfigDict()
     c.seed = 0
     c.model = model(size, **overrides)
-    c.data = ml_collections.ConfigDict(dict(dir="", train_split="train", eval_split="eval", vocab=""))
+    c.data = ml_collections.ConfigDict(
+        dict(dir="", vocab="", train_split="train", eval_split="eval", max_corrupt_rows=100)
+    )
     c.batch_size = 256  # rows of the global batch
     c.accumulate_steps = 1  # parts that the batch is computed in
     c.steps = 1_000_000

@@ -9,6 +9,7 @@ Best and median of the steps; rates count real sequences and tokens, FLOPs are t
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 from absl import flags as absl_flags
@@ -58,10 +59,13 @@ def run(flags, args) -> int | None:
     for name in ("steps", "seq_length", "batch_size"):
         if flags[name].value is not None and flags[name].value < 1:
             raise UserError(f"--{name}={flags[name].value} must be at least 1")
-    from bert_jax.data import packed
+    from bert_jax.data import cache, records
 
     config = _resolve(flags)
-    dataset = packed.open_dataset(flags.data_dir, config.data.train_split) if flags.data_dir else None
+    dataset = None
+    if flags.data_dir:
+        directory = cache.localize(flags.data_dir, lambda line: print(line, file=sys.stderr))
+        dataset = records.open_dataset(directory, config.data.train_split)
     rows = "packed" if flags.packed else "padded" if flags.padded else "full"
     result = measure(config, rows, flags.seq_length, flags.steps, dataset)
     print(json.dumps(result, indent=1) if flags.json else report(result))

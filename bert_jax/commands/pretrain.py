@@ -71,7 +71,7 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
 
     config = ml_collections.ConfigDict(config)
     _check_fields(config)
-    train_set, eval_set, tokenizer = _open_records(config.data, workdir)
+    train_set, eval_set, tokenizer = _open_records(config.data, workdir, print)
     length = train_set.max_seq_length
     if length > config.model.max_position_embeddings:
         raise UserError(
@@ -108,7 +108,9 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
     row_flops = flops.train_flops_per_row(model, length, config.masking.max_predictions, sequences)
     share = dict(process_index=jax.process_index(), process_count=jax.process_count())
 
+
     writer = MetricsWriter(workdir, total_steps=config.steps, primary=jax.process_index() == 0)
+    corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
     with WorkDir(workdir, primary=jax.process_index() == 0, log=writer.message) as held:
         try:
             held.open_run(_describe_run(config, train_set, tokenizer), allow_changes=allow_changes)
@@ -123,12 +125,16 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
                 optimizer=optimizer,
                 schedule=schedule,
                 train_data=lambda step: loader.train_batches(
-                    train_set, config.batch_size, config.seed, step, **share
+                    train_set, config.batch_size, config.seed, step, corrupt=corrupt_rows, **share
                 ),
                 eval_data=eval_set
                 and (
                     lambda: loader.eval_batches(
-                        eval_set, config.batch_size, max_batches=config.eval.batches, **share
+                        eval_set,
+                        config.batch_size,
+                        max_batches=config.eval.batches,
+                        corrupt=corrupt_rows,
+                        **share,
                     )
                 ),
                 flops_per_step=row_flops * config.batch_size,
@@ -163,23 +169,24 @@ def _field_names(config: ml_collections.ConfigDict, prefix: str = "") -> set[str
     return names
 
 
-def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str):
+def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, say):
     """(training set, evaluation set or None, tokenizer) of `data.dir`."""
     from bert_jax import tokenization
-    from bert_jax.data import google, records
+    from bert_jax.data import cache, google, records
 
     if not data.dir:
         raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
     index_dir = "" if "://" in str(workdir) else os.path.join(workdir, "index")
-    train_set = records.open_dataset(data.dir, data.train_split, data.vocab, index_dir)
+    data_dir = cache.localize(data.dir, say)
+    train_set = records.open_dataset(data_dir, data.train_split, data.vocab, index_dir)
     splits = train_set.manifest["splits"]
     eval_set = None
     # Packed records have held-out documents by default; google ones, as the reference's, have none.
     optional = train_set.manifest["schema"] == google.SCHEMA
     if data.eval_split and splits.get(data.eval_split, {"rows": not optional})["rows"]:
-        eval_set = records.open_dataset(data.dir, data.eval_split, data.vocab, index_dir)
+        eval_set = records.open_dataset(data_dir, data.eval_split, data.vocab, index_dir)
     settings = train_set.manifest["vocabulary"]
-    directory = data.dir.split(",")[0].strip()
+    directory = data_dir.split(",")[0].strip()
     tokenizer = tokenization.load(
         os.path.join(directory, settings["file"]),
         lower_case=settings["lower_case"],

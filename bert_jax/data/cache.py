@@ -23,6 +23,12 @@ def default_directory() -> str:
     return os.environ.get("BERT_JAX_RECORD_CACHE") or os.path.join(base, "bert_jax", "records")
 
 
+def localize(data_dir: str, say: Callable[[str], None] = print) -> str:
+    """`data_dir`, record directories separated by commas, with the local copy of each that is a URL."""
+    names = [name.strip() for name in data_dir.split(",")]
+    return ",".join(local_copy(name, say=say) if files.is_remote(name) else name for name in names)
+
+
 def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print) -> str:
     """The local directory with the records of a remote one, which are fetched where they are missing.
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from bert_jax.data.records import Dataset
+from bert_jax.data.tfrecord import CorruptRecordError
 from bert_jax.errors import UserError
 
 _ROUNDS = 6
@@ -78,6 +80,61 @@ def _process_slice(batch_size: int, process_index: int, process_count: int) -> s
     return slice(process_index * share, (process_index + 1) * share)
 
 
+class CorruptRows:
+    """A budget of corrupt rows: the row after a corrupt one is read in its place.
+
+    A run over terabytes does not end at one flipped bit, and its batches are the same after a restart.
+
+    Args:
+        budget: distinct rows that may be corrupt; 0 for none.
+        say: called with one line for each.
+    """
+
+    def __init__(self, budget: int, say: Callable[[str], None] = print):
+        self._budget, self._say = budget, say
+        self._found: set[int] = set()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many there were so far."""
+        return len(self._found)
+
+    def batch(self, dataset: Dataset, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """`dataset.batch(indices)` with sound rows.
+
+        Raises:
+            CorruptRecordError: the first one over the budget.
+        """
+        try:
+            return dataset.batch(indices)
+        except CorruptRecordError:
+            if not self._budget:
+                raise
+        return dataset.batch(np.array([self._sound(dataset, int(index)) for index in indices], np.int64))
+
+    def _sound(self, dataset: Dataset, index: int) -> int:
+        while index >= 0:
+            try:
+                dataset.batch(np.array([index], np.int64))
+                break
+            except CorruptRecordError as error:
+                self._count(index, error)
+                index = (index + 1) % len(dataset)
+        return index
+
+    def _count(self, index: int, error: CorruptRecordError) -> None:
+        with self._lock:
+            if index in self._found:
+                return
+            if len(self._found) >= self._budget:
+                raise error
+            self._found.add(index)
+            self._say(
+                f"warning: {error.path} is corrupt at byte {error.offset} ({error.reason}); the next row is "
+                f"read in its place ({len(self._found)} of at most {self._budget})"
+            )
+
+
 def train_batches(
     dataset: Dataset,
     batch_size: int,
@@ -86,20 +143,24 @@ def train_batches(
     process_index: int = 0,
     process_count: int = 1,
     prefetch: int = 4,
+    corrupt: CorruptRows | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Endless batches from `start_step` on: this process's rows of each global batch of `batch_size`.
 
     Args:
         prefetch: batches assembled ahead in threads; 0 assembles each when it is asked for.
+        corrupt: the budget of corrupt rows; None for none.
 
     Returns:
         An iterator over what `PackedDataset.batch` returns, with `row_ids` the rows' places in the global
         batch. Its `close()` ends the threads.
     """
     own = _process_slice(batch_size, process_index, process_count)
+    corrupt = CorruptRows(0) if corrupt is None else corrupt
 
     def assemble(step: int) -> dict[str, np.ndarray]:
-        return _place(dataset.batch(batch_indices(step, batch_size, len(dataset), seed)[own]), own.start)
+        rows = batch_indices(step, batch_size, len(dataset), seed)[own]
+        return _place(corrupt.batch(dataset, rows), own.start)
 
     return _prefetched(assemble, itertools.count(start_step), prefetch)
 
@@ -110,6 +171,7 @@ def eval_batches(
     process_index: int = 0,
     process_count: int = 1,
     max_batches: int = 0,
+    corrupt: CorruptRows | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Every row once, in order (of the first `max_batches` batches, if that is not 0).
 
@@ -120,10 +182,11 @@ def eval_batches(
     batches = -(-len(dataset) // batch_size)
     if max_batches:
         batches = min(batches, max_batches)
+    corrupt = CorruptRows(0) if corrupt is None else corrupt
 
     def assemble(number: int) -> dict[str, np.ndarray]:
         rows = number * batch_size + np.arange(own.start, own.stop, dtype=np.int64)
-        return _place(dataset.batch(np.where(rows < len(dataset), rows, -1)), own.start)
+        return _place(corrupt.batch(dataset, np.where(rows < len(dataset), rows, -1)), own.start)
 
     return _prefetched(assemble, range(batches), prefetch=2)
 

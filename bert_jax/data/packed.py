@@ -247,8 +247,6 @@ def read_manifest(data_dir: str, schema: str | None = SCHEMA) -> dict[str, Any]:
         UserError: no such directory, no manifest in it, or one of another schema.
     """
     path = os.path.join(data_dir, MANIFEST)
-    if "://" in data_dir:
-        raise UserError(f"the records {data_dir} are not on a local disk: copy them to one first")
     if not files.is_directory(data_dir):
         raise UserError(
             f"there is no record directory {data_dir!r}; make one with `bert-jax data "

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.data import loader, packed
+from bert_jax.data.tfrecord import CorruptRecordError
 from bert_jax.errors import UserError
 
 SEEDS = st.integers(min_value=0, max_value=2**64 - 1)
@@ -180,3 +181,56 @@ def test_batch_sizes_that_cannot_be_shared(dataset, batch_size, processes):
         next(loader.train_batches(dataset, batch_size, 0, 0, 0, processes))
     with pytest.raises(UserError, match="positive multiple"):
         next(loader.eval_batches(dataset, batch_size, 0, processes))
+
+
+def damage(directory, rows):
+    """Flips a byte in each of these rows of the split train; they lie in its first file."""
+    dataset = packed.open_dataset(directory, "train")
+    for row in rows:
+        path, offset = dataset.locate(row)
+        with open(path, "r+b") as file:
+            file.seek(offset + 20)
+            byte = file.read(1)[0]
+            file.seek(offset + 20)
+            file.write(bytes([byte ^ 1]))
+
+
+def test_corrupt_rows_are_replaced_by_the_next_within_a_budget(make_records):
+    directory, _ = make_records()
+    whole = packed.open_dataset(directory, "train")
+    rows = len(whole)
+    expected = [whole.batch(np.array([index])) for index in range(rows)]
+    damage(directory, [1, 2])
+    dataset = packed.open_dataset(directory, "train")
+
+    said = []
+    corrupt = loader.CorruptRows(2, said.append)
+    batch = corrupt.batch(dataset, np.array([0, 1, 2, -1]))
+    for place, row in enumerate([0, 3, 3]):
+        assert (batch["input_ids"][place] == expected[row]["input_ids"][0]).all()
+    assert batch["lengths"][3] == 0
+    assert len(corrupt) == 2 and len(said) == 2
+    path, offset = dataset.locate(1)
+    assert f"{path} is corrupt at byte {offset} " in said[0] and "(1 of at most 2)" in said[0]
+    corrupt.batch(dataset, np.array([1, 2]))  # known by now
+    assert len(said) == 2
+
+    with pytest.raises(CorruptRecordError, match="corrupt record in .* at byte"):
+        loader.CorruptRows(1, said.append).batch(dataset, np.array([0, 1, 2]))
+    with pytest.raises(CorruptRecordError):
+        loader.CorruptRows(0).batch(dataset, np.array([1]))
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_batches_go_on_over_corrupt_rows(make_records, prefetch):
+    directory, _ = make_records()
+    damage(directory, [0, 4])
+    dataset = packed.open_dataset(directory, "train")
+    said = []
+    corrupt = loader.CorruptRows(5, said.append)
+    batches = loader.train_batches(dataset, 4, 3, 0, prefetch=prefetch, corrupt=corrupt)
+    list(itertools.islice(batches, len(dataset)))
+    batches.close()
+    assert len(corrupt) == len(said) == 2
+    assert sum(1 for _ in loader.eval_batches(dataset, 4, corrupt=corrupt)) == -(-len(dataset) // 4)
+    assert len(said) == 2
