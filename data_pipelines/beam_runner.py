@@ -24,7 +24,7 @@ class BeamPool:
 
     Args:
         arguments: of the pipelines, as one string: `--runner=DataflowRunner --project=...`.
-        scratch: a folder that the workers see, for results that are not kept; it need not exist.
+        scratch: how the folder is to be named, where the workers see it, for results that are not kept.
 
     Raises:
         UserError: Beam is not installed, or does not know an argument's value.
@@ -41,7 +41,7 @@ class BeamPool:
             self._options = PipelineOptions(shlex.split(arguments))
         except (SystemExit, ValueError) as error:
             raise UserError(f"--beam_args={arguments!r}: Beam does not take that ({error})") from None
-        self._scratch = f"{scratch}/{uuid.uuid4().hex}"
+        self._scratch = f"{scratch}-{uuid.uuid4().hex}"
 
     def run(
         self,

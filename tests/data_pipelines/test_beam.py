@@ -27,17 +27,14 @@ def expected(options, tmp_path):
     return local.output_dir
 
 
-def test_beam_makes_the_same_bytes(options, expected):
+def test_beam_makes_the_same_bytes(options, expected, tmp_path):
     pytest.importorskip("apache_beam")
     options = dataclasses.replace(options, clean="exact,near")
     built = build.build(options, beam_args="--runner=DirectRunner")
     assert not built.already_done and built.peak_memory > 0
     assert contents(options.output_dir) == contents(expected)
     assert build.build(options, beam_args="").already_done
-    assert (
-        os.listdir(os.path.dirname(options.output_dir)).count(f"{os.path.basename(options.output_dir)}-beam")
-        == 0
-    )
+    assert not list(tmp_path.glob("*-beam*"))
 
 
 def test_a_mistake_in_a_beam_worker_is_one_line(options, tmp_path, capsys):
