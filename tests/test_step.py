@@ -22,7 +22,7 @@ def run():
 def test_one_batch_is_learned_by_heart(run):
     _, state, step = run
     batch = packed_batch(rows=4)
-    for _ in range(60):
+    for _ in range(120):
         state, metrics = step(
             state.replace(step=jnp.int32(0)), batch
         )  # the masks and dropout of step 0 each time
