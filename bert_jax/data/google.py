@@ -71,41 +71,16 @@ class Encoder:
         return tfrecord.encode_example(features, _KINDS)
 
 
-class GoogleDataset:
+class GoogleDataset(packed.Rows):
     """Random access to the rows of one split, with the interface of `packed.PackedDataset`.
 
-    Args:
-        directories: (directory, manifest) pairs of one vocabulary and one shape.
-        split: its name; a directory without it is left out.
-        index_dir: see `tfrecord.RecordFile`.
-
     Attributes:
-        manifest: the manifest; of several directories, merged.
-        max_seq_length: L. max_sequences_per_row: 1. max_predictions: P. vocab_size: V.
+        max_predictions: P.
     """
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
-        self.manifest = packed.merge_manifests([manifest for _, manifest in directories])
-        self.split = split
-        self.max_seq_length = int(self.manifest["max_seq_length"])
-        self.max_sequences_per_row = 1
+        super().__init__(directories, split, index_dir)
         self.max_predictions = int(self.manifest["max_predictions_per_seq"])
-        self.vocab_size = int(self.manifest["vocabulary"]["size"])
-        self.files = [
-            packed.open_file(os.path.join(directory, entry["name"]), entry, index_dir)
-            for directory, manifest in directories
-            for entry in manifest["splits"].get(split, {"files": []})["files"]
-        ]
-        self._first_rows = np.cumsum([0] + [len(file) for file in self.files])
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return int(self._first_rows[-1])
-
-    def locate(self, index: int) -> tuple[str, int]:
-        """The file and the byte offset of a row."""
-        file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
-        return self.files[file].path, int(self.files[file].offsets[index - self._first_rows[file]])
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Assembles rows.

@@ -62,29 +62,27 @@ def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
     )
 
 
-class PackedDataset:
-    """Random access to the rows of one split of one or more record directories.
+class Rows:
+    """The files of one split of one or more record directories, of any schema, and where each row lies.
 
     Args:
-        directories: (directory, manifest) pairs of one vocabulary and one max_seq_length.
+        directories: (directory, manifest) pairs of one vocabulary and one shape.
         split: its name; a directory without it is left out.
+        index_dir: see `tfrecord.RecordFile`.
 
     Attributes:
         manifest: the manifest; of several directories, merged.
         max_seq_length: L. max_sequences_per_row: S. vocab_size.
     """
 
-    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str):
+    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
         self.manifest = merge_manifests([manifest for _, manifest in directories])
         self.split = split
         self.max_seq_length = int(self.manifest["max_seq_length"])
         self.max_sequences_per_row = int(self.manifest["max_sequences_per_row"])
         self.vocab_size = int(self.manifest["vocabulary"]["size"])
-        self._pad_id = int(self.manifest["special_ids"]["pad"])
-        self._id_dtype = id_dtype(self.vocab_size)
-        self._decode = tfrecord.ExampleDecoder()
         self.files = [
-            open_file(os.path.join(directory, entry["name"]), entry)
+            open_file(os.path.join(directory, entry["name"]), entry, index_dir)
             for directory, manifest in directories
             for entry in manifest["splits"].get(split, {"files": []})["files"]
         ]
@@ -98,6 +96,16 @@ class PackedDataset:
         """The file and the byte offset of a row."""
         file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
         return self.files[file].path, int(self.files[file].offsets[index - self._first_rows[file]])
+
+
+class PackedDataset(Rows):
+    """Random access to the rows of one split; see `Rows`."""
+
+    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str):
+        super().__init__(directories, split)
+        self._pad_id = int(self.manifest["special_ids"]["pad"])
+        self._id_dtype = id_dtype(self.vocab_size)
+        self._decode = tfrecord.ExampleDecoder()
 
     def _features(self, index: int, file: int) -> dict[str, bytes]:
         try:
