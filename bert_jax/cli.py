@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import textwrap
 import traceback
@@ -127,7 +128,8 @@ def parse_flags(
         except UserError:
             raise
         except Exception as error:  # a config file is Python and may raise anything
-            raise UserError(f"{_line_of_config(flags, argv, error)}{_last_line(error)}") from error
+            given = _unknown_override(flags, argv, error)
+            raise UserError(given or f"{_line_of_config(flags, argv, error)}{_last_line(error)}") from error
         _check_configs(flags)
         return flags, args
     finally:
@@ -169,6 +171,22 @@ def _line_of_config(flags: absl_flags.FlagValues, argv: list[str], error: Except
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if str(Path(frame.filename).resolve()) in files]
     return f"{lines[-1].filename}, line {lines[-1].lineno}: {type(error).__name__}: " if lines else ""
+
+
+def _unknown_override(flags: absl_flags.FlagValues, argv: list[str], error: Exception) -> str:
+    """What to say of a `--config.a.b=V` whose field the config does not have, or ''."""
+    if not isinstance(error, KeyError | AttributeError):
+        return ""
+    for name in _config_flags(flags):
+        for arg in argv:
+            given, _, _ = arg.partition("=")
+            parts = given.split(".")[1:] if given.startswith(f"--{name}.") else []
+            if any(f"'{part}'" in str(error) or f'"{part}"' in str(error) for part in parts):
+                hint = re.search(r"[Dd]id you mean (\S+)", str(error))
+                return f"{given}: the config has no such field" + (
+                    f"; did you mean {hint[1]}?" if hint else "; docs/config.md lists them"
+                ).replace('"', "")
+    return ""
 
 
 def _check_configs(flags: absl_flags.FlagValues) -> None:

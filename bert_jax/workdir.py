@@ -36,6 +36,22 @@ FREE_FIELDS = (
     "vocabulary.path",
 )
 
+# Fields that the checkpoints of a run are made of.
+_FIXED = {
+    "vocabulary.digest",
+    *(
+        f"config.model.{name}"
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "intermediate_size",
+            "max_position_embeddings",
+            "type_vocab_size",
+        )
+    ),
+}
+
 
 class WorkDir:
     """A work directory held by this run: `with WorkDir(path) as workdir: ...`.
@@ -83,20 +99,27 @@ class WorkDir:
         Args:
             run: JSON-able: `command`, `config` (every field resolved) and what identifies the inputs, like
                 `records` and `vocabulary`.
-            allow_changes: take the new values over instead of refusing them.
+            allow_changes: take the new values over instead of refusing them, but for the vocabulary and the
+                shapes of the model, whose checkpoints would no longer fit.
 
         Raises:
             UserError: naming what differs.
         """
         run = json.loads(json.dumps(run))
         file = self.path / "config.json"
-        if file.exists() and not allow_changes:
-            differing = changes(read_run(self.path), run)
-            if differing:
-                raise UserError(
-                    f"{self.path} belongs to another run: {_list_changes(differing)}; choose another "
-                    "--workdir, or go on with the new values by --allow_changes"
-                )
+        differing = changes(read_run(self.path), run) if file.exists() else {}
+        fixed = {name: values for name, values in differing.items() if name in _FIXED}
+        if fixed and allow_changes:
+            raise UserError(
+                f"{self.path} is of another model: {_list_changes(fixed)}, which --allow_changes cannot "
+                "change; choose another --workdir"
+            )
+        if differing and not allow_changes:
+            allow = ", or go on with the new values by --allow_changes"
+            raise UserError(
+                f"{self.path} belongs to another run: {_list_changes(differing)}; choose another "
+                f"--workdir{allow if run['command'] == 'pretrain' and not fixed else ''}"
+            )
         if self.primary:
             _write_text(file, json.dumps(run, indent=2, sort_keys=True) + "\n")
 

@@ -18,7 +18,7 @@ UNFINISHED = "unfinished"  # the folder, inside the output, that an interrupted 
 
 
 def finished(directory: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The manifest of finished records of these settings, or None where there are none.
+    """The manifest of finished records of these settings; None where there are none, or a file is not whole.
 
     Raises:
         UserError: there are others.
@@ -32,6 +32,15 @@ def finished(directory: str, settings: dict[str, Any]) -> dict[str, Any] | None:
             f"{directory} holds other records ({differing}): choose another --output_dir, or delete it first"
         )
     files.remove_tree(os.path.join(directory, UNFINISHED))
+    for split in manifest["splits"].values():
+        for file in split["files"]:
+            path = os.path.join(directory, file["name"])
+            if not files.exists(path) or files.size(path) != file["bytes"]:
+                # They are made again; without a manifest nobody takes them for finished.
+                for name in files.names(directory):
+                    if name == packed.MANIFEST or ".tfrecord" in name:
+                        files.remove(os.path.join(directory, name))
+                return None
     return manifest
 
 

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from absl import flags as absl_flags
@@ -189,3 +190,11 @@ def test_the_command_line_and_the_pipelines_start_without_jax():
         "assert not {'jax', 'flax', 'tensorflow'} & set(sys.modules), 'jax came in'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("field", ["optimizer.lr", "modle.hidden_size", "optimiser.name"])
+def test_an_override_of_no_field_is_named(field, capsys):
+    config = Path(__file__).resolve().parents[1] / "configs" / "pretrain" / "tiny.py"
+    assert cli.main(["pretrain", f"--config={config}", "--workdir=x", f"--config.{field}=1"]) == 2
+    error = capsys.readouterr().err
+    assert f"--config.{field}: the config has no such field" in error and error.count("\n") == 1

@@ -197,6 +197,16 @@ def test_finished_records_are_left_and_others_refused(options):
     assert contents(options.output_dir) == before
 
 
+def test_records_that_are_not_whole_are_made_again(options):
+    build.build(options)
+    expected = contents(options.output_dir)
+    path = Path(options.output_dir) / "train-00000-of-00001.tfrecord"
+    for spoil in (path.unlink, lambda: os.truncate(path, 100)):
+        spoil()
+        assert not build.build(options).already_done
+        assert contents(options.output_dir) == expected
+
+
 def test_a_changed_source_is_other_records(options, corpus, tmp_path):
     shutil.copytree(corpus, tmp_path / "copy")
     options = dataclasses.replace(options, input=(str(tmp_path / "copy" / "*"),))
