@@ -211,6 +211,11 @@ def warnings(manifest: dict[str, Any]) -> list[str]:
             f"{unknown:.1%} of the tokens are [UNK]: is the vocabulary of this language, and of this case "
             f"(lower_case={str(manifest['vocabulary']['lower_case']).lower()})?"
         )
+    if text["doc_lines"]:
+        found.append(
+            f"{text['doc_lines']} lines of the text begin with <doc: are the files WikiExtractor's? give "
+            "--input_format=wikiextractor"
+        )
     if manifest["eval_fraction"] and "eval" not in manifest["splits"]:
         found.append(
             f"no split eval: of {text['documents']} documents none is held out (from 8 on, two or more)"

@@ -47,6 +47,7 @@ COUNTS = (
     "long_documents",
     "unclosed",
     "outside",
+    "doc_lines",
     "other_namespaces",
     "redirects",
     "disambiguations",
@@ -87,7 +88,8 @@ def read_documents(
         counts: What was met is added to it: "documents", "bytes", and COUNTS: "undecodable" (bytes or runs of
             them that became U+FFFD), "control_characters" dropped, "long_lines" and "long_documents" cut,
             "unclosed" <doc> and <page> elements, "outside" lines outside of <doc> elements (at least: a cut
-            can hide some), pages, lines and paragraphs left out.
+            can hide some), "doc_lines" where such elements begin and the format has none, pages, lines and
+            paragraphs left out.
         fields: What to read of the records of "jsonl" and of data sets.
 
     Raises:
@@ -99,5 +101,7 @@ def read_documents(
     counts = collections.Counter() if counts is None else counts
     read = prepared.read if range_.path.startswith(prepared.PREFIX) else FORMATS[format]
     for document in read(range_, counts, fields):
+        if format != "wikiextractor":
+            counts["doc_lines"] += sum(passage.startswith("<doc ") for passage in document.passages)
         counts["documents"] += document.part == 0
         yield document

@@ -116,6 +116,14 @@ def test_what_is_printed(options, capsys, corpus, tmp_path):
     assert "already holds these records" in capsys.readouterr().out
 
 
+def test_markup_in_plain_text_is_told(options, tmp_path, capsys):
+    document = '<doc id="1" title="T">\nThe old stone walks over seven houses.\nA hill.\n</doc>\n'
+    (tmp_path / "wiki.txt").write_text("\n".join([document] * 20))
+    flags = [f"--input={tmp_path}/wiki.txt", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
+    assert cli.main(["data", *flags]) == 0
+    assert "20 lines of the text begin with <doc" in capsys.readouterr().err
+
+
 def test_a_full_disk_is_one_line(options, monkeypatch, capsys):
     def full(*_):
         raise OSError(28, "No space left on device", "out/rows")
