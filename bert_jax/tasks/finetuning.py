@@ -6,6 +6,7 @@ the work directory is all that evaluation and prediction need.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
@@ -16,19 +17,15 @@ import jax
 import ml_collections
 import numpy as np
 
-from bert_jax import checkpoint, flops, sharding, train, workdir
-from bert_jax.errors import UserError
+from bert_jax import checkpoint, convert, flops, sharding, train, workdir
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.optimizer import make_optimizer
 from bert_jax.tasks import batches, metrics, predictions
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import Problem, from_training_file, resolve_schedule
+from bert_jax.workdir import REPORT_FILE
 
 BEST_FILE = "best.json"
-REPORT_FILE = "initialised.json"
-
-# What other objectives bring and this one leaves; anything else that is unused is worth a warning.
-_HEADS = ("mlm/", "nsp/", "classifier/")
 
 
 def finetune(config: Any, directory: str, log: Callable[[str], None] = print) -> dict[str, Any]:
@@ -137,11 +134,10 @@ class _BestKeeper:
             keeper.close()
             self.best = {"step": step, "metric": name, "scores": scores}
         self.last_step = step
-        if jax.process_index() == 0:
-            if better:
-                path = str(self._held.path / "predictions-dev.tsv")
-                predictions.write_predictions(path, self._ids, outputs, problem.label_names)
-            _write_json(self._held.path / BEST_FILE, self.best | {"last_step": step})
+        if better and self._held.primary:
+            path = str(self._held.path / "predictions-dev.tsv")
+            predictions.write_predictions(path, self._ids, outputs, problem.label_names)
+        self._held.write_json(BEST_FILE, self.best | {"last_step": step})
         shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
         self._say(f"dev  {step}  {shown}{'  (the best so far)' if better else ''}")
         return {"loss": loss} | scores
@@ -154,23 +150,14 @@ def _initial_params(config, held, log):
     def load(abstract_params):
         # The head is always a new one: another task's labels are not this one's.
         body = {name: tree for name, tree in abstract_params.items() if name != "classifier"}
-        params, report = checkpoint.load_params(config.init_from, body, log=log)
-        if report.new:
-            raise UserError(
-                f"{report.source} lacks {len(report.new)} of the encoder's parameters, the first of them "
-                f"{report.new[0]}: is it a checkpoint of this model?"
-            )
-        left = [name for name in report.unused if not name.startswith(_HEADS)]
+        params, report = convert.load_params(config.init_from, body, ignore=config.init_ignore, log=log)
         head = [f"classifier/{name}" for name in abstract_params["classifier"]]
+        report = dataclasses.replace(report, new=(*report.new, *head))
         log(
-            f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(head)}; "
+            f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(report.new)}; "
             f"not used: {_summary(report.unused)}"
         )
-        if left:
-            log(f"warning: the checkpoint has parameters that this model does not: {', '.join(left[:5])}")
-        if jax.process_index() == 0:
-            found = dict(source=report.source, loaded=report.loaded, new=head, unused=report.unused)
-            _write_json(held.path / REPORT_FILE, found)
+        held.write_json(REPORT_FILE, dataclasses.asdict(report))
         return params
 
     return load
@@ -211,9 +198,3 @@ def _describe(split, examples, data, problem):
 def _digest(path):
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write_json(path, content):
-    temporary = path.parent / f"{path.name}.tmp"
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.replace(path)

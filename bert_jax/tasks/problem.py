@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import config as bert_config
-from bert_jax import tasks, tokenization, workdir
+from bert_jax import convert, tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.tasks import batches, metrics
 from bert_jax.tasks.classification import ClassificationTask
@@ -137,17 +137,16 @@ def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tok
     """
     fields = config.model.to_dict()
     if config.init_from:
-        tokenizer = workdir.load_tokenizer(config.init_from)
+        theirs, tokenizer = convert.load_architecture(config.init_from)
         if config.vocab:
             given = tokenization.load(config.vocab)
-            if given.digest != tokenizer.digest:
+            if given.tokens != tokenizer.tokens:
                 raise UserError(
                     f"vocab={config.vocab} is not the vocabulary of the checkpoint {config.init_from} "
                     f"({tokenizer.path}): its ids would mean other words; leave config.vocab empty"
                 )
-        theirs = workdir.load_config(config.init_from).model.to_dict()
         kept = (*bert_config.EXECUTION_FIELDS, "hidden_dropout_prob", "attention_probs_dropout_prob")
-        fields = theirs | {name: fields[name] for name in kept}
+        fields = theirs.to_dict() | {name: fields[name] for name in kept}
     elif config.from_scratch:
         raise UserError(
             "from_scratch takes the architecture and vocabulary of a checkpoint; give --config.init_from"
