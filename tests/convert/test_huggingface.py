@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from bert_jax import cli
 from bert_jax.convert import HEADS, huggingface, huggingface_export
 from bert_jax.errors import UserError
 
@@ -139,6 +140,16 @@ def test_what_is_not_whole_is_refused(export, name):
     change(folder)
     with pytest.raises(UserError, match=message):
         huggingface.read(folder)
+
+
+def test_inspect_tells_what_a_folder_is(export, capsys):
+    folder, _ = export()
+    assert cli.main(["inspect", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "Hugging Face folder" in shown and "head: pretraining" in shown and "sound" in shown
+    _drop("cls.predictions.transform.dense.bias")(folder)
+    assert cli.main(["inspect", str(folder)]) == 1
+    assert "WRONG" in capsys.readouterr().out
 
 
 def test_unknown_tensors_stay_behind_when_they_are_named(export):
