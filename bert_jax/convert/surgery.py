@@ -191,11 +191,11 @@ def change_head(model: Model, head: str) -> Model:
     missing = [group for group in required if group not in present]
     # Heads of different tasks share the group's name.
     if "classifier" in required and "classifier" in present:
-        missing.append(f"classifier for {head}")
+        missing.append("its own classifier")
     if missing:
         raise UserError(
-            f"{model.source or 'the model'} has the head {model.head} and lacks {', '.join(missing)} of "
-            f"{head}; choose {_possible(present)}, or train that head first"
+            f"{model.source or 'the model'} has the head {model.head} and lacks what {head} needs: "
+            f"{', '.join(missing)}; choose {_possible(present)}, or train that head first"
         )
     groups = {group.strip("()") for group in HEADS[head]}
     params = {name: array for name, array in model.params.items() if name.split("/")[0] in groups}

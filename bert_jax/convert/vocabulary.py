@@ -40,7 +40,8 @@ class VocabularyReport:
     def __str__(self) -> str:
         return (
             f"vocabulary: {self.kept + self.dropped:,} -> {self.kept + self.new:,} tokens; "
-            f"{self.kept:,} kept, {self.new:,} new ({self.fallback:,} of them without known pieces), {self.dropped:,} dropped"
+            f"{self.kept:,} kept, {self.new:,} new ({self.fallback:,} of them without known pieces), "
+            f"{self.dropped:,} dropped"
         )
 
 
