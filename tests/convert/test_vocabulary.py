@@ -186,11 +186,18 @@ def test_sentence_piece_and_wordpiece_share_words_pieces_and_special_tokens(sent
 
 def test_a_continuation_under_sentence_piece_has_no_mark_of_a_word_s_start(sentence_piece, tmp_path):
     model = model_of(sentence_piece)
-    text = "cats"
-    first, *rest = sentence_piece.encode_batch([text])[0]
-    names = [sentence_piece.tokens[i] for i in (first, *rest)]
-    stripped = names[0].removeprefix("▁")
-    names = ([stripped if stripped in sentence_piece.tokens else names[0]] if stripped else []) + names[1:]
+    tokens = sentence_piece.tokens
+
+    def named(text):
+        return [tokens[i] for i in sentence_piece.encode_batch([text])[0]]
+
+    # A word whose first piece is there with the mark and without it.
+    words = [
+        token[1:] + letter for token in tokens if len(token) > 1 and token[0] == "▁" for letter in "aeiou"
+    ]
+    text = next(w for w in words if named(w)[0] != "▁" and named(w)[0][1:] in tokens and w not in tokens)
+    names = [named(text)[0][1:], *named(text)[1:]]
+    assert len(names) > 1
     new, _ = vocabulary.replace_vocabulary(model, load(tmp_path / "new.txt", [*SPECIAL, "##" + text]))
     np.testing.assert_allclose(rows(new, "##" + text)[0], rows(model, *names).mean(axis=0), atol=1e-6)
 
