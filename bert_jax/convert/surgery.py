@@ -129,9 +129,9 @@ def _interpolate(table: np.ndarray, rows: int) -> np.ndarray:
 def select_layers(model: Model, layers: Sequence[int]) -> Model:
     """The model with these layers only, in this order.
 
-    DistilBERT begins as one of every two layers of its teacher, of 12 layers 0, 2, 4, 7, 9 and 11 (Sanh et al.
-    2019). A layer may stand more than once: 0, 1, 2, 0, 1, 2 doubles the depth, as in progressive stacking
-    (Gong et al. 2019).
+    DistilBERT begins as one of every two layers of its teacher, of 12 layers 0, 2, 4, 7, 9 and 11 (Sanh et
+    al. 2019). A layer may stand more than once: 0, 1, 2, 0, 1, 2 doubles the depth, as in progressive
+    stacking (Gong et al. 2019).
 
     Args:
         layers: numbers of layers from 0.
