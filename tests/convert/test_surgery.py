@@ -64,7 +64,7 @@ def test_padding_changes_no_real_logit_and_gives_the_rest_no_probability(model, 
     assert not np.any(jax.nn.softmax(after.astype(jnp.float32))[..., VOCAB:])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_padding_changes_no_loss_and_no_gradient_and_its_own_gradients_are_zero(model, dtype):
     labels = np.arange(12, dtype=np.int32).reshape(3, 4) * 8
 

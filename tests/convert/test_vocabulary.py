@@ -12,7 +12,8 @@ from models_support import tiny_config
 
 from bert_jax import tokenization
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert import surgery, surgery_flags, vocabulary
+from bert_jax.commands import surgery_flags
+from bert_jax.convert import surgery, vocabulary
 from bert_jax.errors import UserError
 from bert_jax.models import BertForPreTraining
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from absl import flags as absl_flags
 
-from bert_jax import tokenization
-from bert_jax.convert import surgery, vocabulary
-from bert_jax.convert.model import Model
-from bert_jax.data import atomic
 from bert_jax.errors import UserError
 
+if TYPE_CHECKING:  # at run time, the commands' help would wait for jax
+    from bert_jax.convert import Model
+
+_POSITION_METHODS = ("tile", "interpolate")
+_DTYPES = ("float32", "bfloat16", "float16")
 _HEADS = ("none", "masked_lm", "pretraining")
 
 
@@ -27,7 +29,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "vocab",
         None,
         "Another vocabulary for the model, vocab.txt or NAME.model: tokens of both keep their embeddings, "
-        "new ones have the mean of their pieces'.",
+        "new ones have the mean of their pieces'. Of an input that has none, its own.",
     )
     define(
         absl_flags.DEFINE_string,
@@ -49,7 +51,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "position_method",
         "tile",
         "How a longer table of positions is filled: by repeating the old one or by stretching it.",
-        list(surgery.POSITION_METHODS),
+        list(_POSITION_METHODS),
     )
     define(
         absl_flags.DEFINE_list,
@@ -57,7 +59,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         None,
         "Layers to keep, numbered from 0, in this order: 0,2,4,7,9,11. A layer may stand more than once.",
     )
-    define(absl_flags.DEFINE_enum, "dtype", None, "Of the parameters.", list(surgery.DTYPES))
+    define(absl_flags.DEFINE_enum, "dtype", None, "Of the parameters.", list(_DTYPES))
     define(absl_flags.DEFINE_enum, "head", None, "What to keep of the heads.", list(_HEADS))
 
 
@@ -72,12 +74,18 @@ def apply(
         log: called with a line for each change.
         vocab_path: where --add_tokens writes the new vocabulary; its directory exists.
     """
+    from bert_jax import tokenization
+    from bert_jax.convert import surgery, vocabulary
+
     if flags.vocab and flags.add_tokens:
         raise UserError(
             "--vocab and --add_tokens were given; expected one: add the tokens to the file of --vocab, or "
             "convert twice"
         )
-    if flags.vocab:
+    if flags.vocab and model.tokenizer is None:
+        model = model.replace(tokenizer=tokenization.load(flags.vocab))
+        log(f"vocabulary: {flags.vocab}, as the model's own")
+    elif flags.vocab:
         model, report = vocabulary.replace_vocabulary(model, tokenization.load(flags.vocab))
         log(str(report))
     if flags.add_tokens:
@@ -104,6 +112,10 @@ def apply(
 
 
 def _add_tokens(model: Model, path: str, vocab_path: str, log: Callable[[str], None]) -> Model:
+    from bert_jax import tokenization
+    from bert_jax.convert import vocabulary
+    from bert_jax.data import atomic
+
     old = model.tokenizer
     if old is None:
         raise UserError(
@@ -129,6 +141,8 @@ def _layer_numbers(texts: list[str]) -> list[int]:
 
 
 def _pad(model: Model, multiple: int, log: Callable[[str], None]) -> Model:
+    from bert_jax.convert import surgery
+
     before = model.config.vocab_size
     if multiple < 0:
         raise UserError(
