@@ -1,4 +1,4 @@
-"""Token ids here against transformers' BertTokenizer on whole corpora; writes a table of the words that differ.
+"""Token ids here against transformers' BertTokenizer on whole corpora; prints the words that differ.
 
     python benchmarks/token_ids.py --vocab=bert-base-uncased-vocab.txt --input='wiki/*' --tokenizer=python
 
@@ -130,7 +130,7 @@ def main() -> None:
     begun = time.monotonic()
     found = compare(read_lines(paths, counts), tokenizer.encode_batch, theirs, tokenizer.lower_case)
     print(
-        f"{flags.vocab.rsplit('/', 1)[-1]} and transformers' {flags.tokenizer} tokenizer: {len(paths)} files, "
+        f"{flags.vocab.rsplit('/', 1)[-1]}, transformers' {flags.tokenizer} tokenizer: {len(paths)} files, "
         f"{counts['lines']:,} lines, {counts['words']:,} words, {counts['characters']:,} characters; "
         f"{sum(sum(c.values()) for c in found.values()):,} words differ; {time.monotonic() - begun:.0f} s"
     )
