@@ -20,22 +20,24 @@ class TaskSpec:
     """
 
     name: str
-    kind: str  # "classification" or "regression"
+    kind: str  # "classification", "regression" or "tagging"
     metrics: tuple[str, ...]
     folder: str = ""
     columns: Columns | None = None
     test_columns: Columns | None = None
     labels: tuple[str, ...] | None = None
+    files: dict[str, tuple[str, ...]] | None = None  # names of a split's file, where it is no SPLIT.tsv
 
     def file(self, data_dir: str, split: str) -> str:
         """The path of a split's file: DATA_DIR/FOLDER/SPLIT.tsv, or DATA_DIR/SPLIT.tsv."""
-        tried = [Path(data_dir, self.folder, f"{split}.tsv"), Path(data_dir, f"{split}.tsv")]
+        names = (self.files or {}).get(split, (f"{split}.tsv",))
+        tried = [Path(data_dir, folder, name) for name in names for folder in (self.folder, "")]
         for path in tried:
             if path.exists():
                 return str(path)
         raise UserError(
-            f"{self.name}: found neither {tried[0]} nor {tried[1]}; data_dir is the folder that holds "
-            f"{self.folder}/train.tsv"
+            f"{self.name}: found neither {' nor '.join(map(str, tried))}; data_dir is the folder that holds "
+            f"{self.folder}/{(self.files or {}).get('train', ('train.tsv',))[0]}"
         )
 
 
@@ -49,6 +51,19 @@ TASKS = {
         # The user's own files: columns come from the configuration.
         TaskSpec("classification", "classification", ("accuracy", "f1_macro")),
         TaskSpec("regression", "regression", ("pearson", "spearman", "mean_squared_error")),
+        # Tags of words; those without B and I, such as parts of speech, have the accuracy alone.
+        TaskSpec("tagging", "tagging", ()),
+        TaskSpec(
+            "conll",
+            "tagging",
+            (),
+            "conll2003",
+            files={
+                "train": ("eng.train", "train.txt"),
+                "dev": ("eng.testa", "valid.txt"),
+                "test": ("eng.testb", "test.txt"),
+            },
+        ),
         # GLUE (Wang et al. 2018), columns and metrics as gluebenchmark.com has them.
         _glue(
             "cola",
@@ -110,6 +125,11 @@ def default_config(size: str = "base") -> ml_collections.ConfigDict:
     c.metrics = ""  # names with commas between; the first selects the best checkpoint
     c.max_length = 128  # tokens, with [CLS] and [SEP]
     c.group_by_length = True  # batches of similar lengths
+    c.head = "linear"  # or "bilstm", of tagging with a frozen encoder
+    c.head_size = 768  # of each direction of the BiLSTM
+    c.frozen = False  # of tagging: train the head alone
+    c.feature_layers = ""  # that the head of a frozen encoder reads; the last four
+    c.document_context = False  # of tagging: rows are filled up with the sentences around
     c.data_dir = ""  # of the tasks that are known by name: the folder with train.tsv and dev.tsv
     c.data = ml_collections.ConfigDict(
         dict(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
+import optax
 
 from bert_jax import config as bert_config
 from bert_jax import convert, tasks, tokenization
@@ -76,6 +78,23 @@ class Problem(abc.ABC):
     def write(self, path: str, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         """Writes predictions in the order of the file; `path` has a suffix of `formats`."""
 
+    frozen = False  # whether only the head is trained
+    exported_as = "sequence_classification"  # the head as `bert-jax convert` names it
+
+    def optimizer(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+        """What trains the parameters, by the optimizer that the configuration describes."""
+        return optimizer
+
+    def precompute(
+        self, data: dict[str, batches.EncodedRows], mesh: jax.sharding.Mesh, log: Callable[[str], None]
+    ) -> dict[str, batches.EncodedRows]:
+        """The rows of each split, with what is the same in every epoch."""
+        return data
+
+    def breakdown(self, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, dict]:
+        """Scores by class; none where a task has no such table."""
+        return {}
+
     formats: tuple[str, ...] = (".tsv", ".csv", ".jsonl")  # the first is the default
 
     def describe(self, examples: Any, data: batches.EncodedRows) -> str:
@@ -91,6 +110,7 @@ class Problem(abc.ABC):
 _FAMILIES = {
     "classification": ("bert_jax.tasks.text_problem", "TextProblem"),
     "regression": ("bert_jax.tasks.text_problem", "TextProblem"),
+    "tagging": ("bert_jax.tasks.tagging_problem", "TaggingProblem"),
 }
 
 
@@ -111,6 +131,10 @@ def from_training_file(config: Any) -> tuple[Problem, Any]:
     if not path:
         where = "--config.data_dir=DIR" if spec.folder else "--config.data.train=FILE"
         raise UserError(f"what should be trained on? give {where}")
+    if spec.kind != "tagging":
+        for name in ("frozen", "feature_layers", "document_context"):
+            if config.get(name):
+                raise UserError(f"{name}={config[name]}: is for tagging, and the task is {spec.name}")
     bert, tokenizer = resolve_model(config)
     return family(spec.kind).from_training_file(config, spec, tokenizer, bert, path)
 
