@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.tasks import entities
@@ -111,6 +111,7 @@ def test_the_labels_have_both_tags_of_every_type():
 
 
 @pytest.mark.peer
+@settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(*[st.sampled_from(TAGS)] * 2), min_size=1, max_size=9), min_size=1))
 def test_scores_are_those_of_seqeval(sentences):
     seqeval = pytest.importorskip("seqeval.metrics")
