@@ -16,7 +16,7 @@ import numba
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import google_encoding
+from bert_jax.data import google
 from bert_jax.data.compiling import compiled
 from data_pipelines import pairs
 
@@ -60,9 +60,7 @@ class Instances:
         kinds = np.where(tokenizer.is_continuation, _CONTINUATION, 0).astype(np.uint8)
         kinds[[tokenizer.cls_id, tokenizer.sep_id]] = _OUTSIDE
         prob = settings["masked_lm_prob"]
-        wanted = [
-            min(self._predictions, max(1, int(round(n * prob)))) for n in range(self._length + 1)
-        ]
+        wanted = [min(self._predictions, max(1, int(round(n * prob)))) for n in range(self._length + 1)]
         weights = itertools.accumulate(1 / size for size in range(1, settings["max_ngram"] + 1))
         self._settings = (
             kinds,
@@ -76,7 +74,7 @@ class Instances:
             settings["whole_word_mask"],
         )
 
-    def blocks(self) -> Iterator[google_encoding.Rows]:
+    def blocks(self) -> Iterator[google.Rows]:
         """Yields the instances, many at once."""
         most = max(1, _BLOCK_TOKENS // self._length)
         while True:
@@ -85,11 +83,11 @@ class Instances:
                 np.zeros((most, width), np.int32)
                 for width in (self._length, self._predictions, self._predictions)
             )
-            rows = google_encoding.Rows(ids, *by_row[:2], positions, labels, *by_row[2:])
+            rows = google.Rows(ids, *by_row[:2], positions, labels, *by_row[2:])
             corpus = self._tokens, self._sentences, self._documents
             count = _make(self._twister, self._place, *corpus, *self._settings, *rows)
             if count:
-                yield google_encoding.Rows(*(values[:count] for values in rows))
+                yield google.Rows(*(values[:count] for values in rows))
             if count < most:
                 return
 
@@ -149,7 +147,7 @@ def _shuffle_all(twister, values):
 
 
 @numba.njit
-def _words(ids, kinds, whole_words, in_grams, places, starts, stretches):
+def _find_words(ids, size, kinds, whole_words, in_grams, places, starts, stretches):
     """Finds what is masked as one: tokens, or words.
 
     A piece that has lost its word's beginning belongs to the word before, be a [SEP] between them; in n-grams,
@@ -164,7 +162,7 @@ def _words(ids, kinds, whole_words, in_grams, places, starts, stretches):
         the number of words.
     """
     words = tokens = stretch = 0
-    for position in range(len(ids)):
+    for position in range(size):
         kind = kinds[ids[position]]
         if kind == _OUTSIDE:
             stretch += 1
@@ -180,58 +178,73 @@ def _words(ids, kinds, whole_words, in_grams, places, starts, stretches):
 
 
 @numba.njit
-def _choose_words(twister, words, starts, wanted, chosen):
+def _choose_words(twister, words, starts, wanted, firsts, ends):
     """Words in random order until there are enough tokens; one that would be too much is left out.
 
     Args:
-        chosen: is filled with the first word of each and the one after it.
+        firsts, ends: are filled with the first word of each, and the one after it.
+
+    Returns:
+        how many were chosen.
     """
-    order = np.arange(words)
-    _shuffle(twister, order, words)
+    for word in range(words):
+        firsts[word] = word
+    _shuffle(twister, firsts, words)
     count = taken = 0
-    for word in order:
+    for i in range(words):
         if taken >= wanted:
             break
+        word = firsts[i]
         size = starts[word + 1] - starts[word]
         if taken + size <= wanted:
-            chosen[count] = word, word + 1
+            firsts[count], ends[count] = word, word + 1
             count += 1
             taken += size
     return count
 
 
 @numba.njit
-def _choose_grams(twister, words, starts, stretches, wanted, weights, chosen):
+def _choose_grams(twister, words, starts, stretches, wanted, weights, firsts, ends):
     """N-grams of words, none of them over a [SEP], that do not overlap; as `_choose_words`."""
-    grams = np.empty((min(len(weights), words), words), np.int64)
+    most = min(len(weights), words)
+    grams = np.empty((most, words), np.int64)  # by their words less one: where they start
     left = np.zeros(len(weights), np.int64)
-    for n in range(len(grams)):
+    used = np.zeros(words, np.int64)
+    total = count = taken = 0
+    for n in range(most):
         for word in range(words - n):
             if stretches[word] == stretches[word + n]:
                 grams[n, left[n]] = word
                 left[n] += 1
         _shuffle(twister, grams[n], left[n])
-    used = np.zeros(words, np.bool_)
-    count = taken = 0
-    while taken < wanted and left.any():
-        # Random.choices(sizes, weights)
-        n = np.searchsorted(weights[:-1], _uniform(twister) * weights[-1], "right")
+        total += left[n]
+    while taken < wanted and total:
+        n, point = 0, _uniform(twister) * weights[-1]  # Random.choices(sizes, weights)
+        while n < len(weights) - 1 and weights[n] <= point:
+            n += 1
         if taken + n + 1 > wanted:
+            total -= left[n]
             left[n] = 0
         elif left[n]:
+            total -= 1
             left[n] -= 1
             word = grams[n, left[n]]
             end = word + n + 1
-            if taken + starts[end] - starts[word] <= wanted and not used[word:end].any():
-                used[word:end] = True
-                chosen[count] = word, end
+            size = starts[end] - starts[word]
+            free = taken + size <= wanted
+            for i in range(word, end):
+                free = free and not used[i]
+            if free:
+                for i in range(word, end):
+                    used[i] = 1
+                firsts[count], ends[count] = word, end
                 count += 1
-                taken += starts[end] - starts[word]
+                taken += size
     return count
 
 
 @numba.njit
-def _is_replaced(twister):
+def _draw_replacement(twister):
     """What becomes of a token: [MASK] in 80% of the draws (0), itself in 10% (1), any word in 10% (2)."""
     if _uniform(twister) < 0.8:
         return 0
@@ -259,9 +272,7 @@ def _make(
     """
     length = ids.shape[1]
     budget = length - pairs.SPECIAL_TOKENS
-    places, starts = np.empty(length, np.int64), np.empty(length + 1, np.int64)
-    stretches, chosen = np.empty(length, np.int64), np.empty((length, 2), np.int64)
-    hidden = np.full(length, -1, np.int64)
+    places, starts, stretches, firsts, ends, hidden = np.zeros((6, length), np.int64)
     row = 0
     while row < len(ids) and place[0] < passes:
         document, start = place[1], place[2]
@@ -289,7 +300,9 @@ def _make(
                     break
             first = documents[other] + _below(twister, documents[other + 1] - documents[other])
             last = first + 1
-            while last < documents[other + 1] and sentences[last] - sentences[first] < target - (a_high - a_low):
+            while last < documents[other + 1] and sentences[last] - sentences[first] < target - (
+                a_high - a_low
+            ):
                 last += 1
             b_low, b_high = sentences[first], sentences[last]
             start = split
@@ -312,31 +325,33 @@ def _make(
         first_length = a_high - a_low + 2
         size = first_length + b_high - b_low + 1
         ids[row, 0], ids[row, first_length - 1], ids[row, size - 1] = cls, sep, sep
-        ids[row, 1 : first_length - 1] = tokens[a_low:a_high]
-        ids[row, first_length : size - 1] = tokens[b_low:b_high]
+        for i in range(a_high - a_low):
+            ids[row, 1 + i] = tokens[a_low + i]
+        for i in range(b_high - b_low):
+            ids[row, first_length + i] = tokens[b_low + i]
 
-        words = _words(ids[row, :size], kinds, whole_words, len(weights) > 0, places, starts, stretches)
+        words = _find_words(ids[row], size, kinds, whole_words, len(weights), places, starts, stretches)
         if len(weights):
-            groups = _choose_grams(twister, words, starts, stretches, wanted[size], weights, chosen)
+            groups = _choose_grams(twister, words, starts, stretches, wanted[size], weights, firsts, ends)
         else:
-            groups = _choose_words(twister, words, starts, wanted[size], chosen)
+            groups = _choose_words(twister, words, starts, wanted[size], firsts, ends)
         for group in range(groups):
-            low, high = starts[chosen[group, 0]], starts[chosen[group, 1]]
+            low, high = starts[firsts[group]], starts[ends[group]]
             replacement = 0
             for i in range(low, high):
                 if i == low or not len(weights):
-                    replacement = _is_replaced(twister)
+                    replacement = _draw_replacement(twister)
                 position = places[i]
-                hidden[position] = ids[row, position]
+                hidden[position] = 1 + ids[row, position]
                 if replacement == 0:
                     ids[row, position] = mask
                 elif replacement == 2:
                     ids[row, position] = _below(twister, len(kinds))
         count = 0
         for position in range(size):
-            if hidden[position] >= 0:
-                positions[row, count], labels[row, count] = position, hidden[position]
-                hidden[position] = -1
+            if hidden[position]:
+                positions[row, count], labels[row, count] = position, hidden[position] - 1
+                hidden[position] = 0
                 count += 1
         lengths[row], first_lengths[row], predictions[row] = size, first_length, count
         next_sentence_labels[row] = random_next

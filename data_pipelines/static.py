@@ -18,7 +18,7 @@ def make_rows(task: stages.RowsTask) -> dict[str, Any]:
     for their turn in a file.
     """
     # Here, since numba is slow to import and nothing else has need of it.
-    from bert_jax.data import google_encoding
+    from bert_jax.data import examples
     from data_pipelines import instances
 
     tokenizer, settings, bucket = task.vocabulary.load(), task.settings, task.bucket
@@ -37,7 +37,7 @@ def make_rows(task: stages.RowsTask) -> dict[str, Any]:
             counts["tokens"] += int(rows.lengths.sum())
             counts["random_next"] += int(rows.next_sentence_labels.sum())
             counts["predictions"] += int(rows.predictions.sum())
-            content, edges = google_encoding.encode(rows)
+            content, edges = examples.encode(rows.features())
             file.write(content)
             sizes.append(np.diff(edges))
         tfrecord.write_index(unshuffled, np.cumsum(np.concatenate(sizes))[:-1])
