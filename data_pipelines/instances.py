@@ -1,8 +1,8 @@
-"""Next-sentence pairs with their masks, as google-research/bert makes them (create_pretraining_data.py), in one
-compiled function: Python's generator, its draws in the reference's order, and the arrays that rows are of.
+"""Next-sentence pairs with their masks as google-research/bert's create_pretraining_data.py makes them, compiled:
+Python's generator of random numbers, the reference's draws from it in their order, and the rows as arrays.
 
-Documents lie one after the other, so that a segment, as it runs over sentences, is a range of tokens, and cutting
-it moves the range's ends.
+Documents lie one after the other in one array, so that a segment, which runs over sentences, is a range of
+tokens, and cutting it moves the range's ends. `pairs` has the same algorithm for sequences of lists.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Instances:
 
     Args:
         documents: in their order, at least two, none of them empty.
-        settings: `max_seq_length`, `short_seq_prob`, `dupe_factor`, `masked_lm_prob`, `max_predictions_per_seq`,
-            `whole_word_mask` and `max_ngram`. With an n-gram, masks are those of tensorflow/models
+        settings: `max_seq_length`, `short_seq_prob`, `dupe_factor`, `masked_lm_prob`,
+            `max_predictions_per_seq`, `whole_word_mask` and `max_ngram`. With an n-gram, masks are those of tensorflow/models
             (official/nlp/data/create_pretraining_data.py): grams of whole words, one of n words with a weight
             of 1/n, each replaced as one.
         rng: where its draws go on. It is not changed.
@@ -76,7 +76,7 @@ class Instances:
 
     def blocks(self) -> Iterator[google.Rows]:
         """Yields the instances, many at once."""
-        most = max(1, _BLOCK_TOKENS // self._length)
+        most = max(1, _BLOCK_TOKENS // max(self._length, self._predictions))
         while True:
             by_row = [np.zeros(most, np.int32) for _ in range(4)]
             ids, positions, labels = (
@@ -150,8 +150,8 @@ def _shuffle_all(twister, values):
 def _find_words(ids, size, kinds, whole_words, in_grams, places, starts, stretches):
     """Finds what is masked as one: tokens, or words.
 
-    A piece that has lost its word's beginning belongs to the word before, be a [SEP] between them; in n-grams,
-    it is a word.
+    A piece that has lost its word's beginning belongs to the word before, be a [SEP] between them; in
+    n-grams, it is a word.
 
     Args:
         places: is filled with the positions of all tokens but [CLS] and [SEP].
@@ -257,8 +257,8 @@ def _draw_replacement(twister):
     "int32[:,::1], int32[::1], int32[::1])"
 )
 def _make(
-    twister, place, tokens, sentences, documents, kinds, wanted, weights, cls, sep, mask, short_seq_prob, passes,
-    whole_words, ids, lengths, first_lengths, positions, labels, predictions, next_sentence_labels,
+    twister, place, tokens, sentences, documents, kinds, wanted, weights, cls, sep, mask, short_seq_prob,
+    passes, whole_words, ids, lengths, first_lengths, positions, labels, predictions, next_sentence_labels,
 ):  # fmt: skip
     """Makes instances until the rows are full or all are made; returns how many.
 

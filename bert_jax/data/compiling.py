@@ -1,4 +1,7 @@
-"""Functions that numba compiles once a machine. Importing numba takes half a second: import this where it is used."""
+"""Functions that numba compiles, once on each machine.
+
+Importing numba takes half a second, so modules with such functions are imported where they are used.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,12 @@ import numba
 
 
 def compiled(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compiles a function, or loads what an earlier process compiled: from `__pycache__` beside the source, or
-    from the user's cache (`NUMBA_CACHE_DIR` names another). Where nothing can be kept, it is compiled anew."""
+    """Compiles a function for arguments of these types, or loads what an earlier process compiled.
+
+    That is kept in `__pycache__` beside the source, or else in the user's cache (NUMBA_CACHE_DIR names
+    another); where neither can be written, each process compiles. What a compiled function calls is compiled
+    with it, and must be in the same file: changes are told by that file alone.
+    """
 
     def compile_function(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
