@@ -1,5 +1,5 @@
-"""Next-sentence pairs with their masks as google-research/bert's create_pretraining_data.py makes them, compiled:
-Python's generator of random numbers, the reference's draws from it in their order, and the rows as arrays.
+"""Next-sentence pairs with their masks as google-research/bert makes them (create_pretraining_data.py), in
+compiled functions: Python's random numbers, the reference's draws of them in their order, and rows as arrays.
 
 Documents lie one after the other in one array, so that a segment, which runs over sentences, is a range of
 tokens, and cutting it moves the range's ends. `pairs` has the same algorithm for sequences of lists.
@@ -32,9 +32,9 @@ class Instances:
     Args:
         documents: in their order, at least two, none of them empty.
         settings: `max_seq_length`, `short_seq_prob`, `dupe_factor`, `masked_lm_prob`,
-            `max_predictions_per_seq`, `whole_word_mask` and `max_ngram`. With an n-gram, masks are those of tensorflow/models
-            (official/nlp/data/create_pretraining_data.py): grams of whole words, one of n words with a weight
-            of 1/n, each replaced as one.
+            `max_predictions_per_seq`, `whole_word_mask` and `max_ngram`. With an n-gram, masks are
+            those of tensorflow/models (official/nlp/data/create_pretraining_data.py): grams of whole words,
+            one of n words with a weight of 1/n, each replaced as one.
         rng: where its draws go on. It is not changed.
     """
 
@@ -299,10 +299,8 @@ def _make(
                 if other != document:
                     break
             first = documents[other] + _below(twister, documents[other + 1] - documents[other])
-            last = first + 1
-            while last < documents[other + 1] and sentences[last] - sentences[first] < target - (
-                a_high - a_low
-            ):
+            last, missing = first + 1, target - (a_high - a_low)
+            while last < documents[other + 1] and sentences[last] - sentences[first] < missing:
                 last += 1
             b_low, b_high = sentences[first], sentences[last]
             start = split

@@ -1,4 +1,4 @@
-"""google-research/bert's instances in plain Python, one draw after the other: what the compiled ones must equal."""
+"""google-research/bert's instances in plain Python, draw by draw: what the compiled ones must equal."""
 
 from __future__ import annotations
 
