@@ -31,6 +31,7 @@ setup(
         "matplotlib>=3.8",
         "ml-collections>=1.0",
         "mwparserfromhell>=0.6.6",
+        "numba>=0.61",
         "numpy>=2.0",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.12",

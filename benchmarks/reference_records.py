@@ -7,8 +7,8 @@ The text has a sentence a line and a blank line after each document. In turn, ea
 
 - `encode_batch`: the Rust tokenizers library over the lines, and nothing else;
 - `reference`: google-research/bert's create_pretraining_data.py, where `--reference_dir` names its folder
-  (`bert` in the wheel bert-tensorflow) and `--reference_python` a Python with TensorFlow. Else its algorithm in pure
-  Python with its own tokenizer, which stands in for it: without protocol buffers, and so faster;
+  (`bert` in the wheel bert-tensorflow) and `--reference_python` a Python with TensorFlow. Else its algorithm
+  in pure Python with its own tokenizer, which stands in for it: without protocol buffers, and so faster;
 - `google`: `bert-jax data --schema=google`, the same masked instances;
 - `packed`: `bert-jax data`, unmasked rows, which need no dupe_factor.
 
