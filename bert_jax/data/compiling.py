@@ -22,7 +22,7 @@ def compiled(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     def compile_function(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return numba.njit(signature, cache=True)(function)
-        except (OSError, RuntimeError):  # a full disk; no folder that can be written
+        except Exception:  # no folder that can be written, a full disk, a torn file from earlier, ...
             return numba.njit(signature)(function)
 
     return compile_function
