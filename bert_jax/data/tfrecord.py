@@ -69,22 +69,17 @@ def fill_frames(buffer: np.ndarray, edges: np.ndarray) -> None:
         buffer: uint8 [bytes], changed in place.
         edges: int64 [n + 1], where each record's frame begins, and where the last one ends.
     """
-    before, after = _frames(buffer.tobytes(), edges)
-    buffer[edges[:-1, None] + np.arange(_HEADER.size)] = before
-    buffer[edges[1:, None] - _CRC.size + np.arange(_CRC.size)] = after
-
-
-def _frames(content: bytes, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What stands before each payload, uint8 [n, 12], and after it, uint8 [n, 4], as it should be."""
+    content = buffer.tobytes()
     starts, ends = edges[:-1] + _HEADER.size, edges[1:] - _CRC.size
     lengths, places = np.unique(ends - starts, return_inverse=True)
     headers = (length.to_bytes(8, "little") for length in lengths.tolist())
     headers = b"".join(header + _CRC.pack(masked_crc32c(header)) for header in headers)
-    before = np.frombuffer(headers, np.uint8).reshape(len(lengths), _HEADER.size)[places]
+    headers = np.frombuffer(headers, np.uint8).reshape(len(lengths), _HEADER.size)
     spans = zip(starts.tolist(), ends.tolist(), strict=True)
     crcs = np.array([_crc32c(content[start:end]) for start, end in spans], np.uint32)
-    after = ((crcs >> 15 | crcs << 17) + np.uint32(0xA282EAD8)).astype("<u4")
-    return before, after.view(np.uint8).reshape(-1, _CRC.size)
+    masked = ((crcs >> 15 | crcs << 17) + np.uint32(0xA282EAD8)).astype("<u4")
+    buffer[edges[:-1, None] + np.arange(_HEADER.size)] = headers[places]
+    buffer[ends[:, None] + np.arange(_CRC.size)] = masked.view(np.uint8).reshape(-1, _CRC.size)
 
 
 def write_records(path: str, payloads: Iterable[bytes]) -> tuple[int, int]:
@@ -236,10 +231,9 @@ class RecordFile:
             spans = zip(self.offsets[chosen].tolist(), ends[chosen].tolist(), strict=True)
             content = b"".join([self._bytes[start:end] for start, end in spans])
             edges = np.cumsum(np.append(0, ends[chosen] - self.offsets[chosen]))
-            stored, (before, after) = np.frombuffer(content, np.uint8), _frames(content, edges)
-            if not np.array_equal(
-                stored[edges[:-1, None] + np.arange(_HEADER.size)], before
-            ) or not np.array_equal(stored[edges[1:, None] - _CRC.size + np.arange(_CRC.size)], after):
+            framed = np.frombuffer(content, np.uint8).copy()
+            fill_frames(framed, edges)
+            if framed.tobytes() != content:
                 for offset in self.offsets[chosen].tolist():
                     self.read_at(offset)  # says which one it is
                 raise CorruptRecordError(self.path, int(self.offsets[chosen[0]]), "the index is wrong here")
