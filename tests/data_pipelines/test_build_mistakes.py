@@ -20,7 +20,7 @@ def message_of(capsys, *arguments):
     "text, message",
     [
         (None, "no input file matches"),
-        ("", "all of the 1 input files are empty"),
+        ("", "a.txt is empty; expected text"),
         ("\n \n\t\n", "no text in the 1 input files"),
         ("one stone.\ntwo stones.\n", "the corpus is one document.*a blank line ends one"),
     ],
