@@ -106,7 +106,10 @@ def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransfo
     if config.name not in OPTIMIZERS:
         raise UserError(f"optimizer.name={config.name!r} is unknown; choose one of {', '.join(OPTIMIZERS)}")
     if config.warmup_steps >= total_steps > 0:
-        raise UserError(f"optimizer.warmup_steps={config.warmup_steps} must be less than steps={total_steps}")
+        raise UserError(
+            f"optimizer.warmup_steps={config.warmup_steps} must be less than steps={total_steps}: set "
+            f"--config.optimizer.warmup_steps (a tenth: {total_steps // 10}), or more --config.steps"
+        )
     adam = scale_by_uncorrected_adam if config.name == "adamw" else optax.scale_by_adam
     steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     steps.append(adam(b1=config.b1, b2=config.b2, eps=config.eps))
