@@ -35,6 +35,12 @@ COMMANDS = (
 # Those that compute for long enough to gain from it.
 _ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "evaluate", "predict", "bench")
 
+# What int() and float() say of a value, in words for those who gave it.
+_PYTHONS_WORDS = {
+    r"invalid literal for int\(\) with base \d+: .*": "expected a whole number",
+    r"could not convert string to float: .*": "expected a number",
+}
+
 _HELP = ("--help", "-help", "-h", "-?")
 
 
@@ -202,7 +208,10 @@ def _check_configs(flags: absl_flags.FlagValues) -> None:
 def _last_line(error: BaseException) -> str:
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    last = lines[-1] if lines else type(error).__name__
+    for pythons, ours in _PYTHONS_WORDS.items():
+        last = re.sub(pythons, ours, last)
+    return last
 
 
 def _did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:

@@ -140,7 +140,8 @@ def test_config_with_argument_and_overrides(use, config_file):
     "override, expected",
     [
         ("--config.stepz=5", "steps"),
-        ("--config.steps=many", "--config.steps"),
+        ("--config.steps=many", "--config.steps=many: expected a whole number\n"),
+        ("--config.rate=high", "--config.rate=high: expected a number\n"),
         ("--config.optimizer.nme=x", "nme"),
     ],
 )
