@@ -131,18 +131,8 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 
 
 def run(flags, args: list[str]) -> int:
-    if args:
-        raise UserError(
-            f"data takes no arguments besides its flags, but was given {args[0]!r}; quote globs, as "
-            "--input='DIR/*'"
-        )
-    for name, what in (
-        ("input", "text to read"),
-        ("vocab", "a vocabulary"),
-        ("output_dir", "a directory to write to"),
-    ):
-        if not flags[name].value:
-            raise UserError(f"data needs {what}: give --{name}=...; bert-jax data --help shows the flags")
+    needed = {"input": "text to read", "vocab": "a vocabulary", "output_dir": "a directory to write to"}
+    corpus_flags.check("data", flags, args, needed)
     from data_pipelines import build, workers
 
     names = [field.name for field in dataclasses.fields(build.Options) if field.name != "input"]
