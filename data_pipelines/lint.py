@@ -25,6 +25,7 @@ _FREQUENT_WIDTH = 1 << 17
 _MOST_ENCODED_CHARACTERS = 32 << 20
 _BATCH_CHARACTERS = 1 << 18
 _LONG_LINE = 10_000  # characters; a sentence or a paragraph is no longer
+_LARGEST_VOCABULARY = 64 << 20  # bytes; a larger file need not be read to its end to see that it is text
 _SHOWN = 5
 _SHOWN_CHARACTERS = 80
 _MARKUP = re.compile(r"</?[a-zA-Z][^<>]{0,200}>|&(?:[a-z]{2,8}|#\d{2,6});|\{\{|\}\}|\[\[|\]\]")
@@ -87,27 +88,35 @@ class Frequent:
         return {text: count for text, (count, _) in found[:number] if count >= least}
 
 
-def inspect_corpus(inputs: Sequence[str], input_format: str = "text", vocab: str | None = None) -> Report:
+def inspect_corpus(
+    inputs: Sequence[str],
+    input_format: str = "text",
+    vocab: str | None = None,
+    fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
+    tfds_data_dir: str = "",
+) -> Report:
     """Reads text as `bert-jax data` would and reports what would make a model worse.
 
     Args:
         inputs: Files, folders or patterns.
         input_format: One of `readers.FORMATS`.
         vocab: A vocabulary to measure the share of unknown tokens with, or None.
+        fields: What to read of records, as `readers.read_documents` takes it.
+        tfds_data_dir: As `readers.list_inputs` takes it.
 
     Raises:
         UserError: No text there, an unknown format, not a vocabulary.
     """
     if input_format not in readers.FORMATS:
         raise UserError(f"--input_format={input_format}: expected one of {', '.join(readers.FORMATS)}")
-    paths = readers.list_inputs(inputs)
+    paths = readers.list_inputs(inputs, tfds_data_dir)
     tokenizer = tokenization.load(vocab) if vocab else None
-    ranges = readers.split_ranges(paths, _PIECE_BYTES)
+    ranges = readers.split_ranges(paths, _PIECE_BYTES, input_format)
     total = sum(range_.size for range_ in ranges)
     every = -(-total // MOST_BYTES)
     found = _Found(tokenizer)
     for range_ in ranges[::every]:
-        for document in readers.read_documents(range_, input_format, found.read):
+        for document in readers.read_documents(range_, input_format, found.read, fields):
             found.add(document)
     found.encode()
     report = Report(inputs[0] if len(inputs) == 1 else f"{inputs[0]}, ...", "corpus")
@@ -255,5 +264,7 @@ def looks_like_vocabulary(path: str) -> bool:
     """Whether a .txt file is a WordPiece vocabulary and not text: a token of BERT's is a line."""
     if os.path.basename(path).startswith("vocab"):
         return True
+    if os.path.getsize(path) > _LARGEST_VOCABULARY:
+        return False
     with open(path, "rb") as file:
         return any(line.strip() in (b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]") for line in file)

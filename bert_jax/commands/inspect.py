@@ -20,6 +20,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from bert_jax.commands import corpus_flags
 from bert_jax.errors import UserError
 
 _MOST_PROBLEMS = 20
@@ -34,6 +35,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "What the paths' text is, as in bert-jax data; all of them are one corpus.",
         flag_values=flag_values,
     )
+    corpus_flags.define_fields(flag_values)
     absl_flags.DEFINE_string(
         "vocab",
         None,
@@ -59,7 +61,7 @@ def run(flags, args: list[str]) -> int:
             if not os.path.exists(path):
                 raise UserError(f"there is no {path!r} to inspect")
     sound = True
-    for report in reports(args, flags.examples, flags.input_format, flags.vocab):
+    for report in reports(args, flags):
         sound = sound and not report.problems
         if flags.plot:
             from bert_jax.data import record_plots
@@ -73,15 +75,16 @@ def run(flags, args: list[str]) -> int:
     return 0 if sound else 1
 
 
-def reports(paths: list[str], examples: int, input_format: str | None, vocab: str | None) -> Iterator:
+def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
     """Yields the report of each path; of all as one corpus if they have an input format."""
-    if input_format:
-        from data_pipelines import lint
+    if flags.input_format:
+        from data_pipelines import lint, readers
 
-        yield lint.inspect_corpus(paths, input_format, vocab)
+        fields = readers.Fields(flags.text_field, flags.id_field)
+        yield lint.inspect_corpus(paths, flags.input_format, flags.vocab, fields, flags.tfds_data_dir)
         return
     for path in paths:
-        yield inspect(path, examples, vocab)
+        yield inspect(path, flags.examples, flags.vocab)
 
 
 def inspect(path: str, examples: int = 3, vocab: str | None = None):

@@ -113,6 +113,22 @@ def test_pieces_of_a_large_corpus(tmp_path, monkeypatch):
     assert "evenly spaced pieces were read" in report.facts["sampled"]
 
 
+def test_a_long_book_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(lint, "_PIECE_BYTES", 1000)
+    paragraphs = [f"The {n} rivers of the valley run {n} miles to the sea." for n in range(200)]
+    (tmp_path / "book.txt").write_text("\n\n".join(paragraphs))
+    facts = lint.inspect_corpus([str(tmp_path)], "books").facts
+    assert (facts["lines"], facts["duplicate_lines"]) == (200, 0)
+
+
+def test_another_text_field(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"body": "One river."}\n{"body": "Two stones."}\n')
+    argv = ["inspect", "--input_format=jsonl", str(tmp_path / "a.jsonl")]
+    assert cli.main(argv) == 2
+    assert "--text_field=text: none of the first 2 lines" in capsys.readouterr().err
+    assert cli.main([*argv, "--text_field=body"]) == 0
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 400), max_size=600), st.integers(20, 500))
 def test_repeats_are_exact_until_there_are_too_many(numbers, most):
