@@ -21,6 +21,7 @@ from bert_jax.commands import corpus_flags
 from bert_jax.errors import UserError
 
 _HIGH_UNKNOWN_SHARE = 0.05
+_HIGH_UNDECODABLE_SHARE = 0.001  # of as many bytes as there are tokens; text from the web always has some
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -200,6 +201,11 @@ def warnings(manifest: dict[str, Any]) -> list[str]:
         found.append(
             f"{unknown:.1%} of the tokens are [UNK]: is the vocabulary of this language, and of this case "
             f"(lower_case={str(manifest['vocabulary']['lower_case']).lower()})?"
+        )
+    if text["undecodable"] > _HIGH_UNDECODABLE_SHARE * text["tokens"]:
+        found.append(
+            f"{text['undecodable']:,} bytes of the text are not UTF-8, and the words that they were in are "
+            "garbled: convert the files with iconv -f LATIN1 -t UTF-8, or whatever they are in"
         )
     if text["doc_lines"]:
         found.append(

@@ -21,7 +21,7 @@ def message_of(capsys, *arguments):
     [
         (None, "no input file matches"),
         ("", "a.txt is empty; expected text"),
-        ("\n \n\t\n", "no text in the 1 input files"),
+        ("\n \n\t\n", "no text in .*a.txt: is --input_format=text right"),
         ("one stone.\ntwo stones.\n", "the corpus is one document.*a blank line ends one"),
     ],
 )
@@ -122,6 +122,13 @@ def test_markup_in_plain_text_is_told(options, tmp_path, capsys):
     flags = [f"--input={tmp_path}/wiki.txt", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
     assert cli.main(["data", *flags]) == 0
     assert "20 lines of the text begin with <doc" in capsys.readouterr().err
+
+
+def test_text_that_is_not_utf_8_is_told(options, tmp_path, capsys):
+    (tmp_path / "latin.txt").write_bytes("Alte Städte übertönen mich.\nEin Tal.\n\n".encode("latin-1") * 20)
+    flags = [f"--input={tmp_path}/latin.txt", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
+    assert cli.main(["data", *flags]) == 0
+    assert "warning: 60 bytes of the text are not UTF-8" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_one_line(options, monkeypatch, capsys):
