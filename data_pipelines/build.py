@@ -121,10 +121,7 @@ class _Build:
             if counts["documents"]:
                 raise self._refusal(cleaning.nothing_left(counts))
         if not documents:
-            raise self._refusal(
-                f"no text in the {len(paths)} input files: "
-                f"is --input_format={self.options.input_format} right?"
-            )
+            raise self._refusal(readers.no_text(paths, self.options.input_format))
         if documents == 1 and self.settings["nsp"] == "next":
             raise self._refusal(
                 "the corpus is one document, and next-sentence prediction draws sentences of others: give "

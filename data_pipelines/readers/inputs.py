@@ -99,6 +99,7 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
 
 def _local_files(pattern: str) -> list[str]:
     found = [os.fspath(pattern)] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+    found = filter(os.path.lexists, found)  # glob gives NAME/ for NAME/** without looking
     return [file for path in found for file in _files_under(path)]
 
 

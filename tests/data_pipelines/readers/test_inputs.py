@@ -72,6 +72,12 @@ def test_several_empty_files_are_counted(tmp_path):
         readers.list_inputs(str(tmp_path))
 
 
+@pytest.mark.parametrize("pattern", ["none", "none/**", "none/**/*.txt", "[a"])
+def test_patterns_of_nothing(tmp_path, pattern):
+    with pytest.raises(UserError, match="no input file matches .*; expected text files"):
+        readers.list_inputs(f"{tmp_path}/{pattern}")
+
+
 def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="pipe is a pipe, and .* write it to a file first"):
