@@ -9,12 +9,14 @@ from __future__ import annotations
 import array
 import hashlib
 import itertools
+import os
 import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from bert_jax.data import atomic, files
+from bert_jax.errors import UserError
 
 KEY_BITS = 64
 _HEADER = struct.Struct("<8sQQQ")
@@ -113,13 +115,17 @@ def _read_range(
     """Yields (key, when it was added, tokens, edges of their sentences) of one run's documents with keys in
     [low, high)."""
     with files.open_read(path) as file:
-        magic, documents, sentences, tokens = _HEADER.unpack(file.read(_HEADER.size))
+        header = file.read(_HEADER.size).ljust(_HEADER.size, b"\0")
+        magic, documents, sentences, tokens = _HEADER.unpack(header)
         places = [_HEADER.size]
         words = (2 * documents, 2 * documents, 2 * documents, documents, sentences)
         for size in (*(4 * count for count in words), dtype.itemsize * tokens):
             places.append(places[-1] + size)
         if magic != _MAGIC or file.seek(0, 2) != places[-1]:
-            raise ValueError(f"{path} is not a whole run of documents")
+            raise UserError(
+                f"{path} is not whole, as after a power failure: delete {os.path.dirname(path)} and run the "
+                "same command again"
+            )
 
         def read(part: int, start: int, end: int, kind: np.dtype) -> np.ndarray:
             file.seek(places[part] + start * kind.itemsize)
