@@ -83,7 +83,7 @@ def _build(
     with claimed(options.output_dir, settings) as unfinished:
         build = _Build(options, tokenizer, settings, unfinished, pool, progress)
         manifest = build.run(paths, sum(sizes))
-    files.remove_tree(unfinished)
+        files.remove_tree(unfinished)
     return Built(manifest, False, build.peak_memory)
 
 

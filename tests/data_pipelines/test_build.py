@@ -286,6 +286,34 @@ def test_two_builds_of_one_directory(options):
     build.build(options)
 
 
+def test_a_build_that_ended_while_another_began(options, monkeypatch):
+    build.build(options)
+    expected = contents(options.output_dir)
+    monkeypatch.setattr(build, "finished", lambda *_: None)  # as if there had been nothing yet
+    with pytest.raises(UserError, match="has just finished .* run the command again"):
+        build.build(dataclasses.replace(options, seed=99))
+    assert contents(options.output_dir) == expected
+
+
+def test_a_lock_that_went_with_its_folder_is_none(tmp_path, monkeypatch):
+    lock = fcntl.flock
+    monkeypatch.setattr(
+        fcntl, "flock", lambda *args: (shutil.rmtree(tmp_path / claims.UNFINISHED), lock(*args))
+    )
+    with (
+        pytest.raises(UserError, match="another `bert-jax data` is writing"),
+        claims.claimed(str(tmp_path), {}),
+    ):
+        pytest.fail("the folder is gone")
+
+
+def test_what_was_being_written_when_killed_goes(tmp_path):
+    (tmp_path / claims.UNFINISHED).mkdir()
+    (tmp_path / claims.UNFINISHED / "documents-000000-0000.tmp-1-ab").touch()
+    with claims.claimed(str(tmp_path), {}) as unfinished:
+        assert sorted(os.listdir(unfinished)) == ["lock", "settings.json"]
+
+
 def test_many_documents_in_bounded_buckets():
     rng = np.random.default_rng(0)
     histogram = {
