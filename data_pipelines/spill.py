@@ -49,6 +49,7 @@ class RunWriter:
         self._sentence_lengths: list[array.array] = []
         self._tokens: list[np.ndarray] = []
         self.size = 0  # tokens collected
+        self.documents = 0
 
     def add(self, key: int, sentences: Sequence[Sequence[int]]) -> None:
         """Adds a document: the token ids of its sentences, none of them empty."""
@@ -58,6 +59,7 @@ class RunWriter:
         self._sentence_lengths.append(array.array("I", map(len, sentences)))
         self._tokens.append(flat)
         self.size += len(flat)
+        self.documents += 1
 
     def write(self, path: str) -> None:
         """Writes the run atomically. Documents of one key stay in the order in which they came."""

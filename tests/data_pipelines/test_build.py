@@ -336,6 +336,28 @@ def test_many_documents_in_bounded_buckets():
     assert share == pytest.approx(0.01, abs=1e-4)
 
 
+def test_buckets_of_tiny_documents_are_bounded():
+    bins = range(0, 1 << 16, 16)
+    result = {"bins": list(bins), "histogram": [(10_000, 20_000)] * len(bins), "smallest_keys": []}
+    buckets = stages.plan([result], 0.0)
+    most = max(sum(bucket.low <= b << 48 < bucket.high for b in bins) for bucket in buckets)
+    assert len(buckets) > 20 and 10_000 * most < 1.6 * stages.MOST_BUCKET_DOCUMENTS
+
+
+def test_runs_of_tiny_documents_are_bounded_and_change_nothing(options, tmp_path, monkeypatch):
+    build.build(options)
+    monkeypatch.setattr(stages, "_RUN_DOCUMENTS", 7)
+    written = []
+    write = spill.RunWriter.write
+    monkeypatch.setattr(
+        spill.RunWriter, "write", lambda self, path: (written.append(self.documents), write(self, path))
+    )
+    again = dataclasses.replace(options, output_dir=str(tmp_path / "again"))
+    build.build(again)
+    assert max(written) == 7 and sum(written) == 60
+    assert contents(again.output_dir) == contents(options.output_dir)
+
+
 def test_what_is_left_over_joins_the_last_bucket():
     size = stages.BUCKET_TOKENS[0]
     for documents, tokens in [(100, size // 4), (10, size)]:
