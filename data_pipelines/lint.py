@@ -7,20 +7,20 @@ there are over a million, and of large corpora evenly spaced pieces are read. Th
 from __future__ import annotations
 
 import collections
-import hashlib
 import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import tokenization
+from bert_jax.data.distinct import DistinctSample
 from bert_jax.data.inspection import Report
 from bert_jax.errors import UserError
 from data_pipelines import cleaning, readers
 
 MOST_BYTES = 1 << 30  # of a larger corpus, pieces of this many bytes in all are read
 _PIECE_BYTES = 8 << 20
-_MOST_HASHES = 1 << 20
+_MOST_WORDS = 1 << 20  # remembered as known or not
 _FREQUENT_WIDTH = 1 << 17
 _MOST_ENCODED_CHARACTERS = 32 << 20
 _BATCH_CHARACTERS = 1 << 18
@@ -34,34 +34,6 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 _HIGH_SHARES = {"duplicate_lines": 0.05, "duplicate_documents": 0.01, "markup_lines": 0.01}
 _HIGH_UNKNOWN_SHARE = 0.01
 _FEW_LINES = 100  # too few to judge a share by
-
-
-class DistinctSample:
-    """Counts repeats among things of any number, from the hashes of a sample of the distinct ones.
-
-    A thing is in the sample if its hash starts with `halvings` zero bits, so all its copies are, or none.
-    """
-
-    def __init__(self, most: int = _MOST_HASHES):
-        self._most = most
-        self._counts: dict[int, int] = {}
-        self.halvings = 0
-
-    def add(self, text: str) -> None:
-        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        value = int.from_bytes(digest, "big")
-        if value >> (64 - self.halvings):
-            return
-        self._counts[value] = self._counts.get(value, 0) + 1
-        while len(self._counts) > self._most:
-            self.halvings += 1
-            kept = 64 - self.halvings
-            self._counts = {value: count for value, count in self._counts.items() if not value >> kept}
-
-    def repeated_share(self) -> float:
-        """The share of all things that repeat an earlier one."""
-        total = sum(self._counts.values())
-        return (total - len(self._counts)) / total if total else 0.0
 
 
 class Frequent:
@@ -145,12 +117,12 @@ class _Found:
         self._waiting_size = self._encoded = self.tokens = self.unknown = 0
 
     def add(self, document: readers.Document) -> None:
-        self._document_sample.add(cleaning.folded_text(document.passages))
+        self._document_sample.add(_bytes(cleaning.folded_text(document.passages)))
         for line in document.passages:
             self.lines += 1
             self.characters += len(line)
             folded = cleaning.folded_text([line])
-            self._line_sample.add(folded)
+            self._line_sample.add(_bytes(folded))
             self._frequent_lines.add(folded[:_SHOWN_CHARACTERS])
             if len(line) > self._longest[0]:
                 self._longest = len(line), document.key
@@ -181,7 +153,7 @@ class _Found:
                 for word in words:
                     if not self._known[word]:
                         self._unknown_words.add(word[:_SHOWN_CHARACTERS])
-                if len(self._known) > _MOST_HASHES:
+                if len(self._known) > _MOST_WORDS:
                     self._known.clear()
         self._encoded += self._waiting_size
         self._waiting, self._waiting_size = [], 0
@@ -201,10 +173,8 @@ class _Found:
             "control_characters": self.read["control_characters"],
         }
         for name, sample in (("lines", self._line_sample), ("documents", self._document_sample)):
-            if sample.halvings:
-                facts[f"duplicate_{name}_estimated"] = (
-                    f"from one in {1 << sample.halvings} of the distinct ones"
-                )
+            if estimated := sample.how_estimated():
+                facts[f"duplicate_{name}_estimated"] = estimated
         facts["frequent_lines"] = self._frequent_lines.most(_SHOWN)
         if self._tokenizer:
             facts["tokens"] = self.tokens
@@ -258,6 +228,10 @@ class _Found:
                 "for this language, case and script?"
             )
         return problems
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def looks_like_vocabulary(path: str) -> bool:

@@ -126,7 +126,8 @@ def test_markup_in_plain_text_is_told(options, tmp_path, capsys):
 
 def test_text_that_is_not_utf_8_is_told(options, tmp_path, capsys):
     (tmp_path / "latin.txt").write_bytes("Alte Städte übertönen mich.\nEin Tal.\n\n".encode("latin-1") * 20)
-    flags = [f"--input={tmp_path}/latin.txt", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
+    flags = [f"--input={tmp_path}/latin.txt", f"--vocab={options.vocab}"]
+    flags += [f"--output_dir={options.output_dir}"]
     assert cli.main(["data", *flags]) == 0
     assert "warning: 60 bytes of the text are not UTF-8" in capsys.readouterr().err
 

@@ -5,8 +5,6 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bert_jax import cli
 from bert_jax.commands import inspect
@@ -127,26 +125,6 @@ def test_another_text_field(tmp_path, capsys):
     assert cli.main(argv) == 2
     assert "--text_field=text: none of the first 2 lines" in capsys.readouterr().err
     assert cli.main([*argv, "--text_field=body"]) == 0
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 400), max_size=600), st.integers(20, 500))
-def test_repeats_are_exact_until_there_are_too_many(numbers, most):
-    sample = lint.DistinctSample(most)
-    for number in numbers:
-        sample.add(str(number))
-    if len(set(numbers)) <= most:
-        expected = 1 - len(set(numbers)) / len(numbers) if numbers else 0
-        assert sample.halvings == 0 and sample.repeated_share() == pytest.approx(expected)
-    else:
-        assert sample.halvings > 0
-
-
-def test_repeats_are_estimated_in_little_memory():
-    sample = lint.DistinctSample(1000)
-    for number in range(40_000):
-        sample.add(str(number % 30_000))
-    assert sample.halvings >= 4 and sample.repeated_share() == pytest.approx(0.25, abs=0.05)
 
 
 def test_frequent_lines_are_found_in_little_memory():
