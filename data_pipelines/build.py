@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -59,7 +60,9 @@ def build(
         with progress, pool:
             return _build(options, tokenizer, paths, pool, progress)
     except OSError as error:
-        raise UserError(f"{error.filename or options.output_dir}: {error.strerror or error}") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        mend = "; make room, and the same command goes on from what is done" if full else ""
+        raise UserError(f"{error.filename or options.output_dir}: {error.strerror or error}{mend}") from error
 
 
 def _beam_pool(arguments: str, options: Options) -> Pool:

@@ -142,4 +142,5 @@ def test_a_full_disk_is_one_line(options, monkeypatch, capsys):
         f"--vocab={options.vocab}",
         f"--output_dir={options.output_dir}",
     ]
-    assert "out/rows: No space left on device" in message_of(capsys, *arguments, "--workers=1")
+    told = "out/rows: No space left on device; make room, and the same command goes on"
+    assert told in message_of(capsys, *arguments, "--workers=1")
