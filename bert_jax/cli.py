@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
         if argv and argv[0] in _ON_HUGE_PAGES:
             runtime.use_huge_pages()
-    argv = list(argv)
+    argv = [_with_home(arg) for arg in argv]
     try:
         return _dispatch(argv)
     except UserError as error:
@@ -140,6 +140,12 @@ def parse_flags(
         return flags, args
     finally:
         sys.argv = saved
+
+
+def _with_home(arg: str) -> str:
+    """--name=~/x with the home directory: bash leaves it as it is, and a folder named ~ would be made."""
+    name, _, value = arg.partition("=")
+    return f"{name}={os.path.expanduser(value)}" if name.startswith("--") and value[:2] == "~/" else arg
 
 
 def _before_separator(argv: list[str]) -> list[str]:
