@@ -87,17 +87,25 @@ def inspect_corpus(
     total = sum(range_.size for range_ in ranges)
     every = -(-total // MOST_BYTES)
     found = _Found(tokenizer)
+    cut = False
     for range_ in ranges[::every]:
+        most = found.characters + MOST_BYTES
         for document in readers.read_documents(range_, input_format, found.read, fields):
             found.add(document)
+            # A compressed file is one range, whose size does not tell that of its text.
+            if range_.end is None and found.characters > most:
+                cut = True
+                break
     found.encode()
     report = Report(inputs[0] if len(inputs) == 1 else f"{inputs[0]}, ...", "corpus")
     report.facts = {"files": len(paths), "bytes": total, "input_format": input_format}
     if every > 1:
         read = sum(range_.size for range_ in ranges[::every])
         report.facts["sampled"] = f"{read:,} bytes in {len(ranges[::every])} evenly spaced pieces were read"
+    if cut:
+        report.facts["cut"] = f"of a compressed file, the first {MOST_BYTES:,} characters were read"
     report.facts |= found.facts()
-    report.problems = found.problems(input_format, every > 1)
+    report.problems = found.problems(input_format, cut or every > 1)
     return report
 
 

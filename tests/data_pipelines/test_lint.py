@@ -1,6 +1,7 @@
 """What `bert-jax inspect` says of text: each fault is planted, found and told; sound text is sound."""
 
 import collections
+import gzip
 import json
 import random
 
@@ -125,6 +126,15 @@ def test_another_text_field(tmp_path, capsys):
     assert cli.main(argv) == 2
     assert "--text_field=text: none of the first 2 lines" in capsys.readouterr().err
     assert cli.main([*argv, "--text_field=body"]) == 0
+
+
+def test_a_large_compressed_file_is_not_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(lint, "MOST_BYTES", 20_000)
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(open(write(tmp_path, *sound_documents(400)), "rb").read()))
+    report = lint.inspect_corpus([str(path)])
+    assert 20_000 < report.facts["characters"] < 21_000 and report.problems == []
+    assert report.facts["cut"] == "of a compressed file, the first 20,000 characters were read"
 
 
 def test_frequent_lines_are_found_in_little_memory():
