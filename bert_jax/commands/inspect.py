@@ -56,23 +56,34 @@ def run(flags, args: list[str]) -> int:
         raise UserError("inspect needs a path: records, a vocabulary, a work directory, a checkpoint or text")
     if flags.plot and (len(args) > 1 or flags.input_format):
         raise UserError(f"--plot={flags.plot}: expected one record directory, and nothing else")
+    if flags.plot:
+        from bert_jax.data import record_plots
+
+        record_plots.check_name(flags.plot)  # before all rows are read
     if not flags.input_format:
         for path in args:
             if not os.path.exists(path):
                 raise UserError(f"there is no {path!r} to inspect")
+    try:
+        return 0 if _show(flags, args) else 1
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(f"{error.filename or args[0]}: {error.strerror or error}") from error
+
+
+def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
+    """Prints and draws the reports; returns whether all is sound."""
     sound = True
     for report in reports(args, flags):
         sound = sound and not report.problems
+        for line in [json.dumps(dataclasses.asdict(report))] if flags.json else lines(report):
+            print(line)
         if flags.plot:
             from bert_jax.data import record_plots
 
             record_plots.plot_records(report, flags.plot)
-        if flags.json:
-            print(json.dumps(dataclasses.asdict(report)))
-            continue
-        for line in lines(report):
-            print(line)
-    return 0 if sound else 1
+    return sound
 
 
 def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
