@@ -140,7 +140,7 @@ def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
     return (
         result
         | counts
-        | {name: marked[name] for name in ("bins", "histogram", "smallest_keys")}
+        | {name: marked[name] for name in ("histogram", "smallest_keys")}
         | {"cleaning": result["cleaning"] | {"steps": steps}}
         | {"duplicates": {step: found["examples"] for step, found in marked["steps"].items()}}
     )
@@ -329,12 +329,11 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
         np.add.at(left, (bins, 1), tokens)
         smallest = sorted([*smallest, *keys[:2].tolist()])[:2]  # the marks are in the order of the keys
         _write(spill.dropped_path(run), dropped.astype(np.uint8))
-    bins = np.flatnonzero(left[:, 0])
+    spill.write_histogram(f"{task.output}.histogram", left)
     return {
         "dropped": dropped_counts,
         "smallest_keys": smallest,
-        "bins": bins.tolist(),
-        "histogram": left[bins].tolist(),
+        "histogram": f"{task.output}.histogram",
         "steps": {step: found.result() for step, found in steps.items()},
     }
 

@@ -35,6 +35,19 @@ def dropped_path(run: str) -> str:
     return f"{run}.dropped"
 
 
+def write_histogram(path: str, histogram: np.ndarray) -> None:
+    """Writes the documents and tokens of each bin of keys, int64 [bins, 2], without the empty bins."""
+    bins = np.flatnonzero(histogram[:, 0])
+    with atomic.replace_file(path) as file:
+        np.save(file, np.column_stack((bins, histogram[bins])))
+
+
+def add_histogram(path: str, histogram: np.ndarray) -> None:
+    """Adds to a histogram one that was written."""
+    entries = files.load_array(path)
+    histogram[entries[:, 0]] += entries[:, 1:]
+
+
 class RunWriter:
     """Collects documents and writes them as one sorted run.
 

@@ -118,15 +118,15 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
             writer, marks = flush()
     if writer.size:
         flush()
-    bins = np.flatnonzero(histogram[:, 0])
+    # In a file: of all tasks together it would not fit into the memory of the process that plans.
+    spill.write_histogram(f"{task.output}.histogram", histogram)
     counts |= {name: cleaned[name] for name in CLEANING_COUNTS}
     if cleaner:
         counts |= {"cleaning": cleaner.counts, "stored_documents": int(histogram[:, 0].sum())}
     return counts | {
         "runs": runs,
         "smallest_keys": keys,
-        "bins": bins.tolist(),
-        "histogram": histogram[bins].tolist(),
+        "histogram": f"{task.output}.histogram",
     }
 
 
@@ -187,7 +187,7 @@ def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket
     """
     histogram = np.zeros((1 << HISTOGRAM_BITS, 2), np.int64)
     for result in results:
-        histogram[result["bins"]] += np.array(result["histogram"], np.int64).reshape(-1, 2)
+        spill.add_histogram(result["histogram"], histogram)
     documents, tokens = (int(total) for total in histogram.sum(axis=0))
     shift = spill.KEY_BITS - HISTOGRAM_BITS
     eval_bins = math.ceil(eval_fraction * (1 << HISTOGRAM_BITS))
