@@ -77,7 +77,7 @@ def test_what_decays():
     [
         (dict(name="sgd"), "adamw"),
         (dict(schedule="cosine"), "reference"),
-        (dict(warmup_steps=100), "less than steps=100"),
+        (dict(warmup_steps=100), "steps=100: set --config.optimizer.warmup_steps .a tenth: 10., or"),
     ],
 )
 def test_mistakes(changes, said):
