@@ -231,8 +231,8 @@ def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransfo
         )
     uncorrected = config.name in ("adamw", "lamb_uncorrected")
     adam = scale_by_uncorrected_adam if uncorrected else scale_by_corrected_adam
-    freeze = config.get("freeze", "")
-    layer_decay = config.get("layer_decay", 1.0)
+    freeze = getattr(config, "freeze", "")
+    layer_decay = getattr(config, "layer_decay", 1.0)
     if not 0 < layer_decay <= 1:
         raise UserError(f"optimizer.layer_decay={layer_decay}: expected more than 0, and at most 1 for none")
     unfrozen = [scale_by_tree(lambda params: trained_mask(params, freeze))] if freeze else []
