@@ -12,7 +12,16 @@ two kinds of digests, which become visible with it:
 """
 
 from bert_jax.checkpoint.leaves import Leaf, Report
-from bert_jax.checkpoint.reading import describe, load_params, load_state, verify
+from bert_jax.checkpoint.reading import describe, load_params, load_state, read_params, verify
 from bert_jax.checkpoint.saving import Checkpointer
 
-__all__ = ["Checkpointer", "Leaf", "Report", "describe", "load_params", "load_state", "verify"]
+__all__ = [
+    "Checkpointer",
+    "Leaf",
+    "Report",
+    "describe",
+    "load_params",
+    "load_state",
+    "read_params",
+    "verify",
+]

@@ -94,6 +94,25 @@ def load_params(path: epath.PathLike, abstract_params: PyTree, *, log=print) -> 
     return _read_newest(path, lambda step: _load_params(step, wanted), log)
 
 
+def read_params(path: epath.PathLike, *, log=print) -> tuple[str, dict[str, np.ndarray]]:
+    """(the step directory that was read, all its parameters in the host's memory, by name).
+
+    Args:
+        path, log: as for `load_params`.
+
+    Raises:
+        UserError: no checkpoint there, no good step.
+    """
+
+    def read(step: epath.Path) -> tuple[str, dict[str, np.ndarray]]:
+        saved = _read_metadata(step)
+        params = {name: leaf for name, leaf in saved.items() if name.startswith(_PARAMS)}
+        arrays = _read_arrays(step, _on_one_device(params), saved)
+        return str(step), {name.removeprefix(_PARAMS): np.asarray(array) for name, array in arrays.items()}
+
+    return _read_newest(path, read, log)
+
+
 def absolute(path: epath.PathLike) -> epath.Path:
     """Orbax takes absolute paths alone, and `epath.Path.absolute` would take gs:// for a relative one."""
     path = os.fspath(path)

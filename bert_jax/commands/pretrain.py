@@ -108,7 +108,6 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
     row_flops = flops.train_flops_per_row(model, length, config.masking.max_predictions, sequences)
     share = dict(process_index=jax.process_index(), process_count=jax.process_count())
 
-
     writer = MetricsWriter(workdir, total_steps=config.steps, primary=jax.process_index() == 0)
     corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
     with WorkDir(workdir, primary=jax.process_index() == 0, log=writer.message) as held:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -61,10 +62,8 @@ class Model:
         ]
         for what, which in (("lacks", missing), ("has beyond it", unexpected), ("differs in", misshapen)):
             if which:
-                more = f" and {len(which) - 3} more" if len(which) > 3 else ""
                 raise UserError(
-                    f"{self.source or 'the model'}: as a BERT with head {self.head} it {what} "
-                    f"{', '.join(which[:3])}{more}"
+                    f"{self.source or 'the model'}: as a BERT with head {self.head} it {what} {_some(which)}"
                 )
         if self.tokenizer is not None and self.tokenizer.vocab_size > self.config.vocab_size:
             raise UserError(
@@ -75,6 +74,34 @@ class Model:
 
     def replace(self, **changes) -> Model:
         return dataclasses.replace(self, **changes)
+
+
+def check_found(source: str, found: names.Found, ignore: str = "") -> None:
+    """Raises UserError unless every tensor of a file has been understood.
+
+    Args:
+        ignore: a regular expression; what is unknown and wholly matched by it may stay behind.
+    """
+    try:
+        ignored = re.compile(ignore)
+    except re.error as error:
+        raise UserError(f"{ignore!r} is no regular expression ({error})") from error
+    unknown = [name for name in found.unknown if not ignored.fullmatch(name)]
+    if found.missing:
+        raise UserError(f"{source}: it lacks {_some(found.missing)}: expected every layer to be whole")
+    if found.misshapen:
+        raise UserError(
+            f"{source}: {_some(found.misshapen)}: it is not of the architecture its configuration says"
+        )
+    if unknown:
+        raise UserError(
+            f"{source}: it has {_some(unknown)}, which no BERT has; name by a regular expression what may be "
+            "left behind (convert: --ignore, training: --config.init_ignore)"
+        )
+
+
+def _some(which: Sequence[str]) -> str:
+    return ", ".join(which[:3]) + (f" and {len(which) - 3} more" if len(which) > 3 else "")
 
 
 def head_of(params: Mapping[str, np.ndarray], classifier: str = "sequence_classification") -> str:

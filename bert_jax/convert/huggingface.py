@@ -1,0 +1,244 @@
+"""Hugging Face folders of BERT: config.json, safetensors, tokenizer files. Nothing in them is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors
+from etils import epath
+
+from bert_jax import config as bert_config
+from bert_jax import tokenization
+from bert_jax.convert import names
+from bert_jax.convert.model import HEADS, Model, check_found, head_of
+from bert_jax.errors import UserError
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+
+# What the weights of other libraries are called; all but the last two are pickles or may hold one.
+_OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+
+# The head of each class that transformers saves.
+ARCHITECTURES = {
+    "BertModel": "none",
+    "BertForPreTraining": "pretraining",
+    "BertForMaskedLM": "masked_lm",
+    "BertForSequenceClassification": "sequence_classification",
+    "BertForTokenClassification": "token_classification",
+    "BertForMultipleChoice": "multiple_choice",
+    "BertForQuestionAnswering": "question_answering",
+}
+
+_extracted: list[
+    tempfile.TemporaryDirectory
+] = []  # vocabularies out of tokenizer.json, until the process ends
+
+
+def is_huggingface(path: epath.PathLike) -> bool:
+    """Whether a directory is a transformers folder: a config.json that is none of bert_jax's, or weights."""
+    folder = epath.Path(path)
+    if any((folder / name).exists() for name in (WEIGHTS, INDEX, *_OTHER_WEIGHTS)):
+        return True
+    file = folder / CONFIG
+    return file.exists() and "model_type" in _read_json(file)
+
+
+def read(path: epath.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np.ndarray]]:
+    """(the model, its tensors by their names in `BertForPreTraining` and its like).
+
+    Args:
+        ignore: a regular expression; tensors of the file whose whole name it matches are left out.
+
+    Raises:
+        UserError: no BERT, no safetensors, a tensor missing, unknown or of another shape.
+    """
+    folder = epath.Path(path)
+    config, fields = read_config(folder)
+    tensors = _canonical(_read_tensors(folder), folder)
+    found = names.from_files(tensors, config, names.HUGGINGFACE)
+    check_found(str(path), found, ignore)
+    architectures = [
+        ARCHITECTURES[name] for name in fields.get("architectures") or () if name in ARCHITECTURES
+    ]
+    of_classifier = [name for name in architectures if "classifier" in HEADS[name]]
+    head = head_of(found.params, *of_classifier[:1])
+    labels = None
+    if "classifier/bias" in found.params and head != "multiple_choice":
+        labels = _labels(fields, found.params["classifier/bias"].shape[0])
+    model = Model(config, found.params, head, read_tokenizer(folder), labels, str(path))
+    return model, tensors
+
+
+def read_config(folder: epath.PathLike) -> tuple[bert_config.BertConfig, dict[str, Any]]:
+    """(the architecture, every field of config.json)."""
+    folder = epath.Path(folder)
+    file = folder / CONFIG
+    if not file.exists():
+        raise UserError(f"{folder}: there are weights and no config.json; copy the model's config.json there")
+    fields = _read_json(file)
+    kind = fields.get("model_type", "bert")
+    if kind != "bert":
+        raise UserError(f"{file}: model_type is {kind!r}; only bert can be read")
+    for name, expected in (
+        ("position_embedding_type", "absolute"),
+        ("is_decoder", False),
+        ("add_cross_attention", False),
+    ):
+        if fields.get(name, expected) != expected:
+            raise UserError(f"{file}: {name} is {fields[name]!r}; only {expected!r} can be read")
+    try:
+        return bert_config.from_dict(fields, ignore_unknown=True), fields
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
+
+
+def read_tokenizer(folder: epath.PathLike) -> tokenization.Tokenizer | None:
+    """The tokenizer of a folder: vocab.txt or a SentencePiece model, else what tokenizer.json holds.
+
+    None where it has none of them. Lower-casing and accents are those of tokenizer_config.json, else those of
+    tokenizer.json, else detected from the vocabulary.
+    """
+    folder = epath.Path(folder)
+    settings = (
+        _read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
+    )
+    rust = _read_json(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else {}
+    normalizer = _bert_normalizer(rust)
+    lower_case = settings.get("do_lower_case", normalizer.get("lowercase"))
+    strip_accents = settings.get("strip_accents")
+    if strip_accents is None:
+        strip_accents = normalizer.get("strip_accents")
+    if settings.get("tokenize_chinese_chars", True) is False:
+        raise UserError(
+            f"{folder}: its tokenizer keeps Chinese characters together (tokenize_chinese_chars is false), "
+            "which bert_jax's does not do"
+        )
+    for name in ("vocab.txt", "spiece.model", "tokenizer.model"):
+        if (folder / name).exists():
+            path = folder / name
+            break
+    else:
+        if not rust:
+            return None
+        path = _extract_vocabulary(rust, folder)
+    return tokenization.load(path, lower_case=lower_case, strip_accents=strip_accents)
+
+
+def _bert_normalizer(rust: Mapping[str, Any]) -> Mapping[str, Any]:
+    normalizer = rust.get("normalizer") or {}
+    for one in (normalizer, *normalizer.get("normalizers", ())):
+        if one.get("type") == "BertNormalizer":
+            return one
+    return {}
+
+
+def _extract_vocabulary(rust: Mapping[str, Any], folder: epath.Path) -> str:
+    model = rust.get("model") or {}
+    if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
+        raise UserError(
+            f"{folder}/tokenizer.json holds no WordPiece vocabulary (its model is {model.get('type')}); put "
+            "the model's vocab.txt beside it"
+        )
+    ids = dict(model["vocab"]) | {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}
+    tokens = sorted(ids, key=ids.get)
+    if [ids[token] for token in tokens] != list(range(len(tokens))) or any("\n" in token for token in tokens):
+        raise UserError(f"{folder}/tokenizer.json: its ids are not 0 to {len(tokens) - 1}, one a token")
+    _extracted.append(tempfile.TemporaryDirectory(prefix="bert_jax-vocabulary-"))
+    path = os.path.join(_extracted[-1].name, "vocab.txt")
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(token + "\n" for token in tokens)
+    return path
+
+
+def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
+    if count == 1:
+        return None
+    given = fields.get("id2label") or {}
+    return tuple(str(given.get(str(i), f"LABEL_{i}")) for i in range(count))
+
+
+def _read_tensors(folder: epath.Path) -> dict[str, np.ndarray]:
+    if (folder / INDEX).exists():
+        shards = set(_read_json(folder / INDEX).get("weight_map", {}).values())
+        if not shards or any(os.path.basename(name) != name for name in shards):
+            raise UserError(f"{folder / INDEX}: expected a weight_map from tensors to files beside it")
+        files = [folder / name for name in sorted(shards)]
+    elif (folder / WEIGHTS).exists():
+        files = [folder / WEIGHTS]
+    else:
+        raise _no_safetensors(folder)
+    tensors: dict[str, np.ndarray] = {}
+    for file in files:
+        if not file.exists():
+            raise UserError(f"{folder}: {file.name} is missing, and {INDEX} names it; copy it there")
+        try:
+            tensors |= load_safetensors(file)
+        except (safetensors.SafetensorError, ValueError) as error:
+            raise UserError(f"{file}: it is damaged or no safetensors file ({error}); get it anew") from error
+    if (folder / INDEX).exists():
+        absent = [name for name in _read_json(folder / INDEX)["weight_map"] if name not in tensors]
+        if absent:
+            raise UserError(f"{folder}: {INDEX} names {absent[0]}, which no file holds; get the folder anew")
+    return tensors
+
+
+def load_safetensors(file: epath.Path) -> dict[str, np.ndarray]:
+    """{name: array} of a safetensors file; half precision comes as it is stored."""
+    from safetensors.numpy import load, load_file
+
+    path = os.fspath(file)
+    return load(file.read_bytes()) if "://" in path else load_file(path)
+
+
+def _no_safetensors(folder: epath.Path) -> UserError:
+    other = next((name for name in _OTHER_WEIGHTS if (folder / name).exists()), None)
+    if other is None:
+        return UserError(f"{folder}: no weights in it; expected {WEIGHTS}, or {INDEX} and what it names")
+    why = ", a pickle, which may run code as it is opened" if other.startswith("pytorch") else ""
+    load = f"BertForPreTraining.from_pretrained({str(folder)!r})"
+    return UserError(
+        f"{folder}: its weights are in {other}{why}; expected {WEIGHTS}. Where you trust it: "
+        f"python -c \"from transformers import *; {load}.save_pretrained('OUT')\""
+    )
+
+
+def _canonical(tensors: Mapping[str, np.ndarray], folder: epath.Path) -> dict[str, np.ndarray]:
+    """Tensors in float32 by the names that a class with a head gives them."""
+    result: dict[str, np.ndarray] = {}
+    for name, tensor in tensors.items():
+        name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+        name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+        if name.startswith(("embeddings.", "encoder.", "pooler.")):
+            name = f"bert.{name}"
+        if name in result:
+            raise UserError(f"{folder}: {name} is there twice, with and without its prefix")
+        floating = np.issubdtype(tensor.dtype, np.floating) or tensor.dtype.name == "bfloat16"
+        result[name] = tensor.astype(np.float32) if floating else tensor
+    for second, first in (
+        ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ):
+        if second in result and first not in result:
+            result[first] = result[second]
+        elif second in result and not np.array_equal(result[second], result[first]):
+            raise UserError(
+                f"{folder}: {second} is not {first}; a BERT whose masked LM head is not tied to the word "
+                "embeddings cannot be read"
+            )
+    return result
+
+
+def _read_json(file: epath.Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read as JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: expected a JSON object")
+    return content

@@ -1,0 +1,151 @@
+"""Any checkpoint by its path: what kind it is, its architecture, its parameters onto a mesh."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+
+from bert_jax import checkpoint
+from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
+from bert_jax.config import BertConfig
+from bert_jax.convert import huggingface, names, native, tensorflow1
+from bert_jax.convert.model import Model
+from bert_jax.errors import UserError
+from bert_jax.tokenization import Tokenizer
+
+NATIVE = "bert_jax"
+KINDS = (NATIVE, names.HUGGINGFACE, names.TENSORFLOW)
+
+
+def detect(path: epath.PathLike) -> str:
+    """Which of `KINDS` a path is.
+
+    Raises:
+        UserError: none of them.
+    """
+    if native.is_native(path):
+        return NATIVE
+    if tensorflow1.find_prefix(path) is not None:
+        return names.TENSORFLOW
+    if epath.Path(path).is_dir() and huggingface.is_huggingface(path):
+        return names.HUGGINGFACE
+    what = "what is there is none of them" if epath.Path(path).exists() else "there is nothing of that name"
+    raise UserError(
+        f"{path}: expected a work directory of bert-jax or one of its checkpoints, a Hugging Face folder, or "
+        f"the prefix of a TF1 checkpoint; {what}"
+    )
+
+
+def load_architecture(path: epath.PathLike) -> tuple[BertConfig, Tokenizer]:
+    """The architecture and the vocabulary, from the small files alone.
+
+    Raises:
+        UserError: no checkpoint, or no vocabulary beside it.
+    """
+    kind = detect(path)
+    if kind == NATIVE:
+        return native.read_architecture(path)
+    if kind == names.HUGGINGFACE:
+        folder = epath.Path(path)
+        config, tokenizer = huggingface.read_config(folder)[0], huggingface.read_tokenizer(folder)
+    else:
+        folder = epath.Path(tensorflow1.find_prefix(path)).parent
+        config, tokenizer = tensorflow1.read_config(folder), tensorflow1.read_tokenizer(folder)
+    if tokenizer is None:
+        raise UserError(f"{folder}: no vocabulary in it; copy the model's vocab.txt there")
+    return config, tokenizer
+
+
+def load(path: epath.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
+    """A whole model in the host's memory.
+
+    Args:
+        path: a work directory or a step in it, a Hugging Face folder, a TF1 prefix or its directory.
+        ignore: a regular expression; what a foreign file has beyond a BERT may stay behind if this matches
+            the whole of its name.
+        log: called with one line when something is worth saying.
+
+    Raises:
+        UserError: no checkpoint, a damaged one, one that is no BERT or not whole.
+    """
+    kind = detect(path)
+    if kind == NATIVE:
+        return native.read(path, log=log)
+    return (huggingface if kind == names.HUGGINGFACE else tensorflow1).read(path, ignore=ignore)[0]
+
+
+def load_params(
+    path: epath.PathLike,
+    abstract_params: Any,
+    *,
+    may_be_new: Iterable[str] = (),
+    ignore: str = "",
+    log: Callable[[str], None] = print,
+) -> tuple[dict, checkpoint.Report]:
+    """Parameters to start a training from, out of any kind of checkpoint.
+
+    Args:
+        path: as for `load`.
+        abstract_params: nested dict of jax.ShapeDtypeStruct; each array goes onto its sharding.
+        may_be_new: groups, such as "classifier", that the checkpoint need not have. What it has beyond
+            `abstract_params` may only be a head.
+        ignore: a regular expression; a name that it wholly matches may be new or unused too.
+
+    Returns:
+        The nested dict of the parameters that were loaded, without those that are new, and the report.
+
+    Raises:
+        UserError: as `load`; also a parameter new or unused that may not be, or of another shape.
+    """
+    if detect(path) == NATIVE:
+        params, report = checkpoint.load_params(path, abstract_params, log=log)
+    else:
+        model = load(path, ignore=ignore, log=log)
+        wanted = flatten(abstract_params)
+        check_shapes(model.source, model.params, wanted)
+        loaded = {name: _place(model.params[name], wanted[name]) for name in wanted if name in model.params}
+        report = checkpoint.Report(
+            model.source,
+            tuple(loaded),
+            tuple(name for name in wanted if name not in loaded),
+            tuple(name for name in model.params if name not in wanted),
+        )
+        params = nest(loaded)
+    _check_report(report, set(may_be_new), ignore)
+    return params, report
+
+
+def _place(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
+    array = np.asarray(array, like.dtype)
+    if like.sharding is None:
+        return jax.numpy.asarray(array)
+    return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
+
+
+_HEADS = ("mlm", "nsp", "classifier", "qa")
+
+
+def _check_report(report: checkpoint.Report, may_be_new: set[str], ignore: str) -> None:
+    try:
+        ignored = re.compile(ignore)
+    except re.error as error:
+        raise UserError(f"init_ignore={ignore!r} is no regular expression ({error})") from error
+
+    def group(name: str) -> str:
+        return name.split("/")[0]
+
+    # A pooler is of no use to some heads; a head is of no use to another.
+    new = [n for n in report.new if group(n) not in may_be_new and not ignored.fullmatch(n)]
+    unused = [n for n in report.unused if group(n) not in (*_HEADS, "pooler") and not ignored.fullmatch(n)]
+    for what, which in (("lacks", new), ("has beyond this model", unused)):
+        if which:
+            more = f" and {len(which) - 3} more" if len(which) > 3 else ""
+            raise UserError(
+                f"{report.source} {what} {', '.join(which[:3])}{more}; give another init_from, or, if that "
+                f"is as it should be, --config.init_ignore='{group(which[0])}/.*'"
+            )

@@ -1,0 +1,77 @@
+"""Work directories of bert_jax, as whole models: read from any run, written as one step of parameters."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import ml_collections
+from etils import epath
+
+from bert_jax import checkpoint, workdir
+from bert_jax import config as bert_config
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.convert.model import Model, head_of
+from bert_jax.errors import UserError
+from bert_jax.tokenization import Tokenizer
+
+COMMAND = "convert"  # of the config.json that a conversion writes
+_BEST = "best"  # where fine-tuning keeps its best step
+
+
+def is_native(path: epath.PathLike) -> bool:
+    """Whether `path` is a work directory of bert_jax, or lies in one."""
+    try:
+        return "command" in json.loads((workdir.find_root(path) / "config.json").read_text())
+    except (UserError, ValueError, TypeError, OSError):
+        return False
+
+
+def read_architecture(path: epath.PathLike) -> tuple[bert_config.BertConfig, Tokenizer]:
+    """The architecture and the vocabulary of a run, from its small files alone."""
+    fields = workdir.load_config(path).model.to_dict()
+    tokenizer = workdir.load_tokenizer(path)
+    fields["vocab_size"] = fields["vocab_size"] or tokenizer.vocab_size
+    return bert_config.from_dict(fields), tokenizer
+
+
+def read(path: epath.PathLike, *, log=print) -> Model:
+    """The newest step of a work directory (of fine-tuning: the best one), or the step that `path` is.
+
+    Raises:
+        UserError: no work directory, no good step.
+    """
+    run = workdir.read_run(path)
+    config, tokenizer = read_architecture(path)
+    chosen = epath.Path(path)
+    if chosen == workdir.find_root(path) and (chosen / _BEST).exists():
+        chosen = chosen / _BEST
+    source, params = checkpoint.read_params(chosen, log=log)
+    labels = tuple(run["labels"]) if run.get("labels") else None
+    given = run.get("head", "")
+    head = head_of(params, *([given] if "classifier/bias" in params and given else []))
+    return Model(config, params, head, tokenizer, labels, source)
+
+
+def write(model: Model, folder: epath.PathLike) -> None:
+    """Writes a work directory into a directory that exists: config.json, vocabulary, checkpoints/0.
+
+    Raises:
+        UserError: the model has no vocabulary, without which no run could go on from it.
+    """
+    if model.tokenizer is None:
+        raise UserError(f"{model.source}: there is no vocabulary beside it; name it by --vocab=FILE")
+    run = {
+        "command": COMMAND,
+        "config": {"model": model.config.to_dict()},
+        "vocabulary": model.tokenizer.settings(),
+        "head": model.head,
+        "labels": model.labels,
+        "source": model.source,
+    }
+    held = workdir.WorkDir(folder)
+    keeper = checkpoint.Checkpointer(held.checkpoints, keep=1)
+    keeper.save(0, {"params": nest({name: jax.numpy.asarray(array) for name, array in model.params.items()})})
+    keeper.close()
+    held.copy_vocabulary(model.tokenizer.path)
+    held.open_run(ml_collections.ConfigDict(run).to_dict())
