@@ -10,6 +10,7 @@ looks, a column the one it looks at; [MASK] may be spelled out in the text.
 """
 
 import sys
+import textwrap
 from pathlib import Path
 
 from absl import flags
@@ -19,7 +20,9 @@ from bert_jax.errors import UserError
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
-    flags.DEFINE_string("workdir", None, "Directory of the run whose curves to draw.", flag_values=flag_values)
+    flags.DEFINE_string(
+        "workdir", None, "Directory of the run whose curves to draw.", flag_values=flag_values
+    )
     for name, default, what in (
         ("checkpoint", None, "Model whose attention to draw: a work directory or step of bert-jax, Hugging "
          "Face folder, or TF1 prefix."),
@@ -36,7 +39,10 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     flags.DEFINE_string(
-        "title", None, "Text above the picture. Default: the directory's name.", flag_values=flag_values
+        "title",
+        None,
+        "Text above the picture. Default: the directory's name, or the text that is looked at.",
+        flag_values=flag_values,
     )
     flags.DEFINE_multi_string(
         "reference",
@@ -79,7 +85,8 @@ def _attention(flags) -> None:
 
     model = convert.load(flags.checkpoint, log=lambda line: print(line, file=sys.stderr))
     maps = attention_maps.attention_maps(model, flags.text, flags.text_b)
-    title = Path(flags.checkpoint).name if flags.title is None else flags.title
+    whole = flags.text if flags.text_b is None else f"{flags.text} | {flags.text_b}"
+    title = textwrap.shorten(whole, 80, placeholder=" ...") if flags.title is None else flags.title
     attention_plots.plot_attention(maps, flags.output, flags.layer, flags.head, title)
     print(f"wrote {flags.output} ({len(maps.tokens)} tokens)")
 

@@ -102,14 +102,12 @@ class Embedder:
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
         self._params = jax.device_put(nest(params), replicated)
         states = self.config.num_hidden_layers + 1
-        self._apply = jax.jit(
-            functools.partial(
-                features,
-                config=self.config,
-                layers=tuple(layer % states for layer in self.layers),
-                pooling=pooling,
-                normalize=normalize,
-            )
+        self._apply = functools.partial(
+            features,
+            config=self.config,
+            layers=tuple(layer % states for layer in self.layers),
+            pooling=pooling,
+            normalize=normalize,
         )
 
     def _check(self, model, normalize, batch_tokens):
@@ -254,6 +252,7 @@ def inputs(batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
     return batch["input_ids"], second.astype(jnp.int32), jnp.where(real, index, 0), real.astype(jnp.int32)
 
 
+@functools.partial(jax.jit, static_argnames=("config", "layers", "pooling", "normalize"))
 def features(
     params,
     batch: dict[str, jax.Array],
