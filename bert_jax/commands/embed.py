@@ -2,7 +2,7 @@
 
     bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=vectors.npy
     bert-jax embed --checkpoint=all-MiniLM-L6-v2 --input=texts.txt --output=vectors.npy --normalize
-    bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=states.jsonl --pooling=none --layers=-4,-3,-2,-1
+    bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-4,-3,-2,-1
 
 Each line of the input is a text, blank ones too, and the output has their order. A file of any length is read
 and written as it goes, in bounded memory.
@@ -40,8 +40,8 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     text(
         "layers",
         "-1",
-        "Layers whose states are taken, set end to end in this order: -1 is the last, as in -4,-3,-2,-1; 1 is "
-        "the first, and 0 the embeddings.",
+        "Layers whose states are taken, set end to end in this order: -1 is the last, as in -4,-3,-2,-1; 1 "
+        "is the first, and 0 the embeddings.",
     )
     text(
         "pooling",
@@ -62,7 +62,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_integer(
         "max_seq_length",
         0,
-        "Tokens of a text, [CLS] and [SEP] among them; the rest is cut. 0: as many as the model has positions.",
+        "Tokens of a text, [CLS] and [SEP] among them; the rest is cut. 0: all of the model's positions.",
         flag_values=flag_values,
     )
     absl_flags.DEFINE_integer(

@@ -4,9 +4,9 @@
     bert-jax plot --checkpoint=runs/mini --text="The cat sat on the mat." --output=attention.png
     bert-jax plot --checkpoint=runs/mini --text="The cat sat on the mat." --layer=2 --output=layer-2.png
 
-Curves are loss, scores, learning rate and throughput. Of attention, all layers and heads are thumbnails, a layer
-a row; with --layer or --head the squares are larger and have the tokens beside them. A row is the token that
-looks, a column the one it looks at; [MASK] may be spelled out in the text.
+Curves are loss, scores, learning rate and throughput. Of attention, all layers and heads are thumbnails, a
+layer a row; with --layer or --head the squares are larger and have the tokens beside them. A row is the token
+that looks, a column the one it looks at; [MASK] may be spelled out in the text.
 """
 
 import sys

@@ -234,7 +234,7 @@ class Embedder:
 
 
 def padded_lengths(longest: int) -> list[int]:
-    """16, 24, 32, 48, 64, 96, ... up to `longest`: few shapes to compile, and less padding than by doubling."""
+    """16, 24, 32, 48, 64, 96, ... `longest`: few shapes to compile, and less padding than by doubling."""
     lengths = [length for power in range(4, 31) for length in (1 << power, 3 << (power - 1))]
     return [*itertools.takewhile(lambda length: length < longest, lengths), longest]
 

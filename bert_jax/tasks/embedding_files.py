@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import json
 import os
@@ -140,27 +139,26 @@ def writer(path: str, embedder) -> Iterator[Writer]:
         out.finish()
 
 
-class Writer(abc.ABC):
-    """What a format does with each text's features, and at the end."""
+class Writer:
+    """What a format does before the first text, with the features of each, and at the end."""
 
     def __init__(self, file: IO[bytes], embedder):
         self.file, self.embedder, self.texts = file, embedder, 0
         self.begin()
 
     def begin(self) -> None:
-        """Writes what stands before the first text."""
+        pass
 
     def write(self, features: Features) -> None:
         """Writes the features of the next text."""
         self.put(features)
         self.texts += 1
 
-    @abc.abstractmethod
     def put(self, features: Features) -> None:
-        """Appends them to the file."""
+        raise NotImplementedError
 
     def finish(self) -> None:
-        """Writes what can only be known after the last text."""
+        pass
 
 
 class _Npy(Writer):

@@ -15,6 +15,7 @@ from bert_jax.tasks.embedding import Embedder
 from bert_jax.tasks.embedding_files import Texts
 
 USED = TEXTS[:6]
+LINES = "\n".join(USED) + "\n"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def checkpoint(model, tmp_path_factory):
 
 @pytest.fixture
 def embed(checkpoint, tmp_path, capsys):
-    def call(*flags, content="\n".join(USED) + "\n", name="texts.txt", output="x.npy", code=0):
+    def call(*flags, content=LINES, name="texts.txt", output="x.npy", code=0):
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         given = [f"--checkpoint={checkpoint}", f"--input={tmp_path / name}", f"--output={tmp_path / output}"]
         capsys.readouterr()
