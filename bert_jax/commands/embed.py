@@ -2,7 +2,7 @@
 
     bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=vectors.npy
     bert-jax embed --checkpoint=all-MiniLM-L6-v2 --input=texts.txt --output=vectors.npy --normalize
-    bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-4,-3,-2,-1
+    bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-2,-1
 
 Each line of the input is a text, blank ones too, and the output has their order. A file of any length is read
 and written as it goes, in bounded memory.

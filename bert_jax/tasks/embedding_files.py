@@ -58,7 +58,7 @@ class Texts:
                 f"--input={path}: expected a text a line, .jsonl, or with --pairs two texts a line and a tab "
                 "between them"
             )
-        if path != "-" and "://" not in path and not os.path.isfile(path):
+        if path != "-" and "://" not in path and (not os.path.exists(path) or os.path.isdir(path)):
             raise UserError(f"--input={path}: no such file; expected one text a line, or .jsonl")
 
     def __iter__(self) -> Iterator[Text]:

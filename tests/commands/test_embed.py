@@ -59,7 +59,7 @@ def test_vectors_of_every_format(embed, model, suffix):
     assert vectors.dtype == np.float32 and vectors.shape == (6, 32)
     expected = Embedder(model, layers=[-2, -1]).embed(USED)
     np.testing.assert_allclose(vectors, expected, atol=1e-6 if suffix == ".jsonl" else 0)
-    assert f"wrote {path}: 6 texts, 42 tokens, 32 numbers a text" in said.out
+    assert f"wrote {path}: 6 texts, 46 tokens, 32 numbers a text" in said.out
     assert "1 of 6 texts are blank" in said.err
 
 
