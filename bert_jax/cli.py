@@ -29,7 +29,7 @@ from bert_jax.errors import Preempted, UserError
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
 COMMANDS = (
     "doctor", "demo", "vocab", "data", "inspect", "pretrain", "finetune", "evaluate", "predict", "fill-mask",
-    "embed", "bench", "plot",
+    "embed", "convert", "bench", "plot",
 )  # fmt: skip
 
 # Those that compute for long enough to gain from it.

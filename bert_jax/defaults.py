@@ -39,7 +39,8 @@ def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.eval = ml_collections.ConfigDict(dict(every=1000, batches=0))  # batches=0: the whole split
     c.log_every = 100
     c.resume_from = ""  # another run, to go on with its whole state
-    c.init_from = ""  # another run, to start with its weights
+    c.init_from = ""  # a checkpoint of any kind, to start with its weights
+    c.init_ignore = ""  # regular expression: parameters that it may lack, or have beyond the model
     c.max_skipped_steps = 20
     return c
 
@@ -49,7 +50,8 @@ def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c = ml_collections.ConfigDict()
     c.seed = 0
     c.model = model(size, **overrides)
-    c.init_from = ""
+    c.init_from = ""  # a checkpoint of any kind
+    c.init_ignore = ""  # regular expression: parameters that it may lack, or have beyond the model
     c.batch_size = 32
     c.accumulate_steps = 1
     c.epochs = 3.0

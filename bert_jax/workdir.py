@@ -3,6 +3,7 @@
 config.json        what the run is: command, resolved config, records, vocabulary
 vocab.txt|.model   a copy of the vocabulary
 checkpoints/STEP/  see bert_jax/checkpoint.py
+initialised.json   which parameters came from another checkpoint, where the run started from one
 metrics.jsonl, tensorboard/
 """
 
@@ -35,6 +36,8 @@ FREE_FIELDS = (
     "vocabulary.file",
     "vocabulary.path",
 )
+
+REPORT_FILE = "initialised.json"  # which parameters came from `init_from`
 
 # Fields that the checkpoints of a run are made of.
 _FIXED = {
@@ -122,6 +125,11 @@ class WorkDir:
             )
         if self.primary:
             _write_text(file, json.dumps(run, indent=2, sort_keys=True) + "\n")
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Writes a file of the run, whole or not at all."""
+        if self.primary:
+            _write_text(self.path / name, json.dumps(content, indent=2) + "\n")
 
     def copy_vocabulary(self, source: epath.PathLike) -> None:
         """Copies the vocabulary file to `vocab` with the source's suffix."""

@@ -4,10 +4,11 @@
     bert-jax inspect --input_format=wikiextractor --vocab=vocab.txt 'wiki/*'
 
 PATH is a directory of records or a record file (every row is read and its CRCs are checked), a vocab.txt or a
-SentencePiece .model, a work directory or one of its checkpoints, or text. Records are those of `bert-jax
-data`, or those with masks of google-research/bert's create_pretraining_data, which --vocab=FILE decodes. A
-.txt file that is no vocabulary is text; with --input_format all PATHs are files, folders or patterns of one
-corpus. Exits with 0 when all is sound, with 1 when something is wrong.
+SentencePiece .model, a work directory or one of its checkpoints, a Hugging Face folder or that of a TF1
+checkpoint, or text. Records are those of `bert-jax data`, or those with masks of google-research/bert's
+create_pretraining_data, which --vocab=FILE decodes. A .txt file that is no vocabulary is text; with
+--input_format all PATHs are files, folders or patterns of one corpus. Exits with 0 when all is sound, with 1
+when something is wrong.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if os.path.exists(os.path.join(path, packed.MANIFEST)):
         return inspection.inspect_records(path, examples, vocab)
     names = os.listdir(path)
+    if "config.json" in names and "checkpoints" not in names or any(x.endswith(".ckpt.index") for x in names):
+        return inspect_model(path)
     if "checkpoints" in names or "_CHECKPOINT_METADATA" in names:
         return inspect_checkpoints(path)
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
@@ -146,6 +149,29 @@ def inspect_checkpoints(path: str):
             report.problems.append(str(error))
             continue
         report.facts[os.path.basename(os.path.abspath(step))] = _describe(leaves)
+    return report
+
+
+def inspect_model(path: str):
+    """Reads a Hugging Face folder or a TF1 checkpoint whole, and compares two forward passes of it."""
+    from bert_jax import convert
+    from bert_jax.convert import check, huggingface, tensorflow1
+    from bert_jax.data.inspection import Report
+
+    kind = convert.detect(path)
+    if kind == "tensorflow":
+        tensorflow1.tensorflow()  # if it is missing, that says nothing of the checkpoint
+    report = Report(path, {"huggingface": "Hugging Face folder", "tensorflow": "TF1 checkpoint"}[kind])
+    try:
+        model, tensors = (huggingface if kind == "huggingface" else tensorflow1).read(path)
+        check.compare(path, check.file_outputs(tensors, model.config, kind), check.flax_outputs(model))
+    except UserError as error:
+        report.problems.append(str(error))
+        return report
+    report.facts["head"] = model.head
+    report.facts["parameters"] = sum(array.size for array in model.params.values())
+    report.facts["vocabulary"] = repr(model.tokenizer) if model.tokenizer else "none beside it"
+    report.facts["shapes"] = {name: list(array.shape) for name, array in model.params.items()}
     return report
 
 

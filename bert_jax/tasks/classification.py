@@ -26,6 +26,8 @@ class ClassificationTask:
     num_labels: int
     kind: str = "classification"
 
+    head = "classifier"
+
     @property
     def model(self) -> BertForSequenceClassification:
         return BertForSequenceClassification(
@@ -47,12 +49,12 @@ class ClassificationTask:
         del key, train
         index = jnp.arange(batch["input_ids"].shape[1], dtype=jnp.int32)
         real = index < batch["lengths"][:, None]
-        return {
+        targets = {"targets": batch["targets"]} if "targets" in batch else {}
+        return targets | {
             "input_ids": batch["input_ids"],
             "token_type_ids": (real & (index >= batch["first_lengths"][:, None])).astype(jnp.int32),
             "position_ids": jnp.where(real, index, 0),
             "sequence_ids": real.astype(jnp.int32),
-            "targets": batch["targets"],
             "weights": batch["weights"],
             "tokens": batch["lengths"],
             "sequences": batch["weights"],
