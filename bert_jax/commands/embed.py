@@ -109,15 +109,19 @@ def run(flags, args: list[str]) -> int:
     )
     began = reported = time.monotonic()
     tokens = cut = 0
+
+    def progress(computed):
+        nonlocal reported
+        now = time.monotonic()
+        if now - reported >= _REPORT_EVERY:
+            reported = now
+            log(f"{computed:,} texts, {computed / (now - began):,.0f} a second")
+
     with embedding_files.writer(flags.output, embedder) as out:
-        for features in embedder.stream(texts):
+        for features in embedder.stream(texts, progress):
             out.write(features)
             tokens += len(features.token_ids)
             cut += features.cut
-            now = time.monotonic()
-            if now - reported >= _REPORT_EVERY:
-                reported = now
-                log(f"{out.texts:,} texts, {out.texts / (now - began):,.0f} a second")
         if not out.texts:
             raise UserError(f"{flags.input} has no texts; expected one a line")
     seconds = time.monotonic() - began

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -154,21 +154,29 @@ class Embedder:
             return values
         return np.stack(values) if values else np.zeros((0, self.width), np.float32)
 
-    def stream(self, texts: Iterable[Text]) -> Iterator[Features]:
+    def stream(
+        self, texts: Iterable[Text], progress: Callable[[int], None] = lambda computed: None
+    ) -> Iterator[Features]:
         """Features of each text or pair of texts (first, second), in their order.
 
         Reads ahead by some thousands of texts, which are sorted by length, so that batches hold little
         padding and have few shapes; memory is bounded whatever the number of texts.
+
+        Args:
+            texts: any number of them.
+            progress: called after each batch with the number of texts that are computed.
         """
+        before = 0
         window: list[_Row] = []
         size, only = 0, True
         for row in self._rows(texts):
             window.append(row)
             size += 4 * self.width * (len(row.token_ids) if self.pooling == "none" else 1)
             if len(window) == _WINDOW_TEXTS or size >= _WINDOW_BYTES:
-                yield from self._window(window)
+                yield from self._window(window, before, progress)
+                before += len(window)
                 window, size, only = [], 0, False
-        yield from self._window(window, len(window) if only else None)
+        yield from self._window(window, before, progress, len(window) if only else None)
 
     def _rows(self, texts):
         cls, sep = [self.tokenizer.cls_id], [self.tokenizer.sep_id]
@@ -188,7 +196,7 @@ class Embedder:
                 cut = keep_a + keep_b < len(a) + len(b or ())
                 yield _Row(np.asarray(ids, np.int32), keep_a + 2, cut)
 
-    def _window(self, rows, texts=None):
+    def _window(self, rows, before, progress, texts=None):
         lengths = np.array([len(row.token_ids) for row in rows], np.int64)
         # From the longest on: what memory the window takes is known at its first batch.
         order = np.argsort(-lengths, kind="stable")
@@ -210,6 +218,8 @@ class Embedder:
             for i, value in zip(indices, result, strict=False):
                 # A copy, so that the batch's padding is not kept with it.
                 values[i] = value[: lengths[i]].copy() if self.pooling == "none" else value
+            before += len(indices)
+            progress(before)
         for row, value in zip(rows, values, strict=True):
             yield Features(row.token_ids, value, row.cut)
 

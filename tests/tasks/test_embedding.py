@@ -60,10 +60,12 @@ def test_batches_and_windows_change_nothing(model, pooling, monkeypatch):
     embedder = Embedder(model, pooling=pooling)
     alone = [embedder.embed([text])[0] for text in TEXTS[:6]]
     embedder = Embedder(model, pooling=pooling, batch_tokens=50)
-    monkeypatch.setattr(embedding, "_WINDOW_TEXTS", 7)
+    monkeypatch.setattr(embedding, "_WINDOW_TEXTS", 12)
     monkeypatch.setattr(embedding, "_ENCODE_CHUNK", 3)
-    together = embedder.embed(TEXTS)
-    assert len(together) == len(TEXTS)
+    computed = []
+    together = [features.values for features in embedder.stream(TEXTS, computed.append)]
+    assert len(together) == len(TEXTS) == computed[-1]
+    assert computed == sorted(set(computed)) and len(computed) > 2
     for i, value in enumerate(together[:18]):
         np.testing.assert_allclose(value, alone[i % 6], atol=1e-5)
 
