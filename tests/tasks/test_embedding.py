@@ -59,13 +59,13 @@ def test_several_layers_stand_end_to_end_in_the_order_given(model):
 def test_batches_and_windows_change_nothing(model, pooling, monkeypatch):
     embedder = Embedder(model, pooling=pooling)
     alone = [embedder.embed([text])[0] for text in TEXTS[:6]]
-    embedder = Embedder(model, pooling=pooling, batch_tokens=50)
+    embedder = Embedder(model, pooling=pooling, batch_tokens=1)
     monkeypatch.setattr(embedding, "_WINDOW_TEXTS", 12)
     monkeypatch.setattr(embedding, "_ENCODE_CHUNK", 3)
     computed = []
     together = [features.values for features in embedder.stream(TEXTS, computed.append)]
     assert len(together) == len(TEXTS) == computed[-1]
-    assert computed == sorted(set(computed)) and len(computed) > 2
+    assert computed == [8, 12, 19]  # on 8 devices, in windows of 12 and 7
     for i, value in enumerate(together[:18]):
         np.testing.assert_allclose(value, alone[i % 6], atol=1e-5)
 
