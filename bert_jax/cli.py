@@ -29,11 +29,11 @@ from bert_jax.errors import Preempted, UserError
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
 COMMANDS = (
     "doctor", "demo", "vocab", "data", "inspect", "pretrain", "finetune", "evaluate", "predict", "fill-mask",
-    "convert", "bench", "plot",
+    "embed", "convert", "bench", "plot",
 )  # fmt: skip
 
 # Those that compute for long enough to gain from it.
-_ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "evaluate", "predict", "bench")
+_ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "evaluate", "predict", "embed", "bench")
 
 # What int() and float() say of a value, in words for those who gave it.
 _PYTHONS_WORDS = {
