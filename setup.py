@@ -32,6 +32,7 @@ setup(
         "ml-collections>=1.0",
         "ml-dtypes>=0.5",
         "mwparserfromhell>=0.6.6",
+        "numba>=0.61",
         "numpy>=2.0",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.12",
