@@ -30,7 +30,10 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string(
-        "output", None, "Also write the predictions: .tsv, .csv or .jsonl.", flag_values=flag_values
+        "output",
+        None,
+        "Also write the predictions: .tsv, .csv or .jsonl; of tags .conll, .txt, .tsv or .jsonl.",
+        flag_values=flag_values,
     )
     absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
     absl_flags.DEFINE_bool("json", False, "Print one JSON object.", flag_values=flag_values)
