@@ -10,6 +10,12 @@ import jax.numpy as jnp
 from bert_jax.models.encoder import BertEncoder, _Module
 
 
+def _orthogonal(key, shape, dtype):
+    """One orthogonal matrix a gate."""
+    one = nn.initializers.orthogonal()
+    return jax.vmap(lambda key: one(key, shape[1:], dtype))(jax.random.split(key, shape[0]))
+
+
 class Lstm(_Module):
     """One direction of an LSTM (Hochreiter and Schmidhuber 1997) with a forget gate, its bias 1.
 
@@ -25,10 +31,9 @@ class Lstm(_Module):
         size = self.features
         # What does not depend on the state is one product over the row, outside of the loop.
         gates = self.dense("inputs", (4, size), ("embed",), ("gates", "state"))(x)
-        orthogonal = nn.initializers.orthogonal(in_axis=1, out_axis=2, batch_axis=(0,))
         recurrent = self.param(
             "recurrent",
-            nn.with_logical_partitioning(lambda *a: orthogonal(*a), ("gates", "state_in", "state")),
+            nn.with_logical_partitioning(_orthogonal, ("gates", "state_in", "state")),
             (4, size, size),
             jnp.float32,
         ).astype(self.dtype)

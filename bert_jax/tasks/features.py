@@ -19,10 +19,13 @@ _MOST_BYTES = 2 << 30  # of features that are kept; more of them are computed in
 def head_only(optimizer: optax.GradientTransformation, head: str) -> optax.GradientTransformation:
     """Updates the group `head` of the parameters alone; the others get no moments, no decay and no change."""
 
-    def groups(params):
-        return {name: "trained" if name == head else "frozen" for name in params}
+    def others(params):
+        return {name: name != head for name in params}
 
-    return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
+    def itself(params):
+        return {name: name == head for name in params}
+
+    return optax.chain(optax.masked(optimizer, itself), optax.masked(optax.set_to_zero(), others))
 
 
 def compute(

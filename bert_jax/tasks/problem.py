@@ -127,14 +127,14 @@ def from_training_file(config: Any) -> tuple[Problem, Any]:
       UserError: a missing file or column, one class only, another vocabulary than the checkpoint's, ...
     """
     spec = tasks.get(config.task)
-    path = split_file(config, spec, "train")
-    if not path:
-        where = "--config.data_dir=DIR" if spec.folder else "--config.data.train=FILE"
-        raise UserError(f"what should be trained on? give {where}")
     if spec.kind != "tagging":
         for name in ("frozen", "feature_layers", "document_context"):
             if config.get(name):
                 raise UserError(f"{name}={config[name]}: is for tagging, and the task is {spec.name}")
+    path = split_file(config, spec, "train")
+    if not path:
+        where = "--config.data_dir=DIR" if spec.folder else "--config.data.train=FILE"
+        raise UserError(f"what should be trained on? give {where}")
     bert, tokenizer = resolve_model(config)
     return family(spec.kind).from_training_file(config, spec, tokenizer, bert, path)
 

@@ -41,7 +41,7 @@ def encode(
     lengths = np.array([len(found) for found in pieces])
     names = {name: number for number, name in enumerate(labels)}
 
-    rows, owners, first_tokens, word_tokens, tags = [], [], [], [], []
+    rows, owners, row_lengths, word_tokens, tags = [], [], [], [], []
     total = truncated = 0
     for begin, end in _runs(examples.documents if document_context else range(len(examples))):
         document = np.array([ids[word] for words in examples.words[begin:end] for word in words])
@@ -65,11 +65,11 @@ def encode(
                 own = np.flatnonzero(chosen == row)
                 places[own] = total + 1 + offsets[start + own] - offsets[a]
                 total += int(offsets[b] - offsets[a]) + 2
-                first_tokens.append(int(offsets[b] - offsets[a]) + 2)
+                row_lengths.append(int(offsets[b] - offsets[a]) + 2)
             word_tokens.append(places)
             if examples.tags is not None:
                 tags.append([names[tag] for tag in examples.tags[sentence]])
-    row_lengths = np.array(first_tokens, np.int32)
+    row_lengths = np.array(row_lengths, np.int32)
     word_tokens = np.concatenate(word_tokens)
     token_targets = {}
     if examples.tags is not None:

@@ -169,6 +169,30 @@ def test_tags_that_the_model_has_not(finetuned, files, tmp_path, capsys):
     assert f"{path}:4: tag 'I-COLOUR' is none of 'O', 'B-NUM'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("the O\nred O\n", "every one of the 2 words has the tag 'O'"),
+        ("the\nred\n", ":1: 1 column, expected a word and its tag"),
+        ("", "no sentences"),
+        (
+            "".join(f"a t{i}\n" for i in range(30)),
+            "30 different tags of 30 words; is data.label the right column?",
+        ),
+        (
+            "the O\n\nred B-X\n\ncat NOUN\n\n" + "the O\n\n" * 15,
+            ":5: tag 'NOUN' is none of 'O', 'B-X', 'I-X'",
+        ),
+    ],
+    ids=["one-tag", "no-tags", "empty", "too-many", "one-wrong"],
+)
+def test_training_files_that_teach_nothing(pretrained, tmp_path, capsys, text, message):
+    (tmp_path / "eng.train").write_text(text)
+    assert cli.main(arguments(tmp_path, tmp_path / "run", pretrained)) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
 def test_parts_of_speech_are_scored_word_by_word(pretrained, tmp_path, capsys):
     text = "the DET\nred ADJ\ncat NOUN\n\na DET\ndog NOUN\n\n"
     (tmp_path / "train.tsv").write_text(text.replace(" ", "\t") * 8)
