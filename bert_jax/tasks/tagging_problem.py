@@ -23,8 +23,8 @@ _ENTITY_METRICS = ("f1", "precision", "recall", "accuracy")
 _TAG_METRICS = ("accuracy", "f1_macro")
 _HEADS = {"linear": 0, "bilstm": 2}  # layers of the LSTM
 _LAST_FOUR = (-4, -3, -2, -1)
-# A column of tags has as many O's, or of BIO tags: fewer than this share means that the tags are no entities.
-_ENTITY_SHARE = 0.95
+# Of the tags beside O: with fewer B- and I- among them, each tag stands for itself.
+_ENTITY_SHARE = 0.5
 
 
 class TaggingProblem(Problem):
@@ -46,8 +46,9 @@ class TaggingProblem(Problem):
                 f"{path}: every one of the {counts.total():,} words has the tag {next(iter(counts))!r}: "
                 "there is nothing to tell apart; check data.label and the file"
             )
-        of_entities = sum(count for tag, count in counts.items() if entities.is_entity_tag(tag))
-        if of_entities < _ENTITY_SHARE * counts.total():
+        inside = {tag: count for tag, count in counts.items() if tag != entities.OUTSIDE}
+        prefixed = sum(count for tag, count in inside.items() if entities.is_entity_tag(tag))
+        if prefixed < _ENTITY_SHARE * sum(inside.values()):
             if len(counts) >= 20 and len(counts) > 0.5 * counts.total():
                 raise UserError(
                     f"{path}: {len(counts)} different tags of {counts.total()} words; is data.label the "
