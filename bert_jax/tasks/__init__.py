@@ -136,6 +136,7 @@ def default_config(size: str = "base") -> ml_collections.ConfigDict:
             quoting="auto",
         )
     )
+    c.class_weights = ""  # of the loss: "balanced", or LABEL=WEIGHT with commas between
     c.vocab = ""  # with no init_from; else the checkpoint's own
     c.from_scratch = False  # init_from's architecture and vocabulary, but none of its weights
     return c

@@ -76,6 +76,15 @@ class Problem(abc.ABC):
     def write(self, path: str, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         """Writes predictions in the order of the file; `path` has a suffix of `formats`."""
 
+    def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
+        """Whether a model has learned nothing that tells examples apart."""
+        return not scores[self.metrics[0]]
+
+    def report(  # noqa: B027, most tasks have nothing to add
+        self, directory: Any, examples: Any, data: batches.EncodedRows, outputs: np.ndarray
+    ) -> None:
+        """Writes what a person wants to see of the evaluation file into the work directory."""
+
     formats: tuple[str, ...] = (".tsv", ".csv", ".jsonl")  # the first is the default
 
     def describe(self, examples: Any, data: batches.EncodedRows) -> str:
