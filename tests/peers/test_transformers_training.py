@@ -16,8 +16,8 @@ from bert_jax.step import TrainState, make_train_step
 
 pytestmark = pytest.mark.peer
 
-STEPS, WARMUP, ROWS = 50, 10, 8
-RATE, DECAY, EPS, CLIP = 5e-4, 0.01, 1e-6, 1.0
+STEPS, WARMUP, ROWS = 50, 10, 4
+RATE, DECAY, EPS, CLIP = 1e-4, 0.01, 1e-6, 1.0
 
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "base"])
@@ -70,7 +70,7 @@ def batches(shared_data, tmp_path_factory):
         f"--vocab={shared_data / 'vocab' / 'bert-base-uncased-vocab.txt'}",
         f"--output_dir={directory}",
     ]
-    assert cli.main(["data", "--schema=google", "--dupe_factor=40", "--workers=1", *flags]) == 0
+    assert cli.main(["data", "--schema=google", "--dupe_factor=20", "--workers=1", *flags]) == 0
     dataset = records.open_dataset(str(directory), "train")
     assert len(dataset) >= STEPS * ROWS
     return [dataset.batch(np.arange(ROWS) + step * ROWS) for step in range(STEPS)]
@@ -96,7 +96,7 @@ def train_there(model, batches):
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
         optimizer.step()
         schedule.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     return np.array(losses), np.array(norms)
 
 
@@ -136,5 +136,5 @@ def test_50_steps(size, batches, tmp_path):
         f"{differences.argmax()} | {np.max(np.abs(norms / expected_norms - 1)):.1e} | {after:.1e} |"
     )
     assert expected_norms.max() > CLIP  # it is clipped
-    assert expected[-5:].mean() < expected[:5].mean() - 1  # and learns
+    assert expected[-5:].mean() < expected[:5].mean() - 0.2  # and learns
     assert differences.max() <= 1e-4
