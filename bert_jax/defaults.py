@@ -39,7 +39,8 @@ def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.eval = ml_collections.ConfigDict(dict(every=1000, batches=0))  # batches=0: the whole split
     c.log_every = 100
     c.resume_from = ""  # another run, to go on with its whole state
-    c.init_from = ""  # another run, to start with its weights
+    c.init_from = ""  # a checkpoint of any kind, to start with its weights
+    c.init_ignore = ""  # regular expression: parameters that it may lack, or have beyond the model
     c.max_skipped_steps = 20
     return c
 
@@ -49,12 +50,15 @@ def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c = ml_collections.ConfigDict()
     c.seed = 0
     c.model = model(size, **overrides)
-    c.init_from = ""
+    c.init_from = ""  # a checkpoint of any kind
+    c.init_ignore = ""  # regular expression: parameters that it may lack, or have beyond the model
     c.batch_size = 32
     c.accumulate_steps = 1
     c.epochs = 3.0
     c.warmup_fraction = 0.1
     c.optimizer = _adamw(learning_rate=5e-5, warmup_steps=0)
+    c.optimizer.layer_decay = 1.0  # a layer's rate as a part of the next one's
+    c.optimizer.freeze = ""  # regular expression: parameters that stay as they are
     c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
     c.checkpoint = ml_collections.ConfigDict(dict(every=1000, keep=1, keep_every=0))
     c.eval = ml_collections.ConfigDict(dict(every=0, batches=0))  # every=0: once an epoch

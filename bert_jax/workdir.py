@@ -3,12 +3,14 @@
 config.json        what the run is: command, resolved config, records, vocabulary
 vocab.txt|.model   a copy of the vocabulary
 checkpoints/STEP/  see bert_jax/checkpoint.py
+initialised.json   which parameters came from another checkpoint, where the run started from one
 metrics.jsonl, tensorboard/
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,7 +38,17 @@ FREE_FIELDS = (
     "vocabulary.path",
 )
 
+REPORT_FILE = "initialised.json"  # which parameters came from `init_from`
+
 # Fields that the checkpoints of a run are made of.
+_DIGEST = re.compile("[0-9a-f]{32,}")
+
+# What the digests of a run are of, and where it comes from.
+_INPUTS = {
+    "records.fingerprint": "the digest of the records in --config.data.dir",
+    "vocabulary.digest": "the digest of the vocabulary",
+}
+
 _FIXED = {
     "vocabulary.digest",
     *(
@@ -122,6 +134,11 @@ class WorkDir:
             )
         if self.primary:
             _write_text(file, json.dumps(run, indent=2, sort_keys=True) + "\n")
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Writes a file of the run, whole or not at all."""
+        if self.primary:
+            _write_text(self.path / name, json.dumps(content, indent=2) + "\n")
 
     def copy_vocabulary(self, source: epath.PathLike) -> None:
         """Copies the vocabulary file to `vocab` with the source's suffix."""
@@ -217,11 +234,16 @@ def _is_free(name: str) -> bool:
 
 def _list_changes(differing: Mapping[str, tuple[Any, Any]], limit: int = 4) -> str:
     parts = [
-        f"{name.removeprefix('config.')} is {old!r} there and {new!r} here"
+        f"{_INPUTS.get(name, name.removeprefix('config.'))} is {_short(old)} there and {_short(new)} here"
         for name, (old, new) in differing.items()
     ]
     more = [f"and {len(parts) - limit} more differ"] if len(parts) > limit else []
     return ", ".join(parts[:limit] + more)
+
+
+def _short(value: Any) -> str:
+    """A value as messages show it; of a digest, enough to tell it from another."""
+    return value[:12] if isinstance(value, str) and _DIGEST.fullmatch(value) else repr(value)
 
 
 def _write_text(path: epath.Path, text: str) -> None:

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from bert_jax import defaults, optimizer
+from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 
 
@@ -76,9 +77,73 @@ def test_what_decays():
     [
         (dict(name="sgd"), "adamw"),
         (dict(schedule="cosine"), "reference"),
-        (dict(warmup_steps=100), "less than steps=100"),
+        (dict(warmup_steps=100), "steps=100: set --config.optimizer.warmup_steps .a tenth: 10., or"),
     ],
 )
 def test_mistakes(changes, said):
     with pytest.raises(UserError, match=said):
         optimizer.make_optimizer(settings(**changes), 100)
+
+
+def stacked(value=1.0):
+    """Parameters with the names of a model of four layers."""
+    layer = {"query": {"kernel": jnp.full((4, 3, 2), value), "bias": jnp.full((4, 2), value)}}
+    encoder = {
+        "embeddings": {"word_embeddings": jnp.full((5, 3), value)},
+        "layers": {"stack": {"layer": layer}},
+    }
+    return {"encoder": encoder, "classifier": {"kernel": jnp.full((3, 2), value), "bias": jnp.full(2, value)}}
+
+
+def one_update(**changes):
+    params = stacked()
+    tx, _ = optimizer.make_optimizer(settings(warmup_steps=0, **changes), 10)
+    grads = jax.tree.map(lambda p: 0.01 * jnp.ones_like(p), params)
+    return flatten(jax.jit(tx.update)(grads, tx.init(params), params)[0])
+
+
+def test_rates_decay_from_the_head_down():
+    plain, decayed = one_update(), one_update(layer_decay=0.5)
+    for name, factor in (
+        ("classifier/kernel", 1),
+        ("encoder/embeddings/word_embeddings", 0.5**6),
+        ("encoder/layers/stack/layer/query/kernel", 0.5 ** np.array([5, 4, 3, 2]).reshape(4, 1, 1)),
+        ("encoder/layers/stack/layer/query/bias", 0.5 ** np.array([5, 4, 3, 2]).reshape(4, 1)),
+    ):
+        np.testing.assert_allclose(decayed[name], plain[name] * factor, rtol=1e-6)
+
+
+def test_what_is_frozen_stays_and_has_no_part_in_the_norm():
+    frozen = one_update(freeze=r"encoder/embeddings/.*|encoder/layers/[01]/.*", clip_norm=0.01)
+    assert not np.any(frozen["encoder/embeddings/word_embeddings"])
+    kernel = frozen["encoder/layers/stack/layer/query/kernel"]
+    assert not np.any(kernel[:2]) and np.all(kernel[2:])
+    params = stacked()
+    mask = flatten(optimizer.trained_mask(params, r"encoder/embeddings/.*|encoder/layers/[01]/.*"))
+    count = sum(float(np.sum(np.broadcast_to(mask[name], p.shape))) for name, p in flatten(params).items())
+    expected = 0.1 * 0.01 / np.sqrt(count)  # (1 - b1) of the gradient that the clip leaves
+    tx = optax.chain(
+        optimizer.scale_by_tree(
+            lambda p: optimizer.trained_mask(p, r"encoder/embeddings/.*|encoder/layers/[01]/.*")
+        ),
+        optax.clip_by_global_norm(0.01),
+    )
+    grads = jax.tree.map(jnp.ones_like, params)
+    clipped = flatten(tx.update(grads, tx.init(params), params)[0])
+    np.testing.assert_allclose(clipped["classifier/bias"] * 0.1, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(freeze="nothing"), "matches none; names are like"),
+        (dict(freeze=".*"), "matches every parameter"),
+        (dict(freeze="("), "no regular expression"),
+        (dict(layer_decay=0.0), "layer_decay=0.0"),
+        (dict(layer_decay=1.5), "layer_decay=1.5"),
+    ],
+    ids=["nothing", "everything", "regex", "zero", "over"],
+)
+def test_mistakes_in_decay_and_freezing(changes, message):
+    with pytest.raises(UserError, match=message):
+        one_update(**changes)

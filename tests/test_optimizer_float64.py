@@ -27,6 +27,9 @@ def loss(params, ids, targets):
     centred = bag - bag.mean(axis=-1, keepdims=True)
     normed = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-12)
     hidden = jnp.tanh(normed * params["norm"]["scale"] + params["norm"]["bias"])
+    layers = params["layers"]["stack"]["layer"]["dense"]
+    for kernel, bias in zip(layers["kernel"], layers["bias"], strict=True):
+        hidden = hidden + 0.1 * jnp.tanh(hidden @ kernel + bias)
     logits = hidden @ params["dense"]["kernel"] + params["dense"]["bias"]
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[:, None], axis=1).mean()
 
@@ -37,6 +40,16 @@ def problem():
         "word_embeddings": rng.normal(size=(WORDS, WIDTH)) * 0.1,
         "norm": {"scale": np.ones(WIDTH), "bias": rng.normal(size=WIDTH) * 0.1},
         "dense": {"kernel": rng.normal(size=(WIDTH, 3)), "bias": rng.normal(size=3) * 0.1},
+        "layers": {
+            "stack": {
+                "layer": {
+                    "dense": {
+                        "kernel": rng.normal(size=(2, WIDTH, WIDTH)) * [[[0.1]], [[1.0]]],
+                        "bias": rng.normal(size=(2, WIDTH)) * 0.1,
+                    }
+                }
+            }
+        },
     }
     ids = np.minimum(rng.zipf(1.3, size=(STEPS, ROWS, LENGTH)), WORDS) - 1
     return params, ids, rng.integers(0, 3, size=(STEPS, ROWS))
@@ -50,7 +63,14 @@ def usual_rate(step):
     return RATE * step / WARMUP if step < WARMUP else RATE * (STEPS - step) / (STEPS - WARMUP)
 
 
-def descend(params, gradient, corrected, rate):
+def trust_ratios(name, p, u):
+    """LAMB's, one a layer."""
+    if name.startswith("layers/"):
+        return np.stack([trust_ratios("", *pair) * np.ones_like(pair[0]) for pair in zip(p, u, strict=True)])
+    return np.linalg.norm(p) / np.linalg.norm(u)
+
+
+def descend(params, gradient, corrected, lamb, rate):
     """The formulas: yields the parameters before every step and after the last, as {name: array}."""
     params = {name: value.copy() for name, value in params.items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
@@ -70,6 +90,8 @@ def descend(params, gradient, corrected, rate):
             update = first / (np.sqrt(second) + EPS)
             if name.split("/")[-1] in DECAYED:
                 update = update + DECAY * params[name]
+                if lamb:
+                    update = update * trust_ratios(name, params[name], update)
             after[name] = params[name] - rate(step) * update
         params = after
     yield params
@@ -95,7 +117,8 @@ def exact_run(name, rate):
             norms.append(np.sqrt(sum((g**2).sum() for g in grads.values())))
             return grads
 
-        return list(descend(flat(initial), gradient, name != "adamw", rate)), norms
+        corrected = name in ("adamw_bias_corrected", "lamb")
+        return list(descend(flat(initial), gradient, corrected, name.startswith("lamb"), rate)), norms
 
 
 def largest_difference(name, schedule, exact, dtype):
@@ -138,8 +161,10 @@ def largest_difference(name, schedule, exact, dtype):
     [
         ("adamw", "reference", reference_rate),
         ("adamw_bias_corrected", "warmup_then_decay", usual_rate),
+        ("lamb", "warmup_then_decay", usual_rate),
+        ("lamb_uncorrected", "reference", reference_rate),
     ],
-    ids=["reference", "bias-corrected"],
+    ids=["reference", "bias-corrected", "lamb", "lamb-uncorrected"],
 )
 def test_1000_steps_are_the_formulas(name, schedule, rate, dtype, bound):
     exact, norms = exact_run(name, rate)

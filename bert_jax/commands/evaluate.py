@@ -46,21 +46,22 @@ def run(flags, args: list[str]) -> int:
     from bert_jax import train
     from bert_jax.tasks import predictions, predictor
 
-    if flags.output:
-        predictions.check_output(flags.output)
     train.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
+    if flags.output:
+        predictions.check_output(flags.output, problem.formats)
     path = flags.input or problem.file(flags.split)
     if not path:
         raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
     examples = problem.read(path)
     if examples.warning():
         print(f"warning: {examples.warning()}", file=sys.stderr)
-    outputs = model(examples)
-    scores = problem.score(outputs, problem.encode(examples).targets)
+    data = problem.encode(examples)
+    outputs = model(data)
+    scores = problem.score(examples, data, outputs)
     if flags.output:
-        predictions.write_predictions(flags.output, examples.ids, outputs, problem.label_names)
+        problem.write(flags.output, examples, data, outputs)
     if flags.json:
         found = {"file": path, "examples": len(examples), "checkpoint": model.source, "scores": scores}
         print(json.dumps(found))

@@ -19,7 +19,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_string(
         "checkpoint",
         None,
-        "Work directory of `bert-jax pretrain`, or one of its checkpoints/STEP.",
+        "Work directory of `bert-jax pretrain` or one of its steps, Hugging Face folder, or TF1 prefix.",
         flag_values=flag_values,
     )
     absl_flags.DEFINE_integer("top", 5, "Candidates for each [MASK].", flag_values=flag_values)
@@ -28,7 +28,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 
 def run(flags, args: list[str]) -> int:
     if not flags.checkpoint:
-        raise UserError("which model? give --checkpoint=DIR, the work directory of a pre-training")
+        raise UserError("which model? give --checkpoint=DIR, a pre-trained model")
     if flags.top < 1:
         raise UserError(f"--top={flags.top}: expected at least 1")
     texts = args or [line.rstrip("\n") for line in sys.stdin if line.strip()]

@@ -4,10 +4,11 @@
     bert-jax inspect --input_format=wikiextractor --vocab=vocab.txt 'wiki/*'
 
 PATH is a directory of records or a record file (every row is read and its CRCs are checked), a vocab.txt or a
-SentencePiece .model, a work directory or one of its checkpoints, or text. Records are those of `bert-jax
-data`, or those with masks of google-research/bert's create_pretraining_data, which --vocab=FILE decodes. A
-.txt file that is no vocabulary is text; with --input_format all PATHs are files, folders or patterns of one
-corpus. Exits with 0 when all is sound, with 1 when something is wrong.
+SentencePiece .model, a work directory or one of its checkpoints, a Hugging Face folder or that of a TF1
+checkpoint, or text. Records are those of `bert-jax data`, or those with masks of google-research/bert's
+create_pretraining_data, which --vocab=FILE decodes. A .txt file that is no vocabulary is text; with
+--input_format all PATHs are files, folders or patterns of one corpus. Exits with 0 when all is sound, with 1
+when something is wrong.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from bert_jax.commands import corpus_flags
 from bert_jax.errors import UserError
 
 _MOST_PROBLEMS = 20
@@ -34,6 +36,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "What the paths' text is, as in bert-jax data; all of them are one corpus.",
         flag_values=flag_values,
     )
+    corpus_flags.define_fields(flag_values)
     absl_flags.DEFINE_string(
         "vocab",
         None,
@@ -54,34 +57,46 @@ def run(flags, args: list[str]) -> int:
         raise UserError("inspect needs a path: records, a vocabulary, a work directory, a checkpoint or text")
     if flags.plot and (len(args) > 1 or flags.input_format):
         raise UserError(f"--plot={flags.plot}: expected one record directory, and nothing else")
+    if flags.plot:
+        from bert_jax.data import record_plots
+
+        record_plots.check_name(flags.plot)  # before all rows are read
     if not flags.input_format:
         for path in args:
             if not os.path.exists(path):
                 raise UserError(f"there is no {path!r} to inspect")
+    try:
+        return 0 if _show(flags, args) else 1
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(f"{error.filename or args[0]}: {error.strerror or error}") from error
+
+
+def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
+    """Prints and draws the reports; returns whether all is sound."""
     sound = True
-    for report in reports(args, flags.examples, flags.input_format, flags.vocab):
+    for report in reports(args, flags):
         sound = sound and not report.problems
+        for line in [json.dumps(dataclasses.asdict(report))] if flags.json else lines(report):
+            print(line)
         if flags.plot:
             from bert_jax.data import record_plots
 
             record_plots.plot_records(report, flags.plot)
-        if flags.json:
-            print(json.dumps(dataclasses.asdict(report)))
-            continue
-        for line in lines(report):
-            print(line)
-    return 0 if sound else 1
+    return sound
 
 
-def reports(paths: list[str], examples: int, input_format: str | None, vocab: str | None) -> Iterator:
+def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
     """Yields the report of each path; of all as one corpus if they have an input format."""
-    if input_format:
-        from data_pipelines import lint
+    if flags.input_format:
+        from data_pipelines import lint, readers
 
-        yield lint.inspect_corpus(paths, input_format, vocab)
+        fields = readers.Fields(flags.text_field, flags.id_field)
+        yield lint.inspect_corpus(paths, flags.input_format, flags.vocab, fields, flags.tfds_data_dir)
         return
     for path in paths:
-        yield inspect(path, examples, vocab)
+        yield inspect(path, flags.examples, flags.vocab)
 
 
 def inspect(path: str, examples: int = 3, vocab: str | None = None):
@@ -113,6 +128,8 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if os.path.exists(os.path.join(path, packed.MANIFEST)):
         return inspection.inspect_records(path, examples, vocab)
     names = os.listdir(path)
+    if "config.json" in names and "checkpoints" not in names or any(x.endswith(".ckpt.index") for x in names):
+        return inspect_model(path)
     if "checkpoints" in names or "_CHECKPOINT_METADATA" in names:
         return inspect_checkpoints(path)
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
@@ -146,6 +163,29 @@ def inspect_checkpoints(path: str):
             report.problems.append(str(error))
             continue
         report.facts[os.path.basename(os.path.abspath(step))] = _describe(leaves)
+    return report
+
+
+def inspect_model(path: str):
+    """Reads a Hugging Face folder or a TF1 checkpoint whole, and compares two forward passes of it."""
+    from bert_jax import convert
+    from bert_jax.convert import check, huggingface, tensorflow1
+    from bert_jax.data.inspection import Report
+
+    kind = convert.detect(path)
+    if kind == "tensorflow":
+        tensorflow1.tensorflow()  # if it is missing, that says nothing of the checkpoint
+    report = Report(path, {"huggingface": "Hugging Face folder", "tensorflow": "TF1 checkpoint"}[kind])
+    try:
+        model, tensors = (huggingface if kind == "huggingface" else tensorflow1).read(path)
+        check.compare(path, check.file_outputs(tensors, model.config, kind), check.flax_outputs(model))
+    except UserError as error:
+        report.problems.append(str(error))
+        return report
+    report.facts["head"] = model.head
+    report.facts["parameters"] = sum(array.size for array in model.params.values())
+    report.facts["vocabulary"] = repr(model.tokenizer) if model.tokenizer else "none beside it"
+    report.facts["shapes"] = {name: list(array.shape) for name, array in model.params.items()}
     return report
 
 

@@ -8,7 +8,7 @@ order, and an `id`: the id column's value, or the row's number from 0.
 
 from __future__ import annotations
 
-import dataclasses
+import sys
 
 from absl import flags as absl_flags
 
@@ -52,32 +52,22 @@ def run(flags, args: list[str]) -> int:
         raise UserError("what should be predicted? give --input=FILE (or --split=test)")
     if not flags.output:
         raise UserError("where should the predictions go? give --output=FILE.tsv")
-    import sys
-
     from bert_jax import train
     from bert_jax.tasks import predictions, predictor
-    from bert_jax.tasks.reading import read_examples
 
-    predictions.check_output(flags.output)
     train.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
-    columns = problem.columns
-    path = flags.input
-    if flags.split:
-        path = problem.file(flags.split)
-        if not path:
-            raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
-        if flags.split == "test" and problem.spec.test_columns:
-            columns = problem.spec.test_columns
+    predictions.check_output(flags.output, problem.formats)
+    path = flags.input or problem.file(flags.split)
+    if not path:
+        raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
     given = {name: getattr(flags, name) for name in ("text_a", "text_b", "id", "header")}
-    columns = dataclasses.replace(
-        columns, **{name: value for name, value in given.items() if value is not None}
-    )
-    examples = read_examples(path, columns, file_format=flags.format, parse_label=None)
+    given = {name: value for name, value in given.items() if value is not None}
+    examples = problem.read_unlabelled(path, test=flags.split == "test", format=flags.format, **given)
     if examples.warning():
         print(f"warning: {examples.warning()}", file=sys.stderr)
-    outputs = model(examples)
-    predictions.write_predictions(flags.output, examples.ids, outputs, problem.label_names)
+    data = problem.encode(examples)
+    problem.write(flags.output, examples, data, model(data))
     print(f"wrote {flags.output}: {len(examples):,} predictions of {model.source}")
     return 0

@@ -9,6 +9,7 @@ stopped.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -138,7 +139,7 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
                 ),
                 flops_per_step=row_flops * config.batch_size,
                 writer=writer,
-                initial_params=_load_initial(config.init_from, tokenizer, writer.message),
+                initial_params=_load_initial(config, tokenizer, held, writer.message),
             )
         finally:
             writer.close()
@@ -231,27 +232,29 @@ def _say_what(config, train_set, eval_set, say) -> None:
         say(f"evaluation on {min(used, len(eval_set)):,} of {len(eval_set):,} rows held out")
 
 
-def _load_initial(path: str, tokenizer, say):
-    """A function of the abstract parameters that loads those of `path`; None where there is no path."""
-    if not path:
+def _load_initial(config, tokenizer, held, say):
+    """A function of the abstract parameters that loads those of init_from; None where there is none."""
+    if not config.init_from:
         return None
-    from bert_jax import checkpoint
+    from bert_jax import convert
+    from bert_jax.workdir import REPORT_FILE
 
     def load(abstract_params):
-        _check_vocabulary("init_from", path, tokenizer)
-        params, report = checkpoint.load_params(path, abstract_params, log=say)
+        _check_vocabulary("init_from", config.init_from, tokenizer)
+        params, report = convert.load_params(
+            config.init_from, abstract_params, ignore=config.init_ignore, log=say
+        )
         say(str(report))
-        if new := [name for name in report.new if name.startswith("encoder/")]:
-            raise UserError(f"init_from={path} lacks {len(new)} parameters of the encoder, like {new[0]}")
+        held.write_json(REPORT_FILE, dataclasses.asdict(report))
         return params
 
     return load
 
 
 def _check_vocabulary(field: str, path: str, tokenizer) -> None:
-    from bert_jax import workdir
+    from bert_jax import convert
 
-    if workdir.read_run(path).get("vocabulary", {}).get("digest") != tokenizer.digest:
+    if convert.load_architecture(path)[1].tokens != tokenizer.tokens:
         raise UserError(
             f"{field}={path} was trained with another vocabulary than that of the records; make the records "
             "with its vocabulary"

@@ -35,6 +35,17 @@ ARCHITECTURES = {
     "BertForQuestionAnswering": "question_answering",
 }
 
+# transformers' class that loads each head.
+AUTO_CLASSES = {
+    "none": "AutoModel",
+    "pretraining": "AutoModelForPreTraining",
+    "masked_lm": "AutoModelForMaskedLM",
+    "sequence_classification": "AutoModelForSequenceClassification",
+    "token_classification": "AutoModelForTokenClassification",
+    "multiple_choice": "AutoModelForMultipleChoice",
+    "question_answering": "AutoModelForQuestionAnswering",
+}
+
 _extracted: list[
     tempfile.TemporaryDirectory
 ] = []  # vocabularies out of tokenizer.json, until the process ends

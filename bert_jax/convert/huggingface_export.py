@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,8 +55,8 @@ def write(
     tensors = names.to_files(model.params, model.config, names.HUGGINGFACE)
     if model.head == "none":
         tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
-    _write_weights(tensors, folder, max_shard_bytes)
     _write_json(folder, huggingface.CONFIG, _config(model, tensors))
+    _write_weights(tensors, folder, max_shard_bytes)
     if model.tokenizer is not None:
         _write_tokenizer(model, folder)
     if model.head in ("none", "pretraining", "masked_lm"):
@@ -95,17 +96,22 @@ def _write_weights(tensors: Mapping[str, np.ndarray], folder: str, limit: int) -
             size = 0
         shards[-1][name] = np.ascontiguousarray(tensor)
         size += tensor.nbytes
-    metadata = {"format": "pt"}  # which transformers asks for
     if len(shards) == 1:
-        save_file(shards[0], os.path.join(folder, huggingface.WEIGHTS), metadata)
+        _save(shards[0], os.path.join(folder, huggingface.WEIGHTS))
         return
     weight_map = {}
     for number, shard in enumerate(shards, 1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        save_file(shard, os.path.join(folder, name), metadata)
+        _save(shard, os.path.join(folder, name))
         weight_map |= dict.fromkeys(shard, name)
     total = sum(tensor.nbytes for tensor in tensors.values())
     _write_json(folder, huggingface.INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _save(tensors: dict[str, np.ndarray], path: str) -> None:
+    save_file(tensors, path, {"format": "pt"})  # which transformers asks for
+    # safetensors makes it readable by its owner alone.
+    shutil.copymode(os.path.join(os.path.dirname(path), huggingface.CONFIG), path)
 
 
 def _write_tokenizer(model: Model, folder: str) -> None:

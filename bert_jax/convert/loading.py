@@ -34,10 +34,10 @@ def detect(path: epath.PathLike) -> str:
         return names.TENSORFLOW
     if epath.Path(path).is_dir() and huggingface.is_huggingface(path):
         return names.HUGGINGFACE
-    what = "what is there is none of them" if epath.Path(path).exists() else "there is nothing of that name"
+    what = "it is no checkpoint" if epath.Path(path).exists() else "no such directory or prefix"
     raise UserError(
-        f"{path}: expected a work directory of bert-jax or one of its checkpoints, a Hugging Face folder, or "
-        f"the prefix of a TF1 checkpoint; {what}"
+        f"{path}: {what}; expected a work directory of bert-jax or one of its checkpoints, a Hugging Face "
+        "folder, or the prefix of a TF1 checkpoint"
     )
 
 

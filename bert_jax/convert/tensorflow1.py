@@ -110,7 +110,7 @@ def write(model: Model, folder: epath.PathLike) -> None:
     """
     if model.config.causal:
         raise UserError(f"{model.source}: google-research/bert has no left-to-right attention (causal)")
-    tf = _tensorflow()
+    tf = tensorflow()
     tensors = names.to_files(model.params, model.config, names.TENSORFLOW)
     prefix = os.path.join(os.fspath(folder), PREFIX)
     ordered = sorted(tensors)
@@ -142,7 +142,7 @@ class _Variables(dict):
     """{name: variable} of a checkpoint; nothing is read until it is asked for."""
 
     def __init__(self, prefix: str):
-        tf = _tensorflow()
+        tf = tensorflow()
         try:
             reader = tf.train.load_checkpoint(prefix)
             shapes = reader.get_variable_to_shape_map()
@@ -155,7 +155,8 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _tensorflow():
+def tensorflow():
+    """The module. Raises UserError where it is not installed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the accelerator is JAX's
     try:

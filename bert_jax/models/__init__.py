@@ -1,6 +1,18 @@
 """Flax modules of BERT: pure functions of (parameters, arrays). They know no mesh, no loss and no file."""
 
-from bert_jax.models.bert import BertForPreTraining, BertForSequenceClassification
+from bert_jax.models.bert import (
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
 from bert_jax.models.encoder import BertEncoder, Pooler
 
-__all__ = ["BertEncoder", "BertForPreTraining", "BertForSequenceClassification", "Pooler"]
+__all__ = [
+    "BertEncoder",
+    "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "Pooler",
+]

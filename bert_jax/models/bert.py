@@ -1,4 +1,4 @@
-"""BERT with its heads: masked LM and next sentence, and classification of a row by its [CLS]."""
+"""BERT with its heads: masked LM and next sentence; classes of rows and of tokens; answers in a text."""
 
 from __future__ import annotations
 
@@ -88,3 +88,31 @@ class BertForSequenceClassification(_Module):
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         pooled = self.drop(self.pooler(hidden[:, 0]), deterministic)
         return self.classifier(pooled).astype(jnp.float32)
+
+
+class BertForTokenClassification(_Module):
+    """Encoder, dropout and one dense layer over every token (paper, section 5.3)."""
+
+    num_labels: int = 2
+
+    def setup(self):
+        self.encoder = BertEncoder(self.config)
+        self.classifier = self.dense(None, (self.num_labels,), ("embed",), ("classes",))
+
+    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
+        """float32 [B, L, num_labels] logits; inputs as `BertEncoder`'s."""
+        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
+        return self.classifier(self.drop(hidden, deterministic)).astype(jnp.float32)
+
+
+class BertForQuestionAnswering(_Module):
+    """Encoder and one dense layer for where an answer starts and ends (paper, section 4.2)."""
+
+    def setup(self):
+        self.encoder = BertEncoder(self.config)
+        self.qa = self.dense(None, (2,), ("embed",), ("classes",))
+
+    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
+        """float32 [B, L, 2] logits of start and end; inputs as `BertEncoder`'s."""
+        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
+        return self.qa(hidden).astype(jnp.float32)

@@ -16,29 +16,51 @@ _ENCODE_CHUNK = 8192
 _GROUPING_WINDOW = 16
 
 
-@dataclasses.dataclass
-class EncodedExamples:
-    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], of every example, end to end.
+NO_TARGET = -1  # of a token that has none
 
-    tokens: int32 [total]; offsets: int64 [N + 1]; first_lengths: int32 [N], tokens of A with [CLS] and [SEP];
-    targets: int32 [N] label numbers or float32 [N] numbers, None when unlabelled; truncated: number cut.
+
+@dataclasses.dataclass
+class EncodedRows:
+    """What the model reads: rows of [CLS] A [SEP], or [CLS] A [SEP] B [SEP], end to end.
+
+    Attributes:
+      tokens: int32 [total].
+      offsets: int64 [N + 1]; row i is tokens[offsets[i]:offsets[i + 1]].
+      first_lengths: int32 [N], tokens of A with [CLS] and [SEP].
+      targets: arrays [N, ...] by name, int32 or float32; empty when unlabelled.
+      token_targets: int32 [total] arrays by name; `NO_TARGET` where a token has none.
+      examples: int64 [N], the example that a row is of: a long one may have several rows.
+      group: this many rows in a row are one question, and stay side by side in one batch.
+      truncated: examples that were cut.
     """
 
     tokens: np.ndarray
     offsets: np.ndarray
     first_lengths: np.ndarray
-    targets: np.ndarray | None
+    targets: dict[str, np.ndarray]
     pad_id: int
     max_length: int
     truncated: int = 0
+    token_targets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    examples: np.ndarray | None = None
+    group: int = 1
+
+    def __post_init__(self):
+        if self.examples is None:
+            self.examples = np.arange(len(self))
 
     def __len__(self) -> int:
         return len(self.first_lengths)
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [N], tokens of each example."""
+        """int64 [N], tokens of each row."""
         return np.diff(self.offsets)
+
+    @property
+    def group_lengths(self) -> np.ndarray:
+        """int64 [N / group], tokens of the longest row of each group."""
+        return self.lengths.reshape(-1, self.group).max(axis=1, initial=0)
 
 
 def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
@@ -50,7 +72,7 @@ def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
     return keep_a, min(length_b, budget - keep_a)
 
 
-def encode(examples: Examples, tokenizer, max_length: int, kind: str = "classification") -> EncodedExamples:
+def encode(examples: Examples, tokenizer, max_length: int, kind: str = "classification") -> EncodedRows:
     """Tokenizes in batches, joins pairs and truncates to `max_length` tokens with the special ones."""
     pieces, lengths, first_lengths = [], [], []
     truncated = 0
@@ -77,11 +99,11 @@ def encode(examples: Examples, tokenizer, max_length: int, kind: str = "classifi
             first_lengths.append(keep_a + 2)
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    targets = None
+    targets = {}
     if examples.labels is not None:
-        targets = np.asarray(examples.labels, np.float32 if kind == "regression" else np.int32)
+        targets["targets"] = np.asarray(examples.labels, np.float32 if kind == "regression" else np.int32)
     tokens = np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
-    return EncodedExamples(
+    return EncodedRows(
         tokens, offsets, np.asarray(first_lengths, np.int32), targets, tokenizer.pad_id, max_length, truncated
     )
 
@@ -97,19 +119,22 @@ def bucket_lengths(max_length: int, smallest: int = 32) -> tuple[int, ...]:
 
 
 def make_batch(
-    data: EncodedExamples, indices: np.ndarray, buckets: Sequence[int], rows: slice = slice(None)
+    data: EncodedRows, indices: np.ndarray, buckets: Sequence[int], part: slice = slice(None)
 ) -> dict[str, np.ndarray]:
     """The rows of one batch, padded to the first bucket that holds the longest of them.
 
     Args:
-      indices: int64 [B] examples of the global batch; -1 is a row of padding, without weight.
-      rows: the part of the batch that this process feeds. The padded length is the whole batch's on every
+      indices: int64 [B] groups of the global batch; -1 is padding, without weight.
+      part: the groups of the batch that this process feeds. The padded length is the whole batch's on every
         process.
 
     Returns:
       int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the places in the global
-      batch; float32 `weights` [b]; `targets` [b], int32 or float32, 0 where there is none.
+      batch; float32 `weights` [b]; every target [b, ...], 0 where there is none, and every target of tokens,
+      int32 [b, L]. With groups of several rows, [b, group, ...] of each.
     """
+    indices = expand(indices, data.group)
+    rows = slice(*(None if edge is None else edge * data.group for edge in (part.start, part.stop)))
     real = indices >= 0
     lengths = np.where(real, data.lengths[indices], 0)
     width = next(length for length in buckets if length >= lengths.max(initial=0))
@@ -125,11 +150,25 @@ def make_batch(
         "first_lengths": np.where(real, data.first_lengths[indices], 0).astype(np.int32),
         "row_ids": places.astype(np.int32),
         "weights": real.astype(np.float32),
-        "targets": np.zeros(len(indices), np.int32),
     }
-    if data.targets is not None:
-        batch["targets"] = np.where(real, data.targets[indices], 0).astype(data.targets.dtype)
+    for name, values in data.targets.items():
+        chosen = values[indices]
+        chosen[~real] = 0
+        batch[name] = chosen
+    for name, values in data.token_targets.items():
+        batch[name] = np.full((len(indices), width), NO_TARGET, np.int32)
+        for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
+            start = data.offsets[index]
+            batch[name][row, :length] = values[start : start + length]
+    if data.group > 1:
+        batch = {name: x.reshape(-1, data.group, *x.shape[1:]) for name, x in batch.items()}
     return batch
+
+
+def expand(groups: np.ndarray, size: int) -> np.ndarray:
+    """int64 [B] groups, -1 for padding -> [B * size] rows."""
+    rows = groups[:, None] * size + np.arange(size)
+    return np.where(groups[:, None] >= 0, rows, -1).ravel()
 
 
 def steps_per_epoch(examples: int, batch_size: int) -> int:
@@ -161,7 +200,7 @@ def epoch_order(
 
 
 def train_batches(
-    data: EncodedExamples,
+    data: EncodedRows,
     batch_size: int,
     seed: int,
     start_step: int,
@@ -171,42 +210,43 @@ def train_batches(
     process_index: int = 0,
     process_count: int = 1,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Endless batches from `start_step` on: batch s depends on (seed, s) alone. A process gets its rows."""
+    """Endless batches of `batch_size` groups from `start_step` on: batch s depends on (seed, s) alone. A
+    process gets its share."""
     buckets = buckets or bucket_lengths(data.max_length)
-    rows = _process_rows(batch_size, process_index, process_count)
-    steps = steps_per_epoch(len(data), batch_size)
-    lengths = data.lengths
+    part = _process_part(batch_size, process_index, process_count)
+    lengths = data.group_lengths
+    steps = steps_per_epoch(len(lengths), batch_size)
     epoch, offset = divmod(start_step, steps)
     while True:
         order = epoch_order(lengths, batch_size, seed, epoch, group_by_length)
         for indices in order[offset:]:
-            yield make_batch(data, indices, buckets, rows)
+            yield make_batch(data, indices, buckets, part)
         epoch, offset = epoch + 1, 0
 
 
 def eval_batches(
-    data: EncodedExamples,
+    data: EncodedRows,
     batch_size: int,
     *,
     buckets: Sequence[int] = (),
     process_index: int = 0,
     process_count: int = 1,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Every example once, in the order of `eval_order`; the last batch is filled up with padding rows."""
+    """Every group once, in the order of `eval_order`; the last batch is filled up with padding."""
     buckets = buckets or bucket_lengths(data.max_length)
-    rows = _process_rows(batch_size, process_index, process_count)
+    part = _process_part(batch_size, process_index, process_count)
     for indices in eval_order(data, batch_size):
-        yield make_batch(data, indices, buckets, rows)
+        yield make_batch(data, indices, buckets, part)
 
 
-def eval_order(data: EncodedExamples, batch_size: int) -> np.ndarray:
-    """int64 [steps, batch_size]: the examples by length, -1 where the last batch has none left."""
-    order = np.argsort(data.lengths, kind="stable")
+def eval_order(data: EncodedRows, batch_size: int) -> np.ndarray:
+    """int64 [steps, batch_size]: the groups by length, -1 where the last batch has none left."""
+    order = np.argsort(data.group_lengths, kind="stable")
     steps = steps_per_epoch(len(order), batch_size)
     return np.concatenate([order, np.full(steps * batch_size - len(order), -1)]).reshape(steps, batch_size)
 
 
-def _process_rows(batch_size, process_index, process_count):
+def _process_part(batch_size, process_index, process_count):
     if batch_size % process_count:
         raise ValueError(f"batch_size {batch_size} is no multiple of {process_count} processes")
     size = batch_size // process_count

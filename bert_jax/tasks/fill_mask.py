@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import checkpoint, workdir
-from bert_jax import config as bert_config
+from bert_jax import convert
+from bert_jax.checkpoint.leaves import nest
 from bert_jax.errors import UserError
-from bert_jax.models import BertForPreTraining
+from bert_jax.models import BertEncoder
+from bert_jax.models.bert import MaskedLanguageModelHead, gather_positions
 
 MASK = "[MASK]"
 _BATCH = 16
@@ -29,7 +29,7 @@ class MaskFiller:
     """A pre-trained checkpoint, loaded once.
 
     Args:
-      path: a work directory of `bert-jax pretrain`, or one step of it.
+      path: a checkpoint of any kind.
       log: called with one line when something is worth saying.
 
     Raises:
@@ -37,23 +37,16 @@ class MaskFiller:
     """
 
     def __init__(self, path: str, log: Callable[[str], None] = print):
-        self.tokenizer = workdir.load_tokenizer(path)
-        fields = workdir.load_config(path).model.to_dict()
-        fields["vocab_size"] = fields["vocab_size"] or self.tokenizer.vocab_size
-        self._config = bert_config.from_dict(fields)
-        self._model = BertForPreTraining(self._config)
-        ids = jnp.zeros((1, 8), jnp.int32)
-        abstract = nn.unbox(
-            jax.eval_shape(
-                lambda key: self._model.init(key, ids, ids, ids, ids, ids[:, :1], ids[:, :1])["params"],
-                jax.random.key(0),
-            )
-        )
-        self._params, report = checkpoint.load_params(path, abstract, log=log)
-        if report.new:
+        model = convert.load(path, log=log)
+        if "mlm/bias" not in model.params:
             raise UserError(
-                f"{report.source} has no {report.new[0]}: expected a pre-trained checkpoint with its heads"
+                f"{model.source} has no masked LM head: expected a pre-trained checkpoint with its heads"
             )
+        if model.tokenizer is None:
+            raise UserError(f"{model.source}: no vocabulary beside it; copy the model's vocab.txt there")
+        self.tokenizer, self._config = model.tokenizer, model.config
+        params = {name: x for name, x in model.params.items() if name.startswith(("encoder/", "mlm/"))}
+        self._params = jax.tree.map(jnp.asarray, nest(params))
         self._predict = jax.jit(self._logits)
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
@@ -107,14 +100,16 @@ class MaskFiller:
     def _logits(self, params, ids, lengths, positions):
         index = jnp.arange(ids.shape[1], dtype=jnp.int32)
         real = index < lengths
-        logits, _ = self._model.apply(
-            {"params": params},
+        hidden = BertEncoder(self._config).apply(
+            {"params": params["encoder"]},
             ids,
             jnp.zeros_like(ids),
             jnp.where(real, index, 0),
             real.astype(jnp.int32),
-            positions,
-            jnp.zeros_like(lengths),
+        )
+        words = params["encoder"]["embeddings"]["word_embeddings"]
+        logits = MaskedLanguageModelHead(self._config).apply(
+            {"params": params["mlm"]}, gather_positions(hidden, positions), words
         )
         return jax.nn.softmax(logits, axis=-1)
 

@@ -6,6 +6,7 @@ the work directory is all that evaluation and prediction need.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
@@ -16,19 +17,16 @@ import jax
 import ml_collections
 import numpy as np
 
-from bert_jax import checkpoint, flops, sharding, train, workdir
-from bert_jax.errors import UserError
+from bert_jax import checkpoint, convert, flops, sharding, train, workdir
+from bert_jax.checkpoint.leaves import flatten
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.optimizer import make_optimizer
 from bert_jax.tasks import batches, metrics, predictions
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import Problem, from_training_file, resolve_schedule
+from bert_jax.workdir import REPORT_FILE
 
 BEST_FILE = "best.json"
-REPORT_FILE = "initialised.json"
-
-# What other objectives bring and this one leaves; anything else that is unused is worth a warning.
-_HEADS = ("mlm/", "nsp/", "classifier/")
 
 
 def finetune(config: Any, directory: str, log: Callable[[str], None] = print) -> dict[str, Any]:
@@ -52,7 +50,7 @@ def finetune(config: Any, directory: str, log: Callable[[str], None] = print) ->
     if dev := problem.file("dev"):
         examples["dev"] = problem.read(dev)
     data = {split: problem.encode(found) for split, found in examples.items()}
-    resolve_schedule(config, len(training))
+    resolve_schedule(config, len(data["train"].group_lengths))
     config.model = ml_collections.ConfigDict(problem.bert.to_dict())
     for split, found in examples.items():
         log(_describe(split, found, data[split], problem))
@@ -61,7 +59,7 @@ def finetune(config: Any, directory: str, log: Callable[[str], None] = print) ->
         "command": "finetune",
         "config": config.to_dict(),
         "vocabulary": problem.tokenizer.settings(),
-        "labels": problem.label_names,
+        "labels": problem.labels,
         "files": {split: _digest(found.path) for split, found in examples.items()},
     }
     primary = jax.process_index() == 0
@@ -80,9 +78,7 @@ def _train(problem, data, examples, held, writer):
     mesh = sharding.make_mesh(**config.mesh)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
     share = dict(process_index=jax.process_index(), process_count=jax.process_count())
-    keeper = (
-        _BestKeeper(problem, data["dev"], examples["dev"].ids, held, writer, mesh) if "dev" in data else None
-    )
+    keeper = _BestKeeper(problem, data["dev"], examples["dev"], held, writer, mesh) if "dev" in data else None
     state = train.fit(
         workdir=held,
         config=config,
@@ -101,7 +97,7 @@ def _train(problem, data, examples, held, writer):
         eval_data=keeper and (lambda: (batch for batch in ())),
         flops_per_step=_flops_per_step(problem.bert, data["train"], config.batch_size),
         writer=writer,
-        initial_params=_initial_params(config, held, writer.message),
+        initial_params=_initial_params(problem, held, writer.message),
         on_eval=keeper,
     )
     if keeper is None:
@@ -114,8 +110,8 @@ def _train(problem, data, examples, held, writer):
 class _BestKeeper:
     """Scores the whole evaluation set at each evaluation; keeps the best parameters and their predictions."""
 
-    def __init__(self, problem: Problem, data, ids, held, writer, mesh):
-        self._problem, self._data, self._ids = problem, data, ids
+    def __init__(self, problem: Problem, data, examples, held, writer, mesh):
+        self._problem, self._data, self._examples = problem, data, examples
         self._held, self._say, self._mesh = held, writer.message, mesh
         self._predict = predictions.make_predict(problem.task, mesh)
         self.best = read_best(held.path)
@@ -126,8 +122,8 @@ class _BestKeeper:
         outputs = predictions.predict_all(
             self._predict, state.params, self._data, problem.config.batch_size, self._mesh
         )
-        scores = problem.score(outputs, self._data.targets)
-        loss = problem.loss(outputs, self._data.targets)
+        scores = problem.score(self._examples, self._data, outputs)
+        loss = problem.loss(self._data, outputs)
         name = problem.metrics[0]
         sign = -1 if name in metrics.LOWER_IS_BETTER else 1
         better = self.best is None or sign * scores[name] > sign * self.best["scores"][name]
@@ -137,40 +133,31 @@ class _BestKeeper:
             keeper.close()
             self.best = {"step": step, "metric": name, "scores": scores}
         self.last_step = step
-        if jax.process_index() == 0:
-            if better:
-                path = str(self._held.path / "predictions-dev.tsv")
-                predictions.write_predictions(path, self._ids, outputs, problem.label_names)
-            _write_json(self._held.path / BEST_FILE, self.best | {"last_step": step})
+        if better and self._held.primary:
+            path = str(self._held.path / f"predictions-dev{problem.formats[0]}")
+            problem.write(path, self._examples, self._data, outputs)
+        self._held.write_json(BEST_FILE, self.best | {"last_step": step})
         shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
         self._say(f"dev  {step}  {shown}{'  (the best so far)' if better else ''}")
         return {"loss": loss} | scores
 
 
-def _initial_params(config, held, log):
+def _initial_params(problem, held, log):
+    config, head = problem.config, problem.task.head
     if not config.init_from or config.from_scratch:
         return None
 
     def load(abstract_params):
         # The head is always a new one: another task's labels are not this one's.
-        body = {name: tree for name, tree in abstract_params.items() if name != "classifier"}
-        params, report = checkpoint.load_params(config.init_from, body, log=log)
-        if report.new:
-            raise UserError(
-                f"{report.source} lacks {len(report.new)} of the encoder's parameters, the first of them "
-                f"{report.new[0]}: is it a checkpoint of this model?"
-            )
-        left = [name for name in report.unused if not name.startswith(_HEADS)]
-        head = [f"classifier/{name}" for name in abstract_params["classifier"]]
+        body = {name: tree for name, tree in abstract_params.items() if name != head}
+        params, report = convert.load_params(config.init_from, body, ignore=config.init_ignore, log=log)
+        new = [f"{head}/{name}" for name in flatten(abstract_params[head])]
+        report = dataclasses.replace(report, new=(*report.new, *new))
         log(
-            f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(head)}; "
+            f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(report.new)}; "
             f"not used: {_summary(report.unused)}"
         )
-        if left:
-            log(f"warning: the checkpoint has parameters that this model does not: {', '.join(left[:5])}")
-        if jax.process_index() == 0:
-            found = dict(source=report.source, loaded=report.loaded, new=head, unused=report.unused)
-            _write_json(held.path / REPORT_FILE, found)
+        held.write_json(REPORT_FILE, dataclasses.asdict(report))
         return params
 
     return load
@@ -196,12 +183,8 @@ def read_best(directory: Any) -> dict[str, Any] | None:
 
 def _describe(split, examples, data, problem):
     parts = [f"{split}: {len(examples):,} examples from {examples.path}"]
-    if problem.labels and examples.labels is not None:
-        counts = np.bincount(data.targets, minlength=len(problem.labels))
-        shown = [f"{name}: {count:,}" for name, count in zip(problem.labels.names, counts, strict=True)]
-        parts.append("labels " + ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else ""))
-        if split != "train" and np.count_nonzero(counts) == 1:
-            parts.append("warning: one class only, so scores say little")
+    if described := problem.describe(examples, data):
+        parts.append(described)
     parts.append(
         f"{np.mean(data.lengths):.0f} tokens on average, {data.truncated:,} cut at {data.max_length}"
     )
@@ -211,9 +194,3 @@ def _describe(split, examples, data, problem):
 def _digest(path):
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write_json(path, content):
-    temporary = path.parent / f"{path.name}.tmp"
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.replace(path)

@@ -15,7 +15,6 @@ from bert_jax.tasks import batches
 
 # Of a work directory: the checkpoint that is best on the evaluation file.
 BEST = "best"
-FORMATS = (".tsv", ".csv", ".jsonl")
 
 
 def make_predict(task, mesh: jax.sharding.Mesh) -> Callable:
@@ -30,16 +29,15 @@ def make_predict(task, mesh: jax.sharding.Mesh) -> Callable:
     return call
 
 
-def predict_all(
-    predict: Callable, params, data: batches.EncodedExamples, batch_size: int, mesh
-) -> np.ndarray:
-    """float32 [N, C]: the outputs for every example, once, in the order of the file.
+def predict_all(predict: Callable, params, data: batches.EncodedRows, batch_size: int, mesh) -> np.ndarray:
+    """The outputs for every group of rows, once, in their order: float32 [N / group, C], or, of a task whose
+    outputs are [B, L, C], float32 [total, C] for every token.
 
     Args:
       predict: as `make_predict` returns it.
       params: on the mesh.
-      data: the encoded examples, the same in every process.
-      batch_size: rows of the global batch; a multiple of the mesh's data and fsdp axes.
+      data: the encoded rows, the same in every process.
+      batch_size: groups of the global batch; a multiple of the mesh's data and fsdp axes.
       mesh: of `predict`.
     """
     order = batches.eval_order(data, batch_size)
@@ -48,17 +46,24 @@ def predict_all(
         predict(params, sharding.global_batch(batch, mesh))
         for batch in batches.eval_batches(data, batch_size, **processes)
     ]
-    rows = np.concatenate([np.asarray(output) for output in outputs])
-    places = order.ravel()
-    result = np.empty((len(data), rows.shape[1]), np.float32)
-    result[places[places >= 0]] = rows[places >= 0]
+    per_token = outputs[0].ndim == 3
+    rows = len(data.tokens) if per_token else len(data) // data.group
+    result = np.empty((rows, outputs[0].shape[-1]), np.float32)
+    for groups, output in zip(order, map(np.asarray, outputs), strict=True):
+        if not per_token:
+            result[groups[groups >= 0]] = output[groups >= 0]
+            continue
+        for row, states in zip(groups, output, strict=True):
+            if row >= 0:
+                begin, end = data.offsets[row : row + 2]
+                result[begin:end] = states[: end - begin]
     return result
 
 
-def check_output(path: str) -> None:
+def check_output(path: str, formats: Sequence[str]) -> None:
     """Refuses an unknown format, or a place that cannot be written, before anything is computed."""
-    if Path(path).suffix.lower() not in FORMATS:
-        raise UserError(f"--output={path}: expected a name ending in {', '.join(FORMATS)}")
+    if Path(path).suffix.lower() not in formats:
+        raise UserError(f"--output={path}: expected a name ending in {', '.join(formats)}")
     directory = Path(path).absolute().parent
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -12,11 +12,9 @@ import numpy as np
 from bert_jax import checkpoint, sharding, tasks, workdir
 from bert_jax import config as bert_config
 from bert_jax.errors import UserError
-from bert_jax.tasks import predictions
-from bert_jax.tasks.labels import LabelSet
+from bert_jax.tasks import batches, predictions
 from bert_jax.tasks.predictions import BEST
-from bert_jax.tasks.problem import Problem
-from bert_jax.tasks.reading import Examples
+from bert_jax.tasks.problem import family
 
 
 class Predictor:
@@ -37,10 +35,10 @@ class Predictor:
         if which not in (BEST, "last"):
             raise UserError(f"--checkpoint={which}: expected best or last")
         config = ml_collections.ConfigDict(run["config"])
-        labels = LabelSet(tuple(run["labels"])) if run["labels"] else None
         tokenizer = workdir.load_tokenizer(directory)
-        self.problem = Problem(
-            config, tasks.get(config.task), labels, tokenizer, bert_config.from_dict(config.model)
+        spec = tasks.get(config.task)
+        self.problem = family(spec.kind)(
+            config, spec, run["labels"], tokenizer, bert_config.from_dict(config.model)
         )
         self._mesh = sharding.make_mesh()
         size = batch_size or config.batch_size
@@ -59,7 +57,6 @@ class Predictor:
         self.source = report.source
         self._predict = predictions.make_predict(task, self._mesh)
 
-    def __call__(self, examples: Examples) -> np.ndarray:
-        """float32 [N, C] probabilities, or [N, 1] numbers of a regression."""
-        data = self.problem.encode(examples)
+    def __call__(self, data: batches.EncodedRows) -> np.ndarray:
+        """The outputs of every row, as `predictions.predict_all` returns them."""
         return predictions.predict_all(self._predict, self._params, data, self._batch_size, self._mesh)

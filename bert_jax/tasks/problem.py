@@ -1,84 +1,107 @@
-"""A task as a run has it: which files and columns, which labels, which model, how long."""
+"""A task as a run has it: which files, which labels, which model, how long."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+import abc
+import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax import config as bert_config
-from bert_jax import tasks, tokenization, workdir
+from bert_jax import convert, tasks, tokenization
 from bert_jax.errors import UserError
-from bert_jax.tasks import batches, metrics
-from bert_jax.tasks.classification import ClassificationTask
-from bert_jax.tasks.labels import LabelSet, parse_number
-from bert_jax.tasks.reading import Columns, Examples, read_examples
+from bert_jax.tasks import batches
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """A task as a run has it: how its files are read, encoded and scored.
+class Problem(abc.ABC):
+    """One family of tasks, as a run has it: how its files are read, encoded, predicted and scored.
 
     Attributes:
       config: of the run; see `bert_jax.tasks.default_config`.
       spec: the task's entry in the table.
-      labels: in the order of the logits; None for a regression.
+      labels: names in the order of the logits; None where there are none.
       tokenizer: of the model.
       bert: the model.
     """
 
-    config: Any
-    spec: tasks.TaskSpec
-    labels: LabelSet | None
-    tokenizer: tokenization.Tokenizer
-    bert: bert_config.BertConfig
+    def __init__(
+        self,
+        config: Any,
+        spec: tasks.TaskSpec,
+        labels: Sequence[str] | None,
+        tokenizer: tokenization.Tokenizer,
+        bert: bert_config.BertConfig,
+    ):
+        self.config, self.spec, self.tokenizer, self.bert = config, spec, tokenizer, bert
+        self.labels = tuple(labels) if labels else None
+
+    @classmethod
+    @abc.abstractmethod
+    def from_training_file(cls, config, spec, tokenizer, bert, path: str) -> tuple[Problem, Any]:
+        """The problem with the labels that a training file has, and the examples of that file."""
 
     @property
-    def task(self) -> ClassificationTask:
-        return ClassificationTask(self.bert, len(self.labels) if self.labels else 1, self.spec.kind)
+    @abc.abstractmethod
+    def task(self) -> Any:
+        """Model and loss: what `bert_jax.train.fit` and `predictions.make_predict` call. Its `head` is the
+        group of parameters that is always new."""
 
     @property
-    def label_names(self) -> tuple[str, ...] | None:
-        return self.labels.names if self.labels else None
-
-    @property
+    @abc.abstractmethod
     def metrics(self) -> tuple[str, ...]:
         """The metrics' names; the first selects the best checkpoint."""
-        given = tuple(name.strip() for name in self.config.metrics.split(",") if name.strip())
-        count = len(self.labels) if self.labels else 1
-        return metrics.choose(given or self.spec.metrics, self.spec.kind, count)
 
-    @property
-    def columns(self) -> Columns:
-        return columns_of(self.config, self.spec)
+    @abc.abstractmethod
+    def read(self, path: str) -> Any:
+        """The examples of a file, which must be labelled. They have a length, `path` and `warning()`."""
+
+    @abc.abstractmethod
+    def read_unlabelled(self, path: str, **options: Any) -> Any:
+        """The examples of a file that may have labels; `options` are those of `bert-jax predict`."""
+
+    @abc.abstractmethod
+    def encode(self, examples: Any) -> batches.EncodedRows: ...
+
+    @abc.abstractmethod
+    def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
+        """The mean of what training minimises, of the outputs that `predictions.predict_all` returns."""
+
+    @abc.abstractmethod
+    def score(self, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, float]:
+        """Every metric of a labelled file."""
+
+    @abc.abstractmethod
+    def write(self, path: str, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
+        """Writes predictions in the order of the file; `path` has a suffix of `formats`."""
+
+    formats: tuple[str, ...] = (".tsv", ".csv", ".jsonl")  # the first is the default
+
+    def describe(self, examples: Any, data: batches.EncodedRows) -> str:
+        """What is worth saying of a file's labels; one line, or nothing."""
+        return ""
 
     def file(self, split: str) -> str:
         """The path of a split's file; "" when the run has none."""
         return split_file(self.config, self.spec, split)
 
-    def read(self, path: str) -> Examples:
-        """The examples of a file, which must be labelled."""
-        return read_labelled(self.config, self.spec, path, self.labels.index if self.labels else parse_number)
 
-    def encode(self, examples: Examples) -> batches.EncodedExamples:
-        return batches.encode(examples, self.tokenizer, self.config.max_length, self.spec.kind)
-
-    def loss(self, outputs: np.ndarray, targets: np.ndarray) -> float:
-        """The mean of what training minimises, of float32 [N, C] outputs against [N] targets."""
-        if self.labels is None:
-            return metrics.mean_squared_error(outputs[:, 0], targets)
-        chosen = np.take_along_axis(outputs, targets[:, None], axis=1)
-        return float(-np.mean(np.log(np.maximum(chosen, np.finfo(np.float32).tiny))))
-
-    def score(self, outputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-        """Every metric of float32 [N, C] outputs against [N] targets."""
-        values = outputs[:, 0] if self.labels is None else np.argmax(outputs, axis=-1)
-        return metrics.score(self.metrics, self.spec.kind, values, targets)
+# The module and the class of each kind of task; imported when it is asked for.
+_FAMILIES = {
+    "classification": ("bert_jax.tasks.text_problem", "TextProblem"),
+    "regression": ("bert_jax.tasks.text_problem", "TextProblem"),
+    "multiple_choice": ("bert_jax.tasks.multiple_choice", "MultipleChoiceProblem"),
+}
 
 
-def from_training_file(config: Any) -> tuple[Problem, Examples]:
+def family(kind: str) -> type[Problem]:
+    """The class of a `TaskSpec.kind`."""
+    module, name = _FAMILIES[kind]
+    return getattr(importlib.import_module(module), name)
+
+
+def from_training_file(config: Any) -> tuple[Problem, Any]:
     """The task that a configuration describes, with the examples of its training file.
 
     Raises:
@@ -90,23 +113,7 @@ def from_training_file(config: Any) -> tuple[Problem, Examples]:
         where = "--config.data_dir=DIR" if spec.folder else "--config.data.train=FILE"
         raise UserError(f"what should be trained on? give {where}")
     bert, tokenizer = resolve_model(config)
-    if spec.kind == "regression":
-        examples, labels = read_labelled(config, spec, path, parse_number), None
-    else:
-        known = LabelSet(spec.labels).checked if spec.labels else str
-        examples = read_labelled(config, spec, path, known)
-        inferred = LabelSet.infer(examples.labels, path)
-        labels = LabelSet(spec.labels) if spec.labels else inferred
-        examples.labels = [labels.index(name) for name in examples.labels]
-    return Problem(config, spec, labels, tokenizer, bert), examples
-
-
-def columns_of(config: Any, spec: tasks.TaskSpec) -> Columns:
-    """The columns that a configuration names, else the task's."""
-    data = config.data
-    if spec.columns is not None and not (data.text_a or data.text_b or data.label):
-        return spec.columns
-    return Columns(data.text_a, data.text_b, data.label, data.id, data.header)
+    return family(spec.kind).from_training_file(config, spec, tokenizer, bert, path)
 
 
 def split_file(config: Any, spec: tasks.TaskSpec, split: str) -> str:
@@ -117,19 +124,6 @@ def split_file(config: Any, spec: tasks.TaskSpec, split: str) -> str:
     return given
 
 
-def read_labelled(
-    config: Any, spec: tasks.TaskSpec, path: str, parse_label: Callable[[str], Any]
-) -> Examples:
-    """The examples of a file, with their labels."""
-    columns = columns_of(config, spec)
-    if not columns.label:
-        raise UserError("which column holds the label? give --config.data.label=COLUMN")
-    data = config.data
-    return read_examples(
-        path, columns, file_format=data.format, quoting=data.quoting, parse_label=parse_label
-    )
-
-
 def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tokenizer]:
     """The architecture and the vocabulary: the checkpoint's where there is one, else the configuration's.
 
@@ -137,17 +131,16 @@ def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tok
     """
     fields = config.model.to_dict()
     if config.init_from:
-        tokenizer = workdir.load_tokenizer(config.init_from)
+        theirs, tokenizer = convert.load_architecture(config.init_from)
         if config.vocab:
             given = tokenization.load(config.vocab)
-            if given.digest != tokenizer.digest:
+            if given.tokens != tokenizer.tokens:
                 raise UserError(
                     f"vocab={config.vocab} is not the vocabulary of the checkpoint {config.init_from} "
                     f"({tokenizer.path}): its ids would mean other words; leave config.vocab empty"
                 )
-        theirs = workdir.load_config(config.init_from).model.to_dict()
         kept = (*bert_config.EXECUTION_FIELDS, "hidden_dropout_prob", "attention_probs_dropout_prob")
-        fields = theirs | {name: fields[name] for name in kept}
+        fields = theirs.to_dict() | {name: fields[name] for name in kept}
     elif config.from_scratch:
         raise UserError(
             "from_scratch takes the architecture and vocabulary of a checkpoint; give --config.init_from"
@@ -175,7 +168,8 @@ def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tok
 
 
 def resolve_schedule(config: Any, examples: int) -> int:
-    """Fills in steps, warm-up and evaluation interval from the epochs and the examples; returns the steps."""
+    """Fills in steps, warm-up and evaluation interval from the epochs and the groups of rows; returns the
+    steps."""
     if config.epochs <= 0:
         raise UserError(f"epochs={config.epochs}: expected more than 0")
     if not 0 <= config.warmup_fraction < 1:

@@ -50,15 +50,21 @@ def test_encoding():
         [1, 13, 2, 12, 11, 2],
     ]
     assert data.first_lengths.tolist() == [4, 3]
-    assert (data.targets.tolist(), data.targets.dtype, data.truncated) == ([1, 0], np.int32, 0)
+    assert (data.targets["targets"].tolist(), data.targets["targets"].dtype, data.truncated) == (
+        [1, 0],
+        np.int32,
+        0,
+    )
     single = batches.encode(examples(["a bb ccc", ""]), WordTokenizer(), 4)
     assert [single.tokens[i:j].tolist() for i, j in itertools.pairwise(single.offsets)] == [
         [1, 11, 12, 2],
         [1, 2],
     ]
-    assert (single.first_lengths.tolist(), single.targets, single.truncated) == ([4, 2], None, 1)
+    assert (single.first_lengths.tolist(), single.targets, single.truncated) == ([4, 2], {}, 1)
     assert (
-        batches.encode(examples(["a"], labels=[2.5]), WordTokenizer(), 4, "regression").targets.dtype
+        batches.encode(examples(["a"], labels=[2.5]), WordTokenizer(), 4, "regression")
+        .targets["targets"]
+        .dtype
         == np.float32
     )
 
@@ -136,3 +142,50 @@ def test_grouping_by_length_saves_padding():
         batch["input_ids"].shape[1] for batch in itertools.islice(batches.train_batches(data, 16, 0, 0), 125)
     }
     assert widths <= {32, 64, 128}
+
+
+def grouped(lengths, group):
+    """Rows of these lengths, whose tokens are the row's number, with a target a row and one a token."""
+    tokens = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    number = np.arange(len(lengths), dtype=np.int32)
+    return batches.EncodedRows(
+        tokens,
+        offsets,
+        np.asarray(lengths, np.int32),
+        {"pair": np.stack([number, number + 100], axis=1)},
+        99,
+        16,
+        token_targets={"tags": tokens + 7},
+        group=group,
+    )
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 4), st.randoms())
+def test_groups_stay_side_by_side(group, count, batch_size, random):
+    data = grouped([random.randint(1, 16) for _ in range(group * count)], group)
+    seen = []
+    for batch in batches.eval_batches(data, batch_size):
+        assert batch["weights"].shape == ((batch_size, group) if group > 1 else (batch_size,))
+        flat = batch["weights"].ndim
+        batch = {name: x.reshape(-1, *x.shape[flat:]) for name, x in batch.items()}
+        real = batch["weights"] > 0
+        numbers = batch["pair"][real, 0]
+        assert np.all(batch["pair"][~real] == 0)
+        assert np.all(numbers.reshape(-1, group) == numbers[::group, None] + np.arange(group))
+        assert np.array_equal(batch["pair"][real, 1], numbers + 100)
+        for row, number in zip(np.flatnonzero(real), numbers, strict=True):
+            length = batch["lengths"][row]
+            assert np.all(batch["input_ids"][row, :length] == number)
+            assert np.all(batch["tags"][row, :length] == number + 7)
+            assert np.all(batch["tags"][row, length:] == batches.NO_TARGET)
+        seen += numbers.tolist()
+    assert sorted(seen) == list(range(group * count))
+
+
+def test_processes_share_whole_groups():
+    data = grouped([3, 5, 2, 4, 6, 1, 7, 2], 2)
+    whole = next(batches.train_batches(data, 4, 0, 0))
+    parts = [next(batches.train_batches(data, 4, 0, 0, process_index=i, process_count=2)) for i in range(2)]
+    for name, values in whole.items():
+        assert np.array_equal(np.concatenate([part[name] for part in parts]), values), name

@@ -24,11 +24,11 @@ def encoded(rows, targets, dtype=np.int32):
     """rows: (tokens of A, tokens of B)."""
     tokens = [[1, *a, 2, *b] + [2] * bool(b) for a, b in rows]
     offsets = np.cumsum([0] + [len(row) for row in tokens])
-    return batches.EncodedExamples(
+    return batches.EncodedRows(
         np.concatenate(tokens).astype(np.int32),
         offsets,
         np.array([len(a) + 2 for a, _ in rows], np.int32),
-        np.asarray(targets, dtype),
+        {"targets": np.asarray(targets, dtype)},
         0,
         16,
     )

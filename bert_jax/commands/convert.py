@@ -1,0 +1,99 @@
+"""Move a model between bert_jax, Hugging Face and TF1, with a proof that nothing changed on the way.
+
+    bert-jax convert --input=runs/mini --output=exported --to=huggingface
+    bert-jax convert --input=uncased_L-12_H-768_A-12/bert_model.ckpt --output=base --to=bert_jax
+
+The input's kind is detected. The forward pass is computed on random inputs from the source's tensors and from
+what was written, read back; if they differ, nothing is kept. TF1 checkpoints need the extra `tensorflow`.
+Flags that change the model on its way are explained in docs/surgery.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+
+from absl import flags as absl_flags
+
+from bert_jax.commands import surgery_flags
+from bert_jax.errors import UserError
+
+_KINDS = ("huggingface", "tensorflow", "bert_jax")
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    absl_flags.DEFINE_string(
+        "input",
+        None,
+        "Work directory or one of its steps, Hugging Face folder, or TF1 prefix.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string("output", None, "Directory to write, a new one.", flag_values=flag_values)
+    absl_flags.DEFINE_enum("to", None, _KINDS, "Format to write.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "ignore",
+        "",
+        "Regular expression: tensors of the input that no BERT has and whose names it matches stay behind.",
+        flag_values=flag_values,
+    )
+    surgery_flags.define_flags(flag_values)
+    absl_flags.DEFINE_string(
+        "max_shard_size",
+        "5GB",
+        "Weights of a Hugging Face folder over this are split into several files.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "push_to",
+        "",
+        "Also upload the Hugging Face folder to the hub as USER/NAME, under the token of `hf auth login`.",
+        flag_values=flag_values,
+    )
+
+
+def run(flags, args: list[str]) -> int:
+    if args:
+        raise UserError(f"convert takes no arguments besides its flags, but was given {args[0]!r}")
+    for name, example in (
+        ("input", "a work directory, a Hugging Face folder or a TF1 prefix"),
+        ("output", "a new directory"),
+        ("to", f"one of {', '.join(_KINDS)}"),
+    ):
+        if not flags[name].value:
+            raise UserError(f"convert needs --{name}: {example}")
+    from bert_jax.convert import card, converting
+
+    if flags.push_to:
+        if flags.to != "huggingface":
+            raise UserError(f"--push_to takes a Hugging Face folder; give --to=huggingface, not {flags.to}")
+        card.check_push(flags.push_to)
+    given = [f"--{name}={flags[name].value}" for name in flags if flags[name].present]
+    command = shlex.join(["bert-jax", "convert", *given])
+    converting.convert(
+        flags.input,
+        flags.output,
+        flags.to,
+        ignore=flags.ignore,
+        change=lambda model, scratch: surgery_flags.apply(
+            flags, model, print, os.path.join(scratch, "vocab.txt")
+        ),
+        card=lambda model: card.make(model, flags.input, command),
+        max_shard_bytes=parse_size(flags.max_shard_size),
+    )
+    if flags.push_to:
+        print(f"pushed to {card.push(flags.output, flags.push_to)}")
+    return 0
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "500MB" or "5GB", decimal as on a disk's label.
+
+    Raises:
+        UserError: it is no size.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), re.IGNORECASE)
+    size = match and int(float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match[2].upper()])
+    if not size:
+        raise UserError(f"--max_shard_size={text}: expected a size such as 500MB or 5GB")
+    return size

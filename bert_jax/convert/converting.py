@@ -1,0 +1,130 @@
+"""One model from one format to another, checked on the way, and published whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+
+from etils import epath
+
+from bert_jax.convert import check, huggingface, huggingface_export, loading, names, native, tensorflow1
+from bert_jax.convert.model import Model
+from bert_jax.errors import UserError
+
+
+def convert(
+    source: str,
+    output: str,
+    to: str,
+    *,
+    ignore: str = "",
+    change: Callable[[Model, str], Model] = lambda model, scratch: model,
+    card: Callable[[Model], str] = lambda model: "",
+    max_shard_bytes: int = huggingface_export.DEFAULT_SHARD_BYTES,
+    log: Callable[[str], None] = print,
+) -> Model:
+    """Reads a model of any kind and writes it as the kind `to`.
+
+    Twice the forward pass is computed on random inputs: what is read computes what the source's own tensors
+    do, and what is written, read back from the disk, what was to be written. Only then does `output` appear.
+
+    Args:
+        source: see `loading.load`.
+        output: a directory that is not there yet, or is empty; local or gs://.
+        to: one of `loading.KINDS`.
+        ignore: see `loading.load`.
+        change: what is done to the model in between; it may write files into the directory it is given.
+        card: the text of the model card of a Hugging Face folder.
+        max_shard_bytes: see `huggingface_export.write`.
+
+    Returns:
+        The model that was written.
+
+    Raises:
+        UserError: a user's mistake, or a conversion that is not exact.
+    """
+    _check_free(output)
+    kind = loading.detect(source)
+    if kind == loading.NATIVE:
+        model = native.read(source, log=log)
+    else:
+        reader = huggingface if kind == names.HUGGINGFACE else tensorflow1
+        model, tensors = reader.read(source, ignore=ignore)
+        difference = check.compare(
+            source, check.file_outputs(tensors, model.config, kind), check.flax_outputs(model)
+        )
+        log(f"read as {kind}: {_describe(model)}; its forward pass differs by {difference:.1e} here")
+        del tensors
+    if kind == loading.NATIVE:
+        log(f"read {model.source}: {_describe(model)}")
+    remote = "://" in output
+    parent = tempfile.gettempdir() if remote else os.path.dirname(os.path.abspath(output))
+    try:
+        os.makedirs(parent, exist_ok=True)
+        scratch = tempfile.mkdtemp(prefix=".convert-", dir=parent)
+    except OSError as error:
+        raise UserError(f"--output={output}: cannot be written ({error.strerror}); choose another") from error
+    try:
+        os.chmod(scratch, 0o755)
+        folder, extra = os.path.join(scratch, "out"), os.path.join(scratch, "extra")
+        os.mkdir(folder)
+        os.mkdir(extra)
+        model = change(model, extra)
+        _write(model, folder, to, card(model) if to == names.HUGGINGFACE else "", max_shard_bytes)
+        difference = check.compare(
+            f"{output}, read back", _written_outputs(folder, to), check.flax_outputs(model)
+        )
+        if remote:
+            _upload(folder, output)
+        else:
+            if os.path.isdir(output):
+                os.rmdir(output)
+            os.rename(folder, output)
+    except OSError as error:
+        raise UserError(f"--output={output}: cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    log(
+        f"wrote {output} as {to}: {_describe(model)}; read back, its forward pass differs by {difference:.1e}"
+    )
+    return model
+
+
+def _check_free(output: str) -> None:
+    path = epath.Path(output)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"--output={output} is there already; choose a new directory, or remove it first")
+
+
+def _write(model: Model, folder: str, to: str, card: str, max_shard_bytes: int) -> None:
+    if to == names.HUGGINGFACE:
+        huggingface_export.write(model, folder, card=card, max_shard_bytes=max_shard_bytes)
+    elif to == names.TENSORFLOW:
+        tensorflow1.write(model, folder)
+    else:
+        native.write(model, folder)
+
+
+def _written_outputs(folder: str, to: str):
+    if to == loading.NATIVE:
+        return check.flax_outputs(native.read(folder))
+    model, tensors = (huggingface if to == names.HUGGINGFACE else tensorflow1).read(folder)
+    return check.file_outputs(tensors, model.config, to)
+
+
+def _upload(folder: str, output: str) -> None:
+    for root, _, files in os.walk(folder):
+        target = epath.Path(output) / os.path.relpath(root, folder)
+        target.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            epath.Path(root, name).copy(target / name, overwrite=True)
+
+
+def _describe(model: Model) -> str:
+    count = sum(array.size for array in model.params.values())
+    config = model.config
+    size = f"{config.num_hidden_layers} layers of {config.hidden_size}, {count:,} parameters"
+    head = "no head" if model.head == "none" else f"head {model.head}"
+    return f"{size}, {head}" + (f" of {len(model.labels)} labels" if model.labels else "")

@@ -1,0 +1,104 @@
+"""Classification and regression of texts and pairs of texts, in tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bert_jax import tasks
+from bert_jax.errors import UserError
+from bert_jax.tasks import batches, metrics, predictions
+from bert_jax.tasks.classification import ClassificationTask
+from bert_jax.tasks.labels import LabelSet, parse_number
+from bert_jax.tasks.problem import Problem
+from bert_jax.tasks.reading import Columns, Examples, read_examples
+
+
+class TextProblem(Problem):
+    """A label or a number a row, from [CLS]."""
+
+    @classmethod
+    def from_training_file(cls, config, spec, tokenizer, bert, path):
+        if spec.kind == "regression":
+            return cls(config, spec, None, tokenizer, bert), read_labelled(config, spec, path, parse_number)
+        known = LabelSet(spec.labels).checked if spec.labels else str
+        examples = read_labelled(config, spec, path, known)
+        inferred = LabelSet.infer(examples.labels, path)
+        labels = LabelSet(spec.labels) if spec.labels else inferred
+        examples.labels = [labels.index(name) for name in examples.labels]
+        return cls(config, spec, labels.names, tokenizer, bert), examples
+
+    @property
+    def task(self) -> ClassificationTask:
+        return ClassificationTask(self.bert, self._outputs, self.spec.kind)
+
+    @property
+    def _outputs(self) -> int:
+        return len(self.labels) if self.labels else 1
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        given = tuple(name.strip() for name in self.config.metrics.split(",") if name.strip())
+        return metrics.choose(given or self.spec.metrics, self.spec.kind, self._outputs)
+
+    def read(self, path: str) -> Examples:
+        parse = LabelSet(self.labels).index if self.labels else parse_number
+        return read_labelled(self.config, self.spec, path, parse)
+
+    def read_unlabelled(self, path: str, *, test: bool = False, format: str = "auto", **columns) -> Examples:
+        """`test`: the file has the columns of the benchmark's test set; `columns`: those that differ."""
+        known = columns_of(self.config, self.spec)
+        if test and self.spec.test_columns:
+            known = self.spec.test_columns
+        known = dataclasses.replace(known, **columns)
+        return read_examples(path, known, file_format=format, parse_label=None)
+
+    def encode(self, examples: Examples) -> batches.EncodedRows:
+        return batches.encode(examples, self.tokenizer, self.config.max_length, self.spec.kind)
+
+    def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
+        targets = data.targets["targets"]
+        if self.labels is None:
+            return metrics.mean_squared_error(outputs[:, 0], targets)
+        chosen = np.take_along_axis(outputs, targets[:, None], axis=1)
+        return float(-np.mean(np.log(np.maximum(chosen, np.finfo(np.float32).tiny))))
+
+    def score(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, float]:
+        values = outputs[:, 0] if self.labels is None else np.argmax(outputs, axis=-1)
+        return metrics.score(self.metrics, self.spec.kind, values, data.targets["targets"])
+
+    def write(self, path: str, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> None:
+        predictions.write_predictions(path, examples.ids, outputs, self.labels)
+
+    def describe(self, examples: Examples, data: batches.EncodedRows) -> str:
+        if not self.labels or examples.labels is None:
+            return ""
+        counts = np.bincount(data.targets["targets"], minlength=len(self.labels))
+        shown = [f"{name}: {count:,}" for name, count in zip(self.labels, counts, strict=True)]
+        text = "labels " + ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else "")
+        one_class = np.count_nonzero(counts) == 1
+        return text + ("; warning: one class only, so scores say little" if one_class else "")
+
+
+def columns_of(config: Any, spec: tasks.TaskSpec) -> Columns:
+    """The columns that a configuration names, else the task's."""
+    data = config.data
+    if spec.columns is not None and not (data.text_a or data.text_b or data.label):
+        return spec.columns
+    return Columns(data.text_a, data.text_b, data.label, data.id, data.header, data.choices)
+
+
+def read_labelled(
+    config: Any, spec: tasks.TaskSpec, path: str, parse_label: Callable[[str], Any]
+) -> Examples:
+    """The examples of a file, with their labels."""
+    columns = columns_of(config, spec)
+    if not columns.label:
+        raise UserError("which column holds the label? give --config.data.label=COLUMN")
+    data = config.data
+    return read_examples(
+        path, columns, file_format=data.format, quoting=data.quoting, parse_label=parse_label
+    )

@@ -1,0 +1,79 @@
+"""Parameters out of any checkpoint, onto a mesh, with nothing silently new or left."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import convert
+from bert_jax.checkpoint.leaves import flatten
+from bert_jax.convert import native
+from bert_jax.errors import UserError
+from bert_jax.models import BertForPreTraining, BertForSequenceClassification
+
+
+def abstract(model, inputs, sharding=None):
+    ids = jnp.zeros((1, 4), jnp.int32)
+    made = jax.eval_shape(lambda: nn.unbox(model.init(jax.random.key(0), *[ids] * inputs)["params"]))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), made)
+
+
+@pytest.fixture(params=["huggingface", "bert_jax"])
+def source(request, export, tmp_path):
+    """source(head): the path of a model of that kind, and the model."""
+
+    def make(*args, **fields):
+        folder, model = export(*args, **fields)
+        if request.param == "bert_jax":
+            folder = tmp_path / "native"
+            folder.mkdir()
+            native.write(model, folder)
+        return folder, model
+
+    return make
+
+
+def test_all_of_it_onto_a_sharding(source):
+    path, model = source()
+    mesh = jax.make_mesh((2,), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    params, report = convert.load_params(path, abstract(BertForPreTraining(model.config), 6, sharding))
+    flat = flatten(params)
+    assert report.new == () and report.unused == () and len(report.loaded) == len(model.params)
+    for name, array in model.params.items():
+        assert np.array_equal(flat[name], array) and flat[name].sharding == sharding
+
+
+def test_heads_are_left_and_a_new_one_is_told(source):
+    path, model = source()
+    wanted = abstract(BertForSequenceClassification(model.config, 3), 4)
+    with pytest.raises(UserError, match=r"lacks classifier/.*init_ignore='classifier/\.\*'"):
+        convert.load_params(path, wanted)
+    for allowed in (dict(may_be_new=["classifier"]), dict(ignore="classifier/.*")):
+        params, report = convert.load_params(path, wanted, **allowed)
+        assert report.new == ("classifier/bias", "classifier/kernel") and "classifier" not in params
+        assert {name.split("/")[0] for name in report.unused} == {"mlm", "nsp"}
+
+
+def test_a_model_without_heads_does_not_start_a_pre_training_unsaid(source):
+    path, model = source("none", pooler=False)
+    wanted = abstract(BertForPreTraining(model.config), 6)
+    with pytest.raises(UserError, match="lacks"):
+        convert.load_params(path, wanted)
+    _, report = convert.load_params(path, wanted, ignore="(mlm|nsp|pooler)/.*")
+    assert {name.split("/")[0] for name in report.new} == {"mlm", "nsp", "pooler"}
+
+
+def test_another_shape_is_refused(source):
+    path, model = source()
+    with pytest.raises(UserError, match="of another model"):
+        convert.load_params(path, abstract(BertForPreTraining(model.config.replace(intermediate_size=24)), 6))
+
+
+def test_architecture_comes_without_the_weights(source):
+    path, model = source()
+    for file in path.glob("model*.safetensors"):
+        file.write_bytes(b"")
+    config, tokenizer = convert.load_architecture(path)
+    assert config == model.config and tokenizer.tokens == model.tokenizer.tokens

@@ -1,0 +1,89 @@
+"""Exported folders in transformers and sentence-transformers, where they are installed."""
+
+import numpy as np
+import pytest
+
+from bert_jax import tokenization
+from bert_jax.convert import HEADS, check, huggingface, huggingface_export
+
+pytestmark = pytest.mark.peer
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+_OUTPUTS = {
+    "hidden": "last_hidden_state",
+    "pooled": "pooler_output",
+    "mlm": "prediction_logits",
+    "nsp": "seq_relationship_logits",
+}
+
+
+def load(head, folder):
+    """The model by its Auto class, and nothing that it missed or did not know."""
+    cls = getattr(transformers, huggingface.AUTO_CLASSES[head])
+    model, info = cls.from_pretrained(folder, output_loading_info=True)
+    assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return model.eval()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_auto_classes_load_every_head(make_model, tmp_path, head):
+    model = make_model(head, pooler=head == "none")  # as transformers' own classes have it
+    huggingface_export.write(model, tmp_path)
+    theirs = load(head, tmp_path)
+    ours = sum(array.size for array in model.params.values())
+    assert sum(p.numel() for p in theirs.parameters()) == ours
+    if model.labels:
+        assert tuple(theirs.config.id2label[i] for i in range(len(model.labels))) == model.labels
+
+
+@pytest.mark.parametrize("head", ["none", "pretraining"])
+def test_outputs_are_those_of_the_check(make_model, tmp_path, head):
+    model = make_model(head)
+    huggingface_export.write(model, tmp_path)
+    inputs = check.random_inputs(model.config)
+    with torch.no_grad():
+        outputs = load(head, tmp_path)(
+            torch.tensor(inputs["input_ids"]),
+            attention_mask=torch.tensor(inputs["mask"]),
+            token_type_ids=torch.tensor(inputs["token_type_ids"]),
+        )
+    ours = check.flax_outputs(model)
+    for name in set(ours) & ({"mlm", "nsp"} if head == "pretraining" else {"hidden", "pooled"}):
+        theirs = outputs[_OUTPUTS[name]].numpy()
+        if theirs.shape[:2] == inputs["mask"].shape and theirs.ndim == 3:
+            theirs = theirs[inputs["mask"] > 0]
+        assert np.max(np.abs(theirs - ours[name])) < 2e-5, name
+
+
+def test_their_folder_is_read(make_model, tmp_path):
+    """transformers writes it, and bert_jax reads the same weights."""
+    model = make_model()
+    huggingface_export.write(model, tmp_path)
+    load("pretraining", tmp_path).save_pretrained(tmp_path / "theirs")
+    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "theirs")
+    again, _ = huggingface.read(tmp_path / "theirs")
+    assert again.config == model.config and again.head == model.head
+    assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
+    assert again.tokenizer.tokens == model.tokenizer.tokens
+
+
+@pytest.mark.parametrize("vocabulary", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])
+def test_exported_tokenizers_give_the_same_ids(make_model, tmp_path, shared_data, vocabulary):
+    tokenizer = tokenization.load(shared_data / "vocab" / vocabulary)
+    model = make_model(vocab_size=tokenizer.vocab_size).replace(tokenizer=tokenizer)
+    huggingface_export.write(model, tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = ["Naïve unaffable Ärger, 东京 isn't far!", "The Quick brown\tfox\u00a0jumps.", "x" * 90]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert theirs(text)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
+    pair = theirs("one", "two")
+    assert pair["token_type_ids"] == [0, 0, 0, 1, 1]
+
+
+def test_sentence_transformers_loads_it(make_model, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = make_model("none")
+    huggingface_export.write(model, tmp_path)
+    vector = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").encode(["the cat sat"])
+    assert vector.shape == (1, model.config.hidden_size)
