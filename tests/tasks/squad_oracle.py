@@ -1,4 +1,4 @@
-"""What SQuAD's scripts and run_squad compute, written once more as plain loops over one question at a time."""
+"""What SQuAD's scripts and run_squad compute, once more, as plain loops over one question at a time."""
 
 import re
 import string

@@ -66,8 +66,8 @@ def test_scores_are_means_in_percent():
 
 
 def test_scores_with_and_without_an_answer():
-    # Odds of none: question 0 is surest to have an answer. Answering 0 alone is best: 1 + two right nones of 4,
-    # then question 1 costs one and question 2 gives its F1 of 2/3 back.
+    # Odds of none: question 0 is surest to have an answer. Answering it alone is best, with two right nones:
+    # question 1 would cost one, and question 2 gives its F1 of 2/3 back.
     answers = [["cat"], [], ["big dog"], []]
     found = squad_scores.score_v2(
         answers, ["cat", "bird", "", ""], ["cat", "bird", "dog", "x"], [-3, -1, 2, 4]
