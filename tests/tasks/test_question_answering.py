@@ -130,13 +130,14 @@ def test_the_loss_of_an_evaluation_is_that_of_training(finetuned, toy):
     examples = model.problem.read(str(toy / "dev-v2.0.json"))
     data = model.problem.encode(examples)
     batch = batches.make_batch(data, np.array([*range(len(data)), -1]), (16,))
-    pairs = jax.jit(make_eval_step(model.problem.task, 0))(model._params, batch, 0)
+    evaluate = jax.jit(make_eval_step(model.problem.task, 0))
+    pairs = evaluate(model._params, batch, 0)
     assert pairs["task_loss"][1] == len(data)
     expected = float(pairs["task_loss"][0] / pairs["task_loss"][1])
     assert model.problem.loss(data, model(data)) == pytest.approx(expected, rel=1e-3, abs=1e-6)
     data.targets["starts"][:3] = -1  # not known: left out
-    rest = batches.make_batch(data, np.arange(3, len(data)), (16,))
-    pairs = jax.jit(make_eval_step(model.problem.task, 0))(model._params, rest, 0)
+    rest = batches.make_batch(data, np.array([*range(3, len(data)), -1, -1, -1, -1]), (16,))
+    pairs = evaluate(model._params, rest, 0)
     assert model.problem.loss(data, model(data)) == pytest.approx(
         float(pairs["task_loss"][0] / pairs["task_loss"][1]), rel=1e-3, abs=1e-6
     )
