@@ -109,12 +109,14 @@ def time_train_step(
     steps: int = 10,
     accumulate_steps: int = 1,
     seed: int = 0,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compiles the train step and times it, waiting for each step.
 
     Args:
         batches: one batch, used again and again, lies on the devices from the start; of an iterator, the
             next batch is assembled and sent while a step is computed, as in training.
+        say: told in a line each what is compiled and timed, before it is.
 
     Returns:
         `seconds` of each step; `sequences_per_second`, `rows_per_second`, `tokens_per_second` (real ones),
@@ -129,20 +131,22 @@ def time_train_step(
     sharding.check_batch_size(rows, mesh, accumulate_steps)
     batch = sharding.global_batch(host, mesh)
     step = sharding.jit_train_step(
-        make_train_step(task, optimizer, schedule, seed, accumulate_steps),
+        make_train_step(task, optimizer, schedule, accumulate_steps),
         mesh,
         sharding.state_shardings(task, optimizer, mesh),
     )
+    say(f"compiling the train step for {rows} rows of {length} tokens")
     began = time.perf_counter()
-    step = step.lower(sharding.abstract_state(task, optimizer, mesh), batch).compile()
+    step = step.lower(sharding.abstract_state(task, optimizer, mesh), batch, np.uint32(seed)).compile()
     compile_seconds = time.perf_counter() - began
+    say(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} that are not")
     state = sharding.init_state(task, optimizer, mesh, seed)
 
     seconds, counted = [], []
     for _ in range(_WARM_UP_STEPS + steps):
         counts = _count(task.config, host)
         began = time.perf_counter()
-        state, metrics = step(state, batch)
+        state, metrics = step(state, batch, np.uint32(seed))
         following = next(supply)
         if following is not host:
             host, batch = following, sharding.global_batch(following, mesh)

@@ -29,11 +29,17 @@ from bert_jax.errors import Preempted, UserError
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
 COMMANDS = (
     "doctor", "demo", "vocab", "data", "inspect", "pretrain", "finetune", "evaluate", "predict", "fill-mask",
-    "convert", "bench", "plot",
+    "embed", "convert", "bench", "plot",
 )  # fmt: skip
 
 # Those that compute for long enough to gain from it.
-_ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "evaluate", "predict", "bench")
+_ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "evaluate", "predict", "embed", "bench")
+
+# What int() and float() say of a value, in words for those who gave it.
+_PYTHONS_WORDS = {
+    r"invalid literal for int\(\) with base \d+: .*": "expected a whole number",
+    r"could not convert string to float: .*": "expected a number",
+}
 
 _HELP = ("--help", "-help", "-h", "-?")
 
@@ -51,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
         if argv and argv[0] in _ON_HUGE_PAGES:
             runtime.use_huge_pages()
-    argv = list(argv)
+    argv = [_with_home(arg) for arg in argv]
     try:
         return _dispatch(argv)
     except UserError as error:
@@ -136,6 +142,12 @@ def parse_flags(
         sys.argv = saved
 
 
+def _with_home(arg: str) -> str:
+    """--name=~/x with the home directory: bash leaves it as it is, and a folder named ~ would be made."""
+    name, _, value = arg.partition("=")
+    return f"{name}={os.path.expanduser(value)}" if name.startswith("--") and value[:2] == "~/" else arg
+
+
 def _before_separator(argv: list[str]) -> list[str]:
     return argv[: argv.index("--")] if "--" in argv else argv
 
@@ -202,7 +214,10 @@ def _check_configs(flags: absl_flags.FlagValues) -> None:
 def _last_line(error: BaseException) -> str:
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    last = lines[-1] if lines else type(error).__name__
+    for pythons, ours in _PYTHONS_WORDS.items():
+        last = re.sub(pythons, ours, last)
+    return last
 
 
 def _did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:

@@ -57,6 +57,8 @@ def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.epochs = 3.0
     c.warmup_fraction = 0.1
     c.optimizer = _adamw(learning_rate=5e-5, warmup_steps=0)
+    c.optimizer.layer_decay = 1.0  # a layer's rate as a part of the next one's
+    c.optimizer.freeze = ""  # regular expression: parameters that stay as they are
     c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
     c.checkpoint = ml_collections.ConfigDict(dict(every=1000, keep=1, keep_every=0))
     c.eval = ml_collections.ConfigDict(dict(every=0, batches=0))  # every=0: once an epoch

@@ -1,18 +1,20 @@
-"""Adam with decoupled weight decay as google-research/bert has it, its schedules, and the usual variants by
-name."""
+"""Adam with decoupled weight decay as google-research/bert has it, LAMB, and their schedules, by name."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from bert_jax.errors import UserError
 
-OPTIMIZERS = ("adamw", "adamw_bias_corrected")
+OPTIMIZERS = ("adamw", "adamw_bias_corrected", "lamb", "lamb_uncorrected")
 SCHEDULES = ("reference", "warmup_then_decay", "constant")
 
 Schedule = Callable[[jax.Array], jax.Array]
@@ -27,7 +29,8 @@ def reference_schedule(learning_rate: float, warmup_steps: int, total_steps: int
 
     def schedule(step):
         step = jnp.asarray(step, jnp.float32)
-        decayed = learning_rate * jnp.maximum(1 - step / total_steps, 0.0)
+        # Not 1 - step / total_steps: in float32 that is wrong by 0.2% and more where a million steps end.
+        decayed = learning_rate * jnp.maximum(total_steps - step, 0.0) / total_steps
         return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
 
     return schedule
@@ -76,20 +79,136 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
     return optax.GradientTransformation(init, update)
 
 
+def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """`optax.scale_by_adam` with its state, and with corrections that keep their precision.
+
+    In float32 optax's 1 - b2**t is wrong by 1e-5 and more, and with it every update until 1,000 steps or so.
+    """
+    log_b1, log_b2 = (math.log(b) if b else -math.inf for b in (b1, b2))
+
+    def update(updates, state, params=None):
+        del params
+        count = optax.safe_increment(state.count)
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, updates)
+        first, second = -jnp.expm1(count * log_b1), -jnp.expm1(count * log_b2)
+        scaled = jax.tree.map(lambda m, v: (m / first) / (jnp.sqrt(v / second) + eps), mu, nu)
+        return scaled, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
+
+
+def scale_by_trust_ratio() -> optax.GradientTransformation:
+    """LAMB's |p| / |u| of each weight that decays (You et al. 2020, algorithm 2); 1 where either norm is 0.
+
+    Biases and LayerNorm's weights keep a ratio of 1, as in tensorflow/models and ALBERT. The norms are those
+    of one layer: a parameter of all layers has as many ratios as layers.
+    """
+
+    def update(updates, state, params):
+        def scaled(path, u, p):
+            if not _decays(path):
+                return u
+            axes = tuple(range(1, p.ndim)) if _is_stacked(path) else None
+            norm, size = (jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True)) for x in (u, p))
+            return u * jnp.where((norm > 0) & (size > 0), size / jnp.where(norm > 0, norm, 1), 1)
+
+        return jax.tree_util.tree_map_with_path(scaled, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def scale_by_tree(scales: Callable[[Any], Any]) -> optax.GradientTransformation:
+    """Multiplies every update by what `scales(params)` has in its place."""
+
+    def update(updates, state, params):
+        return jax.tree.map(lambda u, scale: u * scale, updates, scales(params)), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def layer_decay_scales(params: Any, decay: float) -> Any:
+    """decay ** (distance from the head) of each parameter, as in ELECTRA's fine-tuning (Clark et al. 2020,
+    appendix B): 0 for what is above the encoder, 2 for its last layer, and one more for each layer below.
+
+    Returns:
+        A tree of floats and, for parameters of all layers, of float32 arrays [layers, 1, ...].
+    """
+    layers = _layer_count(params)
+
+    def scale(path, p):
+        if path[0].key != "encoder":
+            return 1.0
+        if not _is_stacked(path):
+            return decay ** (layers + 2)
+        distances = layers + 1 - np.arange(layers)
+        return np.float32(decay**distances).reshape(-1, *[1] * (p.ndim - 1))
+
+    return jax.tree_util.tree_map_with_path(scale, params)
+
+
+def trained_mask(params: Any, freeze: str) -> Any:
+    """1 for parameters that are trained, 0 for those whose whole name `freeze` matches.
+
+    Args:
+        freeze: a regular expression over names like `encoder/embeddings/word_embeddings` and
+            `encoder/layers/11/query/kernel`, layers from 0.
+
+    Raises:
+        UserError: it matches nothing, or everything, or is no regular expression.
+    """
+    try:
+        frozen = re.compile(freeze)
+    except re.error as error:
+        raise UserError(f"optimizer.freeze={freeze!r} is no regular expression ({error})") from error
+    names: dict[str, bool] = {}
+
+    def trained(name: str) -> float:
+        names[name] = not frozen.fullmatch(name)
+        return float(names[name])
+
+    def mask(path, p):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if not _is_stacked(path):
+            return trained(name)
+        rows = [trained(name.replace(_STACK, f"layers/{i}")) for i in range(p.shape[0])]
+        return np.float32(rows).reshape(-1, *[1] * (p.ndim - 1))
+
+    tree = jax.tree_util.tree_map_with_path(mask, params)
+    if len(set(names.values())) < 2:
+        what = "every parameter" if not any(names.values()) else "none"
+        raise UserError(
+            f"optimizer.freeze={freeze!r} matches {what}; names are like {', '.join(list(names)[:2])}"
+        )
+    return tree
+
+
+_STACK = "layers/stack/layer"
+
+
+def _is_stacked(path) -> bool:
+    return _STACK in jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _layer_count(params: Any) -> int:
+    return next(p.shape[0] for path, p in jax.tree_util.tree_leaves_with_path(params) if _is_stacked(path))
+
+
+def _decays(path) -> bool:
+    return path[-1].key not in ("bias", "scale")
+
+
 def decay_mask(params: Any) -> Any:
     """True for every weight that decays: all but biases and LayerNorm's (the reference's exclusion list)."""
-
-    def decays(path, _):
-        return path[-1].key not in ("bias", "scale")
-
-    return jax.tree_util.tree_map_with_path(decays, params)
+    return jax.tree_util.tree_map_with_path(lambda path, _: _decays(path), params)
 
 
 def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransformation, Schedule]:
     """The direction of descent and the learning rate, from the `optimizer` part of a run's configuration.
 
     Args:
-      config: name, schedule, learning_rate, warmup_steps, weight_decay, b1, b2, eps, clip_norm (0 for none).
+      config: name, schedule, learning_rate, warmup_steps, weight_decay, b1, b2, eps, clip_norm (0 for none),
+        and, of fine-tuning, layer_decay (1 for none) and freeze ("" for none).
       total_steps: steps at which the decay reaches 0.
 
     Returns:
@@ -106,12 +225,28 @@ def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransfo
     if config.name not in OPTIMIZERS:
         raise UserError(f"optimizer.name={config.name!r} is unknown; choose one of {', '.join(OPTIMIZERS)}")
     if config.warmup_steps >= total_steps > 0:
-        raise UserError(f"optimizer.warmup_steps={config.warmup_steps} must be less than steps={total_steps}")
-    adam = scale_by_uncorrected_adam if config.name == "adamw" else optax.scale_by_adam
-    steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+        raise UserError(
+            f"optimizer.warmup_steps={config.warmup_steps} must be less than steps={total_steps}: set "
+            f"--config.optimizer.warmup_steps (a tenth: {total_steps // 10}), or more --config.steps"
+        )
+    uncorrected = config.name in ("adamw", "lamb_uncorrected")
+    adam = scale_by_uncorrected_adam if uncorrected else scale_by_corrected_adam
+    freeze = getattr(config, "freeze", "")
+    layer_decay = getattr(config, "layer_decay", 1.0)
+    if not 0 < layer_decay <= 1:
+        raise UserError(f"optimizer.layer_decay={layer_decay}: expected more than 0, and at most 1 for none")
+    unfrozen = [scale_by_tree(lambda params: trained_mask(params, freeze))] if freeze else []
+    steps = [*unfrozen]  # so that what is frozen has no part in the norm
+    if config.clip_norm:
+        steps.append(optax.clip_by_global_norm(config.clip_norm))
     steps.append(adam(b1=config.b1, b2=config.b2, eps=config.eps))
     if config.weight_decay:
         steps.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask))
+    if config.name.startswith("lamb"):
+        steps.append(scale_by_trust_ratio())
+    if layer_decay < 1:
+        steps.append(scale_by_tree(lambda params: layer_decay_scales(params, layer_decay)))
+    steps += unfrozen  # nor does it decay
     return optax.chain(*steps), schedules[config.schedule](
         config.learning_rate, config.warmup_steps, total_steps
     )

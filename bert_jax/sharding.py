@@ -146,11 +146,11 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
 def init_state(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int) -> TrainState:
     """A fresh state, made on the devices that hold it: no device ever holds the whole of a sharded one."""
 
-    def init():
+    def init(seed):
         params = unbox(task.init(jax.random.key(seed, impl="threefry2x32")))
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
-    return jax.jit(init, out_shardings=state_shardings(task, optimizer, mesh))()
+    return jax.jit(init, out_shardings=state_shardings(task, optimizer, mesh))(np.uint32(seed))
 
 
 def jit_train_step(train_step: Callable, mesh: Mesh, shardings: TrainState) -> Callable:
@@ -159,7 +159,7 @@ def jit_train_step(train_step: Callable, mesh: Mesh, shardings: TrainState) -> C
     return _in_context(
         jax.jit(
             train_step,
-            in_shardings=(shardings, batch_sharding(mesh)),
+            in_shardings=(shardings, batch_sharding(mesh), replicated),
             out_shardings=(shardings, replicated),
             donate_argnums=0,
         ),

@@ -52,9 +52,8 @@ def make_train_step(
     task: Task,
     optimizer: optax.GradientTransformation,
     schedule: Callable,
-    seed: int,
     accumulate_steps: int = 1,
-) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
+) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the train step.
 
     The objective is the sum over losses of (sum over the global batch) / (weight of the global batch): with
@@ -63,12 +62,13 @@ def make_train_step(
     parameters and optimizer as they were and counts itself in the metric `skipped`.
 
     Returns:
-      (state, batch) -> (state, metrics); metrics are float32 scalars: loss, <name>_loss, every metric of the
-      task as a mean, grad_norm, learning_rate, skipped, and `tokens`, `sequences` where the prepared batch
-      counts them.
+      (state, batch, uint32 seed) -> (state, metrics). The seed is no constant of the program, so that runs
+      that differ in it alone share what is compiled. Metrics are float32 scalars: loss, <name>_loss, every
+      metric of the task as a mean, grad_norm, learning_rate, skipped, and `tokens`, `sequences` where the
+      prepared batch counts them.
     """
 
-    def train_step(state, batch):
+    def train_step(state, batch, seed):
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), state.step)
         prepare_key, dropout_key = jax.random.split(key)
         batch = task.prepare(batch, prepare_key, True)

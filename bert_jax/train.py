@@ -142,9 +142,9 @@ def fit(
         batches = cleanup.enter_context(contextlib.closing(train_data(step)))
         batch = sharding.global_batch(next(batches), mesh)
         train_step = sharding.jit_train_step(
-            make_train_step(task, optimizer, schedule, config.seed, config.accumulate_steps), mesh, shardings
+            make_train_step(task, optimizer, schedule, config.accumulate_steps), mesh, shardings
         )
-        train_step = _Compiled(train_step, abstract_state, writer.message)
+        train_step = _Compiled(train_step, abstract_state, np.uint32(config.seed), writer.message)
         train_step.compile(batch)
 
         meter = _Meter(_peak(config, mesh, flops_per_step), flops_per_step, config.max_skipped_steps)
@@ -197,21 +197,22 @@ def enable_compilation_cache(directory: str | None = None) -> None:
 class _Compiled:
     """The train step, compiled ahead for each shape of batch that comes up."""
 
-    def __init__(self, train_step, abstract_state: TrainState, say: Callable[[str], None]):
-        self._train_step, self._abstract_state, self._say = train_step, abstract_state, say
+    def __init__(self, train_step, abstract_state: TrainState, seed: np.uint32, say: Callable[[str], None]):
+        self._train_step, self._abstract_state, self._seed = train_step, abstract_state, seed
+        self._say = say
         self._programs: dict[tuple, Callable] = {}
 
     def compile(self, batch: Mapping[str, jax.Array]) -> Callable:
         key = tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
         if key not in self._programs:
             began = time.monotonic()
-            self._programs[key] = self._train_step.lower(self._abstract_state, batch).compile()
+            self._programs[key] = self._train_step.lower(self._abstract_state, batch, self._seed).compile()
             again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
             self._say(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
         return self._programs[key]
 
     def __call__(self, state: TrainState, batch: Mapping[str, jax.Array]):
-        return self.compile(batch)(state, batch)
+        return self.compile(batch)(state, batch, self._seed)
 
 
 class _StopRequest:

@@ -10,6 +10,7 @@ metrics.jsonl, tensorboard/
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,14 @@ FREE_FIELDS = (
 REPORT_FILE = "initialised.json"  # which parameters came from `init_from`
 
 # Fields that the checkpoints of a run are made of.
+_DIGEST = re.compile("[0-9a-f]{32,}")
+
+# What the digests of a run are of, and where it comes from.
+_INPUTS = {
+    "records.fingerprint": "the digest of the records in --config.data.dir",
+    "vocabulary.digest": "the digest of the vocabulary",
+}
+
 _FIXED = {
     "vocabulary.digest",
     *(
@@ -225,11 +234,16 @@ def _is_free(name: str) -> bool:
 
 def _list_changes(differing: Mapping[str, tuple[Any, Any]], limit: int = 4) -> str:
     parts = [
-        f"{name.removeprefix('config.')} is {old!r} there and {new!r} here"
+        f"{_INPUTS.get(name, name.removeprefix('config.'))} is {_short(old)} there and {_short(new)} here"
         for name, (old, new) in differing.items()
     ]
     more = [f"and {len(parts) - limit} more differ"] if len(parts) > limit else []
     return ", ".join(parts[:limit] + more)
+
+
+def _short(value: Any) -> str:
+    """A value as messages show it; of a digest, enough to tell it from another."""
+    return value[:12] if isinstance(value, str) and _DIGEST.fullmatch(value) else repr(value)
 
 
 def _write_text(path: epath.Path, text: str) -> None:

@@ -89,11 +89,14 @@ class BeamPool:
                 f"the Beam pipeline of {function.__name__} failed ({lines[-1].strip()}); the same command "
                 "goes on from what is done"
             ) from error
+        messages = []
         for path, _ in todo:
             with contextlib.suppress(FileNotFoundError):
-                message = files.read(f"{path}.error").decode()
+                messages.append(files.read(f"{path}.error").decode())
+                # All of them: one that stays would be taken for a mistake of the next run.
                 files.remove(f"{path}.error")
-                raise UserError(message)
+        if messages:
+            raise UserError(messages[0])
 
     def close(self) -> None:
         files.remove_tree(self._scratch)

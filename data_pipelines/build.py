@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -59,7 +60,9 @@ def build(
         with progress, pool:
             return _build(options, tokenizer, paths, pool, progress)
     except OSError as error:
-        raise UserError(f"{error.filename or options.output_dir}: {error.strerror or error}") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        mend = "; make room, and the same command goes on from what is done" if full else ""
+        raise UserError(f"{error.filename or options.output_dir}: {error.strerror or error}{mend}") from error
 
 
 def _beam_pool(arguments: str, options: Options) -> Pool:
@@ -83,7 +86,7 @@ def _build(
     with claimed(options.output_dir, settings) as unfinished:
         build = _Build(options, tokenizer, settings, unfinished, pool, progress)
         manifest = build.run(paths, sum(sizes))
-    files.remove_tree(unfinished)
+        files.remove_tree(unfinished)
     return Built(manifest, False, build.peak_memory)
 
 
@@ -121,10 +124,7 @@ class _Build:
             if counts["documents"]:
                 raise self._refusal(cleaning.nothing_left(counts))
         if not documents:
-            raise self._refusal(
-                f"no text in the {len(paths)} input files: "
-                f"is --input_format={self.options.input_format} right?"
-            )
+            raise self._refusal(readers.no_text(paths, self.options.input_format))
         if documents == 1 and self.settings["nsp"] == "next":
             raise self._refusal(
                 "the corpus is one document, and next-sentence prediction draws sentences of others: give "

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 import bert_jax
 from bert_jax.data import atomic, files, packed
@@ -55,12 +55,7 @@ def claimed(directory: str, settings: dict[str, Any]) -> Iterator[str]:
     settings = settings | {"made_by": f"bert-jax {bert_jax.__version__}"}
     path = os.path.join(unfinished, "settings.json")
     try:
-        if not files.is_directory(unfinished):
-            stray = [name for name in files.names(directory) if ".tfrecord" in name]
-            if stray:
-                raise UserError(
-                    f"{directory} holds {stray[0]} and no {packed.MANIFEST}: choose an empty --output_dir"
-                )
+        begun = files.is_directory(unfinished)
         files.make_directory(unfinished)
         # An object store has no locks.
         local = not files.is_remote(directory)
@@ -71,10 +66,24 @@ def claimed(directory: str, settings: dict[str, Any]) -> Iterator[str]:
         try:
             if local:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+                _check_current(lock)
+        except (BlockingIOError, FileNotFoundError):
             raise UserError(
                 f"another `bert-jax data` is writing to {directory}: wait for it, or stop it"
             ) from None
+        if files.exists(os.path.join(directory, packed.MANIFEST)):  # since `finished` looked
+            files.remove_tree(unfinished)
+            raise UserError(f"another `bert-jax data` has just finished {directory}: run the command again")
+        stray = [name for name in files.names(directory) if ".tfrecord" in name]
+        if stray and not begun:
+            files.remove_tree(unfinished)
+            raise UserError(
+                f"{directory} holds {stray[0]} and no {packed.MANIFEST}: choose an empty --output_dir"
+            )
+        if local:  # what killed processes were writing
+            for name in files.names(unfinished):
+                if ".tmp-" in name:
+                    files.remove(os.path.join(unfinished, name))
         if files.exists(path):
             differing = difference(settings, json.loads(files.read(path)))
             if differing:
@@ -85,3 +94,9 @@ def claimed(directory: str, settings: dict[str, Any]) -> Iterator[str]:
         else:
             atomic.write_file(path, json.dumps(settings).encode())
         yield unfinished
+
+
+def _check_current(lock: IO[str]) -> None:
+    """Raises FileNotFoundError where a lock's file has gone with the folder of a build that ended."""
+    if not os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name)):
+        raise FileNotFoundError(lock.name)

@@ -123,9 +123,7 @@ def _draw(
             if drawn.size >= goal:
                 break
     if not drawn.size:
-        raise UserError(
-            f"no text in the {len(paths)} input files, {paths[0]} first: is --input_format={format} right?"
-        )
+        raise UserError(readers.no_text(paths, format))
     # The order of the ranges is drawn; that of the text is the corpus's, so that equal samples are equal
     # lists.
     return sorted(drawn.documents, key=lambda document: document.key)

@@ -140,7 +140,7 @@ def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
     return (
         result
         | counts
-        | {name: marked[name] for name in ("bins", "histogram", "smallest_keys")}
+        | {name: marked[name] for name in ("histogram", "smallest_keys")}
         | {"cleaning": result["cleaning"] | {"steps": steps}}
         | {"duplicates": {step: found["examples"] for step, found in marked["steps"].items()}}
     )
@@ -194,7 +194,8 @@ def find_near(task: FindTask) -> dict[str, Any]:
 
     Documents with one signature are joined without a comparison, and only the first of them is compared. The
     documents of a band are in the order of their keys, which is random, and each is compared with the next
-    64: all pairs of up to 65, and a bound on the work where a site repeats a template a million times.
+    64: all pairs of up to 65, and a bound on the work where a site repeats a template a million times. Of
+    very many pairs, as such a site has, others of the same groups are written, one less than its documents.
     """
     entries, ids = _entries(task, "bands", "band")
     order = np.lexsort((ids, entries["key"], entries["signature"], entries["band"]))
@@ -206,7 +207,8 @@ def find_near(task: FindTask) -> dict[str, Any]:
     entries, ids = entries[alone], ids[alone]
     order = np.lexsort((ids, entries["key"], entries["band"]))
     bands, keys, ids = entries["band"][order], entries["key"][order], ids[order]
-    compared = 0
+    compared = held = 0
+    most = _EDGES_AT_ONCE
     for distance in range(1, _COMPARED + 1):
         together = np.flatnonzero(bands[distance:] == bands[:-distance])
         if not len(together):
@@ -216,6 +218,11 @@ def find_near(task: FindTask) -> dict[str, Any]:
             some = pairs[start : start + _PAIRS_AT_ONCE]
             compared += len(some)
             edges.append(some[_similarities(task.runs, some) >= task.threshold])
+            held += len(edges[-1])
+            if held > most:
+                edges = [_spanning(np.concatenate(edges))]
+                held = len(edges[0])
+                most = max(_EDGES_AT_ONCE, 2 * held)
     found = np.concatenate(edges)
     found = found[np.lexsort((found["second"], found["first"]))]
     found = found[fingerprints.first_of_each(found[["first", "second"]]) == np.arange(len(found))]
@@ -228,6 +235,24 @@ def _edges(keys: np.ndarray, ids: np.ndarray, firsts: np.ndarray, seconds: np.nd
     edges["first_key"], edges["first"] = keys[firsts], ids[firsts]
     edges["second_key"], edges["second"] = keys[seconds], ids[seconds]
     return edges
+
+
+def _spanning(edges: np.ndarray) -> np.ndarray:
+    """As few pairs as connect the same groups of documents."""
+    # Here, since every worker of every build imports this module, and scipy takes 30 MB.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    both = np.concatenate((edges["first"], edges["second"]))
+    ids, own, places = np.unique(both, return_index=True, return_inverse=True)
+    keys = np.concatenate((edges["first_key"], edges["second_key"]))[own]
+    first, second = places[: len(edges)], places[len(edges) :]
+    links = coo_array((np.ones(len(edges), bool), (first, second)), (len(ids), len(ids)))
+    groups = connected_components(links, directed=False)[1]
+    order = np.argsort(groups, kind="stable")
+    firsts = fingerprints.first_of_each(groups[order])
+    others = np.flatnonzero(firsts != np.arange(len(order)))
+    return _edges(keys[order], ids[order], firsts[others], others)
 
 
 def _similarities(runs: Sequence[str], pairs: np.ndarray) -> np.ndarray:
@@ -304,12 +329,11 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
         np.add.at(left, (bins, 1), tokens)
         smallest = sorted([*smallest, *keys[:2].tolist()])[:2]  # the marks are in the order of the keys
         _write(spill.dropped_path(run), dropped.astype(np.uint8))
-    bins = np.flatnonzero(left[:, 0])
+    spill.write_histogram(f"{task.output}.histogram", left)
     return {
         "dropped": dropped_counts,
         "smallest_keys": smallest,
-        "bins": bins.tolist(),
-        "histogram": left[bins].tolist(),
+        "histogram": f"{task.output}.histogram",
         "steps": {step: found.result() for step, found in steps.items()},
     }
 

@@ -7,24 +7,25 @@ there are over a million, and of large corpora evenly spaced pieces are read. Th
 from __future__ import annotations
 
 import collections
-import hashlib
 import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import tokenization
+from bert_jax.data.distinct import DistinctSample
 from bert_jax.data.inspection import Report
 from bert_jax.errors import UserError
 from data_pipelines import cleaning, readers
 
 MOST_BYTES = 1 << 30  # of a larger corpus, pieces of this many bytes in all are read
 _PIECE_BYTES = 8 << 20
-_MOST_HASHES = 1 << 20
+_MOST_WORDS = 1 << 20  # remembered as known or not
 _FREQUENT_WIDTH = 1 << 17
 _MOST_ENCODED_CHARACTERS = 32 << 20
 _BATCH_CHARACTERS = 1 << 18
 _LONG_LINE = 10_000  # characters; a sentence or a paragraph is no longer
+_LARGEST_VOCABULARY = 64 << 20  # bytes; a larger file need not be read to its end to see that it is text
 _SHOWN = 5
 _SHOWN_CHARACTERS = 80
 _MARKUP = re.compile(r"</?[a-zA-Z][^<>]{0,200}>|&(?:[a-z]{2,8}|#\d{2,6});|\{\{|\}\}|\[\[|\]\]")
@@ -33,34 +34,6 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 _HIGH_SHARES = {"duplicate_lines": 0.05, "duplicate_documents": 0.01, "markup_lines": 0.01}
 _HIGH_UNKNOWN_SHARE = 0.01
 _FEW_LINES = 100  # too few to judge a share by
-
-
-class DistinctSample:
-    """Counts repeats among things of any number, from the hashes of a sample of the distinct ones.
-
-    A thing is in the sample if its hash starts with `halvings` zero bits, so all its copies are, or none.
-    """
-
-    def __init__(self, most: int = _MOST_HASHES):
-        self._most = most
-        self._counts: dict[int, int] = {}
-        self.halvings = 0
-
-    def add(self, text: str) -> None:
-        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        value = int.from_bytes(digest, "big")
-        if value >> (64 - self.halvings):
-            return
-        self._counts[value] = self._counts.get(value, 0) + 1
-        while len(self._counts) > self._most:
-            self.halvings += 1
-            kept = 64 - self.halvings
-            self._counts = {value: count for value, count in self._counts.items() if not value >> kept}
-
-    def repeated_share(self) -> float:
-        """The share of all things that repeat an earlier one."""
-        total = sum(self._counts.values())
-        return (total - len(self._counts)) / total if total else 0.0
 
 
 class Frequent:
@@ -87,36 +60,52 @@ class Frequent:
         return {text: count for text, (count, _) in found[:number] if count >= least}
 
 
-def inspect_corpus(inputs: Sequence[str], input_format: str = "text", vocab: str | None = None) -> Report:
+def inspect_corpus(
+    inputs: Sequence[str],
+    input_format: str = "text",
+    vocab: str | None = None,
+    fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
+    tfds_data_dir: str = "",
+) -> Report:
     """Reads text as `bert-jax data` would and reports what would make a model worse.
 
     Args:
         inputs: Files, folders or patterns.
         input_format: One of `readers.FORMATS`.
         vocab: A vocabulary to measure the share of unknown tokens with, or None.
+        fields: What to read of records, as `readers.read_documents` takes it.
+        tfds_data_dir: As `readers.list_inputs` takes it.
 
     Raises:
         UserError: No text there, an unknown format, not a vocabulary.
     """
     if input_format not in readers.FORMATS:
         raise UserError(f"--input_format={input_format}: expected one of {', '.join(readers.FORMATS)}")
-    paths = readers.list_inputs(inputs)
+    paths = readers.list_inputs(inputs, tfds_data_dir)
     tokenizer = tokenization.load(vocab) if vocab else None
-    ranges = readers.split_ranges(paths, _PIECE_BYTES)
+    ranges = readers.split_ranges(paths, _PIECE_BYTES, input_format)
     total = sum(range_.size for range_ in ranges)
     every = -(-total // MOST_BYTES)
     found = _Found(tokenizer)
+    cut = False
     for range_ in ranges[::every]:
-        for document in readers.read_documents(range_, input_format, found.read):
+        most = found.characters + MOST_BYTES
+        for document in readers.read_documents(range_, input_format, found.read, fields):
             found.add(document)
+            # A compressed file is one range, whose size does not tell that of its text.
+            if range_.end is None and found.characters > most:
+                cut = True
+                break
     found.encode()
     report = Report(inputs[0] if len(inputs) == 1 else f"{inputs[0]}, ...", "corpus")
     report.facts = {"files": len(paths), "bytes": total, "input_format": input_format}
     if every > 1:
         read = sum(range_.size for range_ in ranges[::every])
         report.facts["sampled"] = f"{read:,} bytes in {len(ranges[::every])} evenly spaced pieces were read"
+    if cut:
+        report.facts["cut"] = f"of a compressed file, the first {MOST_BYTES:,} characters were read"
     report.facts |= found.facts()
-    report.problems = found.problems(input_format, every > 1)
+    report.problems = found.problems(input_format, cut or every > 1)
     return report
 
 
@@ -136,12 +125,12 @@ class _Found:
         self._waiting_size = self._encoded = self.tokens = self.unknown = 0
 
     def add(self, document: readers.Document) -> None:
-        self._document_sample.add(cleaning.folded_text(document.passages))
+        self._document_sample.add(_bytes(cleaning.folded_text(document.passages)))
         for line in document.passages:
             self.lines += 1
             self.characters += len(line)
             folded = cleaning.folded_text([line])
-            self._line_sample.add(folded)
+            self._line_sample.add(_bytes(folded))
             self._frequent_lines.add(folded[:_SHOWN_CHARACTERS])
             if len(line) > self._longest[0]:
                 self._longest = len(line), document.key
@@ -172,7 +161,7 @@ class _Found:
                 for word in words:
                     if not self._known[word]:
                         self._unknown_words.add(word[:_SHOWN_CHARACTERS])
-                if len(self._known) > _MOST_HASHES:
+                if len(self._known) > _MOST_WORDS:
                     self._known.clear()
         self._encoded += self._waiting_size
         self._waiting, self._waiting_size = [], 0
@@ -192,10 +181,8 @@ class _Found:
             "control_characters": self.read["control_characters"],
         }
         for name, sample in (("lines", self._line_sample), ("documents", self._document_sample)):
-            if sample.halvings:
-                facts[f"duplicate_{name}_estimated"] = (
-                    f"from one in {1 << sample.halvings} of the distinct ones"
-                )
+            if estimated := sample.how_estimated():
+                facts[f"duplicate_{name}_estimated"] = estimated
         facts["frequent_lines"] = self._frequent_lines.most(_SHOWN)
         if self._tokenizer:
             facts["tokens"] = self.tokens
@@ -251,9 +238,15 @@ class _Found:
         return problems
 
 
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
 def looks_like_vocabulary(path: str) -> bool:
     """Whether a .txt file is a WordPiece vocabulary and not text: a token of BERT's is a line."""
     if os.path.basename(path).startswith("vocab"):
         return True
+    if os.path.getsize(path) > _LARGEST_VOCABULARY:
+        return False
     with open(path, "rb") as file:
         return any(line.strip() in (b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]") for line in file)

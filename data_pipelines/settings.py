@@ -165,5 +165,6 @@ def difference(settings: dict[str, Any], others: dict[str, Any]) -> str:
         other = others.get(name, _LATER.get(name))
         if value != other:
             plain = not isinstance(value, dict | list) and not isinstance(other, dict | list)
-            differences.append(f"{name} {other!r}, not {value!r}" if plain else f"another {name}")
+            another = "other text in --input" if name == "sources" else f"another {name}"
+            differences.append(f"{name} {other!r}, not {value!r}" if plain else another)
     return ", ".join(differences)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import array
 import hashlib
 import itertools
+import os
 import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from bert_jax.data import atomic, files
+from bert_jax.errors import UserError
 
 KEY_BITS = 64
 _HEADER = struct.Struct("<8sQQQ")
@@ -33,6 +35,19 @@ def dropped_path(run: str) -> str:
     return f"{run}.dropped"
 
 
+def write_histogram(path: str, histogram: np.ndarray) -> None:
+    """Writes the documents and tokens of each bin of keys, int64 [bins, 2], without the empty bins."""
+    bins = np.flatnonzero(histogram[:, 0])
+    with atomic.replace_file(path) as file:
+        np.save(file, np.column_stack((bins, histogram[bins])))
+
+
+def add_histogram(path: str, histogram: np.ndarray) -> None:
+    """Adds to a histogram one that was written."""
+    entries = files.load_array(path)
+    histogram[entries[:, 0]] += entries[:, 1:]
+
+
 class RunWriter:
     """Collects documents and writes them as one sorted run.
 
@@ -47,6 +62,7 @@ class RunWriter:
         self._sentence_lengths: list[array.array] = []
         self._tokens: list[np.ndarray] = []
         self.size = 0  # tokens collected
+        self.documents = 0
 
     def add(self, key: int, sentences: Sequence[Sequence[int]]) -> None:
         """Adds a document: the token ids of its sentences, none of them empty."""
@@ -56,6 +72,7 @@ class RunWriter:
         self._sentence_lengths.append(array.array("I", map(len, sentences)))
         self._tokens.append(flat)
         self.size += len(flat)
+        self.documents += 1
 
     def write(self, path: str) -> None:
         """Writes the run atomically. Documents of one key stay in the order in which they came."""
@@ -113,13 +130,17 @@ def _read_range(
     """Yields (key, when it was added, tokens, edges of their sentences) of one run's documents with keys in
     [low, high)."""
     with files.open_read(path) as file:
-        magic, documents, sentences, tokens = _HEADER.unpack(file.read(_HEADER.size))
+        header = file.read(_HEADER.size).ljust(_HEADER.size, b"\0")
+        magic, documents, sentences, tokens = _HEADER.unpack(header)
         places = [_HEADER.size]
         words = (2 * documents, 2 * documents, 2 * documents, documents, sentences)
         for size in (*(4 * count for count in words), dtype.itemsize * tokens):
             places.append(places[-1] + size)
         if magic != _MAGIC or file.seek(0, 2) != places[-1]:
-            raise ValueError(f"{path} is not a whole run of documents")
+            raise UserError(
+                f"{path} is not whole, as after a power failure: delete {os.path.dirname(path)} and run the "
+                "same command again"
+            )
 
         def read(part: int, start: int, end: int, kind: np.dtype) -> np.ndarray:
             file.seek(places[part] + start * kind.itemsize)

@@ -27,7 +27,9 @@ HISTOGRAM_BITS = 16
 MIN_BUCKET_DOCUMENTS = 64  # so that the random next sentence has a choice, also among books
 BUCKET_TOKENS = (8 << 20, 64 << 20)  # the least, and the most that a corpus of any size comes to
 _MAX_BUCKETS = 1024  # while buckets are below their largest size
+MOST_BUCKET_DOCUMENTS = 1 << 20  # a document in memory takes some 600 bytes besides its tokens
 _RUN_TOKENS = 32 << 20
+_RUN_DOCUMENTS = 1 << 19
 _RUN_FINGERPRINT_BYTES = 128 << 20
 _BATCH_CHARACTERS = 1 << 18
 _MAX_SENTENCE_TOKENS = 10_000
@@ -111,19 +113,20 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
         writer.add(key, encoded)
         if marks:
             marks.add(key, document, encoded, tokenizer.unk_id)
-        if writer.size >= _RUN_TOKENS or (marks and marks.size >= _RUN_FINGERPRINT_BYTES):
+        full = writer.size >= _RUN_TOKENS or writer.documents >= _RUN_DOCUMENTS
+        if full or (marks and marks.size >= _RUN_FINGERPRINT_BYTES):
             writer, marks = flush()
     if writer.size:
         flush()
-    bins = np.flatnonzero(histogram[:, 0])
+    # In a file: of all tasks together it would not fit into the memory of the process that plans.
+    spill.write_histogram(f"{task.output}.histogram", histogram)
     counts |= {name: cleaned[name] for name in CLEANING_COUNTS}
     if cleaner:
         counts |= {"cleaning": cleaner.counts, "stored_documents": int(histogram[:, 0].sum())}
     return counts | {
         "runs": runs,
         "smallest_keys": keys,
-        "bins": bins.tolist(),
-        "histogram": histogram[bins].tolist(),
+        "histogram": f"{task.output}.histogram",
     }
 
 
@@ -184,7 +187,7 @@ def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket
     """
     histogram = np.zeros((1 << HISTOGRAM_BITS, 2), np.int64)
     for result in results:
-        histogram[result["bins"]] += np.array(result["histogram"], np.int64).reshape(-1, 2)
+        spill.add_histogram(result["histogram"], histogram)
     documents, tokens = (int(total) for total in histogram.sum(axis=0))
     shift = spill.KEY_BITS - HISTOGRAM_BITS
     eval_bins = math.ceil(eval_fraction * (1 << HISTOGRAM_BITS))
@@ -210,10 +213,11 @@ def _buckets(split: str, low: int, high: int, histogram: np.ndarray, size: int) 
     for number in range(low >> shift, -(-high >> shift)):
         documents += int(histogram[number, 0])
         tokens += int(histogram[number, 1])
-        if tokens >= size and documents >= MIN_BUCKET_DOCUMENTS:
+        if (tokens >= size and documents >= MIN_BUCKET_DOCUMENTS) or documents >= MOST_BUCKET_DOCUMENTS:
             edges.append(min(high, (number + 1) << shift))
             documents = tokens = 0
-    if len(edges) > 1 and (documents < MIN_BUCKET_DOCUMENTS or tokens < size // 2):
+    short = tokens < size // 2 and documents < MOST_BUCKET_DOCUMENTS // 2
+    if len(edges) > 1 and (documents < MIN_BUCKET_DOCUMENTS or short):
         edges.pop()  # the rest is too little for a bucket: the last one takes it
     if edges[-1] < high:
         edges.append(high)
@@ -314,12 +318,8 @@ def share_rows(
 
 def make_shard(task: ShardTask) -> dict[str, Any]:
     """Copies rows of parts into one record file, checking their CRCs on the way."""
-
-    def rows() -> Iterator[bytes]:
-        for path, first, end, step in task.parts:
-            yield from tfrecord.RecordFile(path).read_many(range(first, end, step))
-
-    count, size = tfrecord.write_records(task.output, rows())
+    parts = ((tfrecord.RecordFile(path), np.arange(*numbers)) for path, *numbers in task.parts)
+    count, size = tfrecord.copy_records(task.output, parts)
     return {"rows": count, "bytes": size}
 
 

@@ -3,122 +3,12 @@ makes them (create_pretraining_data.py)."""
 
 from __future__ import annotations
 
-import array
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from bert_jax import tokenization
-from bert_jax.data import files, google, packed, tfrecord
-from data_pipelines import pairs, spill, stages
-
-
-class Masked(NamedTuple):
-    """A sequence after masking, and the positions and the labels of what is to be predicted, by position."""
-
-    ids: list[int]
-    positions: list[int]
-    labels: list[int]
-
-
-class Masker:
-    """Draws the masks of one sequence after the other.
-
-    Args:
-        settings: `masked_lm_prob`, `max_predictions_per_seq`, `whole_word_mask` and `max_ngram`. With an
-            n-gram, masks are those of tensorflow/models (official/nlp/data/create_pretraining_data.py): grams
-            of whole words, one of n words with a weight of 1/n, each replaced as one.
-        rng: the generator that pairs are drawn from too.
-    """
-
-    def __init__(self, tokenizer: tokenization.Tokenizer, settings: Mapping[str, Any], rng: random.Random):
-        self._rng = rng
-        self._vocab_size, self._mask_id = tokenizer.vocab_size, tokenizer.mask_id
-        self._outside = {tokenizer.cls_id, tokenizer.sep_id}
-        self._continuations = set(np.flatnonzero(tokenizer.is_continuation).tolist())
-        self._prob, self._most = settings["masked_lm_prob"], settings["max_predictions_per_seq"]
-        self._whole_words, self._max_ngram = settings["whole_word_mask"], settings["max_ngram"]
-
-    def __call__(self, ids: Sequence[int]) -> Masked:
-        """Masks a sequence with its [CLS] and [SEP]."""
-        wanted = min(self._most, max(1, int(round(len(ids) * self._prob))))
-        masked = list(ids)
-        if self._max_ngram:
-            chosen = self._choose_grams(ids, wanted)
-            for gram in chosen:
-                replacement = self._replacement()
-                for position in gram:
-                    masked[position] = replacement(ids[position])
-        else:
-            chosen = self._choose_words(ids, wanted)
-            for word in chosen:
-                for position in word:
-                    masked[position] = self._replacement()(ids[position])
-        positions = sorted(position for group in chosen for position in group)
-        return Masked(masked, positions, [ids[position] for position in positions])
-
-    def _replacement(self) -> Callable[[int], int]:
-        """What becomes of a token: [MASK] in 80% of the draws, itself in 10%, any word in 10%."""
-        if self._rng.random() < 0.8:
-            return lambda token: self._mask_id
-        if self._rng.random() < 0.5:
-            return lambda token: token
-        return lambda token: self._rng.randint(0, self._vocab_size - 1)
-
-    def _choose_words(self, ids: Sequence[int], wanted: int) -> list[list[int]]:
-        """Positions of tokens, or words, in random order until there are enough; a word that would be too
-        much is left out. A piece that has lost its word's beginning belongs to the word before, be a [SEP]
-        between them."""
-        words: list[list[int]] = []
-        for position, token in enumerate(ids):
-            if token in self._outside:
-                continue
-            if self._whole_words and words and token in self._continuations:
-                words[-1].append(position)
-            else:
-                words.append([position])
-        self._rng.shuffle(words)
-        chosen, count = [], 0
-        for word in words:
-            if count >= wanted:
-                break
-            if count + len(word) <= wanted:
-                chosen.append(word)
-                count += len(word)
-        return chosen
-
-    def _choose_grams(self, ids: Sequence[int], wanted: int) -> list[range]:
-        """Positions of n-grams of words, none of them over a [SEP], that do not overlap."""
-        stretches: list[list[int]] = [[]]  # where words begin, and where the last one ends
-        for position, token in enumerate(ids):
-            if token in self._outside:
-                if stretches[-1]:
-                    stretches[-1].append(position)
-                    stretches.append([])
-            elif not (stretches[-1] and token in self._continuations):
-                stretches[-1].append(position)
-        sizes = range(1, self._max_ngram + 1)
-        grams = {
-            size: [range(*edge) for s in stretches for edge in zip(s, s[size:], strict=False)]
-            for size in sizes
-        }
-        for candidates in grams.values():
-            self._rng.shuffle(candidates)
-        weights = [1 / size for size in sizes]
-        chosen: list[range] = []
-        taken: set[int] = set()
-        while len(taken) < wanted and any(grams.values()):
-            size = self._rng.choices(sizes, weights)[0]
-            if len(taken) + size > wanted:
-                grams[size].clear()
-            elif grams[size]:
-                gram = grams[size].pop()
-                if len(taken) + len(gram) <= wanted and taken.isdisjoint(gram):
-                    chosen.append(gram)
-                    taken.update(gram)
-        return chosen
+from bert_jax.data import atomic, files, packed, tfrecord
+from data_pipelines import spill, stages
 
 
 def make_rows(task: stages.RowsTask) -> dict[str, Any]:
@@ -127,39 +17,39 @@ def make_rows(task: stages.RowsTask) -> dict[str, Any]:
     Memory: the documents of the bucket. The reference shuffles all its instances in memory; here they wait
     for their turn in a file.
     """
+    # Here, since numba is slow to import and nothing else has need of it.
+    from bert_jax.data import examples
+    from data_pipelines import instances
+
     tokenizer, settings, bucket = task.vocabulary.load(), task.settings, task.bucket
-    length, most = settings["max_seq_length"], settings["max_predictions_per_seq"]
     rng = task.rng()
     dtype = packed.id_dtype(tokenizer.vocab_size)
     documents = spill.read_documents(task.runs, bucket.low, bucket.high, dtype, in_order=True)
     rng.shuffle(documents)
-    mask, encode = Masker(tokenizer, settings, rng), google.Encoder(tokenizer.vocab_size, length, most)
-    lengths = [0] * (length + 1)
-    counts = dict.fromkeys(("tokens", "random_next", "predictions"), 0)
-
-    def instances() -> Iterator[bytes]:
-        cls, sep = tokenizer.cls_id, tokenizer.sep_id
-        factors = settings["short_seq_prob"], settings["dupe_factor"]
-        for pair in pairs.make_pairs(documents, length, rng, *factors):
-            masked = mask([cls, *pair.first, sep, *pair.second, sep])
-            lengths[len(masked.ids)] += 1
-            counts["tokens"] += len(masked.ids)
-            counts["random_next"] += pair.label
-            counts["predictions"] += len(masked.positions)
-            yield encode(masked.ids, len(pair.first) + 2, masked.positions, masked.labels, pair.label)
-
-    unshuffled = task.output + "-unshuffled"
-    count, _ = tfrecord.write_records(unshuffled, instances())
-    order = array.array("Q", range(count))
-    rng.shuffle(order)
-    rows, size = tfrecord.write_records(task.output, tfrecord.RecordFile(unshuffled).read_many(order))
+    made = instances.Instances(documents, tokenizer, settings, rng)
+    lengths = np.zeros(settings["max_seq_length"] + 1, np.int64)
+    counts = {"documents": len(documents), "tokens": 0, "random_next": 0, "predictions": 0}
+    del documents
+    unshuffled, sizes = task.output + "-unshuffled", [np.zeros(1, np.int64)]
+    with atomic.replace_file(unshuffled) as file:
+        for rows in made.blocks():
+            lengths += np.bincount(rows.lengths, minlength=len(lengths))
+            counts["tokens"] += int(rows.lengths.sum())
+            counts["random_next"] += int(rows.next_sentence_labels.sum())
+            counts["predictions"] += int(rows.predictions.sum())
+            content, edges = examples.encode(rows.features())
+            file.write(content)
+            sizes.append(np.diff(edges))
+        tfrecord.write_index(unshuffled, np.cumsum(np.concatenate(sizes))[:-1])
+    count = int(lengths.sum())
+    shuffled = (tfrecord.RecordFile(unshuffled), made.order(count))
+    _, size = tfrecord.copy_records(task.output, [shuffled])
     for path in (unshuffled, unshuffled + tfrecord.INDEX_SUFFIX):
         files.remove(path)
     return counts | {
-        "documents": len(documents),
-        "rows": rows,
-        "sequences": rows,
-        "sequence_lengths": lengths,
+        "rows": count,
+        "sequences": count,
+        "sequence_lengths": lengths.tolist(),
         "bytes": size,
         "files": [],
     }

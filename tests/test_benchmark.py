@@ -76,7 +76,12 @@ def test_rates_follow_from_the_seconds_and_the_batch():
     task = benchmark.make_task(SMALL, 64)
     batch = benchmark.synthetic_batch("packed", 8, 64, SMALL.vocab_size)
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    result = benchmark.time_train_step(task, *make_optimizer(Settings, 100), batch, mesh=mesh, steps=3)
+    said = []
+    result = benchmark.time_train_step(
+        task, *make_optimizer(Settings, 100), batch, mesh=mesh, steps=3, say=said.append
+    )
+    assert said[0] == "compiling the train step for 8 rows of 64 tokens"
+    assert said[1].startswith("compiled in ") and said[1].endswith(" s; timing 3 steps after 2 that are not")
     lengths, seconds = benchmark.sequence_lengths(batch), result["seconds"]
     assert len(seconds) == 3 and np.isfinite(result["loss"]) and result["memory_bytes"] > 0
     assert result["sequences_per_second"]["best"] == pytest.approx(len(lengths) / min(seconds))
@@ -96,7 +101,9 @@ def run_on_records(tmp_path, capsys):
     overrides = [f"--config.{name}={value}" for name, value in training_support.TINY.items()]
     argv = ["bench", f"--config={training_support.CONFIG}", *overrides, f"--data_dir={records}", "--packed"]
     assert cli.main([*argv, "--seq_length=16", "--steps=2", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert captured.err.endswith("timing the loader\n")
     assert result["loader"]["tokens_per_second"] > result["loader"]["rows_per_second"] > 0
     assert result["config"]["model"]["hidden_size"] == 32 and result["device"]["platform"] == "cpu"
     assert result["versions"]["jax"] and result["rows"] == "packed"

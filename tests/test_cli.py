@@ -136,11 +136,20 @@ def test_config_with_argument_and_overrides(use, config_file):
     )
 
 
+def test_the_home_directory_in_a_flag(use, config_file, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    seen = []
+    use("pretrain", config_command(seen))
+    assert cli.main(["pretrain", f"--config={config_file}", "--config.size=~/runs", "--config.steps=3"]) == 0
+    assert (seen[0].size, seen[0].steps) == ("/home/me/runs", 3)
+
+
 @pytest.mark.parametrize(
     "override, expected",
     [
         ("--config.stepz=5", "steps"),
-        ("--config.steps=many", "--config.steps"),
+        ("--config.steps=many", "--config.steps=many: expected a whole number\n"),
+        ("--config.rate=high", "--config.rate=high: expected a number\n"),
         ("--config.optimizer.nme=x", "nme"),
     ],
 )

@@ -27,11 +27,11 @@ def run(mesh_sizes, accumulate_steps=1, dropout=0.1):
     tx, schedule = optimizer.make_optimizer(config, 1000)
     state = sharding.init_state(task, tx, mesh, seed=3)
     shardings = sharding.state_shardings(task, tx, mesh)
-    step = sharding.jit_train_step(make_train_step(task, tx, schedule, 3, accumulate_steps), mesh, shardings)
+    step = sharding.jit_train_step(make_train_step(task, tx, schedule, accumulate_steps), mesh, shardings)
     lines = []
     for number in range(4):
         batch = sharding.global_batch(packed_batch(rows=16, seed=number, vocab=VOCAB), mesh)
-        state, metrics = step(state, batch)
+        state, metrics = step(state, batch, np.uint32(3))
         lines.append({name: float(value) for name, value in metrics.items()})
     evaluate = sharding.jit_eval_step(make_eval_step(task, 3), mesh, shardings)
     pairs = evaluate(

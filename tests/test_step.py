@@ -15,8 +15,8 @@ def run():
     config.learning_rate, config.warmup_steps = 1e-2, 0
     tx, schedule = optimizer.make_optimizer(config, 1000)
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    step = jax.jit(make_train_step(task, tx, schedule, 0))
-    return task, sharding.init_state(task, tx, mesh, 0), step
+    step = jax.jit(make_train_step(task, tx, schedule))
+    return task, sharding.init_state(task, tx, mesh, 0), lambda *args, seed=0: step(*args, np.uint32(seed))
 
 
 def test_one_batch_is_learned_by_heart(run):
@@ -69,6 +69,7 @@ def test_masks_and_dropout_are_new_each_step_and_a_function_of_seed_and_step(run
     first = step(state, batch)[1]["loss"]
     assert first == step(state, batch)[1]["loss"]
     assert first != step(state.replace(step=state.step + 1), batch)[1]["loss"]
+    assert first != step(state, batch, seed=1)[1]["loss"]
 
 
 def test_metrics_count_real_tokens(run):

@@ -64,12 +64,17 @@ def run(flags, args) -> int | None:
     config = _resolve(flags)
     dataset = None
     if flags.data_dir:
-        directory = cache.localize(flags.data_dir, lambda line: print(line, file=sys.stderr))
+        directory = cache.localize(flags.data_dir, _say)
         dataset = records.open_dataset(directory, config.data.train_split)
     rows = "packed" if flags.packed else "padded" if flags.padded else "full"
     result = measure(config, rows, flags.seq_length, flags.steps, dataset)
     print(json.dumps(result, indent=1) if flags.json else report(result))
     return None
+
+
+def _say(line: str) -> None:
+    """Tells how far it is; the result alone goes to the standard output."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _resolve(flags) -> Any:
@@ -136,6 +141,7 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
             steps=steps,
             accumulate_steps=config.accumulate_steps,
             seed=config.seed,
+            say=_say,
         )
 
     batch = benchmark.synthetic_batch(rows, config.batch_size, length, vocab_size)
@@ -143,6 +149,7 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
     if dataset is not None:
         with contextlib.closing(loader.train_batches(dataset, config.batch_size, config.seed, 0)) as batches:
             result["train_step_on_records"] = time_steps(batches, dataset.max_seq_length)
+        _say("timing the loader")
         result["loader"] = benchmark.time_loader(dataset, config.batch_size, config.seed)
     return result | benchmark.environment() | {"config": config.to_dict()}
 

@@ -5,15 +5,18 @@
 
 The input's kind is detected. The forward pass is computed on random inputs from the source's tensors and from
 what was written, read back; if they differ, nothing is kept. TF1 checkpoints need the extra `tensorflow`.
+Flags that change the model on its way are explained in docs/surgery.md.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 
 from absl import flags as absl_flags
 
+from bert_jax.commands import surgery_flags
 from bert_jax.errors import UserError
 
 _KINDS = ("huggingface", "tensorflow", "bert_jax")
@@ -34,6 +37,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "Regular expression: tensors of the input that no BERT has and whose names it matches stay behind.",
         flag_values=flag_values,
     )
+    surgery_flags.define_flags(flag_values)
     absl_flags.DEFINE_string(
         "max_shard_size",
         "5GB",
@@ -71,6 +75,9 @@ def run(flags, args: list[str]) -> int:
         flags.output,
         flags.to,
         ignore=flags.ignore,
+        change=lambda model, scratch: surgery_flags.apply(
+            flags, model, print, os.path.join(scratch, "vocab.txt")
+        ),
         card=lambda model: card.make(model, flags.input, command),
         max_shard_bytes=parse_size(flags.max_shard_size),
     )

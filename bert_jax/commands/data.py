@@ -21,6 +21,7 @@ from bert_jax.commands import corpus_flags
 from bert_jax.errors import UserError
 
 _HIGH_UNKNOWN_SHARE = 0.05
+_HIGH_UNDECODABLE_SHARE = 0.001  # of as many bytes as there are tokens; text from the web always has some
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -131,18 +132,8 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 
 
 def run(flags, args: list[str]) -> int:
-    if args:
-        raise UserError(
-            f"data takes no arguments besides its flags, but was given {args[0]!r}; quote globs, as "
-            "--input='DIR/*'"
-        )
-    for name, what in (
-        ("input", "text to read"),
-        ("vocab", "a vocabulary"),
-        ("output_dir", "a directory to write to"),
-    ):
-        if not flags[name].value:
-            raise UserError(f"data needs {what}: give --{name}=...; bert-jax data --help shows the flags")
+    needed = {"input": "text to read", "vocab": "a vocabulary", "output_dir": "a directory to write to"}
+    corpus_flags.check("data", flags, args, needed)
     from data_pipelines import build, workers
 
     names = [field.name for field in dataclasses.fields(build.Options) if field.name != "input"]
@@ -210,6 +201,11 @@ def warnings(manifest: dict[str, Any]) -> list[str]:
         found.append(
             f"{unknown:.1%} of the tokens are [UNK]: is the vocabulary of this language, and of this case "
             f"(lower_case={str(manifest['vocabulary']['lower_case']).lower()})?"
+        )
+    if text["undecodable"] > _HIGH_UNDECODABLE_SHARE * text["tokens"]:
+        found.append(
+            f"{text['undecodable']:,} bytes of the text are not UTF-8, and the words that they were in are "
+            "garbled: convert the files with iconv -f LATIN1 -t UTF-8, or whatever they are in"
         )
     if text["doc_lines"]:
         found.append(

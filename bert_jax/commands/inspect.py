@@ -21,6 +21,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from bert_jax.commands import corpus_flags
 from bert_jax.errors import UserError
 
 _MOST_PROBLEMS = 20
@@ -35,6 +36,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "What the paths' text is, as in bert-jax data; all of them are one corpus.",
         flag_values=flag_values,
     )
+    corpus_flags.define_fields(flag_values)
     absl_flags.DEFINE_string(
         "vocab",
         None,
@@ -55,34 +57,46 @@ def run(flags, args: list[str]) -> int:
         raise UserError("inspect needs a path: records, a vocabulary, a work directory, a checkpoint or text")
     if flags.plot and (len(args) > 1 or flags.input_format):
         raise UserError(f"--plot={flags.plot}: expected one record directory, and nothing else")
+    if flags.plot:
+        from bert_jax.data import record_plots
+
+        record_plots.check_name(flags.plot)  # before all rows are read
     if not flags.input_format:
         for path in args:
             if not os.path.exists(path):
                 raise UserError(f"there is no {path!r} to inspect")
+    try:
+        return 0 if _show(flags, args) else 1
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(f"{error.filename or args[0]}: {error.strerror or error}") from error
+
+
+def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
+    """Prints and draws the reports; returns whether all is sound."""
     sound = True
-    for report in reports(args, flags.examples, flags.input_format, flags.vocab):
+    for report in reports(args, flags):
         sound = sound and not report.problems
+        for line in [json.dumps(dataclasses.asdict(report))] if flags.json else lines(report):
+            print(line)
         if flags.plot:
             from bert_jax.data import record_plots
 
             record_plots.plot_records(report, flags.plot)
-        if flags.json:
-            print(json.dumps(dataclasses.asdict(report)))
-            continue
-        for line in lines(report):
-            print(line)
-    return 0 if sound else 1
+    return sound
 
 
-def reports(paths: list[str], examples: int, input_format: str | None, vocab: str | None) -> Iterator:
+def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
     """Yields the report of each path; of all as one corpus if they have an input format."""
-    if input_format:
-        from data_pipelines import lint
+    if flags.input_format:
+        from data_pipelines import lint, readers
 
-        yield lint.inspect_corpus(paths, input_format, vocab)
+        fields = readers.Fields(flags.text_field, flags.id_field)
+        yield lint.inspect_corpus(paths, flags.input_format, flags.vocab, fields, flags.tfds_data_dir)
         return
     for path in paths:
-        yield inspect(path, examples, vocab)
+        yield inspect(path, flags.examples, flags.vocab)
 
 
 def inspect(path: str, examples: int = 3, vocab: str | None = None):

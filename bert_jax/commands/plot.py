@@ -1,5 +1,16 @@
-"""Draw the curves of a run: loss, scores, learning rate and throughput."""
+"""Draw the curves of a run, or the attention that a model pays within a text.
 
+    bert-jax plot --workdir=runs/mini --output=curves.png
+    bert-jax plot --checkpoint=runs/mini --text="The cat sat on the mat." --output=attention.png
+    bert-jax plot --checkpoint=runs/mini --text="The cat sat on the mat." --layer=2 --output=layer-2.png
+
+Curves are loss, scores, learning rate and throughput. Of attention, all layers and heads are thumbnails, a
+layer a row; with --layer or --head the squares are larger and have the tokens beside them. A row is the token
+that looks, a column the one it looks at; [MASK] may be spelled out in the text.
+"""
+
+import sys
+import textwrap
 from pathlib import Path
 
 from absl import flags
@@ -9,15 +20,29 @@ from bert_jax.errors import UserError
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
-    flags.DEFINE_string("workdir", None, "Directory of the run.", flag_values=flag_values)
+    flags.DEFINE_string(
+        "workdir", None, "Directory of the run whose curves to draw.", flag_values=flag_values
+    )
+    for name, default, what in (
+        ("checkpoint", None, "Model whose attention to draw: a work directory or step of bert-jax, Hugging "
+         "Face folder, or TF1 prefix."),
+        ("text", None, "Text to draw the attention of."),
+        ("text_b", None, "Second text, where they are a pair."),
+        ("layer", "all", "Layer to draw the attention of: 1 is the first, -1 the last; or all."),
+        ("head", "all", "Head, numbered as the layers; or all."),
+    ):  # fmt: skip
+        flags.DEFINE_string(name, default, what, flag_values=flag_values)
     flags.DEFINE_string(
         "output",
         None,
-        "Picture to write: a name ending in .png, .pdf or .svg. Default: WORKDIR/curves.png.",
+        "Picture to write: a name ending in .png, .pdf or .svg. Default of curves: WORKDIR/curves.png.",
         flag_values=flag_values,
     )
     flags.DEFINE_string(
-        "title", None, "Text above the picture. Default: the directory's name.", flag_values=flag_values
+        "title",
+        None,
+        "Text above the picture. Default: the directory's name, or the text that is looked at.",
+        flag_values=flag_values,
     )
     flags.DEFINE_multi_string(
         "reference",
@@ -30,13 +55,40 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 def run(flags, args) -> int | None:
     if args:
         raise UserError(f"plot takes no arguments besides its flags, but was given {args[0]!r}")
+    if flags.checkpoint or flags.text is not None:
+        return _attention(flags)
     if not flags.workdir:
-        raise UserError("which run? give --workdir=DIR")
+        raise UserError("which run? give --workdir=DIR; or for attention --checkpoint=DIR --text=TEXT")
+    for name in ("text_b", "layer", "head"):
+        if flags[name].present:
+            raise UserError(f"--{name} is of attention, which needs --checkpoint=DIR and --text=TEXT")
     output = flags.output or str(Path(flags.workdir, "curves.png"))
     rows = plots.read_metrics(flags.workdir)
     title = Path(flags.workdir).name if flags.title is None else flags.title
     plots.plot_metrics(rows, output, title, dict(map(_reference, flags.reference)))
     print(f"wrote {output} ({len(rows)} rows, steps {rows[0]['step']} to {rows[-1]['step']})")
+
+
+def _attention(flags) -> None:
+    if flags.workdir:
+        raise UserError("--workdir draws curves, --checkpoint with --text attention: give one of the two")
+    if flags.reference:
+        raise UserError(f"--reference={flags.reference[0]} is of curves, which need --workdir=DIR")
+    if not flags.checkpoint:
+        raise UserError("which model? give --checkpoint=DIR")
+    if flags.text is None:
+        raise UserError('which text? give one, such as --text="The cat sat on the mat."')
+    if not flags.output:
+        raise UserError("where should the picture go? give --output=FILE.png")
+    from bert_jax import attention_plots, convert
+    from bert_jax.tasks import attention_maps
+
+    model = convert.load(flags.checkpoint, log=lambda line: print(line, file=sys.stderr))
+    maps = attention_maps.attention_maps(model, flags.text, flags.text_b)
+    whole = flags.text if flags.text_b is None else f"{flags.text} | {flags.text_b}"
+    title = textwrap.shorten(whole, 80, placeholder=" ...") if flags.title is None else flags.title
+    attention_plots.plot_attention(maps, flags.output, flags.layer, flags.head, title)
+    print(f"wrote {flags.output} ({len(maps.tokens)} tokens)")
 
 
 def _reference(text: str) -> tuple[str, tuple[str, float]]:

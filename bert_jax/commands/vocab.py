@@ -72,14 +72,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 
 
 def run(flags, args: list[str]) -> int:
-    if args:
-        raise UserError(
-            f"vocab takes no arguments besides its flags, but was given {args[0]!r}; quote globs, as "
-            "--input='DIR/*'"
-        )
-    for name, what in (("input", "text to read"), ("output", "a file to write")):
-        if not flags[name].value:
-            raise UserError(f"vocab needs {what}: give --{name}=...; bert-jax vocab --help shows the flags")
+    corpus_flags.check("vocab", flags, args, {"input": "text to read", "output": "a file to write"})
     from data_pipelines import readers, vocabulary
 
     begun = time.monotonic()

@@ -26,7 +26,8 @@ def replace_file(path: str, sync: bool = False) -> Iterator[IO[bytes]]:
             file.flush()
             files.upload(file.name, path)
         return
-    temporary = f"{path}.tmp-{os.getpid()}"
+    # Processes of several machines or containers may have one id, and write to one disk.
+    temporary = f"{path}.tmp-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:
             yield file

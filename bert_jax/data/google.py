@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,43 +32,30 @@ _KINDS = dict.fromkeys((*_BY_TOKEN, *_BY_PREDICTION, _LABELS), tfrecord.INT64) |
 _ANY_ID = 1 << 31
 
 
-class Encoder:
-    """Writes rows.
+class Rows(NamedTuple):
+    """N rows `[CLS] A [SEP] B [SEP]` with their masks: int32, padded with zeros."""
 
-    Args:
-        vocab_size: V. length: L. predictions: P.
-    """
+    ids: np.ndarray  # [N, L], after masking
+    lengths: np.ndarray  # [N], tokens
+    first_lengths: np.ndarray  # [N], tokens of A with [CLS] and the first [SEP]
+    positions: np.ndarray  # [N, P], what is to be predicted
+    labels: np.ndarray  # [N, P]
+    predictions: np.ndarray  # [N], how many these are
+    next_sentence_labels: np.ndarray  # [N]
 
-    def __init__(self, vocab_size: int, length: int, predictions: int):
-        self._length, self._predictions = length, predictions
-        self._varints = [tfrecord.varint(number) for number in range(max(vocab_size, length))]
-
-    def _integers(self, values: Sequence[int], width: int) -> bytes:
-        return b"".join([self._varints[value] for value in values]) + bytes(width - len(values))
-
-    def __call__(
-        self, ids: Sequence[int], first_length: int, positions: Sequence[int], labels: Sequence[int], nsp: int
-    ) -> bytes:
-        """The record of `[CLS] A [SEP] B [SEP]` with its masks.
-
-        Args:
-            first_length: tokens of A with [CLS] and the first [SEP].
-            positions, labels: what is to be predicted.
-            nsp: the next-sentence label.
-        """
-        length, predictions, real = self._length, self._predictions, len(ids)
-        weights = np.zeros(predictions, "<f4")
-        weights[: len(positions)] = 1
-        features = {
-            "input_ids": self._integers(ids, length),
-            "input_mask": b"\1" * real + bytes(length - real),
-            "segment_ids": bytes(first_length) + b"\1" * (real - first_length) + bytes(length - real),
-            "masked_lm_positions": self._integers(positions, predictions),
-            "masked_lm_ids": self._integers(labels, predictions),
-            "masked_lm_weights": weights.tobytes(),
-            _LABELS: bytes([nsp]),
+    def features(self) -> dict[str, np.ndarray]:
+        """The features of the schema: int32 or float32 [N, L, P or 1]."""
+        place, slot = np.arange(self.ids.shape[1]), np.arange(self.labels.shape[1])
+        mask = place < self.lengths[:, None]
+        return {
+            "input_ids": self.ids,
+            "input_mask": mask.astype(np.int32),
+            "segment_ids": (mask & (place >= self.first_lengths[:, None])).astype(np.int32),
+            "masked_lm_positions": self.positions,
+            "masked_lm_ids": self.labels,
+            "masked_lm_weights": (slot < self.predictions[:, None]).astype(np.float32),
+            _LABELS: self.next_sentence_labels[:, None],
         }
-        return tfrecord.encode_example(features, _KINDS)
 
 
 class GoogleDataset(packed.Rows):

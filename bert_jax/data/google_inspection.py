@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import os
 from typing import Any
 
@@ -70,28 +70,12 @@ def _is_google(path: str) -> bool:
         return False
 
 
-class _Counts:
-    """Sums over the rows of a split."""
-
-    def __init__(self, manifest: dict[str, Any]):
-        self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
-        names = "rows tokens labelled random_next predictions masked kept unknown misplaced specials"
-        self.sums = dict.fromkeys(names.split(), 0)
-        self.sequence_lengths = np.zeros(self.length + 1, np.int64)
-        self.digests: list[bytes] = []
-
+class _Counts(inspection.Counts):
     def add(self, batch: dict[str, np.ndarray]) -> None:
-        lengths, labels = batch["lengths"], batch["next_sentence_labels"][:, 0]
+        lengths = batch["lengths"]
         used = batch["masked_weights"] > 0
         shown = np.take_along_axis(batch["input_ids"], batch["masked_positions"], axis=1)
-        found = {
-            "rows": len(lengths),
-            "tokens": lengths.sum(),
-            "labelled": (labels >= 0).sum(),
-            "random_next": (labels == 1).sum(),
-            "predictions": used.sum(),
-            "kept": (used & (shown == batch["masked_labels"])).sum(),
-        }
+        found = {"predictions": used.sum(), "kept": (used & (shown == batch["masked_labels"])).sum()}
         if self.special_ids:
             ids = unmasked(batch)
             cls, sep = self.special_ids["cls"], self.special_ids["sep"]
@@ -105,23 +89,14 @@ class _Counts:
                 "misplaced": (~placed).sum(),
                 "specials": (used & fixed).any(axis=1).sum(),
             }
-        for name, value in found.items():
-            self.sums[name] += int(value)
-        self.sequence_lengths += np.bincount(lengths, minlength=self.length + 1)
-        self.digests += [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in batch["input_ids"]]
+        self.count(batch, found, lengths)
 
     def facts(self) -> dict[str, Any]:
         sums = self.sums
-        digests = np.frombuffer(b"".join(self.digests), np.uint64)
-        facts = {name: sums[name] for name in ("rows", "tokens", "random_next", "predictions")} | {
-            "sequences": sums["rows"],
-            "fill": sums["tokens"] / max(1, sums["rows"] * self.length),
-            "random_next_share": sums["random_next"] / max(1, sums["labelled"]),
+        facts = super().facts() | {
+            "predictions": sums["predictions"],
             "predicted_share": sums["predictions"] / max(1, sums["tokens"]),
             "kept_share": sums["kept"] / max(1, sums["predictions"]),
-            "duplicate_rows": len(digests) - len(np.unique(digests)),
-            "unknown_share": sums["unknown"] / max(1, sums["tokens"]),
-            "sequence_lengths": self.sequence_lengths.tolist(),
         }
         if self.special_ids:
             facts["masked_share"] = sums["masked"] / max(1, sums["predictions"])
@@ -145,32 +120,11 @@ def _inspect_split(
     tokenizer: tokenization.Tokenizer | None,
     examples: int,
 ) -> None:
-    """Adds the facts, the problems and the examples of the files of a split."""
-    counts, damaged = _Counts(manifest), 0
-    for entry in entries:
-        one_file = manifest | {"splits": {split: {"files": [entry]}}}
-        try:
-            dataset = google.GoogleDataset([(directory, one_file)], split)
-        except UserError as error:
-            report.problems.append(str(error))
-            damaged += entry["rows"]
-            continue
-        for batch, problem in inspection.sound_batches(dataset):
-            if problem:
-                report.problems.append(problem)
-                damaged += 1
-                continue
-            if tokenizer is not None:
-                rows = range(min(len(batch["lengths"]), max(0, examples - counts.sums["rows"])))
-                report.examples += [_decode(batch, row, tokenizer) for row in rows]
-            counts.add(batch)
-    report.facts[split] = counts.facts() | {
-        "files": len(entries),
-        "bytes": sum(entry["bytes"] for entry in entries),
-        "damaged_rows": damaged,
-    }
-    nsp = manifest.get("nsp", "next")
-    report.problems += inspection.judge(report.facts[split], counts.sums["misplaced"], split, nsp)
+    counts = _Counts(manifest)
+    decode = tokenizer and functools.partial(_decode, tokenizer=tokenizer)
+    inspection.read_split(
+        report, directory, split, entries, manifest, google.GoogleDataset, counts, decode, examples
+    )
     if counts.sums["specials"]:
         report.problems.append(
             f"{split}: {counts.sums['specials']} rows are to predict [PAD], [CLS] or [SEP]: were they made "
@@ -178,7 +132,7 @@ def _inspect_split(
         )
 
 
-def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Tokenizer) -> str:
+def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Tokenizer) -> list[str]:
     """A row as text, its label, and what is to be predicted."""
     ids = batch["input_ids"][row, : batch["lengths"][row]].tolist()
     used = batch["masked_weights"][row] > 0
@@ -187,4 +141,4 @@ def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Toke
         f"{position} {tokenizer.tokens[label]}" for position, label in zip(positions, labels, strict=True)
     )
     label = inspection.LABELS["next"][int(batch["next_sentence_labels"][row, 0])]
-    return f"({label}) {tokenizer.decode(ids)} <- {predicted}"
+    return [f"({label}) {tokenizer.decode(ids)} <- {predicted}"]

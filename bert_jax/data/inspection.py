@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import packed, records, tfrecord
+from bert_jax.data import distinct, packed, records, tfrecord
 from bert_jax.errors import UserError
 
 _CHUNK = 512
@@ -192,59 +192,124 @@ def _compare_vocabulary(path: str, settings: dict[str, Any], report: Report) -> 
         )
 
 
-class _Counts:
-    """Sums over the rows of a split."""
+class Counts:
+    """Sums over the rows of a split.
 
-    def __init__(self, manifest: dict[str, Any], unknown_id: int):
-        self.length = manifest["max_seq_length"]
-        self.special_ids = manifest["special_ids"]
-        self.unknown_id = unknown_id
-        self.rows = self.sequences = self.tokens = self.labelled = self.random_next = self.unknown = 0
-        self.misplaced = 0  # sequences without [CLS] and [SEP] where they belong
-        self.sequence_lengths = np.zeros(self.length + 1, np.int64)
-        self.row_lengths = np.zeros(self.length + 1, np.int64)
-        self.per_row = np.zeros(manifest["max_sequences_per_row"] + 1, np.int64)
-        self.digests: list[bytes] = []
+    Attributes:
+        sums: of what `add` found; "misplaced" are sequences without [CLS] and [SEP] where they belong.
+    """
+
+    def __init__(self, manifest: dict[str, Any]):
+        self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
+        self.sums: collections.Counter[str] = collections.Counter()
+        self._sequence_lengths = np.zeros(self.length + 1, np.int64)
+        self._rows = distinct.DistinctSample()
+
+    def add(self, batch: dict[str, np.ndarray]) -> None:
+        """Adds the rows of a batch, by `count` with what is the schema's own."""
+        raise NotImplementedError
+
+    def count(self, batch: dict[str, np.ndarray], found: dict[str, Any], lengths: np.ndarray) -> None:
+        """Adds to the sums what was found in a batch whose sequences have these lengths."""
+        labels = batch["next_sentence_labels"]
+        found |= {
+            "rows": len(batch["lengths"]),
+            "sequences": len(lengths),
+            "tokens": batch["lengths"].sum(),
+            "labelled": (labels >= 0).sum(),
+            "random_next": (labels == 1).sum(),
+        }
+        for name, value in found.items():
+            self.sums[name] += int(value)
+        self._sequence_lengths += np.bincount(lengths, minlength=self.length + 1)
+        for row in batch["input_ids"]:
+            self._rows.add(row.tobytes())
+
+    def facts(self) -> dict[str, Any]:
+        sums = self.sums
+        facts: dict[str, Any] = {name: sums[name] for name in COUNTS} | {
+            "fill": sums["tokens"] / max(1, sums["rows"] * self.length),
+            "random_next_share": sums["random_next"] / max(1, sums["labelled"]),
+            "unknown_share": sums["unknown"] / max(1, sums["tokens"]),
+            "duplicate_rows": self._rows.repeats(),
+        }
+        if estimated := self._rows.how_estimated():
+            facts["duplicate_rows_estimated"] = estimated
+        return facts | {"sequence_lengths": self._sequence_lengths.tolist()}
+
+
+class _PackedCounts(Counts):
+    def __init__(self, manifest: dict[str, Any]):
+        super().__init__(manifest)
+        self._row_lengths = np.zeros(self.length + 1, np.int64)
+        self._per_row = np.zeros(manifest["max_sequences_per_row"] + 1, np.int64)
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
         ids, lengths, starts = batch["input_ids"], batch["lengths"], batch["starts"]
-        present, labels = batch["first_lengths"] > 0, batch["next_sentence_labels"]
+        present = batch["first_lengths"] > 0
         ends = np.minimum(np.concatenate((starts[:, 1:], lengths[:, None]), axis=1), lengths[:, None])
         rows = np.broadcast_to(np.arange(len(ids))[:, None], present.shape)[present]
         starts, ends, firsts = starts[present], ends[present], batch["first_lengths"][present]
-        self.rows += len(ids)
-        self.sequences += len(starts)
-        self.tokens += int(lengths.sum())
-        self.labelled += int((labels >= 0).sum())
-        self.random_next += int((labels == 1).sum())
-        self.unknown += int(((ids == self.unknown_id) & (np.arange(self.length) < lengths[:, None])).sum())
-        self.sequence_lengths += np.bincount(ends - starts, minlength=self.length + 1)
-        self.row_lengths += np.bincount(lengths, minlength=self.length + 1)
-        self.per_row += np.bincount(present.sum(axis=1), minlength=len(self.per_row))
+        self._row_lengths += np.bincount(lengths, minlength=self.length + 1)
+        self._per_row += np.bincount(present.sum(axis=1), minlength=len(self._per_row))
         cls, sep = self.special_ids["cls"], self.special_ids["sep"]
         placed = (
             (ids[rows, starts] == cls)
             & (ids[rows, ends - 1] == sep)
             & (ids[rows, starts + firsts - 1] == sep)
         )
-        self.misplaced += int((~placed).sum())
-        self.digests += [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in ids]
+        real = np.arange(self.length) < lengths[:, None]
+        unknown = ((ids == self.special_ids["unk"]) & real).sum()
+        self.count(batch, {"misplaced": (~placed).sum(), "unknown": unknown}, ends - starts)
 
     def facts(self) -> dict[str, Any]:
-        digests = np.frombuffer(b"".join(self.digests), np.uint64)
-        return {
-            "rows": self.rows,
-            "sequences": self.sequences,
-            "tokens": self.tokens,
-            "fill": self.tokens / max(1, self.rows * self.length),
-            "random_next": self.random_next,
-            "random_next_share": self.random_next / max(1, self.labelled),
-            "unknown_share": self.unknown / max(1, self.tokens),
-            "duplicate_rows": len(digests) - len(np.unique(digests)),
-            "row_lengths": self.row_lengths.tolist(),
-            "sequences_per_row": self.per_row.tolist(),
-            "sequence_lengths": self.sequence_lengths.tolist(),
-        }
+        by_row = {"row_lengths": self._row_lengths.tolist(), "sequences_per_row": self._per_row.tolist()}
+        return super().facts() | by_row
+
+
+def read_split(
+    report: Report,
+    directory: str,
+    split: str,
+    entries: Sequence[dict[str, Any]],
+    manifest: dict[str, Any],
+    open_rows: Callable[..., records.Dataset],
+    counts: Counts,
+    decode: Callable[[dict[str, np.ndarray], int], list[str]] | None,
+    examples: int,
+) -> None:
+    """Adds the facts, the problems and the examples of files of a split.
+
+    Args:
+        open_rows: opens [(directory, manifest)] and a split.
+        counts: takes the rows.
+        decode: lines of text for a row of a batch; None: no examples.
+    """
+    damaged = 0
+    for entry in entries:
+        one_file = manifest | {"splits": {split: {"files": [entry]}}}
+        try:
+            dataset = open_rows([(directory, one_file)], split)
+        except UserError as error:
+            report.problems.append(str(error))
+            damaged += entry["rows"]
+            continue
+        for batch, problem in _sound_batches(dataset):
+            if problem:
+                report.problems.append(problem)
+                damaged += 1
+                continue
+            if decode is not None:
+                shown = range(min(len(batch["lengths"]), max(0, examples - counts.sums["rows"])))
+                report.examples += [line for row in shown for line in decode(batch, row)]
+            counts.add(batch)
+    report.facts[split] = counts.facts() | {
+        "files": len(entries),
+        "bytes": sum(entry["bytes"] for entry in entries),
+        "damaged_rows": damaged,
+    }
+    nsp = manifest.get("nsp", "next")
+    report.problems += _judge(report.facts[split], counts.sums["misplaced"], split, nsp)
 
 
 def _inspect_split(
@@ -256,39 +321,12 @@ def _inspect_split(
     tokenizer: tokenization.Tokenizer | None,
     examples: int,
 ) -> None:
-    """Adds the facts, the problems and the examples of the files of a split."""
-    counts = _Counts(manifest, manifest["special_ids"]["unk"])
-    damaged = 0
-    for entry in entries:
-        one_file = manifest | {"splits": {split: {"files": [entry]}}}
-        try:
-            dataset = packed.PackedDataset([(directory, one_file)], split)
-        except UserError as error:
-            report.problems.append(str(error))
-            damaged += entry["rows"]
-            continue
-        for batch, problem in sound_batches(dataset):
-            if problem:
-                report.problems.append(problem)
-                damaged += 1
-                continue
-            if tokenizer is not None and counts.rows < examples:
-                report.examples += [
-                    line
-                    for row in range(min(len(batch["lengths"]), examples))
-                    for line in _decode(batch, row, tokenizer, manifest.get("nsp", "next"))
-                ]
-            counts.add(batch)
-    facts = counts.facts() | {
-        "files": len(entries),
-        "bytes": sum(e["bytes"] for e in entries),
-        "damaged_rows": damaged,
-    }
-    report.facts[split] = facts
-    report.problems += judge(facts, counts.misplaced, split, manifest.get("nsp", "next"))
+    decode = tokenizer and functools.partial(_decode, tokenizer=tokenizer, nsp=manifest.get("nsp", "next"))
+    counts = _PackedCounts(manifest)
+    read_split(report, directory, split, entries, manifest, packed.PackedDataset, counts, decode, examples)
 
 
-def sound_batches(dataset: records.Dataset) -> Iterator[tuple[dict[str, np.ndarray], str]]:
+def _sound_batches(dataset: records.Dataset) -> Iterator[tuple[dict[str, np.ndarray], str]]:
     """Yields (batch, "") of all rows that are sound, and ({}, problem) for each of the others."""
     for start in range(0, len(dataset), _CHUNK):
         indices = np.arange(start, min(start + _CHUNK, len(dataset)))
@@ -302,7 +340,7 @@ def sound_batches(dataset: records.Dataset) -> Iterator[tuple[dict[str, np.ndarr
                     yield {}, str(error)
 
 
-def judge(facts: dict[str, Any], misplaced: int, split: str, nsp: str) -> list[str]:
+def _judge(facts: dict[str, Any], misplaced: int, split: str, nsp: str) -> list[str]:
     """What is wrong with the rows as a whole."""
     problems = []
     share, unknown = facts["random_next_share"], facts["unknown_share"]

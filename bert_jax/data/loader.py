@@ -92,7 +92,7 @@ class CorruptRows:
 
     def __init__(self, budget: int, say: Callable[[str], None] = print):
         self._budget, self._say = budget, say
-        self._found: set[int] = set()
+        self._found: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -113,22 +113,26 @@ class CorruptRows:
         return dataset.batch(np.array([self._sound(dataset, int(index)) for index in indices], np.int64))
 
     def _sound(self, dataset: Dataset, index: int) -> int:
+        first = index
         while index >= 0:
             try:
                 dataset.batch(np.array([index], np.int64))
                 break
             except CorruptRecordError as error:
-                self._count(index, error)
+                self._count(error)
                 index = (index + 1) % len(dataset)
+                if index == first:  # a budget of more rows than there are would go round for ever
+                    raise
         return index
 
-    def _count(self, index: int, error: CorruptRecordError) -> None:
+    def _count(self, error: CorruptRecordError) -> None:
+        place = error.path, error.offset  # the training and the evaluation set share a budget
         with self._lock:
-            if index in self._found:
+            if place in self._found:
                 return
             if len(self._found) >= self._budget:
                 raise error
-            self._found.add(index)
+            self._found.add(place)
             self._say(
                 f"warning: {error.path} is corrupt at byte {error.offset} ({error.reason}); the next row is "
                 f"read in its place ({len(self._found)} of at most {self._budget})"

@@ -11,6 +11,12 @@ _COLOURS = ("#0072B2", "#E69F00")  # colour-blind safe (Okabe and Ito)
 _BINS = 32
 
 
+def check_name(output: str) -> None:
+    """Raises UserError for a picture's name whose suffix is no format."""
+    if Path(output).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UserError(f"--plot={output}: expected a name ending in .png, .pdf or .svg")
+
+
 def plot_records(report: Report, output: str) -> None:
     """Draws histograms of sequence lengths, row fill and sequences a row, for each split.
 
@@ -19,10 +25,8 @@ def plot_records(report: Report, output: str) -> None:
         output: the picture to write; its suffix names the format.
 
     Raises:
-        UserError: a suffix that is no format, or a report that holds none of these.
+        UserError: a report that holds none of these.
     """
-    if Path(output).suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UserError(f"--plot={output}: expected a name ending in .png, .pdf or .svg")
     splits = {
         name: facts
         for name, facts in report.facts.items()

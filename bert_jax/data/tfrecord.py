@@ -30,6 +30,7 @@ BYTES, FLOAT, INT64 = 1, 2, 3  # the kinds of a feature: its field in tf.train.F
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _READ_AT_ONCE = 512  # records; each may bring the pages around it
+FRAME_HEADER_BYTES = _HEADER.size
 FRAME_BYTES = _HEADER.size + _CRC.size
 
 _crc32c = google_crc32c.value
@@ -61,6 +62,26 @@ def frame(payload: bytes) -> bytes:
     return b"".join((length, _CRC.pack(masked_crc32c(length)), payload, _CRC.pack(masked_crc32c(payload))))
 
 
+def fill_frames(buffer: np.ndarray, edges: np.ndarray) -> None:
+    """Writes the frames of records that lie one after the other, each with room for its own.
+
+    Args:
+        buffer: uint8 [bytes], changed in place.
+        edges: int64 [n + 1], where each record's frame begins, and where the last one ends.
+    """
+    content = buffer.tobytes()
+    starts, ends = edges[:-1] + _HEADER.size, edges[1:] - _CRC.size
+    lengths, places = np.unique(ends - starts, return_inverse=True)
+    headers = (length.to_bytes(8, "little") for length in lengths.tolist())
+    headers = b"".join(header + _CRC.pack(masked_crc32c(header)) for header in headers)
+    headers = np.frombuffer(headers, np.uint8).reshape(len(lengths), _HEADER.size)
+    spans = zip(starts.tolist(), ends.tolist(), strict=True)
+    crcs = np.array([_crc32c(content[start:end]) for start, end in spans], np.uint32)
+    masked = ((crcs >> 15 | crcs << 17) + np.uint32(0xA282EAD8)).astype("<u4")
+    buffer[edges[:-1, None] + np.arange(_HEADER.size)] = headers[places]
+    buffer[ends[:, None] + np.arange(_CRC.size)] = masked.view(np.uint8).reshape(-1, _CRC.size)
+
+
 def write_records(path: str, payloads: Iterable[bytes]) -> tuple[int, int]:
     """Writes `path` and its index atomically, the index first; returns (records, bytes)."""
     with atomic.replace_file(path) as file:
@@ -70,6 +91,26 @@ def write_records(path: str, payloads: Iterable[bytes]) -> tuple[int, int]:
             position += file.write(frame(payload))
         write_index(path, np.array(offsets, np.int64))
     return len(offsets), position
+
+
+def copy_records(path: str, parts: Iterable[tuple[RecordFile, np.ndarray]]) -> tuple[int, int]:
+    """Writes records of other files with their frames, as `write_records` writes them, both CRCs checked.
+
+    Args:
+        parts: files and which records of theirs, int [n].
+
+    Raises:
+        CorruptRecordError: a record is not what was written.
+    """
+    with atomic.replace_file(path) as file:
+        sizes: list[np.ndarray] = [np.zeros(1, np.int64)]
+        for source, numbers in parts:
+            for content, edges in source.read_frames(numbers):
+                file.write(content)
+                sizes.append(np.diff(edges))
+        edges = np.cumsum(np.concatenate(sizes))
+        write_index(path, edges[:-1])
+    return len(edges) - 1, int(edges[-1])
 
 
 def write_index(path: str, offsets: np.ndarray) -> None:
@@ -176,11 +217,28 @@ class RecordFile:
     def __getitem__(self, index: int) -> bytes:
         return self.read_at(int(self.offsets[index]))
 
-    def read_many(self, numbers: Iterable[int]) -> Iterator[bytes]:
-        """Yields records by their numbers. Pages that were read do not stay in this process's memory."""
-        for count, number in enumerate(numbers, start=1):
-            yield self[number]
-            if count % _READ_AT_ONCE == 0 and hasattr(mmap, "MADV_DONTNEED"):
+    def read_frames(self, numbers: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
+        """Yields records by their numbers, many at once, with their frames and both CRCs checked: the bytes,
+        and where each record begins and the last one ends, int64 [n + 1]. Pages that were read do not stay in
+        this process's memory.
+
+        Raises:
+            CorruptRecordError: a CRC is wrong, or the index is that of another file.
+        """
+        ends = np.append(self.offsets[1:], self.size)
+        for first in range(0, len(numbers), _READ_AT_ONCE):
+            chosen = numbers[first : first + _READ_AT_ONCE]
+            spans = zip(self.offsets[chosen].tolist(), ends[chosen].tolist(), strict=True)
+            content = b"".join([self._bytes[start:end] for start, end in spans])
+            edges = np.cumsum(np.append(0, ends[chosen] - self.offsets[chosen]))
+            framed = np.frombuffer(content, np.uint8).copy()
+            fill_frames(framed, edges)
+            if framed.tobytes() != content:
+                for offset in self.offsets[chosen].tolist():
+                    self.read_at(offset)  # says which one it is
+                raise CorruptRecordError(self.path, int(self.offsets[chosen[0]]), "the index is wrong here")
+            yield content, edges
+            if hasattr(mmap, "MADV_DONTNEED"):
                 self._bytes.madvise(mmap.MADV_DONTNEED)
 
     def __iter__(self) -> Iterator[bytes]:

@@ -73,13 +73,22 @@ def _allowed(sequence_ids: jax.Array, causal: bool) -> jax.Array:
     return allowed
 
 
-def _xla(query, key, value, sequence_ids, causal, rate, dropout_key):
+def probabilities(
+    query: jax.Array, key: jax.Array, sequence_ids: jax.Array, causal: bool = False
+) -> jax.Array:
+    """[B, N, L, L] of the query's dtype: how much each token attends to each other, rows summing to 1.
+
+    Arguments as `attention`'s, which is these times the values.
+    """
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     logits = jnp.einsum("bqnd,bknd->bnqk", query, key, preferred_element_type=jnp.float32)
     logits = jnp.where(_allowed(sequence_ids, causal), logits, _MASKED)
-    probabilities = jax.nn.softmax(logits, axis=-1).astype(query.dtype)
-    probabilities = dropout(probabilities, dropout_key, rate)
-    return jnp.einsum("bnqk,bknd->bqnd", probabilities, value)
+    return jax.nn.softmax(logits, axis=-1).astype(query.dtype)
+
+
+def _xla(query, key, value, sequence_ids, causal, rate, dropout_key):
+    weights = dropout(probabilities(query, key, sequence_ids, causal), dropout_key, rate)
+    return jnp.einsum("bnqk,bknd->bqnd", weights, value)
 
 
 def _cudnn(query, key, value, sequence_ids, causal):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -98,18 +101,21 @@ _REMAT = {
 class _ScannedLayer(nn.Module):
     config: BertConfig
     deterministic: bool
+    collect: Callable[[jax.Array], Any] | None = None
 
     @nn.compact
     def __call__(self, x, sequence_ids):
         x = nn.with_logical_constraint(x, ("batch", "length", "activation"))
-        return EncoderLayer(self.config, name="layer")(x, sequence_ids, self.deterministic), None
+        x = EncoderLayer(self.config, name="layer")(x, sequence_ids, self.deterministic)
+        return x, self.collect(x) if self.collect else None
 
 
 class Encoder(_Module):
     """`num_hidden_layers` layers whose parameters are stacked along a leading axis named "layers"."""
 
     @nn.compact
-    def __call__(self, x, sequence_ids, deterministic):
+    def __call__(self, x, sequence_ids, deterministic, collect=None):
+        """([B, L, H] of the last layer, what `collect` made of every layer's output, stacked)."""
         config = self.config
         layer = _ScannedLayer
         if config.remat != "none":
@@ -123,7 +129,7 @@ class Encoder(_Module):
             unroll=config.scan_unroll or config.num_hidden_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
-        return stack(config, deterministic, name="stack")(x, sequence_ids)[0]
+        return stack(config, deterministic, collect, name="stack")(x, sequence_ids)
 
 
 class Pooler(_Module):
@@ -148,4 +154,13 @@ class BertEncoder(_Module):
 
     def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic)
-        return self.layers(x, sequence_ids, deterministic)
+        return self.layers(x, sequence_ids, deterministic)[0]
+
+    def every_layer(self, input_ids, token_type_ids, position_ids, sequence_ids, collect):
+        """`collect` [B, L, H] -> array, of the embeddings and of each layer's output: [layers + 1, ...].
+
+        What it leaves out, such as the tokens behind a mean, is never kept for more than one layer.
+        """
+        x = self.embeddings(input_ids, token_type_ids, position_ids, True)
+        layers = self.layers(x, sequence_ids, True, collect)[1]
+        return jnp.concatenate([collect(x)[None], layers])

@@ -21,7 +21,7 @@ class TaskSpec:
     """
 
     name: str
-    kind: str  # "classification", "regression" or "question_answering"
+    kind: str  # of `bert_jax.tasks.problem`
     metrics: tuple[str, ...]
     folder: str = ""
     columns: Columns | None = None
@@ -53,6 +53,17 @@ TASKS = {
         # The user's own files: columns come from the configuration.
         TaskSpec("classification", "classification", ("accuracy", "f1_macro")),
         TaskSpec("regression", "regression", ("pearson", "spearman", "mean_squared_error")),
+        TaskSpec("multiplechoice", "multiple_choice", ("accuracy",)),
+        # SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019), as their authors' files have them.
+        TaskSpec(
+            "swag",
+            "multiple_choice",
+            ("accuracy",),
+            columns=Columns("sent1", "sent2", "label", "", True, "ending0,ending1,ending2,ending3"),
+        ),
+        TaskSpec(
+            "codah", "multiple_choice", ("accuracy",), columns=Columns("1", "", "6", "", False, "2,3,4,5")
+        ),
         # GLUE (Wang et al. 2018), columns and metrics as gluebenchmark.com has them.
         _glue(
             "cola",
@@ -125,6 +136,7 @@ def default_config(size: str = "base") -> ml_collections.ConfigDict:
             text_a="",
             text_b="",
             label="",
+            choices="",
             id="",
             header=True,
             format="auto",

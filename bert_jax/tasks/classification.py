@@ -15,16 +15,13 @@ from bert_jax.models import BertForSequenceClassification
 
 
 def row_inputs(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """What a model reads of a batch of rows: int32 [B, L] `input_ids`, `token_type_ids`, `position_ids` and
-    `sequence_ids`; and float32 [B] `weights`, with the counts `tokens` and `sequences`."""
-    index = jnp.arange(batch["input_ids"].shape[1], dtype=jnp.int32)
-    real = index < batch["lengths"][:, None]
-    return {
-        "input_ids": batch["input_ids"],
-        "token_type_ids": (real & (index >= batch["first_lengths"][:, None])).astype(jnp.int32),
+    """A batch with the model's inputs [..., L]: int32 `token_type_ids`, `position_ids`, `sequence_ids`."""
+    index = jnp.arange(batch["input_ids"].shape[-1], dtype=jnp.int32)
+    real = index < batch["lengths"][..., None]
+    return batch | {
+        "token_type_ids": (real & (index >= batch["first_lengths"][..., None])).astype(jnp.int32),
         "position_ids": jnp.where(real, index, 0),
         "sequence_ids": real.astype(jnp.int32),
-        "weights": batch["weights"],
         "tokens": batch["lengths"],
         "sequences": batch["weights"],
     }
@@ -63,8 +60,7 @@ class ClassificationTask:
     def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
         """Adds the model's inputs: int32 [B, L] `token_type_ids`, `position_ids` and `sequence_ids`."""
         del key, train
-        targets = {"targets": batch["targets"]} if "targets" in batch else {}
-        return row_inputs(batch) | targets
+        return row_inputs(batch)
 
     def logits(
         self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None

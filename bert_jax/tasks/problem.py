@@ -91,6 +91,7 @@ class Problem(abc.ABC):
 _FAMILIES = {
     "classification": ("bert_jax.tasks.text_problem", "TextProblem"),
     "regression": ("bert_jax.tasks.text_problem", "TextProblem"),
+    "multiple_choice": ("bert_jax.tasks.multiple_choice", "MultipleChoiceProblem"),
     "question_answering": ("bert_jax.tasks.question_answering", "QuestionAnswering"),
 }
 

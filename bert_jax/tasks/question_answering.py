@@ -56,9 +56,9 @@ class QuestionAnsweringTask:
         return self.model.init(key, ids, ids, ids, ids)["params"]
 
     def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
-        """Adds the model's inputs to int32 [B] `starts` and `ends`."""
+        """Adds the model's inputs: int32 [B, L] `token_type_ids`, `position_ids` and `sequence_ids`."""
         del key, train
-        return row_inputs(batch) | {name: batch[name] for name in ("starts", "ends")}
+        return row_inputs(batch)
 
     def logits(
         self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
@@ -128,13 +128,12 @@ class QuestionAnswering(Problem):
     def read(self, path: str) -> Questions:
         return self._read(path)
 
-    def read_unlabelled(
-        self, path: str, *, test: bool = False, format: str = "auto", header: bool | None = None, **keys
-    ) -> Questions:
+    def read_unlabelled(self, path: str, *, test: bool = False, format: str = "auto", **keys) -> Questions:
         """`keys`: those of a JSON-lines file that differ from the training file's."""
         del test
-        if header is not None:
-            raise UserError("--header is for tables; questions are read from JSON")
+        for name in keys:
+            if name not in ("text_a", "text_b", "id"):
+                raise UserError(f"--{name} is for tables; questions are read from JSON")
         return self._read(path, labelled=False, file_format=format, **keys)
 
     def _read(self, path, file_format="", **options):

@@ -88,7 +88,7 @@ def columns_of(config: Any, spec: tasks.TaskSpec) -> Columns:
     data = config.data
     if spec.columns is not None and not (data.text_a or data.text_b or data.label):
         return spec.columns
-    return Columns(data.text_a, data.text_b, data.label, data.id, data.header)
+    return Columns(data.text_a, data.text_b, data.label, data.id, data.header, data.choices)
 
 
 def read_labelled(

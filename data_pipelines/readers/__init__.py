@@ -26,6 +26,7 @@ __all__ = [
     "file_size",
     "has_fields",
     "list_inputs",
+    "no_text",
     "read_documents",
     "short_names",
     "split_ranges",
@@ -63,6 +64,12 @@ COUNTS = (
 def has_fields(paths: Sequence[str], format: str) -> bool:
     """Whether the documents of inputs depend on `Fields`."""
     return format == "jsonl" or any(path.startswith(prepared.PREFIX) for path in paths)
+
+
+def no_text(paths: Sequence[str], format: str) -> str:
+    """The message of an error: the files hold nothing of their format."""
+    where = f"the {len(paths)} input files, {paths[0]} first" if len(paths) > 1 else paths[0]
+    return f"no text in {where}: is --input_format={format} right?"
 
 
 def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:

@@ -11,6 +11,7 @@ import hashlib
 import io
 import lzma
 import os
+import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -84,17 +85,21 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
             raise UserError(f"no input file matches {pattern!r}{where}; expected text files")
         paths.update(files)
     for path in sorted(paths):
+        if pathlib.Path(path).is_fifo():
+            raise UserError(f"{path} is a pipe, and text is read more than once; write it to a file first")
         if path.endswith(_REFUSED):
             raise UserError(
                 f"can't read {path}; expected plain text, .gz, .bz2, .xz or .zst: unpack it first"
             )
     if not any(file_size(path) for path in paths):
-        raise UserError(f"all of the {len(paths)} input files are empty, {min(paths)} first; expected text")
+        several = f"all {len(paths)} input files are empty, {min(paths)} first"
+        raise UserError(f"{several if len(paths) > 1 else f'{min(paths)} is empty'}; expected text")
     return sorted(paths)
 
 
 def _local_files(pattern: str) -> list[str]:
     found = [os.fspath(pattern)] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+    found = filter(os.path.lexists, found)  # glob gives NAME/ for NAME/** without looking
     return [file for path in found for file in _files_under(path)]
 
 

@@ -1,7 +1,10 @@
 """`bert-jax convert`, from end to end."""
 
 import os
+import sys
+import types
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -92,3 +95,58 @@ def test_mistakes_get_one_line(export, tmp_path, capsys, monkeypatch, flags, mes
     assert cli.main(["convert", *(flag.format(folder=folder) for flag in flags)]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1 and not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("to", ["huggingface", "bert_jax"])
+def test_the_model_is_changed_on_its_way(export, tmp_path, capsys, to):
+    folder, model = export()
+    tokens = tmp_path / "tokens"
+    tokens.write_text("berlin\nunaffables\nrome\n")
+    out = tmp_path / "out"
+    flags = [f"--add_tokens={tokens}", "--layers=1", "--positions=20", "--pad_vocab_to=8", "--dtype=bfloat16"]
+    assert cli.main(["convert", f"--input={folder}", f"--output={out}", f"--to={to}", *flags]) == 0
+    assert "layers: 2 -> 1" in capsys.readouterr().out
+    changed = convert.load(out)
+    config, vocabulary = changed.config, changed.tokenizer
+    assert (config.num_hidden_layers, config.max_position_embeddings, config.vocab_size % 8) == (1, 20, 0)
+    assert vocabulary.tokens[1:3] == ["berlin", "unaffables"] and vocabulary.tokens[-1] == "rome"
+    assert vocabulary.lower_case and len(vocabulary.tokens) == len(model.tokenizer.tokens) + 1
+    kept = np.asarray(model.params["encoder/layers/stack/layer/query/bias"][1:], ml_dtypes.bfloat16)
+    assert np.array_equal(
+        np.float32(changed.params["encoder/layers/stack/layer/query/bias"]), np.float32(kept)
+    )
+
+
+def test_a_vocabulary_for_a_model_that_has_none(export, tmp_path, tokenizer):
+    folder, _ = export()
+    for name in ("vocab.txt", "tokenizer.json"):
+        (folder / name).unlink()
+    command = ["convert", f"--input={folder}", f"--output={tmp_path / 'out'}", "--to=bert_jax"]
+    assert cli.main(command) == 2
+    assert cli.main([*command, f"--vocab={tokenizer.path}"]) == 0
+    assert convert.load(tmp_path / "out").tokenizer.tokens == tokenizer.tokens
+
+
+def test_pushing_asks_the_hub(export, tmp_path, monkeypatch, capsys):
+    calls = []
+
+    class Hub:
+        def create_repo(self, name, exist_ok):
+            calls.append(name)
+            return f"https://hub/{name}"
+
+        def upload_folder(self, repo_id, folder_path):
+            calls.append(sorted(os.listdir(folder_path)))
+            if repo_id == "me/full":
+                raise OSError("no space\nleft")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=Hub))
+    folder, _ = export()
+    command = ["convert", f"--input={folder}", "--to=huggingface"]
+    assert cli.main([*command, f"--output={tmp_path / 'a'}", "--push_to=me/it"]) == 0
+    assert "https://hub/me/it" in capsys.readouterr().out
+    assert calls[0] == "me/it" and {"README.md", "model.safetensors"} < set(calls[1])
+    assert cli.main([*command, f"--output={tmp_path / 'b'}", "--push_to=me/full"]) == 2
+    error = capsys.readouterr().err
+    assert "no space left" in error and error.count("\n") == 1 and (tmp_path / "b" / "config.json").exists()
+    assert cli.main([*command, f"--output={tmp_path / 'c'}", "--push_to=it"]) == 2

@@ -1,5 +1,6 @@
 """Google records: the bytes of a row, rows of any writer, and what is told of those that cannot be."""
 
+import itertools
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax import cli
-from bert_jax.data import google, loader, records
+from bert_jax.data import examples, google, loader, records
 from bert_jax.errors import UserError
 
 
@@ -28,9 +29,28 @@ def foreign(tmp_path):
     return opened
 
 
+def encode(rows):
+    """The records of (ids, first length, positions, labels, next-sentence label) each."""
+
+    def padded(values, width):
+        return np.array([list(value) + [0] * (width - len(value)) for value in values], np.int32)
+
+    ids, firsts, positions, labels, nsp = zip(*rows, strict=True)
+    made = google.Rows(
+        padded(ids, LENGTH),
+        np.array(list(map(len, ids)), np.int32),
+        np.array(firsts, np.int32),
+        padded(positions, PREDICTIONS),
+        padded(labels, PREDICTIONS),
+        np.array(list(map(len, labels)), np.int32),
+        np.array(nsp, np.int32),
+    )
+    buffer, edges = examples.encode(made.features())
+    return [buffer[low + 12 : high - 4].tobytes() for low, high in itertools.pairwise(edges)]
+
+
 def test_the_bytes_of_a_row(example_message):
-    encode = google.Encoder(vocab_size=400, length=LENGTH, predictions=PREDICTIONS)
-    record = encode([2, 9, 4, 3, 300, 3], 4, [2, 4], [150, 300], 1)
+    (record,) = encode([([2, 9, 4, 3, 300, 3], 4, [2, 4], [150, 300], 1)])
     assert record == example(first=(9, 4), second=(300,), masks=((2, 150), (4, 300)))
     message = example_message.FromString(record)
     features = message.features.feature
@@ -62,14 +82,13 @@ def test_rows_come_back(tmp_path_factory, data):
     vocab = google_records.write_vocabulary(folder / "vocab.txt", 300)
     ids = st.lists(st.integers(4, 299), min_size=1, max_size=4)
     rows = data.draw(st.lists(st.tuples(ids, ids, st.integers(0, 1)), min_size=1, max_size=5))
-    encode = google.Encoder(300, LENGTH, PREDICTIONS)
     made = []
     for first, second, label in rows:
         tokens = [2, *first, 3, *second, 3]
         chosen = st.sets(st.integers(0, len(tokens) - 1), max_size=PREDICTIONS)
         positions = sorted(data.draw(chosen))
         made.append((tokens, len(first) + 2, positions, [tokens[p] for p in positions], label))
-    google_records.write(folder / "records" / "a.tfrecord", [encode(*row) for row in made])
+    google_records.write(folder / "records" / "a.tfrecord", encode(made))
     dataset = records.open_dataset(str(folder / "records"), "train", vocab)
     batch = dataset.batch(np.array([-1, *range(len(made))]))
     assert (

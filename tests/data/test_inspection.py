@@ -252,3 +252,18 @@ def test_a_picture_of_the_rows(records, tmp_path, capsys):
     assert sum(n * count for n, count in enumerate(train["row_lengths"])) == train["tokens"]
     assert cli.main(["inspect", directory, directory, f"--plot={tmp_path}/rows.png"]) == 2
     assert "expected one record directory" in capsys.readouterr().err
+
+
+def test_a_picture_of_no_format_is_refused_before_anything_is_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bert_jax.commands.inspect.reports", lambda *_: pytest.fail("nothing is to be read"))
+    assert cli.main(["inspect", str(tmp_path), "--plot=rows.jpeg"]) == 2
+    assert "--plot=rows.jpeg: expected a name ending in .png" in capsys.readouterr().err
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", "rows")
+
+    monkeypatch.setattr("bert_jax.commands.inspect.reports", refuse)
+    assert cli.main(["inspect", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "bert-jax: error: rows: Permission denied\n"

@@ -2,6 +2,7 @@
 restart."""
 
 import itertools
+import shutil
 import threading
 
 import numpy as np
@@ -219,6 +220,28 @@ def test_corrupt_rows_are_replaced_by_the_next_within_a_budget(make_records):
         loader.CorruptRows(1, said.append).batch(dataset, np.array([0, 1, 2]))
     with pytest.raises(CorruptRecordError):
         loader.CorruptRows(0).batch(dataset, np.array([1]))
+
+
+def test_nothing_but_corrupt_rows_ends(make_records):
+    directory, _ = make_records()
+    count = len(packed.open_dataset(directory, "train"))
+    damage(directory, range(count))
+    dataset = packed.open_dataset(directory, "train")
+    corrupt = loader.CorruptRows(count + 1, lambda line: None)
+    with pytest.raises(CorruptRecordError):
+        corrupt.batch(dataset, np.array([1]))
+    assert len(corrupt) == count
+
+
+def test_the_same_row_of_two_sets_is_two(make_records, tmp_path):
+    directory, _ = make_records()
+    other = shutil.copytree(directory, tmp_path / "other")
+    said = []
+    corrupt = loader.CorruptRows(2, said.append)
+    for place in (directory, str(other)):
+        damage(place, [1])
+        corrupt.batch(packed.open_dataset(place, "train"), np.array([1]))
+    assert len(corrupt) == len(said) == 2
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])

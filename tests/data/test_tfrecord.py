@@ -179,8 +179,27 @@ def test_failed_write_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_records_by_number(tmp_path):
-    path = str(tmp_path / "a.tfrecord")
-    tfrecord.write_records(path, [str(number).encode() for number in range(5000)])
+def test_copied_records(tmp_path):
     numbers = [*range(4999, -1, -1), 3, 3]
-    assert [int(record) for record in tfrecord.RecordFile(path).read_many(numbers)] == numbers
+    payloads = [str(number).encode() * (number % 7) for number in range(5000)]
+    tfrecord.write_records(str(tmp_path / "a"), payloads)
+    tfrecord.write_records(str(tmp_path / "b"), [b"", b"one"])
+    parts = [(str(tmp_path / "a"), numbers), (str(tmp_path / "b"), [1]), (str(tmp_path / "a"), [])]
+    parts = [(tfrecord.RecordFile(path), np.array(chosen, np.int64)) for path, chosen in parts]
+    copied = tfrecord.copy_records(str(tmp_path / "c"), parts)
+    expected = tfrecord.write_records(str(tmp_path / "d"), [*(payloads[n] for n in numbers), b"one"])
+    assert copied == expected
+    for suffix in ("", tfrecord.INDEX_SUFFIX):
+        assert (tmp_path / f"c{suffix}").read_bytes() == (tmp_path / f"d{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize("place", [30, 38, 44, 60], ids=["length", "its CRC", "data", "the data's CRC"])
+def test_a_corrupt_record_is_not_copied(tmp_path, place):
+    path = tmp_path / "a"
+    tfrecord.write_records(str(path), [b"x" * 14, b"y" * 20, b"z"])  # the second from byte 30 on
+    content = bytearray(path.read_bytes())
+    content[place + 3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(tfrecord.CorruptRecordError, match="at byte 30"):
+        tfrecord.copy_records(str(tmp_path / "b"), [(tfrecord.RecordFile(str(path)), np.arange(3))])
+    assert not (tmp_path / "b").exists()

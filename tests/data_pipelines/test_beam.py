@@ -46,6 +46,23 @@ def test_a_mistake_in_a_beam_worker_is_one_line(options, tmp_path, capsys):
     assert "is UTF-16; expected UTF-8" in error and "Traceback" not in error
 
 
+def test_no_mistake_of_a_run_is_left_for_the_next(tmp_path):
+    beam_runner = pytest.importorskip("data_pipelines.beam_runner")
+    pytest.importorskip("apache_beam")
+    pool = beam_runner.BeamPool("", str(tmp_path / "scratch"))
+    tasks = [(str(tmp_path / name), str(tmp_path / "mended")) for name in ("a", "b")]
+    with pytest.raises(UserError, match="not mended"):
+        pool.run(_fails_until_mended, tasks)
+    (tmp_path / "mended").touch()
+    assert [result["done"] for result in pool.run(_fails_until_mended, tasks)] == [True, True]
+
+
+def _fails_until_mended(path):
+    if not os.path.exists(path):
+        raise UserError("not mended")
+    return {"done": True}
+
+
 def test_beam_goes_on_from_what_is_done(options, expected, monkeypatch):
     pytest.importorskip("apache_beam")
     options = dataclasses.replace(options, clean="exact,near")

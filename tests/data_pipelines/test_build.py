@@ -213,7 +213,7 @@ def test_a_changed_source_is_other_records(options, corpus, tmp_path):
     build.build(options)
     with open(tmp_path / "copy" / "1.txt", "a") as file:
         file.write("one more line.\n")
-    with pytest.raises(UserError, match="holds other records .another sources."):
+    with pytest.raises(UserError, match="holds other records .other text in --input."):
         build.build(options)
 
 
@@ -286,17 +286,58 @@ def test_two_builds_of_one_directory(options):
     build.build(options)
 
 
-def test_many_documents_in_bounded_buckets():
+def test_a_build_that_ended_while_another_began(options, monkeypatch):
+    build.build(options)
+    expected = contents(options.output_dir)
+    monkeypatch.setattr(build, "finished", lambda *_: None)  # as if there had been nothing yet
+    with pytest.raises(UserError, match="has just finished .* run the command again"):
+        build.build(dataclasses.replace(options, seed=99))
+    assert contents(options.output_dir) == expected
+
+
+def test_a_lock_that_went_with_its_folder_is_none(tmp_path, monkeypatch):
+    lock = fcntl.flock
+    monkeypatch.setattr(
+        fcntl, "flock", lambda *args: (shutil.rmtree(tmp_path / claims.UNFINISHED), lock(*args))
+    )
+    with (
+        pytest.raises(UserError, match="another `bert-jax data` is writing"),
+        claims.claimed(str(tmp_path), {}),
+    ):
+        pytest.fail("the folder is gone")
+
+
+def test_what_was_being_written_when_killed_goes(tmp_path):
+    (tmp_path / claims.UNFINISHED).mkdir()
+    (tmp_path / claims.UNFINISHED / "documents-000000-0000.tmp-1-ab").touch()
+    with claims.claimed(str(tmp_path), {}) as unfinished:
+        assert sorted(os.listdir(unfinished)) == ["lock", "settings.json"]
+
+
+def tokenized(folder, histogram, smallest_keys=()):
+    """What `stages.tokenize` returns of documents and tokens by bin, as far as `stages.plan` reads it."""
+    values = np.zeros((1 << stages.HISTOGRAM_BITS, 2), np.int64)
+    for number, counts in histogram.items():
+        values[number] = counts
+    spill.write_histogram(str(folder / "histogram"), values)
+    return {"histogram": str(folder / "histogram"), "smallest_keys": list(smallest_keys)}
+
+
+def test_results_are_small_however_many_documents_there_are(options, monkeypatch):
+    """The process that plans holds those of all tasks."""
+    results = []
+    plan = stages.plan
+    monkeypatch.setattr(stages, "plan", lambda found, share: (results.extend(found), plan(found, share))[1])
+    build.build(options)
+    assert results and max(len(value) for one in results for value in one.values() if type(value) is list) < 3
+
+
+def test_many_documents_in_bounded_buckets(tmp_path):
     rng = np.random.default_rng(0)
     histogram = {
         int(b): (5, 5 * int(rng.integers(100, 5000))) for b in rng.choice(1 << 16, 30_000, replace=False)
     }
-    result = {
-        "bins": sorted(histogram),
-        "histogram": [histogram[b] for b in sorted(histogram)],
-        "smallest_keys": [],
-    }
-    buckets = stages.plan([result], 0.01)
+    buckets = stages.plan([tokenized(tmp_path, histogram)], 0.01)
     train = [bucket for bucket in buckets if bucket.split == "train"]
     assert [b.number for b in train] == list(range(len(train))) and len(train) > 20
     assert buckets[0].low == 0 and buckets[-1].high == 1 << 64
@@ -308,11 +349,31 @@ def test_many_documents_in_bounded_buckets():
     assert share == pytest.approx(0.01, abs=1e-4)
 
 
-def test_what_is_left_over_joins_the_last_bucket():
+def test_buckets_of_tiny_documents_are_bounded(tmp_path):
+    bins = range(0, 1 << 16, 16)
+    buckets = stages.plan([tokenized(tmp_path, dict.fromkeys(bins, (10_000, 20_000)))], 0.0)
+    most = max(sum(bucket.low <= b << 48 < bucket.high for b in bins) for bucket in buckets)
+    assert len(buckets) > 20 and 10_000 * most < 1.6 * stages.MOST_BUCKET_DOCUMENTS
+
+
+def test_runs_of_tiny_documents_are_bounded_and_change_nothing(options, tmp_path, monkeypatch):
+    build.build(options)
+    monkeypatch.setattr(stages, "_RUN_DOCUMENTS", 7)
+    written = []
+    write = spill.RunWriter.write
+    monkeypatch.setattr(
+        spill.RunWriter, "write", lambda self, path: (written.append(self.documents), write(self, path))
+    )
+    again = dataclasses.replace(options, output_dir=str(tmp_path / "again"))
+    build.build(again)
+    assert max(written) == 7 and sum(written) == 60
+    assert contents(again.output_dir) == contents(options.output_dir)
+
+
+def test_what_is_left_over_joins_the_last_bucket(tmp_path):
     size = stages.BUCKET_TOKENS[0]
     for documents, tokens in [(100, size // 4), (10, size)]:
-        bins = [(100, size), (100, size), (documents, tokens)]
-        result = {"bins": [0, 20_000, 60_000], "histogram": bins, "smallest_keys": []}
+        result = tokenized(tmp_path, {0: (100, size), 20_000: (100, size), 60_000: (documents, tokens)})
         assert [(b.low >> 48, b.high >> 48) for b in stages.plan([result], 0.0)] == [(0, 1), (1, 1 << 16)]
 
 

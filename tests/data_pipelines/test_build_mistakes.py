@@ -20,8 +20,8 @@ def message_of(capsys, *arguments):
     "text, message",
     [
         (None, "no input file matches"),
-        ("", "all of the 1 input files are empty"),
-        ("\n \n\t\n", "no text in the 1 input files"),
+        ("", "a.txt is empty; expected text"),
+        ("\n \n\t\n", "no text in .*a.txt: is --input_format=text right"),
         ("one stone.\ntwo stones.\n", "the corpus is one document.*a blank line ends one"),
     ],
 )
@@ -124,6 +124,14 @@ def test_markup_in_plain_text_is_told(options, tmp_path, capsys):
     assert "20 lines of the text begin with <doc" in capsys.readouterr().err
 
 
+def test_text_that_is_not_utf_8_is_told(options, tmp_path, capsys):
+    (tmp_path / "latin.txt").write_bytes("Alte Städte übertönen mich.\nEin Tal.\n\n".encode("latin-1") * 20)
+    flags = [f"--input={tmp_path}/latin.txt", f"--vocab={options.vocab}"]
+    flags += [f"--output_dir={options.output_dir}"]
+    assert cli.main(["data", *flags]) == 0
+    assert "warning: 60 bytes of the text are not UTF-8" in capsys.readouterr().err
+
+
 def test_a_full_disk_is_one_line(options, monkeypatch, capsys):
     def full(*_):
         raise OSError(28, "No space left on device", "out/rows")
@@ -134,4 +142,5 @@ def test_a_full_disk_is_one_line(options, monkeypatch, capsys):
         f"--vocab={options.vocab}",
         f"--output_dir={options.output_dir}",
     ]
-    assert "out/rows: No space left on device" in message_of(capsys, *arguments, "--workers=1")
+    told = "out/rows: No space left on device; make room, and the same command goes on"
+    assert told in message_of(capsys, *arguments, "--workers=1")

@@ -223,6 +223,23 @@ def test_a_chain_of_near_duplicates_is_one_group(tmp_path):
     assert set(drops["kept"].tolist()) == {3 << 32}  # the one with the key 10
 
 
+def test_a_template_of_many_documents_is_few_pairs(tmp_path, monkeypatch):
+    """So the memory of a task is bounded: of n documents that are all alike it would find 64 n pairs."""
+    rng = random.Random(6)
+    template, count = article(rng), 150
+    pages = [(number, " ".join(edited(rng, template, 0.01))) for number in range(count)]
+    task = duplicates.FindTask((write_run(tmp_path, 0, pages),), 0, 1 << 64, 0.8, str(tmp_path / "pairs"))
+    groups = []
+    for most in (1 << 20, 100):
+        monkeypatch.setattr(duplicates, "_EDGES_AT_ONCE", most)
+        monkeypatch.setattr(duplicates, "_PAIRS_AT_ONCE", 150)
+        pairs = duplicates.find_near(task)["pairs"]
+        assert (pairs > 20 * count) if most > 100 else (pairs < 3 * count)
+        duplicates.unite(duplicates.UniteTask((task.output,), str(tmp_path / "groups")))
+        groups.append(np.load(tmp_path / "groups"))
+    assert len(groups[0]) == count - 1 and (groups[0] == groups[1]).all()
+
+
 def test_signatures_estimate_the_similarity_of_shingles():
     rng = random.Random(2)
     errors = []

@@ -1,12 +1,11 @@
 """What `bert-jax inspect` says of text: each fault is planted, found and told; sound text is sound."""
 
 import collections
+import gzip
 import json
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bert_jax import cli
 from bert_jax.commands import inspect
@@ -113,24 +112,29 @@ def test_pieces_of_a_large_corpus(tmp_path, monkeypatch):
     assert "evenly spaced pieces were read" in report.facts["sampled"]
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 400), max_size=600), st.integers(20, 500))
-def test_repeats_are_exact_until_there_are_too_many(numbers, most):
-    sample = lint.DistinctSample(most)
-    for number in numbers:
-        sample.add(str(number))
-    if len(set(numbers)) <= most:
-        expected = 1 - len(set(numbers)) / len(numbers) if numbers else 0
-        assert sample.halvings == 0 and sample.repeated_share() == pytest.approx(expected)
-    else:
-        assert sample.halvings > 0
+def test_a_long_book_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(lint, "_PIECE_BYTES", 1000)
+    paragraphs = [f"The {n} rivers of the valley run {n} miles to the sea." for n in range(200)]
+    (tmp_path / "book.txt").write_text("\n\n".join(paragraphs))
+    facts = lint.inspect_corpus([str(tmp_path)], "books").facts
+    assert (facts["lines"], facts["duplicate_lines"]) == (200, 0)
 
 
-def test_repeats_are_estimated_in_little_memory():
-    sample = lint.DistinctSample(1000)
-    for number in range(40_000):
-        sample.add(str(number % 30_000))
-    assert sample.halvings >= 4 and sample.repeated_share() == pytest.approx(0.25, abs=0.05)
+def test_another_text_field(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"body": "One river."}\n{"body": "Two stones."}\n')
+    argv = ["inspect", "--input_format=jsonl", str(tmp_path / "a.jsonl")]
+    assert cli.main(argv) == 2
+    assert "--text_field=text: none of the first 2 lines" in capsys.readouterr().err
+    assert cli.main([*argv, "--text_field=body"]) == 0
+
+
+def test_a_large_compressed_file_is_not_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(lint, "MOST_BYTES", 20_000)
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(open(write(tmp_path, *sound_documents(400)), "rb").read()))
+    report = lint.inspect_corpus([str(path)])
+    assert 20_000 < report.facts["characters"] < 21_000 and report.problems == []
+    assert report.facts["cut"] == "of a compressed file, the first 20,000 characters were read"
 
 
 def test_frequent_lines_are_found_in_little_memory():

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_jax.errors import UserError
 from data_pipelines import spill
 
 SENTENCES = st.lists(st.lists(st.integers(0, 65_535), min_size=1, max_size=9), min_size=1, max_size=5)
@@ -33,13 +34,14 @@ def test_ranges_of_keys_hold_all_documents_in_order(tmp_path_factory, runs, cuts
             assert all(type(token) is int for sentence in document for token in sentence)
 
 
-def test_a_run_that_was_cut_is_refused(tmp_path):
+@pytest.mark.parametrize("left", [0, 9, -1])
+def test_a_run_that_was_cut_is_refused(tmp_path, left):
     writer = spill.RunWriter(np.dtype("<u2"))
     writer.add(5, [[1, 2], [3]])
     writer.write(str(tmp_path / "run"))
     content = (tmp_path / "run").read_bytes()
-    (tmp_path / "run").write_bytes(content[:-1])
-    with pytest.raises(ValueError, match="not a whole run"):
+    (tmp_path / "run").write_bytes(content[:left])
+    with pytest.raises(UserError, match=f"run is not whole.*: delete {tmp_path} and run the same command"):
         spill.read_documents([str(tmp_path / "run")], 0, 1 << 64, np.dtype("<u2"))
 
 

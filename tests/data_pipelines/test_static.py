@@ -5,18 +5,21 @@ import hashlib
 import itertools
 import json
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+import reference_instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax import cli, tokenization
-from bert_jax.data import google_inspection, packed, records
-from data_pipelines import build, stages, static
+from bert_jax.data import examples, google_inspection, packed, records, tfrecord
+from data_pipelines import build, instances, stages
 
 
-def instances(directory, split="train"):
+def read_instances(directory, split="train"):
     """The rows of records as the reference's shuffled instances: file i has those i, i + n, ... of them."""
     dataset = records.open_dataset(str(directory), split)
     batch = dataset.batch(np.arange(len(dataset)))
@@ -59,7 +62,7 @@ def test_known_answers_of_the_reference(shared_data, tmp_path, flags, shards, ex
         f"--num_shards={shards}",
     ]
     assert cli.main(["data", "--schema=google", "--dupe_factor=5", "--workers=1", *arguments, *flags]) == 0
-    rows = list(instances(tmp_path / "out"))
+    rows = list(read_instances(tmp_path / "out"))
     assert (
         len(rows),
         sum(row[4] for row in rows),
@@ -100,7 +103,7 @@ def test_several_buckets_on_several_workers(google_options, monkeypatch):
     monkeypatch.setattr(stages, "MIN_BUCKET_DOCUMENTS", 3)
     manifest = build.build(first).manifest
     assert build.build(other).manifest == manifest
-    assert digest(instances(first.output_dir)) == digest(instances(other.output_dir))
+    assert digest(read_instances(first.output_dir)) == digest(read_instances(other.output_dir))
     assert manifest["splits"]["train"]["documents"] == whole["splits"]["train"]["documents"] == 60
     report = google_inspection.inspect(first.output_dir)
     assert report.problems == [] and report.facts["train"]["rows"] == manifest["splits"]["train"]["rows"]
@@ -132,7 +135,7 @@ def tokenizer(tmp_path_factory):
 
 def masker(tokenizer, seed, **changes):
     fields = dict(masked_lm_prob=0.15, max_predictions_per_seq=20, whole_word_mask=False, max_ngram=0)
-    return static.Masker(tokenizer, fields | changes, random.Random(seed))
+    return reference_instances.Masker(tokenizer, fields | changes, random.Random(seed))
 
 
 SIDE = st.lists(st.integers(5, 14), min_size=1, max_size=30)
@@ -172,3 +175,84 @@ def test_replacements_of_grams_are_alike_and_sizes_are_weighted(tokenizer):
     assert kinds["alike"] > 0.7 * kinds.total()
     # Three tokens come as a gram of three in 2 of 11 draws, and as two or three grams in the others.
     assert 0.15 < sizes[1] / 3000 < 0.3
+
+
+WORDS = st.lists(st.integers(5, 14), min_size=1, max_size=12)
+DOCUMENTS = st.lists(st.lists(WORDS, min_size=1, max_size=7), min_size=2, max_size=6)
+SETTINGS = st.fixed_dictionaries(
+    {
+        "max_seq_length": st.sampled_from([5, 6, 11, 24, 48, 150]),
+        "max_predictions_per_seq": st.integers(1, 20),
+        "masked_lm_prob": st.sampled_from([0.01, 0.15, 0.5, 0.99]),
+        "short_seq_prob": st.sampled_from([0.0, 0.1, 1.0]),
+        "dupe_factor": st.integers(1, 4),
+        "whole_word_mask": st.booleans(),
+        "max_ngram": st.sampled_from([0, 0, 1, 3, 30]),
+    }
+)
+
+
+def compiled_records(documents, tokenizer, fields, rng):
+    """The records of all instances with their frames, and the order in which they are to be."""
+    made = instances.Instances(documents, tokenizer, fields, rng)
+    content = []
+    for rows in made.blocks():
+        buffer, edges = examples.encode(rows.features())
+        content += [buffer[low:high].tobytes() for low, high in itertools.pairwise(edges)]
+    return content, made.order(len(content)).tolist()
+
+
+def expected_records(documents, tokenizer, fields, rng):
+    shape = fields["max_seq_length"], fields["max_predictions_per_seq"]
+    content = [
+        tfrecord.frame(reference_instances.encode(instance, *shape))
+        for instance in reference_instances.instances(documents, tokenizer, fields, rng)
+    ]
+    order = list(range(len(content)))
+    rng.shuffle(order)
+    return content, order
+
+
+@given(documents=DOCUMENTS, fields=SETTINGS, seed=st.integers(0, 1 << 40), block=st.sampled_from([1, 300]))
+@settings(deadline=None, max_examples=300)
+def test_compiled_instances_are_those_of_plain_python(tokenizer, documents, fields, seed, block):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(instances, "_BLOCK_TOKENS", block)
+        made = compiled_records(documents, tokenizer, fields, random.Random(seed))
+    assert made == expected_records(documents, tokenizer, fields, random.Random(seed))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["tokens", "whole-words", "unigrams", "trigrams"])
+def test_many_compiled_instances_of_a_large_vocabulary(tmp_path, rule):
+    """Ids of one, two and three bytes, and more draws than the generator makes at once."""
+    names = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *(f"{'##' * (n % 3 == 0)}w{n}" for n in range(70_000)),
+    ]
+    (tmp_path / "vocab.txt").write_text("\n".join(names) + "\n")
+    large = tokenization.load(str(tmp_path / "vocab.txt"))
+    rng = random.Random(3)
+    documents = [
+        [[rng.randrange(1, len(names)) for _ in range(rng.randint(1, 40))] for _ in range(rng.randint(1, 30))]
+        for _ in range(40)
+    ]
+    fields = dict(max_seq_length=300, max_predictions_per_seq=45, masked_lm_prob=0.15, short_seq_prob=0.1)
+    fields |= dict(dupe_factor=3, whole_word_mask=False, max_ngram=0) | rule
+    made = compiled_records(documents, large, fields, random.Random(4))
+    assert made == expected_records(documents, large, fields, random.Random(4))
+    assert len(made[0]) > 100
+
+
+def test_packed_records_and_help_need_no_numba():
+    program = (
+        "import sys, data_pipelines.build, data_pipelines.static, bert_jax.cli as cli\n"
+        "try: cli.main(['data', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in sys.modules if name in ('numba', 'llvmlite')])"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert printed.stdout.splitlines()[-1] == "[]"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import os
 
 import fsspec
 import pytest
@@ -62,6 +63,25 @@ def test_records_of_remote_files_are_those_of_local_ones(options, corpus, tmp_pa
 def test_remote_mistakes(pattern, message):
     with pytest.raises(UserError, match=message):
         readers.list_inputs(pattern)
+
+
+def test_several_empty_files_are_counted(tmp_path):
+    for name in "ab":
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match="^all 2 input files are empty, .*a first; expected text$"):
+        readers.list_inputs(str(tmp_path))
+
+
+@pytest.mark.parametrize("pattern", ["none", "none/**", "none/**/*.txt", "[a"])
+def test_patterns_of_nothing(tmp_path, pattern):
+    with pytest.raises(UserError, match="no input file matches .*; expected text files"):
+        readers.list_inputs(f"{tmp_path}/{pattern}")
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is a pipe, and .* write it to a file first"):
+        readers.list_inputs(str(tmp_path))
 
 
 @pytest.fixture(scope="module")

@@ -294,7 +294,7 @@ def test_list_inputs(tmp_path, monkeypatch):
         ("a.txt,none", "matches 'none'"),
         ("", "no input given"),
         ([], "no input given"),
-        ("empty.txt", "are empty"),
+        ("empty.txt", "is empty"),
         ("pack.tar.gz", "can't read pack.tar.gz"),
         ("nope://bucket/a", "Protocol not known: nope"),
     ]:

@@ -1,0 +1,161 @@
+"""The flags of `bert-jax convert` that change the model on its way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from absl import flags as absl_flags
+
+from bert_jax.errors import UserError
+
+if TYPE_CHECKING:  # at run time, the commands' help would wait for jax
+    from bert_jax.convert import Model
+
+_POSITION_METHODS = ("tile", "interpolate")
+_DTYPES = ("float32", "bfloat16", "float16")
+_HEADS = ("none", "masked_lm", "pretraining")
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    """Without any of them the model stays as it is."""
+
+    def define(kind, name: str, default, text: str, *args) -> None:
+        kind(name, default, *args, text, flag_values=flag_values)
+
+    define(
+        absl_flags.DEFINE_string,
+        "vocab",
+        None,
+        "Another vocabulary for the model, vocab.txt or NAME.model: tokens of both keep their embeddings, "
+        "new ones have the mean of their pieces'. Of an input that has none, its own.",
+    )
+    define(
+        absl_flags.DEFINE_string,
+        "add_tokens",
+        None,
+        "File of tokens to add to a WordPiece vocabulary, one a line: first in place of [unusedN], then at "
+        "the end.",
+    )
+    define(
+        absl_flags.DEFINE_integer,
+        "pad_vocab_to",
+        None,
+        "Pad the rows of the vocabulary to a multiple of this, such as 128, without changing results; 0 cuts "
+        "them to the vocabulary's size.",
+    )
+    define(absl_flags.DEFINE_integer, "positions", None, "Rows of the table of positions.")
+    define(
+        absl_flags.DEFINE_enum,
+        "position_method",
+        "tile",
+        "How a longer table of positions is filled: by repeating the old one or by stretching it.",
+        list(_POSITION_METHODS),
+    )
+    define(
+        absl_flags.DEFINE_list,
+        "layers",
+        None,
+        "Layers to keep, numbered from 0, in this order: 0,2,4,7,9,11. A layer may stand more than once.",
+    )
+    define(absl_flags.DEFINE_enum, "dtype", None, "Of the parameters.", list(_DTYPES))
+    define(absl_flags.DEFINE_enum, "head", None, "What to keep of the heads.", list(_HEADS))
+
+
+def apply(
+    flags: absl_flags.FlagValues, model: Model, log: Callable[[str], None], vocab_path: str | os.PathLike
+) -> Model:
+    """The model as the flags want it, whatever their order: vocabulary, head, layers, positions, padding,
+    dtype.
+
+    Args:
+        flags: with those of `define_flags`.
+        log: called with a line for each change.
+        vocab_path: where --add_tokens writes the new vocabulary; its directory exists.
+    """
+    from bert_jax import tokenization
+    from bert_jax.convert import surgery, vocabulary
+
+    if flags.vocab and flags.add_tokens:
+        raise UserError(
+            "--vocab and --add_tokens were given; expected one: add the tokens to the file of --vocab, or "
+            "convert twice"
+        )
+    if flags.vocab and model.tokenizer is None:
+        model = model.replace(tokenizer=tokenization.load(flags.vocab))
+        log(f"vocabulary: {flags.vocab}, as the model's own")
+    elif flags.vocab:
+        model, report = vocabulary.replace_vocabulary(model, tokenization.load(flags.vocab))
+        log(str(report))
+    if flags.add_tokens:
+        model = _add_tokens(model, flags.add_tokens, os.fspath(vocab_path), log)
+    if flags.head:
+        log(f"head: {model.head} -> {flags.head}")
+        model = surgery.change_head(model, flags.head)
+    if flags.layers is not None:
+        before = model.config.num_hidden_layers
+        layers = _layer_numbers(flags.layers)
+        model = surgery.select_layers(model, layers)
+        log(f"layers: {before} -> {len(layers)} ({', '.join(map(str, layers))})")
+    if flags.positions is not None:
+        before = model.config.max_position_embeddings
+        model = surgery.resize_positions(model, flags.positions, flags.position_method)
+        how = flags.position_method if flags.positions > before else "the first ones"
+        log(f"positions: {before} -> {flags.positions} ({how})")
+    if flags.pad_vocab_to is not None:
+        model = _pad(model, flags.pad_vocab_to, log)
+    if flags.dtype:
+        model = surgery.cast(model, flags.dtype)
+        log(f"dtype: {flags.dtype}")
+    return model
+
+
+def _add_tokens(model: Model, path: str, vocab_path: str, log: Callable[[str], None]) -> Model:
+    from bert_jax import tokenization
+    from bert_jax.convert import vocabulary
+    from bert_jax.data import atomic
+
+    old = model.tokenizer
+    if old is None:
+        raise UserError(
+            f"--add_tokens={path}: {model.source or 'the model'} has no vocabulary to add to; expected a "
+            "vocab.txt beside it"
+        )
+    tokens = vocabulary.add_tokens(old, vocabulary.read_tokens(path))
+    atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())
+    # As the old one: added words must not change what is detected.
+    tokenizer = tokenization.load(vocab_path, lower_case=old.lower_case, strip_accents=old.strip_accents)
+    model, report = vocabulary.replace_vocabulary(model, tokenizer)
+    log(str(report))
+    return model
+
+
+def _layer_numbers(texts: list[str]) -> list[int]:
+    try:
+        return [int(text) for text in texts]
+    except ValueError:
+        raise UserError(
+            f"--layers={','.join(texts)} is no list of layers; expected numbers from 0, such as 0,2,4,7,9,11"
+        ) from None
+
+
+def _pad(model: Model, multiple: int, log: Callable[[str], None]) -> Model:
+    from bert_jax.convert import surgery
+
+    before = model.config.vocab_size
+    if multiple < 0:
+        raise UserError(
+            f"--pad_vocab_to={multiple}: expected a multiple such as 128, or 0 to cut the padding off"
+        )
+    if multiple:
+        model = surgery.pad_vocabulary(model, multiple)
+        log(f"rows of the vocabulary: {before:,} -> {model.config.vocab_size:,}")
+        return model
+    cut = surgery.unpad_vocabulary(model)
+    learnt = not surgery.rows_are_padding(model, cut.config.vocab_size)
+    log(
+        f"rows of the vocabulary: {before:,} -> {cut.config.vocab_size:,}"
+        + (" (learnt ones were cut: masked LM probabilities change)" if learnt else "")
+    )
+    return cut

@@ -1,0 +1,204 @@
+"""Another vocabulary for a trained model: rows of tokens that stay, means of word pieces for new ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from etils import epath
+from tokenizers import models, pre_tokenizers
+
+from bert_jax.convert.model import Model
+from bert_jax.convert.surgery import BIAS, WORDS
+from bert_jax.errors import UserError
+from bert_jax.tokenization import Tokenizer, normalization
+from bert_jax.tokenization.sentence_piece import WORD_START
+from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
+
+_UNUSED = re.compile(r"\[unused\d+\]")
+
+# Begins a word for the sake of what follows it. Cleaning drops private-use characters, so no token has it.
+_ANCHOR = "\ue000"
+
+# A token's text without the mark of its kind of vocabulary, and whether it continues a word.
+_Key = tuple[str, bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyReport:
+    """What became of the tokens: `kept` are in both vocabularies, `dropped` in the old one only, `new` in
+    the new one only, of which `fallback` have no known piece."""
+
+    kept: int
+    new: int
+    fallback: int
+    dropped: int
+
+    def __str__(self) -> str:
+        return (
+            f"vocabulary: {self.kept + self.dropped:,} -> {self.kept + self.new:,} tokens; "
+            f"{self.kept:,} kept, {self.new:,} new ({self.fallback:,} of them without known pieces), "
+            f"{self.dropped:,} dropped"
+        )
+
+
+def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, VocabularyReport]:
+    """The model with another vocabulary.
+
+    A token of both vocabularies keeps its row of the word embeddings and its masked LM bias, whatever its id;
+    special tokens go by their role. A new token has the mean of its pieces under the old tokenizer, what
+    continues a word split as what continues a word (Gee et al. 2022, "Fast Vocabulary Transfer"). Pieces
+    that are [UNK] don't count; a token with no other, or a placeholder such as [unused7], has the mean of
+    all tokens. WordPiece and SentencePiece may replace each other. Rows beyond the old vocabulary (padding)
+    are left out.
+    """
+    old = model.tokenizer
+    if old is None:
+        raise UserError(
+            f"{model.source or 'the model'} has no vocabulary, and tokens are told apart by it; expected a "
+            "vocab.txt or a .model beside it"
+        )
+    rows: dict[_Key, int] = {}
+    for i, key in enumerate(_keys(old)):
+        rows.setdefault(key, i)
+    wanted = _keys(tokenizer)
+    new = [key for key in dict.fromkeys(wanted) if key not in rows]
+    sources = {key: [row] for key, row in rows.items()} | dict(zip(new, _pieces(old, new), strict=True))
+    everything = range(old.vocab_size)
+    groups = [sources[key] or everything for key in wanted]
+
+    params = dict(model.params)
+    params[WORDS] = _means(params[WORDS], groups)
+    if BIAS in params:
+        params[BIAS] = _means(params[BIAS], groups)
+    kept = sum(key in rows for key in wanted)
+    report = VocabularyReport(
+        kept=kept,
+        new=len(wanted) - kept,
+        fallback=sum(not sources[key] for key in wanted),
+        dropped=old.vocab_size - len(rows.keys() & set(wanted)),
+    )
+    config = model.config.replace(vocab_size=tokenizer.vocab_size)
+    return model.replace(params=params, config=config, tokenizer=tokenizer), report
+
+
+def _means(table: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
+    """Row i is the mean of the rows of `groups[i]`; of one row, exactly that row."""
+    result = np.empty((len(groups), *table.shape[1:]), table.dtype)
+    mean_of_all = None
+    for i, group in enumerate(groups):
+        if len(group) == 1:
+            result[i] = table[group[0]]
+        elif isinstance(group, range):
+            if mean_of_all is None:
+                mean_of_all = table[: len(group)].mean(axis=0, dtype=np.float64)
+            result[i] = mean_of_all
+        else:
+            result[i] = table[group].mean(axis=0, dtype=np.float64)
+    return result
+
+
+def _keys(tokenizer: Tokenizer) -> list[_Key]:
+    """The keys of all tokens, by id. Special tokens have the names of their roles."""
+    mark = CONTINUATION if tokenizer.kind == "wordpiece" else ""
+    keys = [
+        (token.removeprefix(mark), True) if continues else (token.removeprefix(WORD_START), False)
+        for token, continues in zip(tokenizer.tokens, tokenizer.is_continuation.tolist(), strict=True)
+    ]
+    for name, i in tokenizer.special_ids.items():
+        keys[i] = (name, False)
+    return keys
+
+
+def _pieces(tokenizer: Tokenizer, keys: Sequence[_Key]) -> list[list[int]]:
+    """Ids of the known pieces of texts that begin a word or continue one."""
+    starts = tokenizer.encode_batch([text for text, _ in keys])
+    split = _continuation_splitter(tokenizer)
+    pieces = [
+        split(text, ids) if continues else ids for (text, continues), ids in zip(keys, starts, strict=True)
+    ]
+    return [
+        [] if _UNUSED.fullmatch(text) else [i for i in ids if i != tokenizer.unk_id]
+        for (text, _), ids in zip(keys, pieces, strict=True)
+    ]
+
+
+def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], list[int]]:
+    """A function from a text and its ids as a word to its ids as what continues one."""
+    ids = {token: i for i, token in enumerate(tokenizer.tokens)}
+    if tokenizer.kind != "wordpiece":
+
+        def from_word(text: str, word: list[int]) -> list[int]:
+            # SentencePiece splits whole words only: the mark of the word's start is taken off afterwards.
+            first = tokenizer.tokens[word[0]].removeprefix(WORD_START) if word else ""
+            return [ids.get(first, word[0]), *word[1:]] if first else word[1:]
+
+        return from_word
+
+    normalize = normalization.normalizer(tokenizer.lower_case, tokenizer.strip_accents)
+    anchored = models.WordPiece(
+        vocab=ids | {_ANCHOR: len(ids)},
+        unk_token="[UNK]",
+        continuing_subword_prefix=CONTINUATION,
+        max_input_chars_per_word=MAX_WORD_CHARACTERS + 1,
+    )
+
+    def after_anchor(text: str, word: list[int]) -> list[int]:
+        found = [token.id for token in anchored.tokenize(_ANCHOR + normalize(text).strip())]
+        return [i for i in found if i != len(ids)]
+
+    return after_anchor
+
+
+def read_tokens(path: str | os.PathLike) -> list[str]:
+    """The tokens of a file to add, one a line; blank lines don't count."""
+    try:
+        lines = epath.Path(path).read_bytes().decode("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror or error
+        raise UserError(
+            f"can't read the tokens to add, {os.fspath(path)}: {reason}; expected one token a line"
+        ) from None
+    return [line.removesuffix("\r") for line in lines if line.strip()]
+
+
+def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[str]:
+    """All tokens by id of a WordPiece vocabulary with `tokens` added.
+
+    They take the places of [unusedN] in order, then those after the last token; what the vocabulary has
+    already is passed over. "##" before a token marks what continues a word.
+
+    Raises:
+        UserError: nothing is new, a token can't come out of this tokenizer, or it is SentencePiece.
+    """
+    if tokenizer.kind != "wordpiece":
+        raise UserError(
+            f"tokens can be added to a WordPiece vocabulary, and {tokenizer.path} is a {tokenizer.kind} "
+            "model; train another model and give it as --vocab"
+        )
+    known = set(tokenizer.tokens)
+    new = [token for token in dict.fromkeys(tokens) if token not in known]
+    if not new:
+        raise UserError(
+            f"none of the {len(tokens)} tokens to add is new to {tokenizer.path}; expected words or ##pieces "
+            "that it lacks"
+        )
+    normalize = normalization.normalizer(tokenizer.lower_case, tokenizer.strip_accents)
+    split = pre_tokenizers.BertPreTokenizer()
+    for token in new:
+        text = token.removeprefix(CONTINUATION)
+        words = [word for word, _ in split.pre_tokenize_str(normalize(text))]
+        if words != [text] or len(text) > MAX_WORD_CHARACTERS:
+            raise UserError(
+                f"the token to add {token!r} would never occur: this tokenizer makes "
+                f"{' '.join(words) or 'nothing'!r} of its text before it looks for tokens; expected one word "
+                f"without spaces or punctuation{', in lower case' if tokenizer.lower_case else ''}"
+            )
+    result = list(tokenizer.tokens)
+    places = [i for i, token in enumerate(result) if _UNUSED.fullmatch(token)]
+    for i, token in zip(places, new, strict=False):
+        result[i] = token
+    return result + new[len(places) :]

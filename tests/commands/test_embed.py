@@ -1,0 +1,163 @@
+import gzip
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+from embedding_support import TEXTS, tiny_model
+from safetensors.numpy import load_file
+
+from bert_jax import cli
+from bert_jax.convert import native
+from bert_jax.tasks import embedding
+from bert_jax.tasks.embedding import Embedder
+from bert_jax.tasks.embedding_files import Texts
+
+USED = TEXTS[:6]
+LINES = "\n".join(USED) + "\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(model, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("checkpoint")
+    native.write(model, directory)
+    return directory
+
+
+@pytest.fixture
+def embed(checkpoint, tmp_path, capsys):
+    def call(*flags, content=LINES, name="texts.txt", output="x.npy", code=0):
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        given = [f"--checkpoint={checkpoint}", f"--input={tmp_path / name}", f"--output={tmp_path / output}"]
+        capsys.readouterr()
+        assert cli.main(["embed", *given, *flags]) == code
+        return tmp_path / output, capsys.readouterr()
+
+    return call
+
+
+def read_vectors(path):
+    if path.suffix == ".npy":
+        return np.load(path, mmap_mode="r")
+    if path.suffix == ".safetensors":
+        return load_file(path)["embeddings"]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["linex_index"] for row in rows] == list(range(len(rows)))
+    return np.array([row["embedding"] for row in rows], np.float32)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".jsonl"])
+def test_vectors_of_every_format(embed, model, suffix):
+    path, said = embed("--layers=-2,-1", output=f"x{suffix}")
+    vectors = read_vectors(path)
+    assert vectors.dtype == np.float32 and vectors.shape == (6, 32)
+    expected = Embedder(model, layers=[-2, -1]).embed(USED)
+    np.testing.assert_allclose(vectors, expected, atol=1e-6 if suffix == ".jsonl" else 0)
+    assert f"wrote {path}: 6 texts, 46 tokens, 32 numbers a text" in said.out
+    assert "1 of 6 texts are blank" in said.err
+
+
+def test_states_as_extract_features_has_them(embed, model):
+    path, _ = embed("--pooling=none", "--layers=-1,0", output="x.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    expected = Embedder(model, layers=[-1, 0], pooling="none").embed(USED)
+    assert [row["linex_index"] for row in rows] == list(range(6))
+    assert [f["token"] for f in rows[4]["features"]] == "[CLS] the dog ##s is small . [SEP]".split()
+    for row, states in zip(rows, expected, strict=True):
+        assert len(row["features"]) == len(states)
+        for feature, state in zip(row["features"], states, strict=True):
+            assert [layer["index"] for layer in feature["layers"]] == [-1, 0]
+            found = [layer["values"] for layer in feature["layers"]]
+            np.testing.assert_allclose(found, state, atol=1e-6)
+
+
+def test_states_as_safetensors(embed, model):
+    path, _ = embed("--pooling=none", "--layers=-1,0", output="x.safetensors")
+    found = load_file(path)
+    expected = list(Embedder(model, layers=[-1, 0], pooling="none").stream(USED))
+    assert (
+        found["offsets"].tolist()
+        == [0] + np.cumsum([len(features.token_ids) for features in expected]).tolist()
+    )
+    np.testing.assert_array_equal(found["states"], np.concatenate([f.values for f in expected]))
+    np.testing.assert_array_equal(found["token_ids"], np.concatenate([f.token_ids for f in expected]))
+
+
+def test_every_kind_of_input_is_the_same_texts(tmp_path, monkeypatch):
+    texts = ["the cat", "", "a\u2028dog \u00e9"]
+    lines = "\n".join(texts).encode()
+    objects = "\n".join(json.dumps({"n": 1, "sentence": text}) for text in texts).encode()
+    for name, content, options in (
+        ("plain.txt", lines, {}),
+        ("windows.txt", b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n") + b"\r\n", {}),
+        ("packed.txt.gz", gzip.compress(lines), {}),
+        ("objects.jsonl", objects, dict(text_a="sentence")),
+        ("objects.jsonl.gz", gzip.compress(objects), dict(text_a="sentence")),
+    ):
+        (tmp_path / name).write_bytes(content)
+        read = Texts(str(tmp_path / name), **options)
+        assert (list(read), read.blank) == (texts, 1), name
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    assert list(Texts("-")) == texts
+
+
+def test_pairs(embed, model):
+    pairs = [("the cat", "a dog is big"), ("one", "two")]
+    expected = Embedder(model).embed(pairs)
+    path, _ = embed("--pairs", content="\n".join(map("\t".join, pairs)), name="pairs.tsv")
+    np.testing.assert_array_equal(np.load(path), expected)
+    rows = "\n".join(json.dumps({"a": a, "b": b}) for a, b in pairs)
+    path, _ = embed("--text_a=a", "--text_b=b", content=rows, name="pairs.jsonl")
+    np.testing.assert_array_equal(np.load(path), expected)
+
+
+def test_cut_texts_are_counted(embed):
+    _, said = embed("--max_seq_length=6", "--normalize")
+    assert "warning: 2 of 6 texts were longer than 6 tokens and lost their ends" in said.err
+
+
+def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
+    monkeypatch.setattr(embedding, "_WINDOW_TEXTS", 2)
+    monkeypatch.setattr(embedding, "_ENCODE_CHUNK", 1)
+    content = b"cat\ndog\nbird\nred \xff\n"
+    path, said = embed(content=content, code=2)
+    assert "line 4 of" in said.err and "is not UTF-8" in said.err
+    assert [file.name for file in path.parent.iterdir()] == ["texts.txt"]
+
+
+@pytest.mark.parametrize(
+    "flags, options, message",
+    [
+        (["--pooling=none"], {}, "expected .jsonl or .safetensors"),
+        ([], dict(output="x.txt"), "expected a name ending in .npy, .safetensors, .jsonl"),
+        ([], dict(content=""), "has no texts"),
+        ([], dict(name="x.csv"), "expected a text a line, .jsonl, or with --pairs"),
+        ([], dict(name="x.tsv"), "expected a text a line, .jsonl, or with --pairs"),
+        (["--pairs"], {}, "line 1 of"),
+        (["--pairs"], dict(name="x.jsonl"), "give the second --text_b=FIELD"),
+        (["--text_b=b"], {}, "put a tab between them, and --pairs"),
+        ([], dict(name="x.jsonl", content='{"text": 1, "b": ""}'), "field 'text' (--text_a), it has text, b"),
+        ([], dict(name="x.jsonl", content="[1]"), "it has no fields"),
+        ([], dict(name="x.jsonl", content='{"text": "a"}\n{"tex'), "line 2 of"),
+        (["--layers=-1,a"], {}, "--layers=-1,a: expected numbers"),
+        (["--layers=7"], {}, "has no layer 7"),
+        (["--dtype=float16"], {}, "expected float32 or bfloat16"),
+        (["--max_seq_length=41"], {}, "expected 4 to 40"),
+        (["--input=none.txt"], {}, "--input=none.txt: no such file"),
+        (["--input="], {}, "which texts?"),
+        (["--output="], {}, "where should the vectors go?"),
+        (["--checkpoint="], {}, "which model?"),
+        (["--checkpoint=none"], {}, "none"),
+        (["extra"], {}, "takes no arguments"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else None,
+)
+def test_mistakes_are_told_in_one_line(embed, flags, options, message):
+    _, said = embed(*flags, code=2, **options)
+    assert message in said.err and said.err.count("\n") == 1

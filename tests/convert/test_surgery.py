@@ -1,0 +1,285 @@
+"""Each change, by what the Flax model makes of it before and after."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from convert_support import random_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models_support import VOCAB, tiny_config
+
+from bert_jax import losses
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.convert import surgery
+from bert_jax.errors import UserError
+from bert_jax.models import BertForPreTraining
+from bert_jax.models.encoder import EncoderLayer
+
+LENGTH = 24
+
+
+def inputs(vocab=VOCAB, length=LENGTH):
+    rng = np.random.default_rng(1)
+    ids = rng.integers(5, vocab, (3, length), np.int32)
+    ids[:, 0] = 2
+    segments = np.repeat([[0, 1]], length // 2, axis=1).reshape(1, -1).astype(np.int32)
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), ids.shape)
+    return dict(
+        input_ids=ids,
+        token_type_ids=np.broadcast_to(segments, ids.shape),
+        position_ids=positions,
+        sequence_ids=np.ones_like(ids),
+        masked_positions=np.tile(np.array([3, 7, 11, 20], np.int32), (3, 1)),
+        cls_positions=np.zeros((3, 1), np.int32),
+    )
+
+
+@functools.cache
+def shared_model():
+    return random_model(tiny_config())
+
+
+@pytest.fixture
+def model():
+    return shared_model()
+
+
+def logits(model, batch=None, **config):
+    module = BertForPreTraining(model.config.replace(**config))
+    return jax.jit(module.apply)({"params": nest(model.params)}, **(batch or inputs()))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_padding_changes_no_real_logit_and_gives_the_rest_no_probability(model, dtype):
+    padded = surgery.pad_vocabulary(model, 128)
+    assert padded.config.vocab_size == 128
+    before, nsp_before = logits(model, dtype=dtype)
+    after, nsp_after = logits(padded, dtype=dtype)
+    np.testing.assert_allclose(after[..., :VOCAB], before, atol=1e-6)
+    np.testing.assert_array_equal(nsp_after, nsp_before)
+    assert not np.any(jax.nn.softmax(after.astype(jnp.float32))[..., VOCAB:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+def test_padding_changes_no_loss_and_no_gradient_and_its_own_gradients_are_zero(model, dtype):
+    labels = np.arange(12, dtype=np.int32).reshape(3, 4) * 8
+
+    def loss(params, config):
+        out, _ = BertForPreTraining(config).apply({"params": nest(params)}, **inputs())
+        return losses.mean(losses.cross_entropy(out, labels, np.ones((3, 4), np.float32)))
+
+    padded = surgery.pad_vocabulary(model, 128)
+    both = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    value, gradient = both(dict(model.params), model.config.replace(dtype=dtype))
+    padded_value, padded_gradient = both(dict(padded.params), padded.config.replace(dtype=dtype))
+    np.testing.assert_allclose(padded_value, value, rtol=1e-6)
+    for name in (surgery.WORDS, surgery.BIAS):
+        assert not np.any(padded_gradient[name][VOCAB:]), name
+        padded_gradient[name] = padded_gradient[name][:VOCAB]
+    for name, x in gradient.items():
+        tolerance = 1e-6 if dtype == "float32" else 1e-3
+        np.testing.assert_allclose(padded_gradient[name], x, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_padding_is_recognised_in_every_dtype_and_learnt_rows_are_not_taken_for_it(model, dtype):
+    padded = surgery.cast(surgery.pad_vocabulary(model, 128), dtype)
+    assert surgery.rows_are_padding(padded, VOCAB)
+    assert not surgery.rows_are_padding(padded, VOCAB - 1)
+    row_learnt = {**padded.params, surgery.WORDS: padded.params[surgery.WORDS].copy()}
+    row_learnt[surgery.WORDS][-1, -1] = 0.01
+    assert not surgery.rows_are_padding(padded.replace(params=row_learnt), VOCAB)
+    bias_learnt = {**padded.params, surgery.BIAS: padded.params[surgery.BIAS].copy()}
+    bias_learnt[surgery.BIAS][-1] = -3
+    assert not surgery.rows_are_padding(padded.replace(params=bias_learnt), VOCAB)
+
+
+@settings(max_examples=30, deadline=None)
+@given(multiple=st.integers(1, 300))
+def test_padding_reaches_the_next_multiple_once(multiple):
+    model = shared_model()
+    padded = surgery.pad_vocabulary(model, multiple)
+    rows = padded.config.vocab_size
+    assert rows % multiple == 0 and 0 <= rows - VOCAB < multiple
+    assert surgery.pad_vocabulary(padded, multiple) is padded
+
+
+def test_a_headless_model_is_padded_too(model):
+    encoder = surgery.change_head(model, "none")
+    assert surgery.pad_vocabulary(encoder, 64).params[surgery.WORDS].shape == (128, 32)
+
+
+def test_unpadding_needs_to_know_the_vocabulary(model):
+    with pytest.raises(UserError, match="tiny has no vocabulary"):
+        surgery.unpad_vocabulary(model)
+
+
+@pytest.mark.parametrize("positions", [65, 128, 150])
+def test_tiled_positions_repeat_and_leave_short_text_as_it_was(model, positions):
+    longer = surgery.resize_positions(model, positions, "tile")
+    table, old = longer.params[surgery.POSITIONS], model.params[surgery.POSITIONS]
+    assert longer.config.max_position_embeddings == len(table) == positions
+    for i in range(positions):
+        np.testing.assert_array_equal(table[i], old[i % 64])
+    for before, after in zip(logits(model), logits(longer), strict=True):
+        np.testing.assert_array_equal(after, before)
+    # A second copy of the text, alone in its row but at the next tile, can't be told from the first.
+    if positions == 128:
+        moved = inputs()
+        moved["position_ids"] = moved["position_ids"] + 64
+        np.testing.assert_array_equal(logits(longer, moved)[0], logits(model)[0])
+
+
+@settings(max_examples=50, deadline=None)
+@given(old=st.integers(1, 40), more=st.integers(1, 100))
+def test_interpolated_positions_keep_both_ends_and_are_linear_between_them(old, more):
+    table = np.random.default_rng(old).normal(size=(old, 32)).astype(np.float32)
+    model = shared_model()
+    model = model.replace(
+        params={**model.params, surgery.POSITIONS: table},
+        config=model.config.replace(max_position_embeddings=old),
+    )
+    result = surgery.resize_positions(model, old + more, "interpolate").params[surgery.POSITIONS]
+    np.testing.assert_array_equal(result[0], table[0])
+    np.testing.assert_allclose(result[-1], table[-1], rtol=1e-6)
+    at = np.linspace(0, old - 1, old + more)
+    expected = np.stack([np.interp(at, np.arange(old), column) for column in table.T], axis=1)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
+    assert result.dtype == np.float32
+
+
+def test_interpolation_to_twice_less_one_keeps_every_old_row(model):
+    result = surgery.resize_positions(model, 127, "interpolate").params[surgery.POSITIONS]
+    old = model.params[surgery.POSITIONS]
+    np.testing.assert_allclose(result[::2], old, rtol=1e-6)
+    np.testing.assert_allclose(result[1::2], (old[1:] + old[:-1]) / 2, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", surgery.POSITION_METHODS)
+def test_fewer_positions_are_the_first_ones(model, method):
+    shorter = surgery.resize_positions(model, LENGTH, method)
+    assert shorter.params[surgery.POSITIONS].shape == (LENGTH, 32)
+    np.testing.assert_array_equal(logits(shorter)[0], logits(model)[0])
+
+
+@pytest.mark.parametrize("layers", [[0], [3, 1], [0, 2, 2, 1, 3]], ids=str)
+def test_chosen_layers_are_applied_in_their_order(layers):
+    model = random_model(tiny_config(num_hidden_layers=4))
+    chosen = surgery.select_layers(model, layers)
+    assert chosen.config.num_hidden_layers == len(layers)
+
+    tree = jax.tree.map(jnp.asarray, nest(model.params))
+    batch = inputs()
+    module = BertForPreTraining(model.config)
+
+    def by_hand(bound):
+        x = bound.encoder.embeddings(
+            batch["input_ids"], batch["token_type_ids"], batch["position_ids"], deterministic=True
+        )
+        for layer in layers:
+            one = jax.tree.map(lambda leaf: leaf[layer], tree["encoder"]["layers"]["stack"]["layer"])  # noqa: B023
+            x = EncoderLayer(model.config).apply({"params": one}, x, batch["sequence_ids"], True)
+        hidden = x[jnp.arange(3)[:, None], batch["masked_positions"]]
+        return bound.mlm(hidden, bound.encoder.embeddings.word)
+
+    expected = jax.jit(lambda tree: module.apply({"params": tree}, method=by_hand))(tree)
+    np.testing.assert_allclose(logits(chosen)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_cast_there_and_back_rounds_once(model, dtype):
+    low = surgery.cast(model, dtype)
+    assert {str(x.dtype) for x in low.params.values()} == {dtype}
+    back = surgery.cast(low, "float32")
+    relative = 2.0 ** -(8 if dtype == "bfloat16" else 11)
+    for name, x in model.params.items():
+        assert back.params[name].dtype == np.float32
+        np.testing.assert_allclose(back.params[name], x, rtol=relative, atol=1e-7, err_msg=name)
+        np.testing.assert_array_equal(surgery.cast(back, dtype).params[name], low.params[name])
+    assert surgery.cast(model, "float32").params.keys() == model.params.keys()
+
+
+@pytest.mark.parametrize(
+    "dtype, value, message",
+    [
+        ("float16", 65504.0, None),
+        ("float16", -70000.0, "mlm/transform/bias does not fit into float16: it reaches 70000 and"),
+        ("bfloat16", 70000.0, None),
+        ("bfloat16", 3.4e38, "mlm/transform/bias does not fit into bfloat16: it reaches 3.4e"),
+    ],
+    ids=str,
+)
+def test_what_a_dtype_does_not_hold_is_named(model, dtype, value, message):
+    params = dict(model.params)
+    params["mlm/transform/bias"] = params["mlm/transform/bias"].copy()
+    params["mlm/transform/bias"][5] = value
+    large = model.replace(params=params)
+    if message is None:
+        assert np.isfinite(surgery.cast(large, dtype).params["mlm/transform/bias"].astype(np.float32)).all()
+    else:
+        with pytest.raises(UserError, match=message):
+            surgery.cast(large, dtype)
+
+
+def test_means_and_interpolation_work_in_bfloat16(model):
+    low = surgery.cast(model, "bfloat16")
+    table = surgery.resize_positions(low, 100, "interpolate").params[surgery.POSITIONS]
+    assert table.dtype == ml_dtypes.bfloat16
+
+
+def test_dropping_a_head_drops_its_groups_and_nothing_else(model):
+    def groups(m):
+        return {name.split("/")[0] for name in m.params}
+
+    masked_lm = surgery.change_head(model, "masked_lm")
+    assert groups(masked_lm) == {"encoder", "pooler", "mlm"} and masked_lm.head == "masked_lm"
+    encoder = surgery.change_head(masked_lm, "none")
+    assert groups(encoder) == {"encoder", "pooler"} and encoder.head == "none"
+    assert all(encoder.params[name] is model.params[name] for name in encoder.params)
+    assert surgery.change_head(model, "pretraining") is model
+
+
+def classifier(model):
+    params = {
+        **surgery.change_head(model, "none").params,
+        "classifier/kernel": np.ones((32, 3), np.float32),
+        "classifier/bias": np.zeros(3, np.float32),
+    }
+    return model.replace(params=params, head="sequence_classification", labels=("a", "b", "c"))
+
+
+def test_a_classifier_s_head_and_labels_can_be_dropped(model):
+    encoder = surgery.change_head(classifier(model), "none")
+    assert encoder.labels is None and not any("classifier" in name for name in encoder.params)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda m: surgery.pad_vocabulary(m, 0), "multiple of 0: expected 1 or more"),
+        (lambda m: surgery.resize_positions(m, 0), "0 positions: expected 1 or more"),
+        (lambda m: surgery.resize_positions(m, 99, "cubic"), "'cubic' is unknown; choose one of tile, inter"),
+        (lambda m: surgery.select_layers(m, []), "no layers are chosen; expected"),
+        (lambda m: surgery.select_layers(m, [0, 2]), "no layer 2; its 2 layers are 0 to 1"),
+        (lambda m: surgery.select_layers(m, [-1]), "no layer -1; its 2 layers are 0 to 1"),
+        (lambda m: surgery.cast(m, "int8"), "'int8' is unknown; choose one of float32"),
+        (lambda m: surgery.change_head(m, "cls"), "'cls' is unknown; choose one of none"),
+        (
+            lambda m: surgery.change_head(surgery.change_head(m, "masked_lm"), "pretraining"),
+            "tiny has the head masked_lm and lacks what pretraining needs: nsp; choose none or masked_lm",
+        ),
+        (
+            lambda m: surgery.change_head(classifier(m), "token_classification"),
+            "lacks what token_classification needs: its own classifier; choose none, or train",
+        ),
+    ],
+    ids=range(10),
+)
+def test_nonsense_is_refused_in_one_line(model, change, message):
+    with pytest.raises(UserError, match=message) as caught:
+        change(model)
+    assert "\n" not in str(caught.value)

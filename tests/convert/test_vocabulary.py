@@ -1,0 +1,334 @@
+"""Other vocabularies: rows that move, rows that are made, and the flags that ask for it."""
+
+import jax
+import numpy as np
+import pytest
+import sentencepiece
+from absl import flags as absl_flags
+from convert_support import random_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models_support import tiny_config
+
+from bert_jax import tokenization
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.commands import surgery_flags
+from bert_jax.convert import surgery, vocabulary
+from bert_jax.errors import UserError
+from bert_jax.models import BertForPreTraining
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+OLD = [
+    *SPECIAL,
+    *["[unused0]", "[unused1]", "the", "run", "##ning", "##n", "##ing", "vir", "##us", "us", "ing", "!"],
+]
+
+
+def write(path, tokens):
+    path.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
+    return str(path)
+
+
+def load(path, tokens, **settings):
+    return tokenization.load(write(path, tokens), **settings)
+
+
+def model_of(tokenizer, rows=None):
+    config = tiny_config(vocab_size=rows or tokenizer.vocab_size, num_hidden_layers=1)
+    return random_model(config, tokenizer=tokenizer)
+
+
+def inputs(ids):
+    return dict(
+        input_ids=ids,
+        token_type_ids=np.zeros_like(ids),
+        position_ids=np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape),
+        sequence_ids=np.ones_like(ids),
+        masked_positions=np.broadcast_to(np.arange(4, dtype=np.int32), (len(ids), 4)),
+        cls_positions=np.zeros((len(ids), 1), np.int32),
+    )
+
+
+@pytest.fixture
+def model(tmp_path):
+    return model_of(load(tmp_path / "old.txt", OLD))
+
+
+def rows(model, *tokens):
+    ids = [model.tokenizer.tokens.index(token) for token in tokens]
+    return np.column_stack([model.params[surgery.WORDS][ids], model.params[surgery.BIAS][ids]])
+
+
+def test_a_permuted_vocabulary_gives_the_same_logits_for_permuted_ids(model, tmp_path):
+    order = np.random.default_rng(0).permutation(len(OLD))
+    tokenizer = load(tmp_path / "new.txt", [OLD[i] for i in order])
+    permuted, report = vocabulary.replace_vocabulary(model, tokenizer)
+    assert (report.kept, report.new, report.dropped) == (len(OLD), 0, 0)
+    ids = np.random.default_rng(1).integers(0, len(OLD), (2, 8)).astype(np.int32)
+    new_ids = np.argsort(order)[ids].astype(np.int32)
+    apply = jax.jit(BertForPreTraining(model.config).apply)
+    before, nsp_before = apply({"params": nest(model.params)}, **inputs(ids))
+    after, nsp_after = apply({"params": nest(permuted.params)}, **inputs(new_ids))
+    np.testing.assert_allclose(after, before[..., order], atol=1e-6)
+    np.testing.assert_allclose(nsp_after, nsp_before, atol=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_there_and_back_to_any_order_is_the_same_model(tmp_path_factory, seed):
+    path = tmp_path_factory.mktemp("vocab")
+    old = load(path / "old.txt", OLD)
+    model = model_of(old)
+    rng = np.random.default_rng(seed)
+    extra = ["more", "##words"]
+    there, _ = vocabulary.replace_vocabulary(model, load(path / "n.txt", [*rng.permutation(OLD), *extra]))
+    back, report = vocabulary.replace_vocabulary(there, old)
+    assert (report.kept, report.new, report.dropped) == (len(OLD), 0, 2)
+    for name, x in model.params.items():
+        np.testing.assert_array_equal(back.params[name], x)
+
+
+@pytest.mark.parametrize(
+    "token, pieces",
+    [
+        ("running", ["run", "##ning"]),
+        ("viruses", None),  # a word that can't be split to its end is [UNK] as a whole
+        ("virus", ["vir", "##us"]),
+        ("##ningus", ["##ning", "##us"]),  # not of "us", which begins words
+        ("##nus", ["##n", "##us"]),
+        ("##run", None),  # "run" begins words only
+        ("run!", ["run", "!"]),  # punctuation is split off
+        ("the中", ["the"]),  # of the unknown part nothing is known
+        ("Running", ["run", "##ning"]),  # the old vocabulary is of lower-cased text
+        ("##NING", ["##ning"]),
+        ("[unused9]", None),
+        ("☃", None),
+    ],
+)
+def test_a_new_token_is_the_mean_of_its_pieces(model, tmp_path, token, pieces):
+    kept = [t for t in OLD if t != "the"] + ["the"]
+    tokenizer = load(tmp_path / "new.txt", [*kept, token], lower_case=False)
+    new, report = vocabulary.replace_vocabulary(model, tokenizer)
+    expected = rows(model, *(pieces or OLD)).mean(axis=0)
+    np.testing.assert_allclose(rows(new, token)[0], expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(rows(new, *OLD), rows(model, *OLD))
+    assert (report.kept, report.new, report.fallback) == (len(OLD), 1, int(pieces is None))
+    assert new.config.vocab_size == new.tokenizer.vocab_size == len(OLD) + 1
+
+
+def test_rows_of_padding_are_no_part_of_the_mean_and_are_left_out(model, tmp_path):
+    tokenizer = load(tmp_path / "new.txt", [*OLD, "☃"])
+    plain, _ = vocabulary.replace_vocabulary(model, tokenizer)
+    padded, _ = vocabulary.replace_vocabulary(surgery.pad_vocabulary(model, 64), tokenizer)
+    for name, x in plain.params.items():
+        np.testing.assert_array_equal(padded.params[name], x)
+
+
+def test_means_are_rounded_to_a_low_dtype_once(model, tmp_path):
+    tokenizer = load(tmp_path / "new.txt", [*OLD, "running", "☃"])
+    low, _ = vocabulary.replace_vocabulary(surgery.cast(model, "bfloat16"), tokenizer)
+    full, _ = vocabulary.replace_vocabulary(
+        surgery.cast(surgery.cast(model, "bfloat16"), "float32"), tokenizer
+    )
+    for name, x in surgery.cast(full, "bfloat16").params.items():
+        np.testing.assert_array_equal(low.params[name], x)
+
+
+def test_a_model_without_a_masked_lm_has_only_embeddings_to_move(model, tmp_path):
+    encoder = surgery.change_head(model, "none")
+    new, _ = vocabulary.replace_vocabulary(encoder, load(tmp_path / "new.txt", [*OLD, "running"]))
+    assert surgery.BIAS not in new.params and new.params[surgery.WORDS].shape == (len(OLD) + 1, 32)
+
+
+def test_the_report_is_one_line(model, tmp_path):
+    tokens = [t for t in OLD if t not in ("us", "[unused0]")] + ["virus", "☃"]
+    _, report = vocabulary.replace_vocabulary(model, load(tmp_path / "new.txt", tokens))
+    assert str(report) == (
+        "vocabulary: 17 -> 17 tokens; 15 kept, 2 new (1 of them without known pieces), 2 dropped"
+    )
+
+
+def test_a_model_without_a_vocabulary_is_refused(model, tmp_path):
+    with pytest.raises(UserError, match="tiny has no vocabulary"):
+        vocabulary.replace_vocabulary(model.replace(tokenizer=None), load(tmp_path / "new.txt", OLD))
+
+
+@pytest.fixture(scope="module")
+def sentence_piece(tmp_path_factory):
+    path = tmp_path_factory.mktemp("spm")
+    text = ["the cat is running and the dog was singing", "a virus runs the town", "sing the song again"]
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(text * 20),
+        model_prefix=str(path / "m"),
+        vocab_size=60,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        pad_piece="[PAD]",
+        unk_piece="[UNK]",
+        control_symbols="[CLS],[SEP],[MASK]",
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return tokenization.load(str(path / "m.model"))
+
+
+def test_sentence_piece_and_wordpiece_share_words_pieces_and_special_tokens(sentence_piece, tmp_path):
+    model = model_of(sentence_piece)
+    pieces = set(sentence_piece.tokens)
+    word = next(t for t in sentence_piece.tokens if t.startswith("▁") and len(t) > 2 and t[1:] not in pieces)
+    piece = next(t for t in sentence_piece.tokens if t.isalpha() and t[0] != "▁")
+    tokens = [*SPECIAL[::-1], word[1:], "##" + piece, word[1:] + "zzz☃"]
+    new, report = vocabulary.replace_vocabulary(model, load(tmp_path / "new.txt", tokens))
+    np.testing.assert_array_equal(rows(new, *SPECIAL, *tokens[5:7]), rows(model, *SPECIAL, word, piece))
+    assert (report.kept, report.new, report.fallback) == (7, 1, 0)
+
+
+def test_a_continuation_under_sentence_piece_has_no_mark_of_a_word_s_start(sentence_piece, tmp_path):
+    model = model_of(sentence_piece)
+    tokens = sentence_piece.tokens
+
+    def named(text):
+        return [tokens[i] for i in sentence_piece.encode_batch([text])[0]]
+
+    # A word whose first piece is there with the mark and without it.
+    words = [
+        token[1:] + letter for token in tokens if len(token) > 1 and token[0] == "▁" for letter in "aeiou"
+    ]
+    text = next(w for w in words if named(w)[0] != "▁" and named(w)[0][1:] in tokens and w not in tokens)
+    names = [named(text)[0][1:], *named(text)[1:]]
+    assert len(names) > 1
+    new, _ = vocabulary.replace_vocabulary(model, load(tmp_path / "new.txt", [*SPECIAL, "##" + text]))
+    np.testing.assert_allclose(rows(new, "##" + text)[0], rows(model, *names).mean(axis=0), atol=1e-6)
+
+
+def test_added_tokens_take_the_unused_places_and_then_the_end(model):
+    added = vocabulary.add_tokens(model.tokenizer, ["covid", "the", "##emia", "covid", "lung"])
+    assert added == [*SPECIAL, "covid", "##emia", *OLD[7:], "lung"]
+    assert vocabulary.add_tokens(model.tokenizer, ["covid"]) == [*SPECIAL, "covid", *OLD[6:]]
+
+
+@pytest.mark.parametrize(
+    "tokens, message",
+    [
+        (["the", "run"], "none of the 2 tokens to add is new"),
+        ([], "none of the 0 tokens to add is new"),
+        (["covid-19"], "'covid-19' would never occur: this tokenizer makes 'covid - 19'"),
+        (["two words"], "makes 'two words' of its text before it looks for tokens; expected one word"),
+        (["Covid"], "makes 'covid' of its text .* punctuation, in lower case"),
+        (["naïve"], "makes 'naive'"),
+        (["[ENT]"], r"makes '\[ ent \]'"),
+        (["##"], "'##' would never occur: this tokenizer makes 'nothing'"),
+        (["x" * 201], "would never occur"),
+    ],
+    ids=["known", "none", "punctuation", "space", "case", "accent", "special", "mark", "long"],
+)
+def test_tokens_that_would_do_nothing_are_refused(model, tokens, message):
+    with pytest.raises(UserError, match=message) as caught:
+        vocabulary.add_tokens(model.tokenizer, tokens)
+    assert "\n" not in str(caught.value)
+
+
+def test_tokens_are_not_added_to_sentence_piece(sentence_piece):
+    with pytest.raises(UserError, match="is a sentencepiece model; train another"):
+        vocabulary.add_tokens(sentence_piece, ["covid"])
+
+
+@pytest.mark.parametrize(
+    "content, message", [(None, "No such file"), (b"caf\xe9\n", "not UTF-8")], ids=["missing", "latin1"]
+)
+def test_an_unreadable_file_of_tokens_is_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "tokens.txt").write_bytes(content)
+    with pytest.raises(UserError, match=f"tokens.txt: {message}.*; expected one token a line"):
+        vocabulary.read_tokens(tmp_path / "tokens.txt")
+
+
+def test_blank_lines_and_carriage_returns_are_no_tokens(tmp_path):
+    (tmp_path / "tokens.txt").write_bytes(b"\xef\xbb\xbfcovid\r\n\r\n##emia\n \n")
+    assert vocabulary.read_tokens(tmp_path / "tokens.txt") == ["covid", "##emia"]
+
+
+def apply_flags(model, tmp_path, *arguments):
+    flags = absl_flags.FlagValues()
+    surgery_flags.define_flags(flags)
+    flags(["convert", *arguments])
+    lines = []
+    return surgery_flags.apply(flags, model, lines.append, tmp_path / "vocab.txt"), lines
+
+
+def test_no_flag_changes_nothing(model, tmp_path):
+    result, lines = apply_flags(model, tmp_path)
+    assert result is model and lines == [] and not (tmp_path / "vocab.txt").exists()
+
+
+def test_flags_do_all_of_it_at_once(model, tmp_path):
+    tokens = write(tmp_path / "tokens.txt", ["virus", "##emia", "running"])
+    result, lines = apply_flags(
+        model,
+        tmp_path,
+        f"--add_tokens={tokens}",
+        "--pad_vocab_to=16",
+        "--positions=100",
+        "--position_method=interpolate",
+        "--layers=0,0",
+        "--dtype=bfloat16",
+        "--head=masked_lm",
+    )
+    assert lines == [
+        "vocabulary: 17 -> 18 tokens; 15 kept, 3 new (1 of them without known pieces), 2 dropped",
+        "head: pretraining -> masked_lm",
+        "layers: 1 -> 2 (0, 0)",
+        "positions: 64 -> 100 (interpolate)",
+        "rows of the vocabulary: 18 -> 32",
+        "dtype: bfloat16",
+    ]
+    config = result.config
+    assert (config.vocab_size, config.max_position_embeddings, config.num_hidden_layers) == (32, 100, 2)
+    assert result.tokenizer.tokens == [*SPECIAL, "virus", "##emia", *OLD[7:], "running"]
+    assert (tmp_path / "vocab.txt").read_text().split() == result.tokenizer.tokens
+    assert {str(x.dtype) for x in result.params.values()} == {"bfloat16"}
+
+
+def test_added_tokens_leave_the_old_settings_of_case(tmp_path):
+    cased = model_of(load(tmp_path / "old.txt", OLD, lower_case=False, strip_accents=True))
+    result, _ = apply_flags(cased, tmp_path, f"--add_tokens={write(tmp_path / 't.txt', ['Virus'])}")
+    assert (result.tokenizer.lower_case, result.tokenizer.strip_accents) == (False, True)
+
+
+def test_another_vocabulary_by_flag(model, tmp_path):
+    result, lines = apply_flags(model, tmp_path, f"--vocab={write(tmp_path / 'new.txt', [*OLD, 'virus'])}")
+    assert result.tokenizer.path.endswith("new.txt") and lines[0].endswith("0 dropped")
+
+
+def test_padding_is_cut_off_again_by_flag(model, tmp_path):
+    padded, _ = apply_flags(model, tmp_path, "--pad_vocab_to=64")
+    result, lines = apply_flags(padded, tmp_path, "--pad_vocab_to=0")
+    assert lines == ["rows of the vocabulary: 64 -> 17"] and result.config == model.config
+    for name, x in model.params.items():
+        np.testing.assert_array_equal(result.params[name], x)
+    learnt = model_of(model.tokenizer, rows=20)
+    assert "learnt ones were cut" in apply_flags(learnt, tmp_path, "--pad_vocab_to=0")[1][0]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--vocab=a", "--add_tokens=b"], "expected one: add the tokens to the file of --vocab"),
+        (["--layers=0,x"], "--layers=0,x is no list of layers; expected numbers from 0"),
+        (["--layers="], "no layers are chosen"),
+        (["--pad_vocab_to=-8"], "--pad_vocab_to=-8: expected a multiple such as 128"),
+        (["--positions=0"], "0 positions: expected 1 or more"),
+    ],
+    ids=["both", "layers", "empty", "padding", "positions"],
+)
+def test_flags_that_make_no_sense_are_refused(model, tmp_path, arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        apply_flags(model, tmp_path, *arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_adding_tokens_needs_a_vocabulary(model, tmp_path):
+    with pytest.raises(UserError, match="--add_tokens=x: tiny has no vocabulary to add to"):
+        apply_flags(model.replace(tokenizer=None), tmp_path, "--add_tokens=x")

@@ -1,0 +1,24 @@
+"""Files that appear whole: also where two write one of them at a time."""
+
+import pytest
+
+from bert_jax.data import atomic
+
+
+def test_two_writers_of_one_file_do_not_mix(tmp_path):
+    path = tmp_path / "file"
+    with atomic.replace_file(str(path)) as first:
+        first.write(b"first")
+        with atomic.replace_file(str(path)) as second:
+            second.write(b"the second")
+        assert path.read_bytes() == b"the second"
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_leaves_the_old_file_alone(tmp_path):
+    atomic.write_file(str(tmp_path / "file"), b"old")
+    with pytest.raises(ZeroDivisionError), atomic.replace_file(str(tmp_path / "file")) as file:
+        file.write(b"new")
+        1 / 0  # noqa: B018
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
