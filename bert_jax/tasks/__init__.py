@@ -16,7 +16,8 @@ class TaskSpec:
 
     `metrics` are reported in order, and the first selects the best checkpoint. `labels` fixes the order of
     the logits; None means that they are inferred from the training rows. `test_columns` differ from `columns`
-    where the benchmark's test file has another layout; it never holds labels.
+    where the benchmark's test file has another layout; it never holds labels. `file_name` is what data_dir
+    has for a split, in it or in `folder`; empty: the files are named one by one.
     """
 
     name: str
@@ -26,21 +27,24 @@ class TaskSpec:
     columns: Columns | None = None
     test_columns: Columns | None = None
     labels: tuple[str, ...] | None = None
+    file_name: str = ""  # with {split} in it
 
     def file(self, data_dir: str, split: str) -> str:
-        """The path of a split's file: DATA_DIR/FOLDER/SPLIT.tsv, or DATA_DIR/SPLIT.tsv."""
-        tried = [Path(data_dir, self.folder, f"{split}.tsv"), Path(data_dir, f"{split}.tsv")]
+        """The path of a split's file: DATA_DIR/FOLDER/FILE_NAME, or DATA_DIR/FILE_NAME."""
+        name = self.file_name.format(split=split)
+        tried = list(dict.fromkeys([Path(data_dir, self.folder, name), Path(data_dir, name)]))
         for path in tried:
             if path.exists():
                 return str(path)
+        expected = Path(self.folder, self.file_name.format(split="train"))
         raise UserError(
-            f"{self.name}: found neither {tried[0]} nor {tried[1]}; data_dir is the folder that holds "
-            f"{self.folder}/train.tsv"
+            f"{self.name}: found no {' and no '.join(map(str, tried))}; data_dir is the folder that holds "
+            f"{expected}"
         )
 
 
 def _glue(name, folder, metrics, columns, test_columns, kind="classification", labels=None):
-    return TaskSpec(name, kind, metrics, folder, columns, test_columns, labels)
+    return TaskSpec(name, kind, metrics, folder, columns, test_columns, labels, "{split}.tsv")
 
 
 TASKS = {
@@ -102,6 +106,9 @@ TASKS = {
             Columns("sentence1", "sentence2", id="index"),
             kind="regression",
         ),
+        # SQuAD (Rajpurkar et al. 2016, 2018), and files in its layout.
+        TaskSpec("squad", "question_answering", ("f1", "exact_match"), file_name="{split}-v1.1.json"),
+        TaskSpec("squad2", "question_answering", ("f1", "exact"), file_name="{split}-v2.0.json"),
     )
 }
 

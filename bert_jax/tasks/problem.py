@@ -101,6 +101,7 @@ _FAMILIES = {
     "classification": ("bert_jax.tasks.text_problem", "TextProblem"),
     "regression": ("bert_jax.tasks.text_problem", "TextProblem"),
     "multiple_choice": ("bert_jax.tasks.multiple_choice", "MultipleChoiceProblem"),
+    "question_answering": ("bert_jax.tasks.question_answering", "QuestionAnswering"),
 }
 
 
@@ -119,7 +120,7 @@ def from_training_file(config: Any) -> tuple[Problem, Any]:
     spec = tasks.get(config.task)
     path = split_file(config, spec, "train")
     if not path:
-        where = "--config.data_dir=DIR" if spec.folder else "--config.data.train=FILE"
+        where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
         raise UserError(f"what should be trained on? give {where}")
     bert, tokenizer = resolve_model(config)
     return family(spec.kind).from_training_file(config, spec, tokenizer, bert, path)
@@ -128,7 +129,7 @@ def from_training_file(config: Any) -> tuple[Problem, Any]:
 def split_file(config: Any, spec: tasks.TaskSpec, split: str) -> str:
     """The path of a split's file; "" when the configuration has none."""
     given = {"train": config.data.train, "dev": config.data.eval}.get(split, "")
-    if not given and spec.folder and config.data_dir:
+    if not given and spec.file_name and config.data_dir:
         return spec.file(config.data_dir, split)
     return given
 
