@@ -91,6 +91,13 @@ class Problem(abc.ABC):
         """What is worth saying of a file's labels; one line, or nothing."""
         return ""
 
+    def has_file(self, split: str) -> bool:
+        """Whether `file(split)` is one that is there."""
+        try:
+            return bool(self.file(split))
+        except UserError:
+            return False
+
     def file(self, split: str) -> str:
         """The path of a split's file; "" when the run has none."""
         return split_file(self.config, self.spec, split)

@@ -124,6 +124,17 @@ def run_all(
     return settings
 
 
+def read_summary(directory: str) -> dict[str, Any] | None:
+    """Of the best setting of a `run_all`: `scores`, the medians, and `run`, one of its directories; None
+    where there was no such run."""
+    path = Path(directory, SUMMARY_FILE)
+    if not path.exists():
+        return None
+    best = json.loads(path.read_text())[0]
+    runs = sorted(Path(directory, best["setting"]).glob("seed-*"))
+    return {"scores": {name: one["median"] for name, one in best["scores"].items()}, "run": str(runs[0])}
+
+
 def table(settings: Sequence[Setting]) -> list[str]:
     """A line a setting and metric: median, best, worst and standard deviation over the seeds."""
     width = max([7, *(len(setting.name) for setting in settings)])
