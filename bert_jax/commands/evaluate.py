@@ -35,7 +35,10 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string(
-        "output", None, "Also write the predictions: .tsv, .csv or .jsonl.", flag_values=flag_values
+        "output",
+        None,
+        "Also write the predictions: .tsv, .csv or .jsonl; of tags .conll, .txt, .tsv or .jsonl.",
+        flag_values=flag_values,
     )
     absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
     absl_flags.DEFINE_bool("json", False, "Print one JSON object.", flag_values=flag_values)
@@ -65,15 +68,19 @@ def run(flags, args: list[str]) -> int:
     data = problem.encode(examples)
     outputs = model(data)
     scores = problem.score(examples, data, outputs)
+    breakdown = problem.breakdown(examples, data, outputs)
     if flags.output:
         problem.write(flags.output, examples, data, outputs)
     if flags.json:
         found = {"file": path, "examples": len(examples), "checkpoint": model.source, "scores": scores}
+        found |= {"by_class": breakdown} if breakdown else {}
         print(json.dumps(found))
         return 0
     print(f"{len(examples):,} examples of {path}, checkpoint {model.source}")
     for name, value in scores.items():
         print(f"  {name:<20} {value:.4f}")
+    if breakdown:
+        _print_table(breakdown)
     return 0
 
 
@@ -99,3 +106,13 @@ def _table(directories: list[str], as_json: bool) -> int:
     else:
         print("\n".join(glue.table(scores)))
     return 0
+
+
+def _print_table(rows):
+    """Scores by class: shares with four digits, counts whole."""
+    width = max(map(len, rows))
+    names = list(next(iter(rows.values())))
+    print(f"  {'':<{width}} " + "".join(f"{name:>11}" for name in names))
+    for label, row in rows.items():
+        shown = (f"{x:>11,}" if isinstance(x, int) else f"{x:>11.4f}" for x in row.values())
+        print(f"  {label:<{width}} " + "".join(shown))

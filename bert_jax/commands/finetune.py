@@ -1,10 +1,12 @@
-"""Fine-tune a pre-trained model on a task: classification or regression of texts and pairs of texts.
+"""Fine-tune a pre-trained model on a task: classes or numbers of texts and pairs of texts, tags of words.
 
     bert-jax finetune --config=configs/finetune/classification.py --workdir=runs/reviews \\
         --config.init_from=runs/mini --config.data.train=train.csv --config.data.eval=dev.csv \\
         --config.data.text_a=review --config.data.label=stars
     bert-jax finetune --config=configs/finetune/glue.py:mrpc --workdir=runs/mrpc \\
         --config.init_from=runs/mini --config.data_dir=glue
+    bert-jax finetune --config=configs/finetune/tagging.py --workdir=runs/entities \\
+        --config.init_from=runs/mini --config.data.train=train.conll --config.data.eval=dev.conll
 
 Files are TSV (a quote is a character), CSV or JSON-lines; columns go by name, or by number from 0. The labels
 are those of the training file. The same command in the same directory goes on where the run stopped. The work

@@ -21,14 +21,21 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_string(
         "workdir", None, "Work directory of `bert-jax finetune`.", flag_values=flag_values
     )
-    absl_flags.DEFINE_string("input", None, "TSV, CSV or JSON-lines file.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "input", None, "TSV, CSV or JSON-lines file; for tags CoNLL columns too.", flag_values=flag_values
+    )
     absl_flags.DEFINE_string(
         "split",
         None,
         "Instead of --input: SPLIT.tsv of the run's data_dir, such as test.",
         flag_values=flag_values,
     )
-    absl_flags.DEFINE_string("output", None, "File to write: .tsv, .csv or .jsonl.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "output",
+        None,
+        "File to write: .tsv, .csv or .jsonl; of tags .conll, .txt, .tsv or .jsonl.",
+        flag_values=flag_values,
+    )
     for name, what in (("text_a", "the text"), ("text_b", "the second text of a pair"), ("id", "the id")):
         absl_flags.DEFINE_string(
             name, None, f"Column of {what}. Default: that of the training file.", flag_values=flag_values
@@ -40,7 +47,10 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string(
-        "format", "auto", "auto (by suffix), tsv, csv or jsonl.", flag_values=flag_values
+        "format",
+        "auto",
+        "auto (by suffix), tsv, csv or jsonl; of tags conll or jsonl.",
+        flag_values=flag_values,
     )
     absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
 

@@ -14,6 +14,20 @@ TASKS = {
         # The user's own files: columns come from the configuration.
         TaskSpec("classification", "classification", ("accuracy", "f1_macro")),
         TaskSpec("regression", "regression", ("pearson", "spearman", "mean_squared_error")),
+        # Tags of words; those without B and I, such as parts of speech, have the accuracy alone.
+        TaskSpec("tagging", "tagging", ()),
+        TaskSpec(
+            "conll",
+            "tagging",
+            (),
+            "conll2003",
+            file_name="{split}",
+            splits=(
+                ("train", ("eng.train", "train.txt")),
+                ("dev", ("eng.testa", "valid.txt")),
+                ("test", ("eng.testb", "test.txt")),
+            ),
+        ),
         TaskSpec("multiplechoice", "multiple_choice", ("accuracy",)),
         # SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019), as their authors' files have them.
         TaskSpec(
@@ -48,6 +62,11 @@ def default_config(size: str = "base") -> ml_collections.ConfigDict:
     c.metrics = ""  # names with commas between; the first selects the best checkpoint
     c.max_length = 128  # tokens, with [CLS] and [SEP]
     c.group_by_length = True  # batches of similar lengths
+    c.head = "linear"  # or "bilstm", of tagging with a frozen encoder
+    c.head_size = 768  # of each direction of the BiLSTM
+    c.frozen = False  # of tagging: train the head alone
+    c.feature_layers = ""  # that the head of a frozen encoder reads; the last four
+    c.document_context = False  # of tagging: rows are filled up with the sentences around
     c.data_dir = ""  # of the tasks that are known by name: the folder with train.tsv and dev.tsv
     c.data = ml_collections.ConfigDict(
         dict(

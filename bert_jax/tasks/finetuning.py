@@ -60,6 +60,7 @@ def finetune(config: Any, directory: str, log: Callable[[str], None] = print) ->
         "config": config.to_dict(),
         "vocabulary": problem.tokenizer.settings(),
         "labels": problem.labels,
+        "head": problem.exported_as,
         "files": {split: _digest(found.path) for split, found in examples.items()},
     }
     primary = jax.process_index() == 0
@@ -77,6 +78,8 @@ def _train(problem, data, examples, held, writer):
     config = problem.config
     mesh = sharding.make_mesh(**config.mesh)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+    optimizer = problem.optimizer(optimizer)
+    data = problem.precompute(data, mesh, writer.message)
     share = dict(process_index=jax.process_index(), process_count=jax.process_count())
     keeper = _BestKeeper(problem, data["dev"], examples["dev"], held, writer, mesh) if "dev" in data else None
     if keeper and keeper.stops():
@@ -98,7 +101,9 @@ def _train(problem, data, examples, held, writer):
         ),
         # The loss, like every score, is taken from the outputs that `keeper` computes.
         eval_data=keeper and (lambda: (batch for batch in ())),
-        flops_per_step=_flops_per_step(problem.bert, data["train"], config.batch_size),
+        flops_per_step=0.0
+        if problem.frozen
+        else _flops_per_step(problem.bert, data["train"], config.batch_size),
         writer=writer,
         initial_params=_initial_params(problem, held, writer.message),
         on_eval=keeper,

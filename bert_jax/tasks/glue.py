@@ -60,7 +60,7 @@ GLUE = (
         Columns("sentence1", "sentence2", "gold_label", "index"),
         _TEST_PAIR,
         ("contradiction", "entailment", "neutral"),
-        splits=(("dev", "dev_matched"), ("test", "test_matched")),
+        splits=(("dev", ("dev_matched",)), ("test", ("test_matched",))),
     ),
     _task("qnli", "QNLI", ("accuracy",), Columns("question", "sentence", "label", "index"),
           Columns("question", "sentence", id="index"), _ENTAILMENT),

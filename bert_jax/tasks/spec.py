@@ -25,16 +25,16 @@ class TaskSpec:
     test_columns: Columns | None = None
     labels: tuple[str, ...] | None = None
     file_name: str = ""  # with {split} in it
-    splits: tuple[tuple[str, str], ...] = ()  # those whose files have another name than the split
+    splits: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what {split} may be, where it is not the split
 
     def file(self, data_dir: str, split: str) -> str:
         """The path of a split's file: DATA_DIR/FOLDER/FILE_NAME, or DATA_DIR/FILE_NAME."""
-        name = self.file_name.format(split=dict(self.splits).get(split, split))
-        tried = list(dict.fromkeys([Path(data_dir, self.folder, name), Path(data_dir, name)]))
+        names = [self.file_name.format(split=name) for name in dict(self.splits).get(split, (split,))]
+        tried = dict.fromkeys(Path(data_dir, folder, name) for name in names for folder in (self.folder, ""))
         for path in tried:
             if path.exists():
                 return str(path)
-        expected = Path(self.folder, self.file_name.format(split="train"))
+        expected = Path(self.folder, names[0])
         raise UserError(
             f"{self.name}: found no {' and no '.join(map(str, tried))}; data_dir is the folder that holds "
             f"{expected}"
