@@ -42,7 +42,7 @@ setup(
         "safetensors>=0.4.3",
         "scikit-learn>=1.5",
         "scipy>=1.13",
-        "sentencepiece>=0.2",
+        "sentencepiece>=0.2.3",
         "sentencex>=1.0.30",
         "tensorboardX>=2.6.2",
         "tensorflow-datasets>=4.9.7",

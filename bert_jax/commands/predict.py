@@ -1,9 +1,11 @@
 """Predict with a fine-tuned model: a file of texts in, a file of predictions and probabilities out.
 
     bert-jax predict --workdir=runs/reviews --input=new.csv --output=predictions.tsv
+    bert-jax predict --workdir=runs/cola,runs/mrpc --split=test --output=submission.zip
 
 The input has the columns of the training file; one without labels will do. The output's rows have the input's
-order, and an `id`: the id column's value, or the row's number from 0.
+order, and an `id`: the id column's value, or the row's number from 0. A .zip is what GLUE's server takes,
+with the test sets of several runs.
 """
 
 from __future__ import annotations
@@ -65,6 +67,8 @@ def run(flags, args: list[str]) -> int:
     from bert_jax import train
     from bert_jax.tasks import predictions, predictor
 
+    if flags.output.endswith(".zip"):
+        return _submit([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.output)
     train.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
@@ -80,4 +84,27 @@ def run(flags, args: list[str]) -> int:
     data = problem.encode(examples)
     problem.write(flags.output, examples, data, model(data))
     print(f"wrote {flags.output}: {len(examples):,} predictions of {model.source}")
+    return 0
+
+
+def _submit(directories: list[str], output: str) -> int:
+    """The zip that GLUE's server takes, with the test sets of these runs."""
+    from bert_jax import train
+    from bert_jax.tasks import glue, predictions, predictor
+
+    predictions.check_output(output, (".zip",))
+    train.enable_compilation_cache()
+    files = {}
+    for directory in directories:
+        model = predictor.Predictor(directory)
+        problem = model.problem
+        for split, name in glue.submission_files(problem.spec.name).items():
+            if split == "diagnostic" and not problem.has_file(split):
+                continue  # it is no part of GLUE's score
+            examples = problem.read_unlabelled(problem.file(split), test=True)
+            data = problem.encode(examples)
+            files[name] = glue.submission_file(examples.ids, model(data), problem.labels)
+            print(f"{name}: {len(examples):,} predictions of {model.source}")
+    missing = glue.write_submission(output, files)
+    print(f"wrote {output}" + (f"; the server also wants {', '.join(missing)}" if missing else ""))
     return 0

@@ -1,49 +1,12 @@
 """Fine-tuning tasks: the table of those known by name, and how each is read and scored."""
 
-import dataclasses
-from pathlib import Path
-
 import ml_collections
 
 from bert_jax import defaults
 from bert_jax.errors import UserError
+from bert_jax.tasks.glue import GLUE
 from bert_jax.tasks.reading import Columns
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskSpec:
-    """What sets one task apart: its columns, labels and metrics.
-
-    `metrics` are reported in order, and the first selects the best checkpoint. `labels` fixes the order of
-    the logits; None means that they are inferred from the training rows. `test_columns` differ from `columns`
-    where the benchmark's test file has another layout; it never holds labels.
-    """
-
-    name: str
-    kind: str  # "classification", "regression" or "tagging"
-    metrics: tuple[str, ...]
-    folder: str = ""
-    columns: Columns | None = None
-    test_columns: Columns | None = None
-    labels: tuple[str, ...] | None = None
-    files: dict[str, tuple[str, ...]] | None = None  # names of a split's file, where it is no SPLIT.tsv
-
-    def file(self, data_dir: str, split: str) -> str:
-        """The path of a split's file: DATA_DIR/FOLDER/SPLIT.tsv, or DATA_DIR/SPLIT.tsv."""
-        names = (self.files or {}).get(split, (f"{split}.tsv",))
-        tried = [Path(data_dir, folder, name) for name in names for folder in (self.folder, "")]
-        for path in tried:
-            if path.exists():
-                return str(path)
-        raise UserError(
-            f"{self.name}: found neither {' nor '.join(map(str, tried))}; data_dir is the folder that holds "
-            f"{self.folder}/{(self.files or {}).get('train', ('train.tsv',))[0]}"
-        )
-
-
-def _glue(name, folder, metrics, columns, test_columns, kind="classification", labels=None):
-    return TaskSpec(name, kind, metrics, folder, columns, test_columns, labels)
-
+from bert_jax.tasks.spec import TaskSpec
 
 TASKS = {
     spec.name: spec
@@ -58,54 +21,28 @@ TASKS = {
             "tagging",
             (),
             "conll2003",
-            files={
-                "train": ("eng.train", "train.txt"),
-                "dev": ("eng.testa", "valid.txt"),
-                "test": ("eng.testb", "test.txt"),
-            },
+            file_name="{split}",
+            splits=(
+                ("train", ("eng.train", "train.txt")),
+                ("dev", ("eng.testa", "valid.txt")),
+                ("test", ("eng.testb", "test.txt")),
+            ),
         ),
-        # GLUE (Wang et al. 2018), columns and metrics as gluebenchmark.com has them.
-        _glue(
-            "cola",
-            "CoLA",
-            ("matthews", "accuracy"),
-            Columns("3", label="1", header=False),
-            Columns("sentence", id="index"),
-            labels=("0", "1"),
-        ),
-        _glue(
-            "sst2",
-            "SST-2",
+        TaskSpec("multiplechoice", "multiple_choice", ("accuracy",)),
+        # SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019), as their authors' files have them.
+        TaskSpec(
+            "swag",
+            "multiple_choice",
             ("accuracy",),
-            Columns("sentence", label="label"),
-            Columns("sentence", id="index"),
-            labels=("0", "1"),
+            columns=Columns("sent1", "sent2", "label", "", True, "ending0,ending1,ending2,ending3"),
         ),
-        # Selected by accuracy: calling every pair a paraphrase already gives an F1 of .81.
-        _glue(
-            "mrpc",
-            "MRPC",
-            ("accuracy", "f1"),
-            Columns("#1 String", "#2 String", "Quality"),
-            Columns("#1 String", "#2 String", id="index"),
-            labels=("0", "1"),
+        TaskSpec(
+            "codah", "multiple_choice", ("accuracy",), columns=Columns("1", "", "6", "", False, "2,3,4,5")
         ),
-        _glue(
-            "rte",
-            "RTE",
-            ("accuracy",),
-            Columns("sentence1", "sentence2", "label", "index"),
-            Columns("sentence1", "sentence2", id="index"),
-            labels=("entailment", "not_entailment"),
-        ),
-        _glue(
-            "stsb",
-            "STS-B",
-            ("pearson", "spearman"),
-            Columns("sentence1", "sentence2", "score", "index"),
-            Columns("sentence1", "sentence2", id="index"),
-            kind="regression",
-        ),
+        *GLUE,
+        # SQuAD (Rajpurkar et al. 2016, 2018), and files in its layout.
+        TaskSpec("squad", "question_answering", ("f1", "exact_match"), file_name="{split}-v1.1.json"),
+        TaskSpec("squad2", "question_answering", ("f1", "exact"), file_name="{split}-v2.0.json"),
     )
 }
 
@@ -138,12 +75,14 @@ def default_config(size: str = "base") -> ml_collections.ConfigDict:
             text_a="",
             text_b="",
             label="",
+            choices="",
             id="",
             header=True,
             format="auto",
             quoting="auto",
         )
     )
+    c.class_weights = ""  # of the loss: "balanced", or LABEL=WEIGHT with commas between
     c.vocab = ""  # with no init_from; else the checkpoint's own
     c.from_scratch = False  # init_from's architecture and vocabulary, but none of its weights
     return c

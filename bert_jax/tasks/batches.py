@@ -131,9 +131,10 @@ def make_batch(
         process.
 
     Returns:
-      With b rows, `data.group` a group: int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and
-      `row_ids` [b], the places in the global batch; float32 `weights` [b]; every target [b, ...], 0 where
-      there is none, every target of tokens, int32 [b, L], and every feature of tokens [b, L, F].
+      int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the places in the global
+      batch; float32 `weights` [b]; every target [b, ...], 0 where there is none, every target of tokens,
+      int32 [b, L], and every feature of tokens [b, L, F]. With groups of several rows, [b, group, ...] of
+      each.
     """
     indices = expand(indices, data.group)
     rows = slice(*(None if edge is None else edge * data.group for edge in (part.start, part.stop)))
@@ -167,6 +168,8 @@ def make_batch(
         for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
             start = data.offsets[index]
             batch[name][row, :length] = values[start : start + length]
+    if data.group > 1:
+        batch = {name: x.reshape(-1, data.group, *x.shape[1:]) for name, x in batch.items()}
     return batch
 
 

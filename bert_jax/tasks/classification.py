@@ -14,6 +14,19 @@ from bert_jax.config import BertConfig
 from bert_jax.models import BertForSequenceClassification
 
 
+def row_inputs(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """A batch with the model's inputs [..., L]: int32 `token_type_ids`, `position_ids`, `sequence_ids`."""
+    index = jnp.arange(batch["input_ids"].shape[-1], dtype=jnp.int32)
+    real = index < batch["lengths"][..., None]
+    return batch | {
+        "token_type_ids": (real & (index >= batch["first_lengths"][..., None])).astype(jnp.int32),
+        "position_ids": jnp.where(real, index, 0),
+        "sequence_ids": real.astype(jnp.int32),
+        "tokens": batch["lengths"],
+        "sequences": batch["weights"],
+    }
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassificationTask:
     """One text or one pair a row, in the batches of `bert_jax.tasks.batches`.
@@ -25,6 +38,7 @@ class ClassificationTask:
     config: BertConfig
     num_labels: int
     kind: str = "classification"
+    class_weights: tuple[float, ...] = ()  # of the loss, by label; empty: 1 each
 
     head = "classifier"
 
@@ -47,18 +61,7 @@ class ClassificationTask:
     def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
         """Adds the model's inputs: int32 [B, L] `token_type_ids`, `position_ids` and `sequence_ids`."""
         del key, train
-        index = jnp.arange(batch["input_ids"].shape[1], dtype=jnp.int32)
-        real = index < batch["lengths"][:, None]
-        targets = {"targets": batch["targets"]} if "targets" in batch else {}
-        return targets | {
-            "input_ids": batch["input_ids"],
-            "token_type_ids": (real & (index >= batch["first_lengths"][:, None])).astype(jnp.int32),
-            "position_ids": jnp.where(real, index, 0),
-            "sequence_ids": real.astype(jnp.int32),
-            "weights": batch["weights"],
-            "tokens": batch["lengths"],
-            "sequences": batch["weights"],
-        }
+        return row_inputs(batch)
 
     def logits(
         self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
@@ -75,14 +78,20 @@ class ClassificationTask:
         )
 
     def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        return {"task": jnp.sum(batch["weights"])}
+        return {"task": jnp.sum(self._weights(batch))}
 
     def loss(self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None):
         logits = self.logits(params, batch, dropout_key)
         if self.kind == "regression":
             return {"task": losses.squared_error(logits[:, 0], batch["targets"], batch["weights"])}, {}
-        row = (logits, batch["targets"], batch["weights"])
-        return {"task": losses.cross_entropy(*row)}, {"accuracy": losses.accuracy(*row)}
+        row = (logits, batch["targets"])
+        loss = losses.cross_entropy(*row, self._weights(batch))
+        return {"task": loss}, {"accuracy": losses.accuracy(*row, batch["weights"])}
+
+    def _weights(self, batch: dict[str, jax.Array]) -> jax.Array:
+        if not self.class_weights:
+            return batch["weights"]
+        return batch["weights"] * jnp.asarray(self.class_weights, jnp.float32)[batch["targets"]]
 
     def predict(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
         """float32 [B, C] probabilities, or [B, 1] numbers, of a batch as the loader gives it."""

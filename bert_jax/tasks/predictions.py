@@ -30,8 +30,8 @@ def make_predict(task, mesh: jax.sharding.Mesh) -> Callable:
 
 
 def predict_all(predict: Callable, params, data: batches.EncodedRows, batch_size: int, mesh) -> np.ndarray:
-    """The outputs for every row, once, in the rows' order: float32 [N, C], or, of a task whose outputs are
-    [B, L, C], float32 [total, C] for every token.
+    """The outputs for every group of rows, once, in their order: float32 [N / group, C], or, of a task whose
+    outputs are [B, L, C], float32 [total, C] for every token.
 
     Args:
       predict: as `make_predict` returns it.
@@ -47,14 +47,16 @@ def predict_all(predict: Callable, params, data: batches.EncodedRows, batch_size
         for batch in batches.eval_batches(data, batch_size, **processes)
     ]
     per_token = outputs[0].ndim == 3
-    result = np.empty((len(data.tokens) if per_token else len(data), outputs[0].shape[-1]), np.float32)
+    rows = len(data.tokens) if per_token else len(data) // data.group
+    result = np.empty((rows, outputs[0].shape[-1]), np.float32)
     for groups, output in zip(order, map(np.asarray, outputs), strict=True):
-        for place, row in enumerate(batches.expand(groups, data.group)):
-            if row >= 0 and per_token:
+        if not per_token:
+            result[groups[groups >= 0]] = output[groups >= 0]
+            continue
+        for row, states in zip(groups, output, strict=True):
+            if row >= 0:
                 begin, end = data.offsets[row : row + 2]
-                result[begin:end] = output[place, : end - begin]
-            elif row >= 0:
-                result[row] = output[place]
+                result[begin:end] = states[: end - begin]
     return result
 
 

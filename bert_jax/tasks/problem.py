@@ -78,6 +78,15 @@ class Problem(abc.ABC):
     def write(self, path: str, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         """Writes predictions in the order of the file; `path` has a suffix of `formats`."""
 
+    def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
+        """Whether a model has learned nothing that tells examples apart."""
+        return not scores[self.metrics[0]]
+
+    def report(  # noqa: B027, most tasks have nothing to add
+        self, directory: Any, examples: Any, data: batches.EncodedRows, outputs: np.ndarray
+    ) -> None:
+        """Writes what a person wants to see of the evaluation file into the work directory."""
+
     frozen = False  # whether only the head is trained
     exported_as = "sequence_classification"  # the head as `bert-jax convert` names it
 
@@ -101,6 +110,13 @@ class Problem(abc.ABC):
         """What is worth saying of a file's labels; one line, or nothing."""
         return ""
 
+    def has_file(self, split: str) -> bool:
+        """Whether `file(split)` is one that is there."""
+        try:
+            return bool(self.file(split))
+        except UserError:
+            return False
+
     def file(self, split: str) -> str:
         """The path of a split's file; "" when the run has none."""
         return split_file(self.config, self.spec, split)
@@ -110,6 +126,8 @@ class Problem(abc.ABC):
 _FAMILIES = {
     "classification": ("bert_jax.tasks.text_problem", "TextProblem"),
     "regression": ("bert_jax.tasks.text_problem", "TextProblem"),
+    "multiple_choice": ("bert_jax.tasks.multiple_choice", "MultipleChoiceProblem"),
+    "question_answering": ("bert_jax.tasks.question_answering", "QuestionAnswering"),
     "tagging": ("bert_jax.tasks.tagging_problem", "TaggingProblem"),
 }
 
@@ -133,7 +151,7 @@ def from_training_file(config: Any) -> tuple[Problem, Any]:
                 raise UserError(f"{name}={config[name]}: is for tagging, and the task is {spec.name}")
     path = split_file(config, spec, "train")
     if not path:
-        where = "--config.data_dir=DIR" if spec.folder else "--config.data.train=FILE"
+        where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
         raise UserError(f"what should be trained on? give {where}")
     bert, tokenizer = resolve_model(config)
     return family(spec.kind).from_training_file(config, spec, tokenizer, bert, path)
@@ -142,7 +160,7 @@ def from_training_file(config: Any) -> tuple[Problem, Any]:
 def split_file(config: Any, spec: tasks.TaskSpec, split: str) -> str:
     """The path of a split's file; "" when the configuration has none."""
     given = {"train": config.data.train, "dev": config.data.eval}.get(split, "")
-    if not given and spec.folder and config.data_dir:
+    if not given and spec.file_name and config.data_dir:
         return spec.file(config.data_dir, split)
     return given
 

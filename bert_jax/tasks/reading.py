@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 
 FORMATS = ("tsv", "csv", "jsonl")
 MAX_MALFORMED = 0.05
+_CHOICE = "choice "  # and its number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Columns:
     label: str = ""
     id: str = ""
     header: bool = True
+    choices: str = ""  # of each possible answer, with commas between; or one of JSON lists
 
 
 @dataclasses.dataclass
@@ -47,6 +49,7 @@ class Examples:
     rows: int
     malformed_count: int
     malformed: list[str]
+    choices: list[list[str]] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -125,6 +128,8 @@ def read_examples(
     wants_label = parse_label is not None and bool(columns.label)
     wanted = {"text_a": columns.text_a, "text_b": columns.text_b, "id": columns.id}
     wanted = {field: column for field, column in wanted.items() if column}
+    choices = [column.strip() for column in columns.choices.split(",") if column.strip()]
+    wanted |= {f"{_CHOICE}{number}": column for number, column in enumerate(choices)}
     optional = set()
     if wants_label:
         wanted["label"] = columns.label
@@ -133,6 +138,7 @@ def read_examples(
     select = rows.selector(wanted, optional)
 
     out = Examples(str(path), [], [], [] if columns.text_b else None, None, [], 0, 0, [])
+    out.choices = [] if choices else None
     labels = []
     unlabelled = 0
     for line, row in rows:
@@ -141,6 +147,8 @@ def read_examples(
             if isinstance(row, _Malformed):
                 raise row
             values = select(row)
+            if choices:
+                answers = _choices(values, len(choices), len(out.choices[0]) if out.choices else 0)
             label = None
             if wants_label and values.get("label") is None and label_optional:
                 unlabelled += 1
@@ -155,6 +163,8 @@ def read_examples(
         out.texts_a.append(values["text_a"])
         if columns.text_b:
             out.texts_b.append(values["text_b"])
+        if choices:
+            out.choices.append(answers)
         labels.append(label)
         out.lines.append(line)
 
@@ -174,6 +184,17 @@ def read_examples(
     if wants_label and not unlabelled:
         out.labels = labels
     return out
+
+
+def _choices(values, count, expected):
+    """The answers of a row, as many as the first row has."""
+    answers = [values[f"{_CHOICE}{number}"] for number in range(count)]
+    if isinstance(answers[0], list):
+        answers = answers[0]
+    if len(answers) < 2 or (expected and len(answers) != expected):
+        found = f"{expected} in the first row" if expected else "expected 2 or more"
+        raise _Malformed(f"{len(answers)} choices, {found}")
+    return answers
 
 
 def _parse(text, parse_label, column):
@@ -384,6 +405,8 @@ def _json_text(value, field, key):
     if isinstance(value, str):
         # json.loads lets a lone surrogate through, which no encoder takes.
         return value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
+    if field.startswith(_CHOICE) and isinstance(value, list):
+        return [_json_text(one, "choice", key) for one in value]
     if field in ("label", "id") and isinstance(value, (bool, int, float)):
         return str(value).lower() if isinstance(value, bool) else str(value)
     raise _Malformed(f"{key!r} is {type(value).__name__}, expected a string")

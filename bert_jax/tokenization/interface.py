@@ -77,6 +77,15 @@ class Tokenizer(abc.ABC):
         """Ids of texts in which nothing is special."""
 
     @abc.abstractmethod
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Token ids of each text, as `encode_batch` gives them, and the characters that they stand for.
+
+        Returns:
+          For each text int32 ids [n] and int32 [n, 2]: token i is `text[begin:end]`, without the whitespace
+          around it, with the accents that were stripped from it.
+        """
+
+    @abc.abstractmethod
     def _join(self, tokens: Sequence[str]) -> str:
         """Text from tokens."""
 

@@ -14,6 +14,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 # google-research/bert's _is_chinese_char: unified and compatibility ideographs, without kana and hangul.
 CHINESE_RANGES = (
     (0x3400, 0x4DBF),
@@ -107,6 +109,31 @@ def normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
         return text if text.isascii() else set_apart(text)
 
     return normalize
+
+
+def original_spans(text: str, normalize: Callable[[str], str]) -> tuple[np.ndarray, np.ndarray]:
+    """Where each character of `normalize(text)` comes from.
+
+    What normalization does to a character depends on no other, but for the form of a final sigma and the
+    order of the marks of one letter: so the lengths of single characters add up to those of the text.
+
+    Returns:
+      int32 [n] begin and int32 [n] end in `text` of each of the n characters of the normalized text. A letter
+      ends with the marks that follow it, though they are dropped.
+    """
+    if text.isascii() and text.isprintable():
+        begins = np.arange(len(text), dtype=np.int32)
+        return begins, begins + 1
+    known: dict[str, int] = {}
+    for character in set(text):
+        known[character] = len(normalize(character))
+    lengths = np.fromiter((known[character] for character in text), np.int32, len(text))
+    ends = np.arange(1, len(text) + 1, dtype=np.int32)
+    for i in np.flatnonzero(lengths[::-1] == 0):
+        place = len(text) - 1 - i
+        if place and unicodedata.category(text[place])[0] == "M":
+            ends[place - 1] = ends[place]
+    return np.repeat(np.arange(len(text), dtype=np.int32), lengths), np.repeat(ends, lengths)
 
 
 def is_alone(character: str) -> bool:

@@ -71,12 +71,32 @@ class SentencePieceTokenizer(Tokenizer):
             is_continuation[i] = False
         super().__init__(path, digest, tokens, is_continuation, special_ids, lower_case, strip_accents)
 
+    def _normalize(self, text: str) -> str:
+        return normalization.fold(normalization.clean(text), self.lower_case, self.strip_accents)
+
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
-        clean, fold = normalization.clean, normalization.fold
-        normalized = [fold(clean(text), self.lower_case, self.strip_accents) for text in texts]
+        normalized = [self._normalize(text) for text in texts]
         if not normalized:
             return []
         return self._processor.EncodeAsIds(normalized, num_threads=-1 if parallelism() else 1)
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = []
+        for text in texts:
+            normalized = self._normalize(text)
+            begins, ends = normalization.original_spans(text, self._normalize)
+            encoding = self._processor.EncodeAsOffsetMapping(normalized)
+            offsets = np.zeros((len(encoding["ids"]), 2), np.int32)
+            for i, (begin, end) in enumerate(encoding["offsets"]):
+                surface = normalized[begin:end]
+                begin += len(surface) - len(surface.lstrip())
+                # A piece of whitespace alone is an empty span where the next word begins.
+                if surface.strip():
+                    offsets[i] = begins[begin], ends[begin + len(surface.strip()) - 1]
+                else:
+                    offsets[i] = begins[begin] if begin < len(begins) else len(text)
+            found.append((np.array(encoding["ids"], np.int32), offsets))
+        return found
 
     def _join(self, tokens: Sequence[str]) -> str:
         return "".join(tokens).replace(WORD_START, " ").strip()

@@ -80,6 +80,19 @@ class WordPieceTokenizer(Tokenizer):
         encodings = self._rust.encode_batch_fast(normalized, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        parallelism()
+        normalized = [_replace_old_punctuation(self._normalize(text)) for text in texts]
+        found = []
+        for text, encoding in zip(
+            texts, self._rust.encode_batch(normalized, add_special_tokens=False), strict=True
+        ):
+            begins, ends = normalization.original_spans(text, self._normalize)
+            places = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+            offsets = np.stack([begins[places[:, 0]], ends[places[:, 1] - 1]], axis=1)
+            found.append((np.array(encoding.ids, np.int32), offsets))
+        return found
+
     def _join(self, tokens: Sequence[str]) -> str:
         return " ".join(tokens).replace(" " + CONTINUATION, "")
 

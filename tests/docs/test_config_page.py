@@ -7,6 +7,7 @@ import ml_collections
 import pytest
 
 from bert_jax import defaults, tasks
+from bert_jax.tasks import question_answering
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "config.md").read_text(encoding="utf-8")
 
@@ -27,7 +28,13 @@ def documented(*titles):
 
 
 @pytest.mark.parametrize(
-    "config, title", [(defaults.pretrain(), "Pre-training"), (tasks.default_config(), "Fine-tuning")]
+    "config, titles",
+    [
+        (defaults.pretrain(), ["Pre-training"]),
+        (tasks.default_config(), ["Fine-tuning"]),
+        (question_answering.default_config(), ["Fine-tuning", "Question answering"]),
+    ],
+    ids=["pretrain", "finetune", "question-answering"],
 )
-def test_the_page_has_every_field_and_no_other(config, title):
-    assert documented("Both commands", title) == sorted(fields(config))
+def test_the_page_has_every_field_and_no_other(config, titles):
+    assert documented("Both commands", *titles) == sorted(fields(config))

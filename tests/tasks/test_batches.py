@@ -166,9 +166,12 @@ def test_groups_stay_side_by_side(group, count, batch_size, random):
     data = grouped([random.randint(1, 16) for _ in range(group * count)], group)
     seen = []
     for batch in batches.eval_batches(data, batch_size):
+        assert batch["weights"].shape == ((batch_size, group) if group > 1 else (batch_size,))
+        flat = batch["weights"].ndim
+        batch = {name: x.reshape(-1, *x.shape[flat:]) for name, x in batch.items()}
         real = batch["weights"] > 0
         numbers = batch["pair"][real, 0]
-        assert batch["input_ids"].shape[0] == batch_size * group and np.all(batch["pair"][~real] == 0)
+        assert np.all(batch["pair"][~real] == 0)
         assert np.all(numbers.reshape(-1, group) == numbers[::group, None] + np.arange(group))
         assert np.array_equal(batch["pair"][real, 1], numbers + 100)
         for row, number in zip(np.flatnonzero(real), numbers, strict=True):

@@ -1,0 +1,190 @@
+"""Answers to questions as stretches of a text (paper, sections 4.2 and 4.3): SQuAD 1.1 and 2.0, and files
+like them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from bert_jax import losses, tasks
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.models import BertForQuestionAnswering
+from bert_jax.tasks import squad_decoding, squad_scores, squad_windows
+from bert_jax.tasks.classification import row_inputs
+from bert_jax.tasks.problem import Problem
+from bert_jax.tasks.squad_reading import NO_ANSWER, Keys, Questions, read_questions
+
+
+def default_config(v2: bool = False) -> ml_collections.ConfigDict:
+    """`tasks.default_config` with the fields of question answering, as google-research/bert has them."""
+    c = tasks.default_config("base")
+    c.task = "squad2" if v2 else "squad"
+    c.v2 = v2  # questions may have no answer
+    c.batch_size = 48 if v2 else 32
+    c.epochs = 2.0 if v2 else 3.0
+    c.max_length = 384
+    c.doc_stride = 128  # tokens from one window of a context to the next
+    c.max_query_length = 64
+    c.n_best = 20
+    c.max_answer_length = 30  # tokens
+    c.null_score_diff_threshold = 0.0  # none is predicted where it is likelier by more than this
+    c.data.answer_start = ""  # of JSON-lines files; empty, like the others: SQuAD's name
+    return c
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class QuestionAnsweringTask:
+    """Where the answer starts and ends in each row of a question and a window."""
+
+    config: BertConfig
+
+    head = "qa"
+    expected_initial_loss = None  # the mean of ln(tokens of the row)
+
+    @property
+    def model(self) -> BertForQuestionAnswering:
+        return BertForQuestionAnswering(self.config)
+
+    def init(self, key: jax.Array) -> Any:
+        ids = jnp.zeros((1, 8), jnp.int32)
+        return self.model.init(key, ids, ids, ids, ids)["params"]
+
+    def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
+        """Adds the model's inputs: int32 [B, L] `token_type_ids`, `position_ids` and `sequence_ids`."""
+        del key, train
+        return row_inputs(batch)
+
+    def logits(
+        self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """float32 [B, L, 2] of a prepared batch; padding is as unlikely as can be."""
+        logits = self.model.apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["position_ids"],
+            batch["sequence_ids"],
+            deterministic=dropout_key is None,
+            rngs=None if dropout_key is None else {"dropout": dropout_key},
+        )
+        return jnp.where(batch["sequence_ids"][..., None] > 0, logits, jnp.finfo(logits.dtype).min)
+
+    def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        return {"task": jnp.sum(batch["weights"])}
+
+    def loss(self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None):
+        logits = self.logits(params, batch, dropout_key)
+        start = (logits[..., 0], batch["starts"], batch["weights"])
+        end = (logits[..., 1], batch["ends"], batch["weights"])
+        (start_sum, weight), (end_sum, _) = losses.cross_entropy(*start), losses.cross_entropy(*end)
+        found = {"start_accuracy": losses.accuracy(*start), "end_accuracy": losses.accuracy(*end)}
+        return {"task": ((start_sum + end_sum) / 2, weight)}, found
+
+    def predict(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+        """float32 [B, L, 2], the scores of start and end, of a batch as the loader gives it."""
+        return self.logits(params, self.prepare(batch, None, False))
+
+
+class QuestionAnswering(Problem):
+    """A stretch of the context a question, or, under `config.v2`, none."""
+
+    formats = (".json",)
+
+    def __init__(self, config, spec, labels, tokenizer, bert):
+        super().__init__(config, spec, labels, tokenizer, bert)
+        if config.max_length <= config.max_query_length + 3:
+            raise UserError(
+                f"max_length={config.max_length}: expected more than max_query_length + 3 = "
+                f"{config.max_query_length + 3}, so that a window of the context has room beside the question"
+            )
+        for name in ("max_query_length", "doc_stride", "n_best", "max_answer_length"):
+            if config[name] < 1:
+                raise UserError(f"{name}={config[name]}: expected 1 or more")
+
+    @classmethod
+    def from_training_file(cls, config, spec, tokenizer, bert, path):
+        problem = cls(config, spec, None, tokenizer, bert)
+        return problem, problem._read(path, training=True)
+
+    @property
+    def task(self) -> QuestionAnsweringTask:
+        return QuestionAnsweringTask(self.bert)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        known = ("f1", "exact") if self.config.v2 else ("f1", "exact_match")
+        given = tuple(name.strip() for name in self.config.metrics.split(",") if name.strip())
+        for name in given:
+            if name not in known:
+                raise UserError(f"metrics: {name!r} is no metric of this task; expected {' or '.join(known)}")
+        return given or known
+
+    def read(self, path: str) -> Questions:
+        return self._read(path)
+
+    def read_unlabelled(self, path: str, *, test: bool = False, format: str = "auto", **keys) -> Questions:
+        """`keys`: those of a JSON-lines file that differ from the training file's."""
+        del test
+        for name in keys:
+            if name not in ("text_a", "text_b", "id"):
+                raise UserError(f"--{name} is for tables; questions are read from JSON")
+        return self._read(path, labelled=False, file_format=format, **keys)
+
+    def _read(self, path, file_format="", **options):
+        data = self.config.data
+        fields = {"question": "text_a", "context": "text_b", "answers": "label", "id": "id"}
+        given = {name: options.pop(field, None) or data[field] for name, field in fields.items()}
+        given["answer_start"] = data.answer_start
+        keys = Keys(**{name: value for name, value in given.items() if value})
+        return read_questions(
+            path, keys=keys, file_format=file_format or data.format, v2=self.config.v2, **options
+        )
+
+    def encode(self, examples: Questions) -> squad_windows.WindowRows:
+        c = self.config
+        return squad_windows.encode(examples, self.tokenizer, c.max_length, c.doc_stride, c.max_query_length)
+
+    def decode(
+        self, examples: Questions, data: squad_windows.WindowRows, outputs: np.ndarray
+    ) -> squad_decoding.Answers:
+        """The answers by the run's configuration."""
+        names = ("n_best", "max_answer_length", "v2", "null_score_diff_threshold")
+        return squad_decoding.decode(examples, data, outputs, **{name: self.config[name] for name in names})
+
+    def loss(self, data: squad_windows.WindowRows, outputs: np.ndarray) -> float:
+        """Over the windows whose answer is known."""
+        begins = data.offsets[:-1]
+        known = data.targets["starts"] >= 0
+        total = 0.0
+        for column, name in enumerate(("starts", "ends")):
+            logits = outputs[:, column].astype(np.float64)
+            highest = np.maximum.reduceat(logits, begins)
+            exponentials = np.exp(logits - np.repeat(highest, data.lengths))
+            log_sum = np.log(np.add.reduceat(exponentials, begins)) + highest
+            chosen = logits[begins + np.maximum(data.targets[name], 0)]
+            total += np.sum((log_sum - chosen)[known]) / 2
+        return float(total / max(1, known.sum()))
+
+    def score(self, examples, data, outputs) -> dict[str, float]:
+        found = self.decode(examples, data, outputs)
+        if self.config.v2:
+            return squad_scores.score_v2(examples.answers, found.texts, found.non_null, found.null_odds)
+        return squad_scores.score(examples.answers, found.texts)
+
+    def write(self, path, examples, data, outputs) -> None:
+        squad_decoding.write(path, examples.ids, self.decode(examples, data, outputs))
+
+    def describe(self, examples: Questions, data: squad_windows.WindowRows) -> str:
+        parts = [
+            f"{len(examples.contexts):,} contexts, {len(data):,} windows",
+            f"{data.cut_questions:,} questions cut at {self.config.max_query_length}",
+        ]
+        if self.config.v2:
+            parts.append(f"{examples.starts.count(NO_ANSWER):,} without an answer")
+        return ", ".join(parts)
