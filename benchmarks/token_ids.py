@@ -29,7 +29,6 @@ PRIVATE = "a private or unassigned character: dropped there, [UNK] here"
 SIGMA = "a capital sigma at the end of a word: σ there, ς here"
 COMPOSED = "a decomposed accent: composed there, as it stands here"
 PUNCTUATION = "a character that is punctuation in one Unicode version alone"
-SEPARATOR = "a line or paragraph separator"
 OTHER = "not explained"
 
 
@@ -64,8 +63,6 @@ def reason(word: str, lower_case: bool) -> str:
         return COMPOSED
     if any(character in "\u166d\U000111c9" for character in word):
         return PUNCTUATION
-    if categories & {"Zl", "Zp"}:
-        return SEPARATOR
     return OTHER
 
 

@@ -100,12 +100,17 @@ def abstract_state(task: Task, optimizer: optax.GradientTransformation, mesh: Me
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
 
     params = jax.tree.map(place, unbox(boxed), parameter_shardings(boxed, mesh))
+
+    def is_frozen(moment):
+        return isinstance(moment, optax.MaskedNode)
+
     opt_state = optax.tree_map_params(
         optimizer,
-        lambda moment, param: place(moment, param.sharding),
+        lambda moment, param: moment if is_frozen(moment) else place(moment, param.sharding),
         jax.eval_shape(optimizer.init, params),
         params,
         transform_non_params=lambda leaf: place(leaf, replicated),
+        is_leaf=is_frozen,
     )
     return TrainState(jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated), params, opt_state)
 

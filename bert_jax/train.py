@@ -44,6 +44,7 @@ def fit(
     writer: MetricsWriter,
     initial_params: Any = None,
     on_eval: Callable[[int, dict[str, float], TrainState], Mapping[str, float] | None] | None = None,
+    stop_early: Callable[[], bool] = lambda: False,
 ) -> TrainState:
     """Trains to `config.steps`, from wherever the work directory stands.
 
@@ -63,9 +64,10 @@ def fit(
             looked at when there is something to resume.
         on_eval: called with (step, metrics, state) after each evaluation, may return more metrics to write;
             must not keep the state's arrays.
+        stop_early: asked after each evaluation whether the run should end there.
 
     Returns:
-        The state after `config.steps`, saved.
+        The state after `config.steps`, or where `stop_early` ended the run; saved.
 
     Raises:
         UserError: a damaged or foreign work directory, a failed save, too many steps skipped in a row.
@@ -176,6 +178,10 @@ def fit(
                     if evaluate and _is_due(step, config.eval.every, config.steps):
                         with stop.saving(save_and_stop, step, state):
                             evaluate(step, state)
+                        if stop_early():
+                            writer.message(f"stopped early, at step {step} of {config.steps}")
+                            checkpointer.save(step, state)
+                            break
         checkpointer.wait()
     return state
 

@@ -2,11 +2,13 @@
 
 bert-jax evaluate --workdir=runs/mrpc
 bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
+bert-jax evaluate --workdir=runs/cola,runs/mrpc,runs/rte
 """
 
 from __future__ import annotations
 
 import json
+import sys
 
 from absl import flags as absl_flags
 
@@ -15,7 +17,10 @@ from bert_jax.errors import UserError
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_string(
-        "workdir", None, "Work directory of `bert-jax finetune`.", flag_values=flag_values
+        "workdir",
+        None,
+        "Work directory of `bert-jax finetune`; several of GLUE with commas between are one table.",
+        flag_values=flag_values,
     )
     absl_flags.DEFINE_string(
         "split",
@@ -30,7 +35,10 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string(
-        "output", None, "Also write the predictions: .tsv, .csv or .jsonl.", flag_values=flag_values
+        "output",
+        None,
+        "Also write the predictions: .tsv, .csv or .jsonl; of tags .conll, .txt, .tsv or .jsonl.",
+        flag_values=flag_values,
     )
     absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
     absl_flags.DEFINE_bool("json", False, "Print one JSON object.", flag_values=flag_values)
@@ -41,8 +49,8 @@ def run(flags, args: list[str]) -> int:
         raise UserError(f"evaluate takes no arguments besides its flags, but was given {args[0]!r}")
     if not flags.workdir:
         raise UserError("which model? give --workdir=DIR, the work directory of a fine-tuning")
-    import sys
-
+    if "," in flags.workdir:
+        return _table([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.json)
     from bert_jax import train
     from bert_jax.tasks import predictions, predictor
 
@@ -60,13 +68,51 @@ def run(flags, args: list[str]) -> int:
     data = problem.encode(examples)
     outputs = model(data)
     scores = problem.score(examples, data, outputs)
+    breakdown = problem.breakdown(examples, data, outputs)
     if flags.output:
         problem.write(flags.output, examples, data, outputs)
     if flags.json:
         found = {"file": path, "examples": len(examples), "checkpoint": model.source, "scores": scores}
+        found |= {"by_class": breakdown} if breakdown else {}
         print(json.dumps(found))
         return 0
     print(f"{len(examples):,} examples of {path}, checkpoint {model.source}")
     for name, value in scores.items():
         print(f"  {name:<20} {value:.4f}")
+    if breakdown:
+        _print_table(breakdown)
     return 0
+
+
+def _table(directories: list[str], as_json: bool) -> int:
+    """The best scores of several runs of GLUE, of --seeds the medians, and their average."""
+    from bert_jax import workdir
+    from bert_jax.tasks import finetuning, glue, repeats
+
+    scores = {}
+    for directory in directories:
+        summary = repeats.read_summary(directory)
+        run = workdir.read_run(summary["run"] if summary else directory)
+        task = run["config"].get("task", run["command"])
+        glue.submission_files(task)
+        if task in scores:
+            raise UserError(f"{directory} is the second run of {task}; give one of each task")
+        best = summary or finetuning.read_best(directory)
+        if not best or not best["scores"]:
+            raise UserError(f"{directory}: nothing was evaluated in it, so there is no score")
+        scores[task] = best["scores"]
+    if as_json:
+        print(json.dumps({"scores": scores, "average": glue.average(scores)}))
+    else:
+        print("\n".join(glue.table(scores)))
+    return 0
+
+
+def _print_table(rows):
+    """Scores by class: shares with four digits, counts whole."""
+    width = max(map(len, rows))
+    names = list(next(iter(rows.values())))
+    print(f"  {'':<{width}} " + "".join(f"{name:>11}" for name in names))
+    for label, row in rows.items():
+        shown = (f"{x:>11,}" if isinstance(x, int) else f"{x:>11.4f}" for x in row.values())
+        print(f"  {label:<{width}} " + "".join(shown))

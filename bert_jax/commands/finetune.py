@@ -1,14 +1,17 @@
-"""Fine-tune a pre-trained model on a task: classification or regression of texts and pairs of texts.
+"""Fine-tune a pre-trained model on a task: classes or numbers of texts and pairs of texts, tags of words.
 
     bert-jax finetune --config=configs/finetune/classification.py --workdir=runs/reviews \\
         --config.init_from=runs/mini --config.data.train=train.csv --config.data.eval=dev.csv \\
         --config.data.text_a=review --config.data.label=stars
     bert-jax finetune --config=configs/finetune/glue.py:mrpc --workdir=runs/mrpc \\
         --config.init_from=runs/mini --config.data_dir=glue
+    bert-jax finetune --config=configs/finetune/tagging.py --workdir=runs/entities \\
+        --config.init_from=runs/mini --config.data.train=train.conll --config.data.eval=dev.conll
 
 Files are TSV (a quote is a character), CSV or JSON-lines; columns go by name, or by number from 0. The labels
 are those of the training file. The same command in the same directory goes on where the run stopped. The work
-directory keeps the checkpoint that is best on the evaluation file, and its predictions.
+directory keeps the checkpoint that is best on the evaluation file, and its predictions. --seeds=5 runs five
+times and tells median, best and spread; --sweep tries values of a field, and may be given several times.
 """
 
 from __future__ import annotations
@@ -24,6 +27,20 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         flag_values, "configs/finetune/classification.py", "checkpoints, metrics and predictions"
     )
 
+    absl_flags.DEFINE_integer(
+        "seeds",
+        None,
+        "Run this many times, with seeds from config.seed up, each in a directory of its own, and print "
+        "median, best and spread.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_multi_string(
+        "sweep",
+        [],
+        "Values of a field to try, such as optimizer.learning_rate=5e-5,3e-5,2e-5.",
+        flag_values=flag_values,
+    )
+
 
 def run(flags, args: list[str]) -> int:
     if args:
@@ -36,6 +53,13 @@ def run(flags, args: list[str]) -> int:
     from bert_jax.tasks import finetuning
 
     train.enable_compilation_cache(flags.compilation_cache)
+    if flags.seeds is not None or flags.sweep:
+        from bert_jax.tasks import repeats
+
+        seeds = 1 if flags.seeds is None else flags.seeds
+        settings = repeats.run_all(flags.config, flags.workdir, seeds, repeats.parse_grid(flags.sweep))
+        print("\n".join(repeats.table(settings)))
+        return 0
     best = finetuning.finetune(flags.config, flags.workdir)
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())

@@ -1,9 +1,11 @@
 """Predict with a fine-tuned model: a file of texts in, a file of predictions and probabilities out.
 
     bert-jax predict --workdir=runs/reviews --input=new.csv --output=predictions.tsv
+    bert-jax predict --workdir=runs/cola,runs/mrpc --split=test --output=submission.zip
 
 The input has the columns of the training file; one without labels will do. The output's rows have the input's
-order, and an `id`: the id column's value, or the row's number from 0.
+order, and an `id`: the id column's value, or the row's number from 0. A .zip is what GLUE's server takes,
+with the test sets of several runs.
 """
 
 from __future__ import annotations
@@ -19,14 +21,21 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_string(
         "workdir", None, "Work directory of `bert-jax finetune`.", flag_values=flag_values
     )
-    absl_flags.DEFINE_string("input", None, "TSV, CSV or JSON-lines file.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "input", None, "TSV, CSV or JSON-lines file; for tags CoNLL columns too.", flag_values=flag_values
+    )
     absl_flags.DEFINE_string(
         "split",
         None,
         "Instead of --input: SPLIT.tsv of the run's data_dir, such as test.",
         flag_values=flag_values,
     )
-    absl_flags.DEFINE_string("output", None, "File to write: .tsv, .csv or .jsonl.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "output",
+        None,
+        "File to write: .tsv, .csv or .jsonl; of tags .conll, .txt, .tsv or .jsonl.",
+        flag_values=flag_values,
+    )
     for name, what in (("text_a", "the text"), ("text_b", "the second text of a pair"), ("id", "the id")):
         absl_flags.DEFINE_string(
             name, None, f"Column of {what}. Default: that of the training file.", flag_values=flag_values
@@ -38,7 +47,10 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string(
-        "format", "auto", "auto (by suffix), tsv, csv or jsonl.", flag_values=flag_values
+        "format",
+        "auto",
+        "auto (by suffix), tsv, csv or jsonl; of tags conll or jsonl.",
+        flag_values=flag_values,
     )
     absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
 
@@ -55,6 +67,8 @@ def run(flags, args: list[str]) -> int:
     from bert_jax import train
     from bert_jax.tasks import predictions, predictor
 
+    if flags.output.endswith(".zip"):
+        return _submit([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.output)
     train.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
@@ -70,4 +84,27 @@ def run(flags, args: list[str]) -> int:
     data = problem.encode(examples)
     problem.write(flags.output, examples, data, model(data))
     print(f"wrote {flags.output}: {len(examples):,} predictions of {model.source}")
+    return 0
+
+
+def _submit(directories: list[str], output: str) -> int:
+    """The zip that GLUE's server takes, with the test sets of these runs."""
+    from bert_jax import train
+    from bert_jax.tasks import glue, predictions, predictor
+
+    predictions.check_output(output, (".zip",))
+    train.enable_compilation_cache()
+    files = {}
+    for directory in directories:
+        model = predictor.Predictor(directory)
+        problem = model.problem
+        for split, name in glue.submission_files(problem.spec.name).items():
+            if split == "diagnostic" and not problem.has_file(split):
+                continue  # it is no part of GLUE's score
+            examples = problem.read_unlabelled(problem.file(split), test=True)
+            data = problem.encode(examples)
+            files[name] = glue.submission_file(examples.ids, model(data), problem.labels)
+            print(f"{name}: {len(examples):,} predictions of {model.source}")
+    missing = glue.write_submission(output, files)
+    print(f"wrote {output}" + (f"; the server also wants {', '.join(missing)}" if missing else ""))
     return 0

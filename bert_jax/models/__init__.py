@@ -7,9 +7,11 @@ from bert_jax.models.bert import (
     BertForTokenClassification,
 )
 from bert_jax.models.encoder import BertEncoder, Pooler
+from bert_jax.models.features import BertFeatureTagger
 
 __all__ = [
     "BertEncoder",
+    "BertFeatureTagger",
     "BertForPreTraining",
     "BertForQuestionAnswering",
     "BertForSequenceClassification",

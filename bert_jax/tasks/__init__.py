@@ -1,51 +1,12 @@
 """Fine-tuning tasks: the table of those known by name, and how each is read and scored."""
 
-import dataclasses
-from pathlib import Path
-
 import ml_collections
 
 from bert_jax import defaults
 from bert_jax.errors import UserError
+from bert_jax.tasks.glue import GLUE
 from bert_jax.tasks.reading import Columns
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskSpec:
-    """What sets one task apart: its columns, labels and metrics.
-
-    `metrics` are reported in order, and the first selects the best checkpoint. `labels` fixes the order of
-    the logits; None means that they are inferred from the training rows. `test_columns` differ from `columns`
-    where the benchmark's test file has another layout; it never holds labels. `file_name` is what data_dir
-    has for a split, in it or in `folder`; empty: the files are named one by one.
-    """
-
-    name: str
-    kind: str  # of `bert_jax.tasks.problem`
-    metrics: tuple[str, ...]
-    folder: str = ""
-    columns: Columns | None = None
-    test_columns: Columns | None = None
-    labels: tuple[str, ...] | None = None
-    file_name: str = ""  # with {split} in it
-
-    def file(self, data_dir: str, split: str) -> str:
-        """The path of a split's file: DATA_DIR/FOLDER/FILE_NAME, or DATA_DIR/FILE_NAME."""
-        name = self.file_name.format(split=split)
-        tried = list(dict.fromkeys([Path(data_dir, self.folder, name), Path(data_dir, name)]))
-        for path in tried:
-            if path.exists():
-                return str(path)
-        expected = Path(self.folder, self.file_name.format(split="train"))
-        raise UserError(
-            f"{self.name}: found no {' and no '.join(map(str, tried))}; data_dir is the folder that holds "
-            f"{expected}"
-        )
-
-
-def _glue(name, folder, metrics, columns, test_columns, kind="classification", labels=None):
-    return TaskSpec(name, kind, metrics, folder, columns, test_columns, labels, "{split}.tsv")
-
+from bert_jax.tasks.spec import TaskSpec
 
 TASKS = {
     spec.name: spec
@@ -53,6 +14,20 @@ TASKS = {
         # The user's own files: columns come from the configuration.
         TaskSpec("classification", "classification", ("accuracy", "f1_macro")),
         TaskSpec("regression", "regression", ("pearson", "spearman", "mean_squared_error")),
+        # Tags of words; those without B and I, such as parts of speech, have the accuracy alone.
+        TaskSpec("tagging", "tagging", ()),
+        TaskSpec(
+            "conll",
+            "tagging",
+            (),
+            "conll2003",
+            file_name="{split}",
+            splits=(
+                ("train", ("eng.train", "train.txt")),
+                ("dev", ("eng.testa", "valid.txt")),
+                ("test", ("eng.testb", "test.txt")),
+            ),
+        ),
         TaskSpec("multiplechoice", "multiple_choice", ("accuracy",)),
         # SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019), as their authors' files have them.
         TaskSpec(
@@ -64,48 +39,7 @@ TASKS = {
         TaskSpec(
             "codah", "multiple_choice", ("accuracy",), columns=Columns("1", "", "6", "", False, "2,3,4,5")
         ),
-        # GLUE (Wang et al. 2018), columns and metrics as gluebenchmark.com has them.
-        _glue(
-            "cola",
-            "CoLA",
-            ("matthews", "accuracy"),
-            Columns("3", label="1", header=False),
-            Columns("sentence", id="index"),
-            labels=("0", "1"),
-        ),
-        _glue(
-            "sst2",
-            "SST-2",
-            ("accuracy",),
-            Columns("sentence", label="label"),
-            Columns("sentence", id="index"),
-            labels=("0", "1"),
-        ),
-        # Selected by accuracy: calling every pair a paraphrase already gives an F1 of .81.
-        _glue(
-            "mrpc",
-            "MRPC",
-            ("accuracy", "f1"),
-            Columns("#1 String", "#2 String", "Quality"),
-            Columns("#1 String", "#2 String", id="index"),
-            labels=("0", "1"),
-        ),
-        _glue(
-            "rte",
-            "RTE",
-            ("accuracy",),
-            Columns("sentence1", "sentence2", "label", "index"),
-            Columns("sentence1", "sentence2", id="index"),
-            labels=("entailment", "not_entailment"),
-        ),
-        _glue(
-            "stsb",
-            "STS-B",
-            ("pearson", "spearman"),
-            Columns("sentence1", "sentence2", "score", "index"),
-            Columns("sentence1", "sentence2", id="index"),
-            kind="regression",
-        ),
+        *GLUE,
         # SQuAD (Rajpurkar et al. 2016, 2018), and files in its layout.
         TaskSpec("squad", "question_answering", ("f1", "exact_match"), file_name="{split}-v1.1.json"),
         TaskSpec("squad2", "question_answering", ("f1", "exact"), file_name="{split}-v2.0.json"),
@@ -128,6 +62,11 @@ def default_config(size: str = "base") -> ml_collections.ConfigDict:
     c.metrics = ""  # names with commas between; the first selects the best checkpoint
     c.max_length = 128  # tokens, with [CLS] and [SEP]
     c.group_by_length = True  # batches of similar lengths
+    c.head = "linear"  # or "bilstm", of tagging with a frozen encoder
+    c.head_size = 768  # of each direction of the BiLSTM
+    c.frozen = False  # of tagging: train the head alone
+    c.feature_layers = ""  # that the head of a frozen encoder reads; the last four
+    c.document_context = False  # of tagging: rows are filled up with the sentences around
     c.data_dir = ""  # of the tasks that are known by name: the folder with train.tsv and dev.tsv
     c.data = ml_collections.ConfigDict(
         dict(
@@ -143,6 +82,7 @@ def default_config(size: str = "base") -> ml_collections.ConfigDict:
             quoting="auto",
         )
     )
+    c.class_weights = ""  # of the loss: "balanced", or LABEL=WEIGHT with commas between
     c.vocab = ""  # with no init_from; else the checkpoint's own
     c.from_scratch = False  # init_from's architecture and vocabulary, but none of its weights
     return c

@@ -32,6 +32,7 @@ class EncodedRows:
       examples: int64 [N], the example that a row is of: a long one may have several rows.
       group: this many rows in a row are one question, and stay side by side in one batch.
       truncated: examples that were cut.
+      token_features: float arrays [total, F] by name, of what is computed once for all epochs.
     """
 
     tokens: np.ndarray
@@ -44,6 +45,7 @@ class EncodedRows:
     token_targets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     examples: np.ndarray | None = None
     group: int = 1
+    token_features: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if self.examples is None:
@@ -130,8 +132,9 @@ def make_batch(
 
     Returns:
       int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the places in the global
-      batch; float32 `weights` [b]; every target [b, ...], 0 where there is none, and every target of tokens,
-      int32 [b, L]. With groups of several rows, [b, group, ...] of each.
+      batch; float32 `weights` [b]; every target [b, ...], 0 where there is none, every target of tokens,
+      int32 [b, L], and every feature of tokens [b, L, F]. With groups of several rows, [b, group, ...] of
+      each.
     """
     indices = expand(indices, data.group)
     rows = slice(*(None if edge is None else edge * data.group for edge in (part.start, part.stop)))
@@ -157,6 +160,11 @@ def make_batch(
         batch[name] = chosen
     for name, values in data.token_targets.items():
         batch[name] = np.full((len(indices), width), NO_TARGET, np.int32)
+        for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
+            start = data.offsets[index]
+            batch[name][row, :length] = values[start : start + length]
+    for name, values in data.token_features.items():
+        batch[name] = np.zeros((len(indices), width, values.shape[1]), values.dtype)
         for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
             start = data.offsets[index]
             batch[name][row, :length] = values[start : start + length]

@@ -38,6 +38,7 @@ class ClassificationTask:
     config: BertConfig
     num_labels: int
     kind: str = "classification"
+    class_weights: tuple[float, ...] = ()  # of the loss, by label; empty: 1 each
 
     head = "classifier"
 
@@ -77,14 +78,20 @@ class ClassificationTask:
         )
 
     def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        return {"task": jnp.sum(batch["weights"])}
+        return {"task": jnp.sum(self._weights(batch))}
 
     def loss(self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None):
         logits = self.logits(params, batch, dropout_key)
         if self.kind == "regression":
             return {"task": losses.squared_error(logits[:, 0], batch["targets"], batch["weights"])}, {}
-        row = (logits, batch["targets"], batch["weights"])
-        return {"task": losses.cross_entropy(*row)}, {"accuracy": losses.accuracy(*row)}
+        row = (logits, batch["targets"])
+        loss = losses.cross_entropy(*row, self._weights(batch))
+        return {"task": loss}, {"accuracy": losses.accuracy(*row, batch["weights"])}
+
+    def _weights(self, batch: dict[str, jax.Array]) -> jax.Array:
+        if not self.class_weights:
+            return batch["weights"]
+        return batch["weights"] * jnp.asarray(self.class_weights, jnp.float32)[batch["targets"]]
 
     def predict(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
         """float32 [B, C] probabilities, or [B, 1] numbers, of a batch as the loader gives it."""

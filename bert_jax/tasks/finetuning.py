@@ -60,6 +60,7 @@ def finetune(config: Any, directory: str, log: Callable[[str], None] = print) ->
         "config": config.to_dict(),
         "vocabulary": problem.tokenizer.settings(),
         "labels": problem.labels,
+        "head": problem.exported_as,
         "files": {split: _digest(found.path) for split, found in examples.items()},
     }
     primary = jax.process_index() == 0
@@ -77,8 +78,13 @@ def _train(problem, data, examples, held, writer):
     config = problem.config
     mesh = sharding.make_mesh(**config.mesh)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+    optimizer = problem.optimizer(optimizer)
+    data = problem.precompute(data, mesh, writer.message)
     share = dict(process_index=jax.process_index(), process_count=jax.process_count())
     keeper = _BestKeeper(problem, data["dev"], examples["dev"], held, writer, mesh) if "dev" in data else None
+    if keeper and keeper.stops():
+        writer.message("nothing to train: the run was stopped early")
+        return keeper.best
     state = train.fit(
         workdir=held,
         config=config,
@@ -95,15 +101,18 @@ def _train(problem, data, examples, held, writer):
         ),
         # The loss, like every score, is taken from the outputs that `keeper` computes.
         eval_data=keeper and (lambda: (batch for batch in ())),
-        flops_per_step=_flops_per_step(problem.bert, data["train"], config.batch_size),
+        flops_per_step=0.0
+        if problem.frozen
+        else _flops_per_step(problem.bert, data["train"], config.batch_size),
         writer=writer,
         initial_params=_initial_params(problem, held, writer.message),
         on_eval=keeper,
+        stop_early=keeper.stops if keeper else lambda: False,
     )
     if keeper is None:
         return {"step": int(state.step), "scores": {}}
-    if keeper.last_step != config.steps:
-        keeper(config.steps, {}, state)  # killed between the last evaluation and what follows it
+    if keeper.last_step != int(state.step):
+        keeper(int(state.step), {}, state)  # killed between the last evaluation and what follows it
     return keeper.best
 
 
@@ -116,6 +125,11 @@ class _BestKeeper:
         self._predict = predictions.make_predict(problem.task, mesh)
         self.best = read_best(held.path)
         self.last_step = self.best["last_step"] if self.best else None
+
+    def stops(self) -> bool:
+        """Whether there were as many evaluations without a better score as end the run."""
+        patience = self._problem.config.early_stopping
+        return bool(patience and self.best and self.best["since_best"] >= patience)
 
     def __call__(self, step: int, means: dict[str, float], state: Any) -> dict[str, float]:
         problem = self._problem
@@ -131,11 +145,15 @@ class _BestKeeper:
             keeper = checkpoint.Checkpointer(self._held.path / BEST, keep=1, log=self._say)
             keeper.save(step, {"params": state.params})
             keeper.close()
-            self.best = {"step": step, "metric": name, "scores": scores}
+            degenerate = problem.is_degenerate(scores, outputs)
+            self.best = {"step": step, "metric": name, "scores": scores, "degenerate": degenerate}
+        if step != self.last_step:
+            self.best["since_best"] = 0 if better else self.best["since_best"] + 1
         self.last_step = step
         if better and self._held.primary:
             path = str(self._held.path / f"predictions-dev{problem.formats[0]}")
             problem.write(path, self._examples, self._data, outputs)
+            problem.report(self._held.path, self._examples, self._data, outputs)
         self._held.write_json(BEST_FILE, self.best | {"last_step": step})
         shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
         self._say(f"dev  {step}  {shown}{'  (the best so far)' if better else ''}")

@@ -76,6 +76,8 @@ class MultipleChoiceTask:
 class MultipleChoiceProblem(Problem):
     """Which of some endings follows a text. The labels are the choices' numbers from 0."""
 
+    exported_as = "multiple_choice"
+
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
         problem = cls(config, spec, None, tokenizer, bert)

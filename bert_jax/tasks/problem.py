@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
+import optax
 
 from bert_jax import config as bert_config
 from bert_jax import convert, tasks, tokenization
@@ -76,11 +78,44 @@ class Problem(abc.ABC):
     def write(self, path: str, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         """Writes predictions in the order of the file; `path` has a suffix of `formats`."""
 
+    def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
+        """Whether a model has learned nothing that tells examples apart."""
+        return not scores[self.metrics[0]]
+
+    def report(  # noqa: B027, most tasks have nothing to add
+        self, directory: Any, examples: Any, data: batches.EncodedRows, outputs: np.ndarray
+    ) -> None:
+        """Writes what a person wants to see of the evaluation file into the work directory."""
+
+    frozen = False  # whether only the head is trained
+    exported_as = "sequence_classification"  # the head as `bert-jax convert` names it
+
+    def optimizer(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+        """What trains the parameters, by the optimizer that the configuration describes."""
+        return optimizer
+
+    def precompute(
+        self, data: dict[str, batches.EncodedRows], mesh: jax.sharding.Mesh, log: Callable[[str], None]
+    ) -> dict[str, batches.EncodedRows]:
+        """The rows of each split, with what is the same in every epoch."""
+        return data
+
+    def breakdown(self, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, dict]:
+        """Scores by class; none where a task has no such table."""
+        return {}
+
     formats: tuple[str, ...] = (".tsv", ".csv", ".jsonl")  # the first is the default
 
     def describe(self, examples: Any, data: batches.EncodedRows) -> str:
         """What is worth saying of a file's labels; one line, or nothing."""
         return ""
+
+    def has_file(self, split: str) -> bool:
+        """Whether `file(split)` is one that is there."""
+        try:
+            return bool(self.file(split))
+        except UserError:
+            return False
 
     def file(self, split: str) -> str:
         """The path of a split's file; "" when the run has none."""
@@ -93,6 +128,7 @@ _FAMILIES = {
     "regression": ("bert_jax.tasks.text_problem", "TextProblem"),
     "multiple_choice": ("bert_jax.tasks.multiple_choice", "MultipleChoiceProblem"),
     "question_answering": ("bert_jax.tasks.question_answering", "QuestionAnswering"),
+    "tagging": ("bert_jax.tasks.tagging_problem", "TaggingProblem"),
 }
 
 
@@ -109,6 +145,10 @@ def from_training_file(config: Any) -> tuple[Problem, Any]:
       UserError: a missing file or column, one class only, another vocabulary than the checkpoint's, ...
     """
     spec = tasks.get(config.task)
+    if spec.kind != "tagging":
+        for name in ("frozen", "feature_layers", "document_context"):
+            if config.get(name):
+                raise UserError(f"{name}={config[name]}: is for tagging, and the task is {spec.name}")
     path = split_file(config, spec, "train")
     if not path:
         where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"

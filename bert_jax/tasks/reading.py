@@ -209,15 +209,20 @@ def _parse(text, parse_label, column):
 def _open_rows(path: str, columns: Columns, file_format: str, quoting: str):
     if quoting not in ("auto", "none", "csv"):
         raise UserError(f"data.quoting={quoting}: expected auto, none or csv")
-    if not Path(path).exists():
-        raise UserError(f"{path}: no such file")
-    if Path(path).is_dir():
-        raise UserError(f"{path}: is a directory, expected a {file_format} file")
+    check_file(path, file_format)
     lines = _Lines(path)
     if file_format == "jsonl":
         return _JsonRows(path, lines)
     quoted = quoting == "csv" or (quoting == "auto" and file_format == "csv")
     return _TableRows(path, lines, columns.header, "," if file_format == "csv" else "\t", quoted)
+
+
+def check_file(path: str, expected: str) -> None:
+    """Raises UserError unless a file is there; `expected` is what it should hold."""
+    if not Path(path).exists():
+        raise UserError(f"{path}: no such file")
+    if Path(path).is_dir():
+        raise UserError(f"{path}: is a directory, expected a {expected} file")
 
 
 class _Lines:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.tasks import batches, metrics, predictions
+from bert_jax.tasks import batches, metrics, predictions, reports
 from bert_jax.tasks.classification import ClassificationTask
 from bert_jax.tasks.labels import LabelSet, parse_number
 from bert_jax.tasks.problem import Problem
@@ -23,17 +23,23 @@ class TextProblem(Problem):
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
         if spec.kind == "regression":
+            if config.class_weights:
+                raise UserError(f"class_weights={config.class_weights}: a regression has no classes")
             return cls(config, spec, None, tokenizer, bert), read_labelled(config, spec, path, parse_number)
         known = LabelSet(spec.labels).checked if spec.labels else str
         examples = read_labelled(config, spec, path, known)
         inferred = LabelSet.infer(examples.labels, path)
         labels = LabelSet(spec.labels) if spec.labels else inferred
         examples.labels = [labels.index(name) for name in examples.labels]
-        return cls(config, spec, labels.names, tokenizer, bert), examples
+        problem = cls(config, spec, labels.names, tokenizer, bert)
+        problem.class_weights = parse_class_weights(config.class_weights, labels.names, examples.labels)
+        return problem, examples
+
+    class_weights: tuple[float, ...] = ()  # of the loss, in the order of the labels
 
     @property
     def task(self) -> ClassificationTask:
-        return ClassificationTask(self.bert, self._outputs, self.spec.kind)
+        return ClassificationTask(self.bert, self._outputs, self.spec.kind, self.class_weights)
 
     @property
     def _outputs(self) -> int:
@@ -73,6 +79,26 @@ class TextProblem(Problem):
     def write(self, path: str, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         predictions.write_predictions(path, examples.ids, outputs, self.labels)
 
+    def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
+        """Whether every example gets the same label, or the same number."""
+        if self.labels is None:
+            return bool(np.ptp(outputs) < 1e-3)
+        return len(np.unique(np.argmax(outputs, axis=-1))) == 1
+
+    def report(
+        self, directory: Any, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray
+    ) -> None:
+        """errors-dev.tsv, the mistakes by confidence, and scores-dev.png: confusions, or numbers beside
+        those predicted."""
+        targets = data.targets["targets"]
+        reports.write_errors(directory / "errors-dev.tsv", examples, targets, outputs, self.labels)
+        if self.labels is None:
+            reports.plot_numbers(directory / "scores-dev.png", targets, outputs[:, 0])
+        else:
+            reports.plot_confusions(
+                directory / "scores-dev.png", targets, np.argmax(outputs, axis=-1), self.labels
+            )
+
     def describe(self, examples: Examples, data: batches.EncodedRows) -> str:
         if not self.labels or examples.labels is None:
             return ""
@@ -81,6 +107,33 @@ class TextProblem(Problem):
         text = "labels " + ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else "")
         one_class = np.count_nonzero(counts) == 1
         return text + ("; warning: one class only, so scores say little" if one_class else "")
+
+
+def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]) -> tuple[float, ...]:
+    """Weights by label: of "balanced", N / (C n) for a label of n of N examples; or as they are given.
+
+    Raises:
+      UserError: a label that there is not, or a weight that is no number over 0.
+    """
+    if not text:
+        return ()
+    if text == "balanced":
+        counts = np.bincount(targets, minlength=len(labels))
+        return tuple(float(len(targets) / (len(labels) * max(1, count))) for count in counts)
+    weights = dict.fromkeys(labels, 1.0)
+    for part in text.split(","):
+        label, _, number = part.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = 0.0
+        if label.strip() not in weights or not 0 < weight < float("inf"):
+            raise UserError(
+                f"class_weights={text}: {part!r} is no LABEL=WEIGHT with one of {', '.join(labels)}; "
+                "or give balanced"
+            )
+        weights[label.strip()] = weight
+    return tuple(weights.values())
 
 
 def columns_of(config: Any, spec: tasks.TaskSpec) -> Columns:

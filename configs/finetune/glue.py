@@ -1,4 +1,4 @@
-"""One task of GLUE from its TSV files: glue.py:cola, sst2, mrpc, rte or stsb.
+"""One task of GLUE from its TSV files: glue.py:cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
 
     bert-jax finetune --config=configs/finetune/glue.py:mrpc --workdir=runs/mrpc \
         --config.init_from=runs/base --config.data_dir=glue
@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 
 def get_config(task: str = ""):
     if not task:
-        names = [name for name, spec in tasks.TASKS.items() if spec.folder]
+        names = [spec.name for spec in tasks.GLUE]
         raise UserError(
             f"which task of GLUE? --config=configs/finetune/glue.py:TASK with one of {', '.join(names)}"
         )

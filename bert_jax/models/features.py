@@ -1,0 +1,109 @@
+"""Tagging from the layers of a frozen encoder (paper, section 5.3): a linear or a BiLSTM head on their
+concatenation."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.encoder import BertEncoder, _Module
+
+
+def _orthogonal(key, shape, dtype):
+    """One orthogonal matrix a gate."""
+    one = nn.initializers.orthogonal()
+    return jax.vmap(lambda key: one(key, shape[1:], dtype))(jax.random.split(key, shape[0]))
+
+
+class Lstm(_Module):
+    """One direction of an LSTM (Hochreiter and Schmidhuber 1997) with a forget gate, its bias 1.
+
+    [B, L, F] and bool [B, L] -> [B, L, features]. Where the mask is False the state stays, so padding at
+    either end changes nothing.
+    """
+
+    features: int = 768
+    reverse: bool = False
+
+    @nn.compact
+    def __call__(self, x, mask):
+        size = self.features
+        # What does not depend on the state is one product over the row, outside of the loop.
+        gates = self.dense("inputs", (4, size), ("embed",), ("gates", "state"))(x)
+        recurrent = self.param(
+            "recurrent",
+            nn.with_logical_partitioning(_orthogonal, ("gates", "state_in", "state")),
+            (4, size, size),
+            jnp.float32,
+        ).astype(self.dtype)
+        recurrent = recurrent.transpose(1, 0, 2).reshape(size, 4 * size)
+
+        def step(carry, inputs):
+            gate, real = inputs
+            hidden, cell = carry
+            gate = gate + (hidden @ recurrent).reshape(gate.shape)
+            write, forget, new, read = (gate[:, i] for i in range(4))
+            now = jax.nn.sigmoid(forget + 1) * cell + jax.nn.sigmoid(write) * jnp.tanh(new)
+            out = jax.nn.sigmoid(read) * jnp.tanh(now)
+            real = real[:, None]
+            carry = jnp.where(real, out, hidden), jnp.where(real, now, cell)
+            return carry, carry[0]
+
+        zeros = jnp.zeros((x.shape[0], size), self.dtype)
+        rows = (gates.swapaxes(0, 1), mask.T)
+        return jax.lax.scan(step, (zeros, zeros), rows, reverse=self.reverse)[1].swapaxes(0, 1)
+
+
+class FeatureHead(_Module):
+    """Dropout, `lstm_layers` bidirectional LSTM layers, dropout and one dense layer.
+
+    [B, L, F] and bool [B, L], which tokens are there -> float32 [B, L, num_labels].
+    """
+
+    num_labels: int = 2
+    lstm_layers: int = 0
+    lstm_size: int = 768
+
+    @nn.compact
+    def __call__(self, x, mask, deterministic):
+        x = x.astype(self.dtype)
+        for layer in range(self.lstm_layers):
+            x = self.drop(x, deterministic)
+            forward = Lstm(self.config, self.lstm_size, name=f"forward_{layer}")(x, mask)
+            backward = Lstm(self.config, self.lstm_size, reverse=True, name=f"backward_{layer}")(x, mask)
+            x = jnp.concatenate([forward, backward], axis=-1)
+        x = self.drop(x, deterministic)
+        return self.dense("output", (self.num_labels,), ("embed",), ("classes",))(x).astype(jnp.float32)
+
+
+class BertFeatureTagger(_Module):
+    """A frozen encoder, without dropout, and `FeatureHead` on the concatenation of some of its layers.
+
+    `layers`: 0 is the embeddings' output, -1 the last layer's. Inputs as `BertEncoder`'s.
+    """
+
+    num_labels: int = 2
+    layers: tuple[int, ...] = (-4, -3, -2, -1)
+    lstm_layers: int = 0
+    lstm_size: int = 768
+
+    def setup(self):
+        self.encoder = BertEncoder(self.config)
+        self.classifier = FeatureHead(self.config, self.num_labels, self.lstm_layers, self.lstm_size)
+
+    def features(self, input_ids, token_type_ids, position_ids, sequence_ids):
+        """float16 [B, L, len(layers) * H]: half the memory for whoever keeps them, and the same for all."""
+        states = self.encoder.every_layer(
+            input_ids, token_type_ids, position_ids, sequence_ids, lambda x: x.astype(jnp.float16)
+        )
+        chosen = jnp.concatenate([states[layer] for layer in self.layers], axis=-1)
+        return jax.lax.stop_gradient(chosen)
+
+    def classify(self, features, sequence_ids, deterministic=True):
+        """float32 [B, L, num_labels] logits."""
+        return self.classifier(features, sequence_ids > 0, deterministic)
+
+    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
+        features = self.features(input_ids, token_type_ids, position_ids, sequence_ids)
+        return self.classify(features, sequence_ids, deterministic)

@@ -1,0 +1,41 @@
+"""What sets one task apart from the others of its kind."""
+
+import dataclasses
+from pathlib import Path
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.reading import Columns
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """What sets one task apart: its columns, labels and metrics.
+
+    `metrics` are reported in order, and the first selects the best checkpoint. `labels` fixes the order of
+    the logits; None means that they are inferred from the training rows. `test_columns` differ from `columns`
+    where the benchmark's test file has another layout; it never holds labels. `file_name` is what data_dir
+    has for a split, in it or in `folder`; empty: the files are named one by one.
+    """
+
+    name: str
+    kind: str  # of `bert_jax.tasks.problem`
+    metrics: tuple[str, ...]
+    folder: str = ""
+    columns: Columns | None = None
+    test_columns: Columns | None = None
+    labels: tuple[str, ...] | None = None
+    file_name: str = ""  # with {split} in it
+    splits: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what {split} may be, where it is not the split
+
+    def file(self, data_dir: str, split: str) -> str:
+        """The path of a split's file: DATA_DIR/FOLDER/FILE_NAME, or DATA_DIR/FILE_NAME."""
+        names = [self.file_name.format(split=name) for name in dict(self.splits).get(split, (split,))]
+        tried = dict.fromkeys(Path(data_dir, folder, name) for name in names for folder in (self.folder, ""))
+        for path in tried:
+            if path.exists():
+                return str(path)
+        expected = Path(self.folder, names[0])
+        raise UserError(
+            f"{self.name}: found no {' and no '.join(map(str, tried))}; data_dir is the folder that holds "
+            f"{expected}"
+        )

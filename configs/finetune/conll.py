@@ -1,0 +1,19 @@
+"""Named entities of CoNLL-2003 (Tjong Kim Sang and De Meulder 2003).
+
+    bert-jax finetune --config=configs/finetune/conll.py --workdir=runs/conll \
+        --config.init_from=runs/base --config.data_dir=conll2003
+
+data_dir holds eng.train and eng.testa (or train.txt and valid.txt). Take a cased checkpoint where there is
+one: case tells names from words. The paper has, with the context of the whole document
+(--config.document_context=true) and a cased model, a development F1 of .964 for Base and .966 for Large, and
+.961 with Base frozen (--config.frozen=true --config.head=bilstm, a rate of 1e-3 and more epochs).
+"""
+
+from bert_jax import tasks
+
+
+def get_config(size: str = "base"):
+    config = tasks.default_config(size or "base")
+    config.task = "conll"
+    config.epochs = 4.0
+    return config
