@@ -67,6 +67,19 @@ def squared_error(predictions: jax.Array, targets: jax.Array, weights: jax.Array
     return jnp.sum(jnp.square(predictions.astype(jnp.float32) - targets) * weights), jnp.sum(weights)
 
 
+def binary_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> Pair:
+    """Weighted mean over C yes-or-no questions of their negative log-likelihoods, in nats.
+
+    Args:
+      logits: float [..., C]; taken to float32.
+      targets: float32 [..., C], 1 for yes.
+      weights: float32 [...].
+    """
+    logits = logits.astype(jnp.float32)
+    each = jnp.maximum(logits, 0) - logits * targets + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+    return jnp.sum(jnp.mean(each, axis=-1) * weights), jnp.sum(weights)
+
+
 def mean(pair: Pair) -> jax.Array:
     """sum / weight, and 0 where the weight is 0."""
     total, weight = pair

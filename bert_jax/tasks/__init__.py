@@ -28,6 +28,7 @@ TASKS = {
                 ("test", ("eng.testb", "test.txt")),
             ),
         ),
+        TaskSpec("multilabel", "multilabel", ("f1_micro", "f1_macro", "exact_match")),
         TaskSpec("multiplechoice", "multiple_choice", ("accuracy",)),
         # SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019), as their authors' files have them.
         TaskSpec(

@@ -32,7 +32,7 @@ class ClassificationTask:
     """One text or one pair a row, in the batches of `bert_jax.tasks.batches`.
 
     A `kind` of "classification" has `num_labels` logits and cross-entropy, of "regression" one output and
-    squared error.
+    squared error; of "multilabel" one logit a label, [B, C] targets and the cross-entropy of each.
     """
 
     config: BertConfig
@@ -50,9 +50,11 @@ class ClassificationTask:
 
     @property
     def expected_initial_loss(self) -> float | None:
-        """ln C: what an untrained classifier loses; None for a regression, whose loss depends on the
-        targets."""
-        return None if self.kind == "regression" else float(np.log(self.num_labels))
+        """ln C: what an untrained classifier loses, or ln 2 of labels that do not exclude each other; None
+        for a regression, whose loss depends on the targets."""
+        if self.kind == "regression":
+            return None
+        return float(np.log(2 if self.kind == "multilabel" else self.num_labels))
 
     def init(self, key: jax.Array) -> Any:
         ids = jnp.zeros((1, 8), jnp.int32)
@@ -84,6 +86,9 @@ class ClassificationTask:
         logits = self.logits(params, batch, dropout_key)
         if self.kind == "regression":
             return {"task": losses.squared_error(logits[:, 0], batch["targets"], batch["weights"])}, {}
+        if self.kind == "multilabel":
+            row = (logits, batch["targets"], batch["weights"])
+            return {"task": losses.binary_cross_entropy(*row)}, {}
         row = (logits, batch["targets"])
         loss = losses.cross_entropy(*row, self._weights(batch))
         return {"task": loss}, {"accuracy": losses.accuracy(*row, batch["weights"])}
@@ -96,4 +101,6 @@ class ClassificationTask:
     def predict(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
         """float32 [B, C] probabilities, or [B, 1] numbers, of a batch as the loader gives it."""
         logits = self.logits(params, self.prepare(batch, None, False))
-        return logits if self.kind == "regression" else jax.nn.softmax(logits, axis=-1)
+        if self.kind == "regression":
+            return logits
+        return jax.nn.sigmoid(logits) if self.kind == "multilabel" else jax.nn.softmax(logits, axis=-1)

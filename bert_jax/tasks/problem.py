@@ -126,6 +126,7 @@ class Problem(abc.ABC):
 _FAMILIES = {
     "classification": ("bert_jax.tasks.text_problem", "TextProblem"),
     "regression": ("bert_jax.tasks.text_problem", "TextProblem"),
+    "multilabel": ("bert_jax.tasks.multilabel", "MultiLabelProblem"),
     "multiple_choice": ("bert_jax.tasks.multiple_choice", "MultipleChoiceProblem"),
     "question_answering": ("bert_jax.tasks.question_answering", "QuestionAnswering"),
     "tagging": ("bert_jax.tasks.tagging_problem", "TaggingProblem"),

@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 
 FORMATS = ("tsv", "csv", "jsonl")
 MAX_MALFORMED = 0.05
+LABEL_SEPARATOR = ","  # of several labels in one column
 _CHOICE = "choice "  # and its number
 
 
@@ -101,6 +102,7 @@ def read_examples(
     quoting: str = "auto",
     parse_label: Callable[[str], object] | None = str,
     label_optional: bool = False,
+    label_may_be_empty: bool = False,
     max_malformed: float = MAX_MALFORMED,
 ) -> Examples:
     """Reads a whole file of examples.
@@ -112,6 +114,7 @@ def read_examples(
       quoting: "none", "csv", or "auto": off in TSV, on in CSV.
       parse_label: turns a label's text into a value; a ValueError makes the row malformed. None: no labels
         are read.
+      label_may_be_empty: an empty label is a label, and no malformed row.
       label_optional: a file without the label column is read as unlabelled, not refused.
       max_malformed: the share of malformed rows above which the file is refused.
 
@@ -153,7 +156,7 @@ def read_examples(
             if wants_label and values.get("label") is None and label_optional:
                 unlabelled += 1
             elif wants_label:
-                label = _parse(values["label"], parse_label, columns.label)
+                label = _parse(values["label"], parse_label, columns.label, label_may_be_empty)
         except _Malformed as error:
             out.malformed_count += 1
             if len(out.malformed) < 5:
@@ -197,8 +200,8 @@ def _choices(values, count, expected):
     return answers
 
 
-def _parse(text, parse_label, column):
-    if text is None or text.strip() == "":
+def _parse(text, parse_label, column, may_be_empty):
+    if text is None or (text.strip() == "" and not may_be_empty):
         raise _Malformed(f"an empty label in column {column!r}")
     try:
         return parse_label(text)
@@ -407,6 +410,8 @@ def _json_text(value, field, key):
         return value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
     if field.startswith(_CHOICE) and isinstance(value, list):
         return [_json_text(one, "choice", key) for one in value]
+    if field == "label" and isinstance(value, list):
+        return LABEL_SEPARATOR.join(_json_text(one, field, key) for one in value)
     if field in ("label", "id") and isinstance(value, (bool, int, float)):
         return str(value).lower() if isinstance(value, bool) else str(value)
     raise _Malformed(f"{key!r} is {type(value).__name__}, expected a string")

@@ -1,5 +1,6 @@
 """From scores of tokens to answers: the n best of each question over all its windows, as run_squad of
-google-research/bert chooses them. A text is cut from the context by the characters of its tokens."""
+google-research/bert chooses them. A text is cut from the context by the characters of its tokens, with one
+space between words."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data import atomic
-from bert_jax.tasks.squad_reading import Questions
+from bert_jax.tasks.squad_reading import BETWEEN_WORDS, Questions
 from bert_jax.tasks.squad_windows import WindowRows
 
 _CHUNK = 512  # windows at a time
@@ -73,7 +74,7 @@ def decode(
                 chosen[""] = null
                 if len(chosen) >= n_best:
                     break
-            text = context[begins[k] : ends[k]]
+            text = BETWEEN_WORDS.sub(" ", context[begins[k] : ends[k]])
             if text:
                 chosen.setdefault(text, logits)
         if v2:

@@ -17,7 +17,7 @@ from bert_jax.tasks.reading import MAX_MALFORMED, _JsonRows, _Lines, _Malformed
 NO_ANSWER = -1  # the start of the answer to a question that has none
 UNKNOWN = -2  # and of one that is not where the file says, or not given
 
-_BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # as google-research/bert separates a context's words
+BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # as google-research/bert separates a context's words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,10 +222,10 @@ def _is_found(context: str, answer: str, start: int) -> bool:
         return False
     if context[start:end] == answer:
         return True
-    before = [match.end() for match in _BETWEEN_WORDS.finditer(context, 0, start + 1)]
+    before = [match.end() for match in BETWEEN_WORDS.finditer(context, 0, start + 1)]
     begin = before[-1] if before else 0
-    after = _BETWEEN_WORDS.search(context, end)
-    words = _BETWEEN_WORDS.sub(" ", context[min(begin, start) : after.start() if after else len(context)])
+    after = BETWEEN_WORDS.search(context, end)
+    words = BETWEEN_WORDS.sub(" ", context[min(begin, start) : after.start() if after else len(context)])
     return " ".join(answer.split()) in words
 
 

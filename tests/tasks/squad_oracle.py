@@ -58,7 +58,8 @@ def answers_of(windows, context, n_best, longest, v2):
         for i in top_starts:
             for j in top_ends:
                 if characters[i] and characters[j] and best[i] and 0 <= j - i < longest:
-                    found.append((context[characters[i][0] : characters[j][1]], starts[i], ends[j]))
+                    text = re.sub("[ \t\r\n\u202f]+", " ", context[characters[i][0] : characters[j][1]])
+                    found.append((text, starts[i], ends[j]))
     if v2:
         found.append(("", *null))
     found.sort(key=lambda candidate: -(candidate[1] + candidate[2]))

@@ -67,4 +67,5 @@ def test_metrics_are_checked_before_training():
     with pytest.raises(UserError, match="'accuracy' is no metric of a regression task"):
         metrics.choose(("accuracy",), "regression", 1)
     for spec in TASKS.values():
-        metrics.choose(spec.metrics, spec.kind, 2)
+        if spec.kind in ("classification", "regression"):  # others have metrics of their own
+            metrics.choose(spec.metrics, spec.kind, 2)

@@ -46,6 +46,7 @@ def command(files, workdir, pretrained, *more):
     ]
 
 
+@pytest.mark.slow
 def test_seeds_and_a_grid_are_run_and_summed_up_and_not_run_again(files, pretrained, tmp_path, capsys):
     more = ["--seeds=2", "--sweep=optimizer.learning_rate=0.003,1e-9", "--config.seed=5"]
     more += ["--config.epochs=24", "--config.eval.every=24", "--config.model.hidden_dropout_prob=0"]
@@ -69,6 +70,21 @@ def test_seeds_and_a_grid_are_run_and_summed_up_and_not_run_again(files, pretrai
     assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
     assert "compiled" not in capsys.readouterr().out
     assert json.loads((tmp_path / "summary.json").read_text()) == found
+
+
+def test_a_table_of_settings():
+    runs = [
+        {"scores": {"accuracy": score}, "degenerate": score == 0.5, "metric": "accuracy"}
+        for score in (0.5, 0.9, 0.8)
+    ]
+    setting = repeats.Setting("batch_size=16", "accuracy", tuple(runs))
+    found = setting.summary()
+    assert found["seeds"] == 3 and found["degenerate"] == 1
+    one = found["scores"]["accuracy"]
+    assert (one["median"], one["best"], one["worst"]) == (0.8, 0.9, 0.5)
+    assert one["deviation"] == pytest.approx(np.std([0.5, 0.9, 0.8], ddof=1))
+    line = repeats.table([setting])[1]
+    assert line.split() == ["batch_size=16", "accuracy", "0.8000", "0.9000", "0.5000", "0.208", "3", "1"]
 
 
 def test_a_run_that_gets_no_better_is_stopped_and_stays_so(files, pretrained, tmp_path, capsys):

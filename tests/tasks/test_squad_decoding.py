@@ -63,6 +63,12 @@ def test_the_best_pair_wins():
     assert sum(probabilities) == pytest.approx(1) and probabilities[0] == pytest.approx(probabilities[1])
 
 
+def test_words_are_a_space_apart():
+    questions, data = layout(["a \n\u202fb"], room=5)
+    start, end = [0, 0, 5, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 5, 0]
+    assert decode(questions, data, np.stack([start, end], 1)).texts == ["a b"]
+
+
 def test_answers_are_no_longer_than_asked():
     questions, data = layout(["abcd"])
     start, end = [0, 0, 5, 0, 0, 0, 0], [0, 0, 0, 1, 2, 5, 0]

@@ -153,7 +153,7 @@ def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatc
         (["--config.metrics=matthews"], "'matthews' is no metric of entities"),
         (["--config.data.text_a=word"], "data.text_a=word:"),
         (["--config.data.label=7"], "no column 7 for data.label: the line has 3"),
-        (["--config.data_dir=/nowhere"], "conll: found neither /nowhere/conll2003/eng.train"),
+        (["--config.data_dir=/nowhere"], "conll: found no /nowhere/conll2003/eng.train"),
         (["--config.task=classification", "--config.frozen=true"], "frozen=True: is for tagging"),
     ],
 )
