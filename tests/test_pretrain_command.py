@@ -127,7 +127,7 @@ def test_a_work_directory_of_another_model(pretrain, trained):
 def test_a_work_directory_of_other_records(pretrain, trained, tmp_path):
     data = training_support.write_records(tmp_path / "records", words=96)
     error = fails(pretrain(trained, data, steps=6))
-    assert "vocabulary.digest is" in error and "records.fingerprint is" in error
+    assert "the digest of the vocabulary is" in error and "the digest of the records" in error
 
 
 def test_allowed_changes_go_on_with_the_new_values(pretrain, trained, tmp_path):
@@ -147,7 +147,7 @@ def test_allowed_changes_do_not_reach_the_vocabulary(pretrain, trained, tmp_path
     data = training_support.write_records(tmp_path / "records", words=96)
     before = {name: (trained / name).read_bytes() for name in ("config.json", "vocab.txt")}
     error = fails(pretrain(trained, data, more=["--allow_changes"], steps=6))
-    assert "is of another model: " in error and "vocabulary.digest is" in error
+    assert "is of another model: " in error and "the digest of the vocabulary is" in error
     assert before == {name: (trained / name).read_bytes() for name in before}
 
 
