@@ -39,9 +39,9 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     )
     text(
         "layers",
-        "-1",
-        "Layers whose states are taken, set end to end in this order: -1 is the last, as in -4,-3,-2,-1; 1 "
-        "is the first, and 0 the embeddings.",
+        None,
+        "Layers whose states are taken, set end to end in this order: -1 is the last, 1 the first, and 0 the "
+        "embeddings. Default: -4,-3,-2,-1 with --pooling=none, else -1.",
     )
     text(
         "pooling",
@@ -84,10 +84,12 @@ def run(flags, args: list[str]) -> int:
         raise UserError("where should the vectors go? give --output=FILE.npy, .safetensors or .jsonl")
     if flags.dtype not in ("float32", "bfloat16"):
         raise UserError(f"--dtype={flags.dtype}: expected float32 or bfloat16")
-    try:
-        layers = [int(layer) for layer in flags.layers.split(",")]
-    except ValueError:
-        raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
+    layers = [-1]
+    if flags.layers is not None:
+        try:
+            layers = [int(layer) for layer in flags.layers.split(",")]
+        except ValueError:
+            raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
     from bert_jax import convert, train
     from bert_jax.tasks import embedding, embedding_files
 
@@ -98,8 +100,11 @@ def run(flags, args: list[str]) -> int:
     def log(line):
         print(line, file=sys.stderr)
 
+    model = convert.load(flags.checkpoint, log=log)
+    if flags.layers is None and flags.pooling == "none":
+        layers = list(range(-min(4, model.config.num_hidden_layers), 0))
     embedder = embedding.Embedder(
-        convert.load(flags.checkpoint, log=log),
+        model,
         layers=layers,
         pooling=flags.pooling,
         normalize=flags.normalize,

@@ -77,6 +77,13 @@ def test_states_as_extract_features_has_them(embed, model):
             np.testing.assert_allclose(found, state, atol=1e-6)
 
 
+def test_states_are_of_the_last_four_layers_unless_they_are_named(embed, model):
+    path, _ = embed("--pooling=none", output="x.safetensors")
+    named, _ = embed("--pooling=none", "--layers=-2,-1", output="y.safetensors")
+    assert model.config.num_hidden_layers == 2  # and so it has no more than these
+    assert np.array_equal(load_file(path)["states"], load_file(named)["states"])
+
+
 def test_states_as_safetensors(embed, model):
     path, _ = embed("--pooling=none", "--layers=-1,0", output="x.safetensors")
     found = load_file(path)
