@@ -79,8 +79,8 @@ def test_states_as_extract_features_has_them(embed, model):
 
 def test_states_are_of_the_last_four_layers_unless_they_are_named(embed, model):
     path, _ = embed("--pooling=none", output="x.safetensors")
-    named, _ = embed("--pooling=none", "--layers=-2,-1", output="y.safetensors")
-    assert model.config.num_hidden_layers == 2  # and so it has no more than these
+    named, _ = embed("--pooling=none", "--layers=-3,-2,-1", output="y.safetensors")
+    assert model.config.num_hidden_layers == 3  # and so it has no more than these
     assert np.array_equal(load_file(path)["states"], load_file(named)["states"])
 
 
