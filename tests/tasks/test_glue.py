@@ -131,6 +131,7 @@ def test_one_table_over_several_runs(tmp_path, capsys):
     assert "no task of GLUE" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_from_a_run_to_the_zip(archive, pretrained, tmp_path, capsys):
     rows = ["index\tsentence1\tsentence2\tlabel"]
     rows += [

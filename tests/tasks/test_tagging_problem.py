@@ -121,7 +121,9 @@ def test_predictions_keep_the_sentences(finetuned, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "head, cached", [("linear", False), ("bilstm", True)], ids=["linear-anew", "bilstm-kept"]
+    "head, cached",
+    [("linear", False), pytest.param("bilstm", True, marks=pytest.mark.slow)],
+    ids=["linear-anew", "bilstm-kept"],
 )
 def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatch, capsys, head, cached):
     if not cached:
