@@ -12,23 +12,11 @@ import numpy as np
 from bert_jax import losses
 from bert_jax.config import BertConfig
 from bert_jax.models import BertForSequenceClassification
-
-
-def row_inputs(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """A batch with the model's inputs [..., L]: int32 `token_type_ids`, `position_ids`, `sequence_ids`."""
-    index = jnp.arange(batch["input_ids"].shape[-1], dtype=jnp.int32)
-    real = index < batch["lengths"][..., None]
-    return batch | {
-        "token_type_ids": (real & (index >= batch["first_lengths"][..., None])).astype(jnp.int32),
-        "position_ids": jnp.where(real, index, 0),
-        "sequence_ids": real.astype(jnp.int32),
-        "tokens": batch["lengths"],
-        "sequences": batch["weights"],
-    }
+from bert_jax.tasks.row_task import RowTask
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClassificationTask:
+class ClassificationTask(RowTask):
     """One text or one pair a row, in the batches of `bert_jax.tasks.batches`.
 
     A `kind` of "classification" has `num_labels` logits and cross-entropy, of "regression" one output and
@@ -56,28 +44,11 @@ class ClassificationTask:
             return None
         return float(np.log(2 if self.kind == "multilabel" else self.num_labels))
 
-    def init(self, key: jax.Array) -> Any:
-        ids = jnp.zeros((1, 8), jnp.int32)
-        return self.model.init(key, ids, ids, ids, ids)["params"]
-
-    def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
-        """Adds the model's inputs: int32 [B, L] `token_type_ids`, `position_ids` and `sequence_ids`."""
-        del key, train
-        return row_inputs(batch)
-
     def logits(
         self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
     ) -> jax.Array:
         """float32 [B, C] of a prepared batch."""
-        return self.model.apply(
-            {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["position_ids"],
-            batch["sequence_ids"],
-            deterministic=dropout_key is None,
-            rngs=None if dropout_key is None else {"dropout": dropout_key},
-        )
+        return self.apply(params, batch, dropout_key)
 
     def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return {"task": jnp.sum(self._weights(batch))}

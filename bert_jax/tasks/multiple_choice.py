@@ -14,14 +14,14 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.models import BertForSequenceClassification
 from bert_jax.tasks import batches, metrics, predictions
-from bert_jax.tasks.classification import row_inputs
 from bert_jax.tasks.problem import Problem
 from bert_jax.tasks.reading import Examples, read_examples
+from bert_jax.tasks.row_task import RowTask
 from bert_jax.tasks.text_problem import columns_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MultipleChoiceTask:
+class MultipleChoiceTask(RowTask):
     """`choices` rows a question, one number each from [CLS]; the softmax is over a question's rows."""
 
     config: BertConfig
@@ -38,28 +38,11 @@ class MultipleChoiceTask:
         """ln of the number of choices."""
         return float(np.log(self.choices))
 
-    def init(self, key: jax.Array) -> Any:
-        ids = jnp.zeros((1, 8), jnp.int32)
-        return self.model.init(key, ids, ids, ids, ids)["params"]
-
-    def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
-        """Adds the model's inputs: int32 [B, choices, L] `token_type_ids`, `position_ids`, `sequence_ids`."""
-        del key, train
-        return row_inputs(batch)
-
     def logits(
         self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
     ) -> jax.Array:
         """float32 [B, choices] of a prepared batch."""
-        names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
-        rows = [batch[name].reshape(-1, batch[name].shape[-1]) for name in names]
-        logits = self.model.apply(
-            {"params": params},
-            *rows,
-            deterministic=dropout_key is None,
-            rngs=None if dropout_key is None else {"dropout": dropout_key},
-        )
-        return logits.reshape(-1, self.choices)
+        return self.apply(params, batch, dropout_key).reshape(-1, self.choices)
 
     def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return {"task": jnp.sum(batch["weights"][:, 0])}

@@ -16,8 +16,8 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.models import BertForQuestionAnswering
 from bert_jax.tasks import squad_decoding, squad_scores, squad_windows
-from bert_jax.tasks.classification import row_inputs
 from bert_jax.tasks.problem import Problem
+from bert_jax.tasks.row_task import RowTask
 from bert_jax.tasks.squad_reading import NO_ANSWER, Keys, Questions, read_questions
 
 
@@ -39,7 +39,7 @@ def default_config(v2: bool = False) -> ml_collections.ConfigDict:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class QuestionAnsweringTask:
+class QuestionAnsweringTask(RowTask):
     """Where the answer starts and ends in each row of a question and a window."""
 
     config: BertConfig
@@ -51,28 +51,11 @@ class QuestionAnsweringTask:
     def model(self) -> BertForQuestionAnswering:
         return BertForQuestionAnswering(self.config)
 
-    def init(self, key: jax.Array) -> Any:
-        ids = jnp.zeros((1, 8), jnp.int32)
-        return self.model.init(key, ids, ids, ids, ids)["params"]
-
-    def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
-        """Adds the model's inputs: int32 [B, L] `token_type_ids`, `position_ids` and `sequence_ids`."""
-        del key, train
-        return row_inputs(batch)
-
     def logits(
         self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
     ) -> jax.Array:
         """float32 [B, L, 2] of a prepared batch; padding is as unlikely as can be."""
-        logits = self.model.apply(
-            {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["position_ids"],
-            batch["sequence_ids"],
-            deterministic=dropout_key is None,
-            rngs=None if dropout_key is None else {"dropout": dropout_key},
-        )
+        logits = self.apply(params, batch, dropout_key)
         return jnp.where(batch["sequence_ids"][..., None] > 0, logits, jnp.finfo(logits.dtype).min)
 
     def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
