@@ -188,9 +188,10 @@ def _summary(names):
 
 def _flops_per_step(bert, data, batch_size):
     # Rows are padded to the length of their bucket; the mean over examples is close to that over batches.
-    buckets = np.asarray(batches.bucket_lengths(data.max_length))
-    widths = buckets[np.searchsorted(buckets, data.lengths)]
-    return batch_size * float(np.mean([flops.train_flops_per_row(bert, int(width), 0) for width in widths]))
+    buckets = np.asarray(batches.bucket_lengths(data.group_lengths, batch_size, data.max_length))
+    widths = buckets[np.searchsorted(buckets, data.group_lengths)]
+    rows = batch_size * data.group
+    return rows * float(np.mean([flops.train_flops_per_row(bert, int(width), 0) for width in widths]))
 
 
 def read_best(directory: Any) -> dict[str, Any] | None:

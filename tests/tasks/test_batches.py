@@ -80,11 +80,27 @@ def test_batches_hold_the_tokens_and_padding_has_no_weight():
     assert batch["row_ids"].tolist() == [0, 1, 2]
 
 
+def padded(lengths, buckets):
+    return sum(next(width for width in buckets if width >= length) for length in lengths)
+
+
 def test_bucket_lengths():
-    assert batches.bucket_lengths(128) == (32, 64, 128)
-    assert batches.bucket_lengths(100) == (32, 64, 100)
-    assert batches.bucket_lengths(16) == (16,)
-    assert batches.bucket_lengths(32) == (32,)
+    short, long = [9] * 320, [60] * 320
+    assert batches.bucket_lengths(short + long, 32, 128) == (16, 64)
+    assert batches.bucket_lengths([9, 60], 32, 128) == (64,)  # too few to be worth two compilations
+    assert batches.bucket_lengths([100] * 320, 32, 100) == (100,)
+    assert batches.bucket_lengths([], 32, 128) == (8,)
+
+
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=200), batch_size=st.sampled_from([1, 2, 8]))
+@settings(max_examples=50, deadline=None)
+def test_no_other_buckets_waste_less(lengths, batch_size):
+    buckets = batches.bucket_lengths(lengths, batch_size, 60)
+    assert max(lengths) <= buckets[-1] <= 60
+    assert len(buckets) <= min(8, 1 + -(-len(lengths) // batch_size) // 8)
+    longest = buckets[-1]
+    others = itertools.combinations(range(8, longest, 8), len(buckets) - 1)
+    assert padded(lengths, buckets) == min(padded(lengths, (*other, longest)) for other in others)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -141,7 +157,7 @@ def test_grouping_by_length_saves_padding():
     widths = {
         batch["input_ids"].shape[1] for batch in itertools.islice(batches.train_batches(data, 16, 0, 0), 125)
     }
-    assert widths <= {32, 64, 128}
+    assert widths <= set(batches.bucket_lengths(data.lengths, 16, data.max_length))
 
 
 def grouped(lengths, group):
