@@ -93,7 +93,7 @@ class StandIns:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             **options,
         )
         assert done.returncode == check, done.stdout + done.stderr

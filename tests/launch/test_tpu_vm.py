@@ -176,9 +176,9 @@ def test_watch_ends_with_a_failed_run(cloud, status):
 
 
 def test_watch_waits_for_capacity(cloud):
-    cloud.answers(node="NOT_FOUND", create="FULL " * 8 + "DENIED")
+    cloud.answers(node="NOT_FOUND", create="FULL " * 6 + "DENIED")
     assert "giving up" in cloud.run(SCRIPT, "watch", *NAME, *TRAIN, check=1).stderr
-    assert steps(cloud.calls()).count("create") == 8 + 5
+    assert steps(cloud.calls()).count("create") == 6 + 5
 
 
 @pytest.mark.parametrize("queued", [[], ["--queued"]], ids=["at-once", "queued"])
