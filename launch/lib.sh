@@ -51,7 +51,13 @@ try() {
   fi
 }
 
-is_one_of() { [[ " $2 " == *" $1 "* ]]; }
+is_one_of() {
+  local word
+  for word in $2; do
+    [[ "$word" != "$1" ]] || return 0
+  done
+  return 1
+}
 
 # Its own variables have an underscore, as a flag may be called anything else.
 parse() {

@@ -1,4 +1,4 @@
-"""JSON schemas of what the manifests use, and of nothing else: a field that is misspelt, or new here, is refused.
+"""A JSON schema of what the manifests use, and of nothing else: a field that is misspelt, or new, is refused.
 
 Written after the types of JobSet v0.10 (kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go) and of
 Kubernetes (batch/v1 and core/v1 of its API reference).

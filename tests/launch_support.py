@@ -1,4 +1,4 @@
-"""Stand-ins for gcloud, kubectl, xpk and Slurm's commands: they record how they were called, and answer as told."""
+"""Stand-ins for gcloud, kubectl, xpk and Slurm's commands: they record their calls, and answer as told."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ case "${0##*/} $*" in
   kubectl*\\ get\\ *) answer jobset ;;
   xpk*\\ list\\ *) answer workload ;;
   squeue*) answer job ;;
-  scontrol\\ show*) answer hosts ;;
+  scontrol\\ show*) cat "$STAND_INS/hosts" ;;
 esac
 """
 
@@ -80,7 +80,7 @@ class StandIns:
         self.answers(**answers)
 
     def answers(self, **answers):
-        """What is answered to each kind of question (node="READY PREEMPTED": a word a time, the last for ever)."""
+        """What is answered to a kind of question: node="READY PREEMPTED" a word a time, the last for ever."""
         for name, words in answers.items():
             lines = [words] if words.startswith("exit ") else words.split()
             (self.path / name).write_text("".join(f"{line}\n" for line in lines))

@@ -12,7 +12,8 @@ USAGE="Pre-training on a cluster that xpk made ('xpk cluster create'; pip instal
   --slices=1
   --image=IMAGE              launch/docker/Dockerfile.tpu, built with --build-arg RUN_AS=root, pushed to a registry
   --max_restarts=100         preemptions and crashes; a mistake (exit code 2) ends it at once
-  --xpk_flag=FLAG            any other flag of 'xpk workload create', such as --xpk_flag=--priority=high; may be repeated
+  --xpk_flag=FLAG            any other flag of 'xpk workload create', such as --xpk_flag=--priority=high; may be
+                             repeated
   --dry_run                  print the commands and run none"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=launch/lib.sh

@@ -76,8 +76,12 @@ def test_what_a_process_leaves_behind_does_not_hold_it_up():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_goes_to_all(number):
     script = 'trap "echo saved; exit 3" TERM; echo up; while true; do sleep 0.05; done'
+    # A shell cannot trap what it was started to ignore, as tests that run in the background are.
     process = subprocess.Popen(
-        [SCRIPT, "--processes=2", "--", *bash(script)], stdout=subprocess.PIPE, text=True
+        [SCRIPT, "--processes=2", "--", *bash(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert sorted(process.stdout.readline() for _ in range(2)) == ["[0] up\n", "[1] up\n"]
     process.send_signal(number)

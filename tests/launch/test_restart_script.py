@@ -18,6 +18,11 @@ def run(directory, *words, flags=()):
     return done.returncode, done.stderr, (directory / "status").read_text()
 
 
+def heed_sigint():
+    """A shell cannot trap what it was started to ignore, as tests that run in the background are."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def attempts(directory):
     return int((directory / "attempts").read_text()) - 1
 
@@ -72,6 +77,7 @@ def test_a_signal_is_passed_on_and_ends_it(tmp_path, number, code):
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_sigint,
     )
     assert process.stdout.readline() == "up\n"
     assert (tmp_path / "status").read_text() == f"running {process.pid}\n"

@@ -60,6 +60,9 @@ def free_ports(count):
         return [one.getsockname()[1] for one in sockets]
 
 
+_SHELL = ["bash", "-c"]
+
+
 class Cluster:
     def __init__(self, path, config):
         self.path = path
@@ -77,8 +80,16 @@ class Cluster:
 
     def submit(self, name, script, *flags):
         self(
-            LAUNCH / "slurm.sh", "run", f"--name={name}", "--gpus_per_node=0", *flags, "--", "bash", "-c", script, "x"
-        )  # fmt: skip
+            LAUNCH / "slurm.sh",
+            "run",
+            f"--name={name}",
+            "--gpus_per_node=0",
+            *flags,
+            "--",
+            *_SHELL,
+            script,
+            "x",
+        )
         return self("squeue", "--noheader", f"--name={name}", "--format=%A").strip()
 
     def log(self, name):

@@ -36,7 +36,8 @@ def test_create(cloud):
     assert cloud.calls() == [
         [*VM, "describe", *where, "--format=value(state)"],
         [*VM, "create", *where, "--version=v2-alpha-tpuv5-lite", "--accelerator-type=v5litepod-16", "--spot",
-         "--service-account=me@p", "--scopes=https://www.googleapis.com/auth/cloud-platform", "--network=my net"],
+         "--service-account=me@p", "--scopes=https://www.googleapis.com/auth/cloud-platform",
+         "--network=my net"],
         [*VM, "describe", *where, "--format=value(state)"],
     ]  # fmt: skip
 
@@ -96,7 +97,8 @@ def test_install(cloud, tmp_path):
     worker.run("bash", "-c", install[-1].removeprefix("--command="), cwd=home)
     assert worker.calls() == [
         ["uv", "venv", "--quiet", "--python=3.11", ".venv"],
-        ["uv", "pip", "install", "--quiet", "--python=.venv", "--constraints=requirements.lock", "--editable", ".[tpu,gcs]"],
+        ["uv", "pip", "install", "--quiet", "--python=.venv", "--constraints=requirements.lock",
+         "--editable", ".[tpu,gcs]"],
     ]  # fmt: skip
     assert (home / "bert_jax" / "configs" / "pretrain" / "base.py").exists()
     assert (home / "bert_jax" / "bert_jax" / "train.py").exists()
