@@ -56,10 +56,8 @@ submit() {
   fi
   if [[ "$process_per" == gpu ]]; then
     tasks="$gpus_per_node"
-  elif ((gpus_per_node)); then
-    flags+=(--export="ALL,GPUS_OF_PROCESS=$gpus_per_node")
   fi
-  flags+=(--ntasks-per-node="$tasks")
+  flags+=(--ntasks-per-node="$tasks" --export="ALL,PROCESS_PER=$process_per")
   [[ -z "$partition" ]] || flags+=(--partition="$partition")
   [[ -z "$account" ]] || flags+=(--account="$account")
   run mkdir -p "$log_dir"

@@ -180,11 +180,17 @@ begin() {
   create && install && start
 }
 
-# Sets $status to what the supervisor on worker 0 says: running, exit CODE, lost, none; unknown without an answer.
+# Sets $status to what the supervisors on the workers say, of all of them what matters most: a failure; that one has
+# no run (none), or has one no more although the others wait for it (lost); running; exit 0. Or unknown, where not
+# all of them answer.
 ask_status() {
   local answer
-  answer="$(on 0 'bash bert_jax/launch/worker.sh status || echo none' 2>/dev/null)" || answer=unknown
-  status="${answer##*$'\n'}"
+  status=unknown
+  answer="$(on all 'bash bert_jax/launch/worker.sh status || echo none' 2>/dev/null)" || return 0
+  # Stopped by SIGTERM: told to, or because the worker was restarted.
+  answer="$(sed -E 's/^exit (3|143)$/lost/' <<<"$answer")"
+  status="$(grep -Em1 '^exit [1-9]' <<<"$answer" || grep -xm1 none <<<"$answer" || grep -xm1 lost <<<"$answer" ||
+    grep -xm1 running <<<"$answer" || grep -xm1 'exit 0' <<<"$answer" || echo unknown)"
 }
 
 # Until the run is done. A machine that was taken away is deleted and made anew; so is one that could not be made:
@@ -207,12 +213,12 @@ watch() {
             # shellcheck disable=SC2015
             install && start || code=$?
             ;;
-          # Worker 0 was restarted, or told to stop with the machine.
-          lost | "exit 3" | "exit 143") start || code=$? ;;
+          lost) start || code=$? ;;
           exit*)
             say "the run failed with $status: read $PROGRAM logs; the machine is still there, and costs"
             return 1
             ;;
+          *) say "$name is READY, and not all workers answer" ;;
         esac
         ;;
       "") begin || code=$? ;;

@@ -46,7 +46,7 @@ case "${0##*/} $*" in
   gcloud*queued-resources\\ describe*) answer request ;;
   gcloud*tpu-vm\\ describe*) answer node ;;
   gcloud*\\ create\\ *) answer create ;;
-  gcloud*worker.sh\\ status*) answer status ;;
+  gcloud*worker.sh\\ status*) answer status | tr , '\\n' ;;
   kubectl*\\ get\\ *) answer jobset ;;
   xpk*\\ list\\ *) answer workload ;;
   squeue*) answer job ;;
@@ -82,7 +82,7 @@ class StandIns:
     def answers(self, **answers):
         """What is answered to a kind of question: node="READY PREEMPTED" a word a time, the last for ever."""
         for name, words in answers.items():
-            lines = [words] if words.startswith("exit ") else words.split()
+            lines = words.split()
             (self.path / name).write_text("".join(f"{line}\n" for line in lines))
 
     def run(self, *command, check=0, env=None, **options):

@@ -35,7 +35,7 @@ def test_one_process_a_node(cluster, tmp_path):
         ["squeue", "--noheader", f"--user={user}", "--name=base", "--format=%A"],
         ["sbatch", "--job-name=base", "--nodes=2", "--time=24:00:00", "--requeue", "--signal=TERM@120",
          f"--output={tmp_path}/a b/base.log", "--open-mode=append", "--gpus-per-node=8",
-         "--export=ALL,GPUS_OF_PROCESS=8", "--ntasks-per-node=1", "--constraint=h100&ib", JOB, *NASTY],
+         "--ntasks-per-node=1", "--export=ALL,PROCESS_PER=node", "--constraint=h100&ib", JOB, *NASTY],
     ]  # fmt: skip
     assert (tmp_path / "a b").is_dir()
 
@@ -43,7 +43,11 @@ def test_one_process_a_node(cluster, tmp_path):
 @pytest.mark.parametrize(
     "flags, expected, absent",
     [
-        (["--process_per=gpu"], ["--gpus-per-node=8", "--ntasks-per-node=8"], "--export"),
+        (
+            ["--process_per=gpu"],
+            ["--gpus-per-node=8", "--ntasks-per-node=8", "--export=ALL,PROCESS_PER=gpu"],
+            "--constraint",
+        ),
         (["--gpus_per_node=0"], ["--ntasks-per-node=1"], "--gpus"),
         (["--partition=p", "--account=a"], ["--partition=p", "--account=a"], "--constraint"),
     ],
@@ -76,8 +80,16 @@ def test_only_a_job_that_stopped_on_purpose_is_queued_again(cluster, code, calls
 def test_what_a_process_is_told(cluster, tmp_path):
     script = f'printf "%s\\0" "${{JAX_LOCAL_DEVICE_IDS:-}}" "$@" >{tmp_path}/words'
     told = [*NASTY, "--coordinator_address=gpu007:22345", "--num_processes=2", "--process_id=1"]
-    for gpus, devices in (("8", "0,1,2,3,4,5,6,7"), ("1", "0"), ("", "")):
-        cluster.run(JOB, "bash", "-c", script, "bash", *NASTY, env={"GPUS_OF_PROCESS": gpus})
+    on_node = {"SLURM_GPUS_ON_NODE": "8", "SLURM_LOCALID": "3"}
+    for of_task, devices in (
+        ({"PROCESS_PER": "node"}, "0,1,2,3,4,5,6,7"),
+        ({"PROCESS_PER": "node", "SLURM_GPUS_ON_NODE": "1"}, "0"),
+        ({"PROCESS_PER": "node", "SLURM_GPUS_ON_NODE": ""}, ""),
+        ({"PROCESS_PER": "gpu"}, "3"),
+        ({"PROCESS_PER": "gpu", "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, "3"),
+        ({"PROCESS_PER": "gpu", "CUDA_VISIBLE_DEVICES": "3"}, "0"),
+    ):
+        cluster.run(JOB, "bash", "-c", script, "bash", *NASTY, env=on_node | of_task)
         assert (tmp_path / "words").read_bytes().decode().split("\0")[:-1] == [devices, *told]
     assert cluster.calls()[0] == ["scontrol", "show", "hostnames", "gpu[007-008]"]
 

@@ -164,17 +164,29 @@ def test_watch_in_the_queue(cloud):
 
 def test_watch_starts_again_after_a_restart_of_the_worker(cloud):
     cloud.answers(node="READY")
-    (cloud.path / "status").write_text("lost\nrunning\nexit 3\nexit 0\n")
+    # A line a look, the workers between commas.
+    (cloud.path / "status").write_text(
+        "running,lost,running\nrunning,running,running\nexit 3,running\nexit 0,exit 0\n"
+    )
     cloud.run(SCRIPT, "watch", *NAME, *TRAIN)
     look = ["describe", "status"]
     assert steps(cloud.calls()) == [*look, "start", *look, *look, "start", *look]
 
 
-@pytest.mark.parametrize("status", ["exit 2", "exit 1", "exit 137"])
+@pytest.mark.parametrize("status", ["exit 2", "running,exit 1", "lost,exit 137,none"])
 def test_watch_ends_with_a_failed_run(cloud, status):
-    cloud.answers(node="READY", status=status)
-    assert f"the run failed with {status}" in cloud.run(SCRIPT, "watch", *NAME, *TRAIN, check=1).stderr
+    cloud.answers(node="READY")
+    (cloud.path / "status").write_text(status)
+    (failure,) = (word for word in status.split(",") if word.startswith("exit"))
+    assert f"the run failed with {failure}" in cloud.run(SCRIPT, "watch", *NAME, *TRAIN, check=1).stderr
     assert steps(cloud.calls()) == ["describe", "status"]
+
+
+def test_watch_waits_for_all_workers_to_end(cloud):
+    cloud.answers(node="READY")
+    (cloud.path / "status").write_text("exit 0,running\nodd\nexit 0,exit 0\n")
+    assert "not all workers answer" in cloud.run(SCRIPT, "watch", *NAME, *TRAIN).stderr
+    assert steps(cloud.calls()) == ["describe", "status"] * 3
 
 
 def test_watch_waits_for_capacity(cloud):
