@@ -6,7 +6,7 @@
     python benchmarks/peer_squad.py score --dev=dev.json --vocab=vocab.txt --outputs=outputs.npy
     python benchmarks/peer_squad.py split --train=dev-v2.0.json --output=NAME      # NAME-train, NAME-dev
 
-`windows`, `score` and `split` run in bert_jax's environment and `train` in one with torch and transformers. Both
+`windows`, `score` and `split` run in bert_jax's environment, `train` in one with torch and transformers. Both
 sides see the same rows in the same batches, so that what differs is the model, its optimizer and the library;
 each pads in its own way, this one to the longest row of a batch.
 """
