@@ -21,7 +21,7 @@ from bert_jax import checkpoint, convert, flops, sharding, train, workdir
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.optimizer import make_optimizer
-from bert_jax.tasks import batches, metrics, predictions
+from bert_jax.tasks import batches, metrics, predictions, text_windows
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import Problem, from_training_file, resolve_schedule
 from bert_jax.workdir import REPORT_FILE
@@ -204,9 +204,10 @@ def _describe(split, examples, data, problem):
     parts = [f"{split}: {len(examples):,} examples from {examples.path}"]
     if described := problem.describe(examples, data):
         parts.append(described)
-    parts.append(
-        f"{np.mean(data.lengths):.0f} tokens on average, {data.truncated:,} cut at {data.max_length}"
-    )
+    cut = f"{data.truncated:,} cut at {data.max_length}"
+    if data.shares is not None:
+        cut = text_windows.describe(data.examples, data.truncated)
+    parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}")
     return "; ".join(parts) + (f"\nwarning: {examples.warning()}" if examples.warning() else "")
 
 

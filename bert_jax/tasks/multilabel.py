@@ -37,7 +37,7 @@ class MultiLabelProblem(TextProblem):
 
     @property
     def task(self) -> ClassificationTask:
-        return ClassificationTask(self.bert, len(self.labels), "multilabel")
+        return ClassificationTask(self.bert, len(self.labels), "multilabel", windows=bool(self._stride))
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -79,17 +79,17 @@ class MultiLabelProblem(TextProblem):
             targets = np.zeros((len(examples), len(self.labels)), np.float32)
             for row, labels in enumerate(examples.labels):
                 targets[row, [numbers[label] for label in labels]] = 1
-            data.targets["targets"] = targets
+            data.targets["targets"] = targets[data.examples]
         return data
 
     def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
-        right = np.where(data.targets["targets"] > 0, outputs, 1 - outputs)
+        right = np.where(self.targets(data) > 0, outputs, 1 - outputs)
         return float(-np.mean(np.log(np.maximum(right, np.finfo(np.float32).tiny))))
 
     def score(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, float]:
         from sklearn.metrics import f1_score
 
-        given, right = outputs > _THRESHOLD, data.targets["targets"] > 0
+        given, right = outputs > _THRESHOLD, self.targets(data) > 0
         found = {
             "f1_micro": float(f1_score(right, given, average="micro", zero_division=0.0)),
             "f1_macro": float(f1_score(right, given, average="macro", zero_division=0.0)),
@@ -137,7 +137,7 @@ class MultiLabelProblem(TextProblem):
     def describe(self, examples: Examples, data: batches.EncodedRows) -> str:
         if examples.labels is None:
             return ""
-        counts = data.targets["targets"].sum(axis=0).astype(int)
+        counts = self.targets(data).sum(axis=0).astype(int)
         shown = [f"{name}: {count:,}" for name, count in zip(self.labels, counts, strict=True)]
         none = sum(not labels for labels in examples.labels)
         return "labels " + ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else "") + f"; none: {none:,}"

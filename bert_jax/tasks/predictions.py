@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax import sharding
 from bert_jax.errors import UserError
-from bert_jax.tasks import batches
+from bert_jax.tasks import batches, text_windows
 
 # Of a work directory: the checkpoint that is best on the evaluation file.
 BEST = "best"
@@ -31,7 +31,8 @@ def make_predict(task, mesh: jax.sharding.Mesh) -> Callable:
 
 def predict_all(predict: Callable, params, data: batches.EncodedRows, batch_size: int, mesh) -> np.ndarray:
     """The outputs for every group of rows, once, in their order: float32 [N / group, C], or, of a task whose
-    outputs are [B, L, C], float32 [total, C] for every token.
+    outputs are [B, L, C], float32 [total, C] for every token. Of windows with `shares`, the mean over those
+    of each example: float32 [examples, C].
 
     Args:
       predict: as `make_predict` returns it.
@@ -57,7 +58,7 @@ def predict_all(predict: Callable, params, data: batches.EncodedRows, batch_size
             if row >= 0:
                 begin, end = data.offsets[row : row + 2]
                 result[begin:end] = states[: end - begin]
-    return result
+    return result if data.shares is None else text_windows.join(result, data.examples)
 
 
 def check_output(path: str, formats: Sequence[str]) -> None:

@@ -1,28 +1,12 @@
-import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from word_examples import WordTokenizer, examples
 
 from bert_jax.tasks import batches
-from bert_jax.tasks.reading import Examples
-
-
-@dataclasses.dataclass
-class WordTokenizer:
-    """One id a word: 10 + its length."""
-
-    pad_id, cls_id, sep_id = 0, 1, 2
-
-    def encode_batch(self, texts):
-        return [[10 + len(word) for word in text.split()] for text in texts]
-
-
-def examples(texts_a, texts_b=None, labels=None):
-    n = len(texts_a)
-    return Examples("f", [str(i) for i in range(n)], texts_a, texts_b, labels, list(range(n)), n, 0, [])
 
 
 def random_data(n, seed=0, max_length=128, max_words=140):
