@@ -79,6 +79,7 @@ class TextProblem(Problem):
         return data.targets["targets"][text_windows.first_rows(data.examples)]
 
     def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
+        """The mean over examples; where one has windows, that of their mean output."""
         targets = self.targets(data)
         if self.labels is None:
             return metrics.mean_squared_error(outputs[:, 0], targets)
