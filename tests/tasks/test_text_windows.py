@@ -210,11 +210,9 @@ def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsy
     assert len(errors) == round(11 * (1 - right))
     assert all(line.split("\t")[4] == rows[int(line.split("\t")[0]) - 2]["review"] for line in errors)
 
-    assert cli.main(["evaluate", f"--workdir={run}", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["scores"] == pytest.approx(best["scores"]) and found["examples"] == 11
-    out = tmp_path / "out.tsv"
-    assert cli.main(["predict", f"--workdir={run}", f"--input={files}/dev.csv", f"--output={out}"]) == 0
+    new, out = tmp_path / "new.csv", tmp_path / "out.tsv"
+    new.write_text("review\n" + "".join(f"{row['review']}\n" for row in rows))
+    assert cli.main(["predict", f"--workdir={run}", f"--input={new}", f"--output={out}"]) == 0
     again = [line.split("\t") for line in out.read_text().splitlines()[1:]]
     np.testing.assert_allclose(
         [[float(p) for p in row[2:]] for row in again],
