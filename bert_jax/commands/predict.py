@@ -128,7 +128,10 @@ def _serve(flags) -> int:
         f"ready: {model.source}, {programs} programs in {time.monotonic() - began:.1f} s; a line is an "
         f"object of JSON, or {reader.expected}"
     )
-    count, bad = streaming.serve(model, reader, sys.stdin.buffer, sys.stdout.buffer)
+    # A file of its own, never closed: a thread may still wait in it when the command is interrupted, and
+    # Python aborts where it has to close sys.stdin under a thread.
+    source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+    count, bad = streaming.serve(model, reader, source, sys.stdout.buffer)
     log(f"{count:,} lines" + (f", {bad:,} of them bad" if bad else ""))
     return 0
 

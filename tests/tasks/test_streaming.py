@@ -59,13 +59,14 @@ def run_of(tmp_path_factory, vocabulary):
 
 
 @pytest.fixture
-def predict(monkeypatch, capsys):
+def predict(monkeypatch, capsys, tmp_path):
     """predict(text, *flags): the code, the objects on standard output and what was said beside them."""
 
     def call(text, *flags):
-        given = io.TextIOWrapper(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
-        monkeypatch.setattr(sys, "stdin", given)
-        code = cli.main(["predict", "--input=-", *flags])
+        (tmp_path / "stdin").write_text(text)
+        with open(tmp_path / "stdin") as given:
+            monkeypatch.setattr(sys, "stdin", given)
+            code = cli.main(["predict", "--input=-", *flags])
         said = capsys.readouterr()
         return code, [json.loads(line) for line in said.out.splitlines()], said.err
 
