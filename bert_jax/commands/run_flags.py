@@ -39,7 +39,7 @@ def command_line(command: str, flags: absl_flags.FlagValues) -> str:
     for name in flags:
         flag = flags[name]
         if flag.present:
-            value = flag.config_filename if config_flags.is_config_flag(flag) else flag.value
+            value = getattr(flag, "config_filename", flag.value)  # the former of a config
             given += [f"--{name}={one}" for one in (value if isinstance(value, list) else [value])]
     return shlex.join(["bert-jax", command, *given])
 

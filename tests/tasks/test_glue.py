@@ -154,7 +154,7 @@ def test_where_a_prepared_data_set_lies(archive, prepare, vocabulary):
         path = glue_prepared.find("rte", data_dir, "dev")
         assert path == f"tfds:{folder}/validation"
     assert [file.startswith(str(folder)) for file in glue_prepared.files(path)] == [True]
-    assert finetuning._digest(path) != finetuning._digest(glue_prepared.find("rte", "tfds:", "train"))
+    assert finetuning._digest(path) != finetuning._digest(glue_prepared.find("rte", "tfds:", "test"))
     with pytest.raises(UserError, match="has no split 'validation_matched', only test, train, validation"):
         glue_prepared.find("rte", "tfds:glue", "dev_matched")
 
