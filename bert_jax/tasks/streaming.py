@@ -91,7 +91,8 @@ class RowReader:
         fields = text.split("\t")
         wanted = len(self._texts) + self._count
         if len(fields) != wanted:
-            raise _Malformed(f"{len(fields)} columns, expected {self.expected}, or an object of JSON")
+            found = f"{len(fields)} column{'s' * (len(fields) > 1)}"
+            raise _Malformed(f"{found}, expected {self.expected}, or an object of JSON")
         values = dict(zip(self._texts, fields, strict=False))
         return values | {"choices": fields[len(self._texts) :]} if self._count else values
 
