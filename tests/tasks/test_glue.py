@@ -147,6 +147,16 @@ def test_a_prepared_data_set_is_what_the_files_are(folder, archive, prepare, voc
         data_sets.read(path)
 
 
+def test_the_prepared_diagnostic_set_is_one_of_its_own(archive, prepare, vocabulary):
+    files, data_sets = make("mnli", archive, vocabulary), make("mnli", "tfds:", vocabulary)
+    assert not data_sets.has_file("diagnostic")
+    prepare(archive, "ax")
+    expected = files.read_unlabelled(files.file("diagnostic"), test=True)
+    found = data_sets.read_unlabelled(data_sets.file("diagnostic"), test=True)
+    texts = (["the cat"], ["the dog"])
+    assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b) == texts
+
+
 def test_where_a_prepared_data_set_lies(archive, prepare, vocabulary):
     root = prepare(archive, "rte")
     folder = root.resolve() / "glue" / "rte" / "2.0.0"
