@@ -19,23 +19,28 @@ import numpy as np
 
 from bert_jax import checkpoint, convert, flops, sharding, train, workdir
 from bert_jax.checkpoint.leaves import flatten
+from bert_jax.convert import card
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.optimizer import make_optimizer
 from bert_jax.tasks import batches, metrics, predictions, text_windows
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import Problem, from_training_file, resolve_schedule
+from bert_jax.tasks.reading import PREPARED
 from bert_jax.workdir import REPORT_FILE
 
 BEST_FILE = "best.json"
 
 
-def finetune(config: Any, directory: str, log: Callable[[str], None] = print) -> dict[str, Any]:
+def finetune(
+    config: Any, directory: str, log: Callable[[str], None] = print, command_line: str = ""
+) -> dict[str, Any]:
     """Trains as `config` says, or resumes, and keeps the checkpoint that is best on the evaluation file.
 
     Args:
       config: as `default_config`, with the files, columns and `init_from` (or `vocab`) filled in.
       directory: the work directory.
       log: gets one line for each thing worth saying.
+      command_line: of the run, for its model card.
 
     Returns:
       What best.json holds: the best step and its scores; the last step and none when nothing is evaluated.
@@ -63,13 +68,18 @@ def finetune(config: Any, directory: str, log: Callable[[str], None] = print) ->
         "head": problem.exported_as,
         "files": {split: _digest(found.path) for split, found in examples.items()},
     }
+    if command_line:
+        run["command_line"] = command_line
     primary = jax.process_index() == 0
     writer = MetricsWriter(directory, total_steps=config.steps, primary=primary)
     with workdir.WorkDir(directory, primary=primary, log=writer.message) as held:
         try:
             held.open_run(run)
             held.copy_vocabulary(problem.tokenizer.path)
-            return _train(problem, data, examples, held, writer)
+            best = _train(problem, data, examples, held, writer)
+            if primary:
+                held.write_text(card.FILE, card.of_run(directory))
+            return best
         finally:
             writer.close()
 
@@ -212,5 +222,13 @@ def _describe(split, examples, data, problem):
 
 
 def _digest(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    parts = [path]
+    if path.startswith(PREPARED):
+        from bert_jax.tasks import glue_prepared
+
+        parts = glue_prepared.files(path)
+    digest = hashlib.sha256()
+    for part in parts:
+        with open(part, "rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()

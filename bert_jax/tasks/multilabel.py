@@ -99,34 +99,34 @@ class MultiLabelProblem(TextProblem):
 
     def write(self, path: str, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         """A row an example: its id, the labels given, with commas between, and the probability of each."""
-        rows = [
-            (id_, [label for label, p in zip(self.labels, row, strict=True) if p > _THRESHOLD], row)
-            for id_, row in zip(examples.ids, outputs, strict=True)
-        ]
+        rows = self.records(examples, data, outputs)
         suffix = Path(path).suffix.lower()
         if suffix == ".jsonl":
-            lines = [
-                json.dumps(
-                    {
-                        "id": id_,
-                        "prediction": labels,
-                        "probabilities": dict(zip(self.labels, np.round(row, 6).tolist(), strict=True)),
-                    },
-                    ensure_ascii=False,
-                )
-                for id_, labels, row in rows
-            ]
+            lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         else:
             quote, separator = (_quoted, ",") if suffix == ".csv" else (_one_line, "\t")
             table = [["id", "prediction", *(f"p({label})" for label in self.labels)]]
             table += [
-                [id_, LABEL_SEPARATOR.join(labels), *(f"{p:.6f}" for p in row)] for id_, labels, row in rows
+                [row["id"], LABEL_SEPARATOR.join(row["prediction"]), *(f"{p:.6f}" for p in probabilities)]
+                for row, probabilities in zip(rows, outputs, strict=True)
             ]
             lines = [separator.join(map(quote, fields)) for fields in table]
         temporary = f"{path}.tmp"
         with open(temporary, "w", encoding="utf-8", newline="") as file:
             file.writelines(line + "\n" for line in lines)
         os.replace(temporary, path)
+
+    def records(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict]:
+        return [
+            {
+                "id": id_,
+                "prediction": [label for label, p in zip(self.labels, row, strict=True) if p > _THRESHOLD],
+                "probabilities": {
+                    label: round(float(p), 6) for label, p in zip(self.labels, row, strict=True)
+                },
+            }
+            for id_, row in zip(examples.ids, outputs, strict=True)
+        ]
 
     def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
         """Whether every example gets the same labels."""

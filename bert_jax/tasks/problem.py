@@ -78,6 +78,12 @@ class Problem(abc.ABC):
     def write(self, path: str, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         """Writes predictions in the order of the file; `path` has a suffix of `formats`."""
 
+    @abc.abstractmethod
+    def records(self, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict[str, Any]]:
+        """The prediction of each example as an object of JSON, with its `id`."""
+
+    group = 1  # rows of each example that are predicted together
+
     def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
         """Whether a model has learned nothing that tells examples apart."""
         return not scores[self.metrics[0]]

@@ -93,6 +93,9 @@ class TextProblem(Problem):
     def write(self, path: str, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         predictions.write_predictions(path, examples.ids, outputs, self.labels)
 
+    def records(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict]:
+        return predictions.records(examples.ids, outputs, self.labels)
+
     def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
         """Whether every example gets the same label, or the same number."""
         if self.labels is None:
