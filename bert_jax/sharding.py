@@ -135,8 +135,18 @@ def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int = 1) -> 
         )
 
 
+def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """int64 [b], ascending: the rows of a global batch that lie on this process's devices.
+
+    On a torus they are no stretch of the batch, and processes that split tensors alone have the same rows.
+    """
+    places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    stretches = sorted({rows.indices(batch_size)[:2] for (rows,) in places})
+    return np.concatenate([np.arange(*stretch) for stretch in stretches])
+
+
 def global_batch(local: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """This host's contiguous slice of rows -> global arrays on the mesh."""
+    """The rows that `local_rows` names for this process -> global arrays on the mesh."""
     sharding = batch_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in local.items()}
 

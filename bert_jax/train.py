@@ -38,8 +38,8 @@ def fit(
     task: Task,
     optimizer: optax.GradientTransformation,
     schedule: Callable,
-    train_data: Callable[[int], Batches],
-    eval_data: Callable[[], Batches] | None,
+    train_data: Callable[[int, np.ndarray], Batches],
+    eval_data: Callable[[np.ndarray], Batches] | None,
     flops_per_step: float,
     writer: MetricsWriter,
     initial_params: Any = None,
@@ -54,9 +54,10 @@ def fit(
             (0: at the end alone); checkpoint.{every, keep, keep_every} (every 0: at the end alone);
             model.dtype; and resume_from, where it has one.
         task, optimizer, schedule: see `bert_jax.step` and `bert_jax.optimizer`.
-        train_data: start step -> this process's rows of the batch of that step and of each after it. Batches
-            may come in a few shapes; the step is compiled for each.
-        eval_data: -> this process's rows of the batches to evaluate on, the same number in every process.
+        train_data: (start step, the places in the global batch that this process feeds) -> these rows of the
+            batch of that step and of each after it. Batches may come in a few shapes; the step is compiled
+            for each.
+        eval_data: the places -> these rows of the batches to evaluate on, as many in every process.
         flops_per_step: the model's, over the global batch, for MFU; 0 where it is not known.
         writer: gets the metrics and the messages.
         initial_params: nested dict of arrays, which may hold a part of the parameters, the others being
@@ -77,6 +78,7 @@ def fit(
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     abstract_state = sharding.abstract_state(task, optimizer, mesh)
     shardings = jax.tree.map(lambda x: x.sharding, abstract_state)
+    own = sharding.local_rows(mesh, config.batch_size)
     _describe(abstract_state, mesh, writer.message)
 
     with contextlib.ExitStack() as cleanup:
@@ -120,7 +122,7 @@ def fit(
             eval_step = sharding.jit_eval_step(make_eval_step(task, config.seed), mesh, shardings)
 
             def evaluate(step: int, state: TrainState) -> None:
-                metrics = _evaluate(eval_step, state.params, eval_data(), mesh, stop)
+                metrics = _evaluate(eval_step, state.params, eval_data(own), mesh, stop)
                 if on_eval is not None:
                     metrics |= on_eval(step, metrics, state) or {}
                 writer.write(step, metrics, kind="eval")
@@ -141,7 +143,7 @@ def fit(
             writer.message(f"nothing to train: step {step} of {config.steps} is done")
             return state
 
-        batches = cleanup.enter_context(contextlib.closing(train_data(step)))
+        batches = cleanup.enter_context(contextlib.closing(train_data(step, own)))
         batch = sharding.global_batch(next(batches), mesh)
         train_step = sharding.jit_train_step(
             make_train_step(task, optimizer, schedule, config.accumulate_steps), mesh, shardings

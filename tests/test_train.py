@@ -71,13 +71,13 @@ class Run:
         self.before_batch = self.before_eval_batch = lambda number: None
         self.options = {}
 
-    def train_data(self, step):
+    def train_data(self, step, own):
         while True:
             self.before_batch(step)
             yield make_batch(step)
             step += 1
 
-    def eval_data(self):
+    def eval_data(self, own):
         for number in range(3):
             self.before_eval_batch(number)
             yield make_batch(1000 + number)
@@ -264,7 +264,7 @@ def test_an_error_in_the_data_ends_the_run_with_what_was_saved(tmp_path):
 def spoil(run, steps):
     """Makes the targets of the batches of these steps NaN."""
 
-    def train_data(step):
+    def train_data(step, own):
         while True:
             batch = make_batch(step)
             yield batch | {"y": batch["y"] * np.nan} if step in steps else batch

@@ -107,7 +107,6 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
     sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
     row_flops = flops.train_flops_per_row(model, length, config.masking.max_predictions, sequences)
-    share = dict(process_index=jax.process_index(), process_count=jax.process_count())
 
     writer = MetricsWriter(workdir, total_steps=config.steps, primary=jax.process_index() == 0)
     corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
@@ -124,17 +123,17 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
                 task=task,
                 optimizer=optimizer,
                 schedule=schedule,
-                train_data=lambda step: loader.train_batches(
-                    train_set, config.batch_size, config.seed, step, corrupt=corrupt_rows, **share
+                train_data=lambda step, own: loader.train_batches(
+                    train_set, config.batch_size, config.seed, step, own, corrupt=corrupt_rows
                 ),
                 eval_data=eval_set
                 and (
-                    lambda: loader.eval_batches(
+                    lambda own: loader.eval_batches(
                         eval_set,
                         config.batch_size,
+                        own,
                         max_batches=config.eval.batches,
                         corrupt=corrupt_rows,
-                        **share,
                     )
                 ),
                 flops_per_step=row_flops * config.batch_size,

@@ -80,7 +80,6 @@ def _train(problem, data, examples, held, writer):
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
     optimizer = problem.optimizer(optimizer)
     data = problem.precompute(data, mesh, writer.message)
-    share = dict(process_index=jax.process_index(), process_count=jax.process_count())
     keeper = _BestKeeper(problem, data["dev"], examples["dev"], held, writer, mesh) if "dev" in data else None
     if keeper and keeper.stops():
         writer.message("nothing to train: the run was stopped early")
@@ -91,16 +90,16 @@ def _train(problem, data, examples, held, writer):
         task=problem.task,
         optimizer=optimizer,
         schedule=schedule,
-        train_data=lambda step: batches.train_batches(
+        train_data=lambda step, own: batches.train_batches(
             data["train"],
             config.batch_size,
             config.seed,
             step,
             group_by_length=config.group_by_length,
-            **share,
+            own=own,
         ),
         # The loss, like every score, is taken from the outputs that `keeper` computes.
-        eval_data=keeper and (lambda: (batch for batch in ())),
+        eval_data=keeper and (lambda own: (batch for batch in ())),
         flops_per_step=0.0
         if problem.frozen
         else _flops_per_step(problem.bert, data["train"], config.batch_size),

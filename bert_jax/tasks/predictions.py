@@ -41,10 +41,10 @@ def predict_all(predict: Callable, params, data: batches.EncodedRows, batch_size
       mesh: of `predict`.
     """
     order = batches.eval_order(data, batch_size)
-    processes = dict(process_index=jax.process_index(), process_count=jax.process_count())
+    own = sharding.local_rows(mesh, batch_size)
     outputs = [
         predict(params, sharding.global_batch(batch, mesh))
-        for batch in batches.eval_batches(data, batch_size, **processes)
+        for batch in batches.eval_batches(data, batch_size, own=own)
     ]
     per_token = outputs[0].ndim == 3
     rows = len(data.tokens) if per_token else len(data) // data.group
