@@ -200,11 +200,20 @@ def leave(code: int) -> None:
     JAX would wait at its end for the others, which wait for this one in a collective: they should see that it
     is gone. After success, or a stop that all agreed on, it returns.
     """
-    if code in (0, 3) or "jax" not in sys.modules:
+    if code in (0, 3) or not is_one_of_several():
         return
     import jax
 
-    if jax.distributed.is_initialized() and jax.process_count() > 1:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    print(f"bert-jax: process {jax.process_index()} of {jax.process_count()} ends", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def is_one_of_several() -> bool:
+    """Whether `start` has joined this process to others."""
+    if "jax" not in sys.modules:
+        return False
+    import jax
+
+    return jax.distributed.is_initialized()

@@ -16,7 +16,7 @@ from typing import Any
 import ml_collections
 from absl import flags as absl_flags
 
-from bert_jax.commands.run_flags import define_run_flags
+from bert_jax.commands.run_flags import define_run_flags, start_processes
 from bert_jax.errors import UserError
 
 
@@ -37,20 +37,28 @@ def run(flags, args: list[str]) -> int:
         raise UserError("what to train? give --config=configs/pretrain/SIZE.py")
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
+    stall_timeout = start_processes(flags)
     from bert_jax import train
 
     train.enable_compilation_cache(flags.compilation_cache)
-    pretrain(flags.config, flags.workdir, allow_changes=flags.allow_changes)
+    pretrain(flags.config, flags.workdir, allow_changes=flags.allow_changes, stall_timeout=stall_timeout)
     return 0
 
 
-def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, allow_changes: bool = False):
+def pretrain(
+    config: ml_collections.ConfigDict,
+    workdir: os.PathLike | str,
+    *,
+    allow_changes: bool = False,
+    stall_timeout: float = 0.0,
+):
     """Trains, or goes on training, in a work directory.
 
     Args:
         config: with the fields of `defaults.pretrain`.
         workdir: see `bert_jax.workdir`.
         allow_changes: see `WorkDir.open_run`.
+        stall_timeout: see `train.fit`.
 
     Returns:
         The final TrainState.
@@ -139,6 +147,7 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
                 flops_per_step=row_flops * config.batch_size,
                 writer=writer,
                 initial_params=_load_initial(config, tokenizer, held, writer.message),
+                stall_timeout=stall_timeout,
             )
         finally:
             writer.close()

@@ -1,9 +1,15 @@
-"""The flags of the commands that train."""
+"""The flags of the commands that train, and the start of the processes that these tell of."""
 
 from __future__ import annotations
 
 from absl import flags as absl_flags
 from ml_collections import config_flags
+
+from bert_jax import distributed
+from bert_jax.errors import UserError
+
+# Of a run of several processes. A process alone, at a terminal, may be suspended for as long as one likes.
+_STALL_TIMEOUT = 900.0
 
 
 def define_run_flags(flag_values: absl_flags.FlagValues, example: str, contents: str) -> None:
@@ -27,3 +33,69 @@ def define_run_flags(flag_values: absl_flags.FlagValues, example: str, contents:
         "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
         flag_values=flag_values,
     )
+    absl_flags.DEFINE_enum(
+        "distributed",
+        "auto",
+        ["auto", "off"],
+        "auto: one of several processes where Cloud TPU, GKE, Slurm or Open MPI say so; off: alone.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "coordinator_address",
+        None,
+        "HOST:PORT of process 0, where the environment does not tell; private, for nothing is encrypted.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_integer(
+        "num_processes", None, "How many processes the run has.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "coordinator_bind_address",
+        None,
+        "HOST:PORT that process 0 listens on, where it is not the coordinator's address.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_integer(
+        "meet_timeout", 300, "Seconds until all processes have to be there.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_integer(
+        "heartbeat_timeout",
+        100,
+        "Seconds after which a process that died or is stopped ends the others.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_float(
+        "stall_timeout",
+        None,
+        "Seconds without a step after which a process ends itself with the stacks of its threads; 0 for "
+        f"never. Default: {_STALL_TIMEOUT:g} with several processes, else 0.",
+        flag_values=flag_values,
+    )
+
+
+def start_processes(flags: absl_flags.FlagValues) -> float:
+    """Joins the other processes of the run, if there are any, and returns the stall time-out.
+
+    Raises:
+        UserError, Preempted: as `distributed.start`.
+    """
+    for name in ("meet_timeout", "heartbeat_timeout"):
+        if flags[name].value < 1:
+            raise UserError(f"--{name}={flags[name].value}: expected 1 second or more")
+    place = distributed.find_place(
+        flags.coordinator_address,
+        flags.num_processes,
+        flags.process_id,
+        detect=flags.distributed == "auto",
+        timeout=flags.meet_timeout,
+    )
+    if place is not None:
+        distributed.start(
+            place,
+            bind_address=flags.coordinator_bind_address,
+            meet_timeout=flags.meet_timeout,
+            heartbeat_timeout=flags.heartbeat_timeout,
+        )
+    default = 0.0 if place is None else _STALL_TIMEOUT
+    return default if flags.stall_timeout is None else flags.stall_timeout
