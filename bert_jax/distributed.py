@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
-import importlib.util
 import ipaddress
 import os
 import signal
@@ -88,9 +87,10 @@ def _given_place(address, processes, process):
 
 def _detected_place(timeout, environ):
     """What JAX knows of clusters. Its detection has no public name; `jax.distributed.initialize` calls it."""
-    if importlib.util.find_spec("jax._src.clusters") is None:
+    try:
+        from jax._src import clusters
+    except ImportError:  # of another JAX: flags are left
         return None
-    from jax._src import clusters
 
     try:
         with warnings.catch_warnings():

@@ -1,12 +1,19 @@
-"""The rates and the means of a run's steps."""
+"""The rates and the means of a run's steps, and where its time went.
+
+Beside the rates a line of training has `step_seconds_p50` and `step_seconds_p95` of its steps,
+`input_seconds` that the loop waited for rows since the last line, `save_seconds` and `eval_seconds` alike,
+`run_seconds` since the run was first started, and `goodput`, the share of these that went into steps which
+still count: starting, compiling, saving, evaluating and steps that were lost with a process do not.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
+import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.metrics_writer import MetricsWriter
@@ -16,6 +23,30 @@ from bert_jax.metrics_writer import MetricsWriter
 _STEPS_AHEAD = 2
 
 
+class RunClock:
+    """How long a run has been going, over all its starts, and how much of that became steps.
+
+    Args:
+        lines: of metrics.jsonl, of training, up to the step that the run goes on from.
+        now: seconds since 1970.
+    """
+
+    def __init__(self, lines: Sequence[Mapping[str, float]] = (), now: float | None = None):
+        now = time.time() if now is None else now
+        last = lines[-1] if lines else {}
+        run_seconds = last.get("run_seconds") or 0.0
+        self._productive = run_seconds * (last.get("goodput") or 0.0)
+        # A clock that was set back between two starts must not make the run younger than it was.
+        self._begun = min(now, last.get("time", now)) - run_seconds
+
+    def add(self, productive: float, now: float | None = None) -> dict[str, float]:
+        """What a line of metrics says of the run: these seconds became steps."""
+        now = time.time() if now is None else now
+        self._productive += productive
+        seconds = max(now - self._begun, self._productive, 1e-9)
+        return {"time": now, "run_seconds": seconds, "goodput": self._productive / seconds}
+
+
 class Meter:
     """Collects the metrics of steps, on the devices, and writes their means over an interval.
 
@@ -23,15 +54,20 @@ class Meter:
         peak: FLOP/s that all devices together can reach; 0 where it is not known.
         flops_per_step: of the model.
         max_skipped: steps in a row that may be skipped.
+        clock: of the run.
     """
 
-    def __init__(self, peak: float, flops_per_step: float, max_skipped: int):
+    def __init__(self, peak: float, flops_per_step: float, max_skipped: int, clock: RunClock | None = None):
         self._peak, self._flops = peak, flops_per_step
         self._max_skipped, self._skipped_in_row = max_skipped, 0
         self._open: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._ahead: list[Mapping[str, jax.Array]] = []
         self._since = time.monotonic()
+        self._clock = clock or RunClock()
+        self._spent = dict.fromkeys(("input", "save", "eval"), 0.0)
+        self._durations: list[float] = []
+        self._done: float | None = None  # when the last step was seen to be done
         self.first_loss = float("nan")
 
     def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
@@ -40,6 +76,10 @@ class Meter:
         self._ahead.append(metrics)
         if len(self._ahead) > _STEPS_AHEAD:
             jax.block_until_ready(self._ahead.pop(0))
+            now = time.monotonic()
+            if self._done is not None:
+                self._durations.append(now - self._done)
+            self._done = now
 
     def close_interval(self) -> None:
         """The interval to be written ends with the step that was added last."""
@@ -57,7 +97,9 @@ class Meter:
         now = time.monotonic()
         if self.first_loss != self.first_loss:
             self.first_loss = values[0]["loss"]
-        writer.write(steps[-1][0], means(values) | self._rates(values, now - self._since))
+        seconds = now - self._since
+        line = means(values) | self._rates(values, seconds) | self._times()
+        writer.write(steps[-1][0], line | self._clock.add(seconds))
         self._since = now
         self._count_skipped(steps, values, writer)
 
@@ -67,9 +109,26 @@ class Meter:
         self.write(writer)
         jax.block_until_ready(self._ahead)
         self._ahead.clear()
+        self._done = None
         began = time.monotonic()
         yield
         self._since += time.monotonic() - began
+
+    @contextlib.contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Counts the time inside as "input", "save" or "eval"."""
+        began = time.monotonic()
+        yield
+        self._spent[what] += time.monotonic() - began
+
+    def _times(self) -> dict[str, float]:
+        times = {f"{what}_seconds": seconds for what, seconds in self._spent.items()}
+        self._spent = dict.fromkeys(self._spent, 0.0)
+        if self._durations:
+            for percent in (50, 95):
+                times[f"step_seconds_p{percent}"] = float(np.percentile(self._durations, percent))
+        self._durations.clear()
+        return times
 
     def _rates(self, values: list[dict[str, float]], seconds: float) -> dict[str, float]:
         rates = {

@@ -15,8 +15,9 @@ import optax
 
 from bert_jax import checkpoint, flops, sharding
 from bert_jax.errors import UserError
-from bert_jax.meter import Meter
+from bert_jax.meter import Meter, RunClock
 from bert_jax.metrics_writer import MetricsWriter, read_metrics
+from bert_jax.profiling import Profiler
 from bert_jax.step import Task, TrainState, make_eval_step, make_train_step
 from bert_jax.stopping import BrokenOff, StopRequest, Watchdog
 from bert_jax.workdir import WorkDir
@@ -42,6 +43,7 @@ def fit(
     on_eval: Callable[[int, dict[str, float], TrainState], Mapping[str, float] | None] | None = None,
     stop_early: Callable[[], bool] = lambda: False,
     stall_timeout: float = 0.0,
+    profile_steps: tuple[int, int] | None = None,
 ) -> TrainState:
     """Trains to `config.steps`, from wherever the work directory stands.
 
@@ -65,6 +67,7 @@ def fit(
         stop_early: asked after each evaluation whether the run should end there.
         stall_timeout: seconds without a step, or a batch of evaluation, after which the process ends itself;
             0 for never.
+        profile_steps: the first and the last step of a trace, which goes to profile/ in the work directory.
 
     Returns:
         The state after `config.steps`, or where `stop_early` ended the run; saved.
@@ -115,6 +118,7 @@ def fit(
             given = "scratch" if initial_params is None else "the weights given"
             writer.message(f"started from {given}")
         writer.rewind(step)
+        clock = RunClock(read_metrics(workdir.path, "train"))
         from_scratch = step == 0 and initial_params is None
 
         evaluate = None
@@ -152,18 +156,22 @@ def fit(
         train_step = _Compiled(train_step, abstract_state, np.uint32(config.seed), writer.message, watchdog)
         train_step.compile(batch)
 
-        meter = Meter(_peak(config, mesh, flops_per_step), flops_per_step, config.max_skipped_steps)
+        meter = Meter(_peak(config, mesh, flops_per_step), flops_per_step, config.max_skipped_steps, clock)
+        profiler = cleanup.enter_context(Profiler(workdir.path / "profile", profile_steps, writer.message))
         while step < config.steps:
             if stop.requested():
                 meter.write(writer)
                 save_and_stop(step, state)
+            profiler.before(step + 1)
             state, metrics = train_step(state, batch)
             step += 1
             meter.add(step, metrics)
+            profiler.after(step, metrics)
             watchdog.beat()
             if step < config.steps:
                 # While the devices compute this step, the rows of the next one go to them.
-                batch = sharding.global_batch(next(batches), mesh)
+                with meter.timed("input"):
+                    batch = sharding.global_batch(next(batches), mesh)
             checkpointer.poll()
             workdir.check_held()
 
@@ -178,9 +186,10 @@ def fit(
                 with meter.paused(writer):
                     if save:
                         writer.flush()
-                        checkpointer.save(step, state)
+                        with meter.timed("save"):
+                            checkpointer.save(step, state)
                     if evaluate and _is_due(step, config.eval.every, config.steps):
-                        with stop.saving(save_and_stop, step, state):
+                        with stop.saving(save_and_stop, step, state), meter.timed("eval"):
                             evaluate(step, state)
                         if stop_early():
                             writer.message(f"stopped early, at step {step} of {config.steps}")

@@ -49,7 +49,7 @@ def run(flags, args: list[str]) -> int:
         raise UserError("which task? give --config=configs/finetune/classification.py, or glue.py:TASK")
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
-    stall_timeout = start_processes(flags)
+    fit_options = start_processes(flags)
     from bert_jax import train
     from bert_jax.tasks import finetuning
 
@@ -61,7 +61,7 @@ def run(flags, args: list[str]) -> int:
         settings = repeats.run_all(flags.config, flags.workdir, seeds, repeats.parse_grid(flags.sweep))
         print("\n".join(repeats.table(settings)))
         return 0
-    best = finetuning.finetune(flags.config, flags.workdir, stall_timeout=stall_timeout)
+    best = finetuning.finetune(flags.config, flags.workdir, **fit_options)
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
         print(f"best: step {best['step']}  {scores}")

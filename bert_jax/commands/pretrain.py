@@ -37,11 +37,11 @@ def run(flags, args: list[str]) -> int:
         raise UserError("what to train? give --config=configs/pretrain/SIZE.py")
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
-    stall_timeout = start_processes(flags)
+    fit_options = start_processes(flags)
     from bert_jax import train
 
     train.enable_compilation_cache(flags.compilation_cache)
-    pretrain(flags.config, flags.workdir, allow_changes=flags.allow_changes, stall_timeout=stall_timeout)
+    pretrain(flags.config, flags.workdir, allow_changes=flags.allow_changes, **fit_options)
     return 0
 
 
@@ -50,7 +50,7 @@ def pretrain(
     workdir: os.PathLike | str,
     *,
     allow_changes: bool = False,
-    stall_timeout: float = 0.0,
+    **fit_options: Any,
 ):
     """Trains, or goes on training, in a work directory.
 
@@ -58,7 +58,7 @@ def pretrain(
         config: with the fields of `defaults.pretrain`.
         workdir: see `bert_jax.workdir`.
         allow_changes: see `WorkDir.open_run`.
-        stall_timeout: see `train.fit`.
+        fit_options: others of `train.fit`.
 
     Returns:
         The final TrainState.
@@ -147,7 +147,7 @@ def pretrain(
                 flops_per_step=row_flops * config.batch_size,
                 writer=writer,
                 initial_params=_load_initial(config, tokenizer, held, writer.message),
-                stall_timeout=stall_timeout,
+                **fit_options,
             )
         finally:
             writer.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from absl import flags as absl_flags
 from ml_collections import config_flags
 
@@ -31,6 +33,12 @@ def define_run_flags(flag_values: absl_flags.FlagValues, example: str, contents:
         None,
         "Directory that keeps compiled programs between runs; empty for none. Default: "
         "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "profile_steps",
+        "",
+        "FIRST:LAST: a trace of these steps for xprof goes to WORKDIR/profile.",
         flag_values=flag_values,
     )
     absl_flags.DEFINE_enum(
@@ -74,12 +82,18 @@ def define_run_flags(flag_values: absl_flags.FlagValues, example: str, contents:
     )
 
 
-def start_processes(flags: absl_flags.FlagValues) -> float:
-    """Joins the other processes of the run, if there are any, and returns the stall time-out.
+def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
+    """Joins the other processes of the run, if there are any.
+
+    Returns:
+        What `train.fit` is told by flags: `stall_timeout` and `profile_steps`.
 
     Raises:
         UserError, Preempted: as `distributed.start`.
     """
+    from bert_jax import profiling  # here, so that the command's help does not wait for jax
+
+    profile_steps = profiling.parse_steps(flags.profile_steps)
     for name in ("meet_timeout", "heartbeat_timeout"):
         if flags[name].value < 1:
             raise UserError(f"--{name}={flags[name].value}: expected 1 second or more")
@@ -98,4 +112,5 @@ def start_processes(flags: absl_flags.FlagValues) -> float:
             heartbeat_timeout=flags.heartbeat_timeout,
         )
     default = 0.0 if place is None else _STALL_TIMEOUT
-    return default if flags.stall_timeout is None else flags.stall_timeout
+    stall_timeout = default if flags.stall_timeout is None else flags.stall_timeout
+    return {"stall_timeout": stall_timeout, "profile_steps": profile_steps}

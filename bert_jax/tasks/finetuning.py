@@ -30,7 +30,7 @@ BEST_FILE = "best.json"
 
 
 def finetune(
-    config: Any, directory: str, log: Callable[[str], None] = print, *, stall_timeout: float = 0.0
+    config: Any, directory: str, log: Callable[[str], None] = print, **fit_options: Any
 ) -> dict[str, Any]:
     """Trains as `config` says, or resumes, and keeps the checkpoint that is best on the evaluation file.
 
@@ -38,7 +38,7 @@ def finetune(
       config: as `default_config`, with the files, columns and `init_from` (or `vocab`) filled in.
       directory: the work directory.
       log: gets one line for each thing worth saying.
-      stall_timeout: see `train.fit`.
+      fit_options: others of `train.fit`.
 
     Returns:
       What best.json holds: the best step and its scores; the last step and none when nothing is evaluated.
@@ -72,12 +72,12 @@ def finetune(
         try:
             held.open_run(run)
             held.copy_vocabulary(problem.tokenizer.path)
-            return _train(problem, data, examples, held, writer, stall_timeout)
+            return _train(problem, data, examples, held, writer, fit_options)
         finally:
             writer.close()
 
 
-def _train(problem, data, examples, held, writer, stall_timeout):
+def _train(problem, data, examples, held, writer, fit_options):
     config = problem.config
     mesh = sharding.make_mesh(**config.mesh)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
@@ -110,7 +110,7 @@ def _train(problem, data, examples, held, writer, stall_timeout):
         initial_params=_initial_params(problem, held, writer.message),
         on_eval=keeper,
         stop_early=keeper.stops if keeper else lambda: False,
-        stall_timeout=stall_timeout,
+        **fit_options,
     )
     if keeper is None:
         return {"step": int(state.step), "scores": {}}
