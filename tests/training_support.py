@@ -138,9 +138,12 @@ def run(arguments, devices=1):
 
 
 class Processes:
-    """`bert-jax` in several processes of one run, each with so many CPU devices; their output by process."""
+    """`bert-jax` in several processes of one run, each with so many CPU devices; their output by process.
 
-    def __init__(self, arguments, processes, devices=2, heartbeat_timeout=10):
+    With `missing`, so many processes of the run are never started.
+    """
+
+    def __init__(self, arguments, processes, devices=2, heartbeat_timeout=10, missing=0):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -149,7 +152,7 @@ class Processes:
                 [
                     *arguments,
                     f"--coordinator_address={address}",
-                    f"--num_processes={processes}",
+                    f"--num_processes={processes + missing}",
                     f"--process_id={number}",
                     f"--heartbeat_timeout={heartbeat_timeout}",
                 ],
