@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from absl import flags as absl_flags
 
+from bert_jax.commands.process_flags import start_processes
 from bert_jax.commands.run_flags import command_line, define_run_flags
 from bert_jax.errors import UserError
 
@@ -50,6 +51,7 @@ def run(flags, args: list[str]) -> int:
         raise UserError("which task? give --config=configs/finetune/classification.py, or glue.py:TASK")
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
+    fit_options = start_processes(flags)
     from bert_jax import train
     from bert_jax.tasks import finetuning
 
@@ -63,7 +65,7 @@ def run(flags, args: list[str]) -> int:
         settings = repeats.run_all(flags.config, flags.workdir, seeds, grid, command_line=command)
         print("\n".join(repeats.table(settings)))
         return 0
-    best = finetuning.finetune(flags.config, flags.workdir, command_line=command)
+    best = finetuning.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
         print(f"best: step {best['step']}  {scores}")

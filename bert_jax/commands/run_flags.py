@@ -7,11 +7,12 @@ import shlex
 from absl import flags as absl_flags
 from ml_collections import config_flags
 
+from bert_jax.commands.process_flags import define_process_flags
 from bert_jax.errors import UserError
 
 
 def define_run_flags(flag_values: absl_flags.FlagValues, example: str, contents: str) -> None:
-    """--config, --workdir and --compilation_cache.
+    """--config, --workdir, --compilation_cache and the flags of several processes.
 
     Args:
         example: a config file, for the help of --config.
@@ -31,6 +32,7 @@ def define_run_flags(flag_values: absl_flags.FlagValues, example: str, contents:
         "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
         flag_values=flag_values,
     )
+    define_process_flags(flag_values)
 
 
 def command_line(command: str, flags: absl_flags.FlagValues) -> str:

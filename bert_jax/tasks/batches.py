@@ -173,14 +173,14 @@ def bucket_lengths(lengths: np.ndarray, batch_size: int, max_length: int) -> tup
 
 
 def make_batch(
-    data: EncodedRows, indices: np.ndarray, buckets: Sequence[int], part: slice = slice(None)
+    data: EncodedRows, indices: np.ndarray, buckets: Sequence[int], own: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """The rows of one batch, padded to the first bucket that holds the longest of them.
 
     Args:
       indices: int64 [B] groups of the global batch; -1 is padding, without weight.
-      part: the groups of the batch that this process feeds. The padded length is the whole batch's on every
-        process.
+      own: int [b], the places of the groups that this process feeds (`sharding.local_rows`); all by default.
+        The padded length is the whole batch's on every process.
 
     Returns:
       int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the places in the global
@@ -188,13 +188,12 @@ def make_batch(
       there is none, every target of tokens, int32 [b, L], and every feature of tokens [b, L, F]. With groups
       of several rows, [b, group, ...] of each.
     """
+    places = expand(np.arange(len(indices)) if own is None else own, data.group)
     indices = expand(indices, data.group)
-    rows = slice(*(None if edge is None else edge * data.group for edge in (part.start, part.stop)))
     real = indices >= 0
     lengths = np.where(real, data.lengths[indices], 0)
     width = next(length for length in buckets if length >= lengths.max(initial=0))
-    places = np.arange(len(indices))[rows]
-    indices, real, lengths = indices[rows], real[rows], lengths[rows]
+    indices, real, lengths = indices[places], real[places], lengths[places]
     input_ids = np.full((len(indices), width), data.pad_id, np.int32)
     for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
         start = data.offsets[index]
@@ -269,20 +268,18 @@ def train_batches(
     *,
     group_by_length: bool = True,
     buckets: Sequence[int] = (),
-    process_index: int = 0,
-    process_count: int = 1,
+    own: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Endless batches of `batch_size` groups from `start_step` on: batch s depends on (seed, s) alone. A
-    process gets its share."""
+    """Endless batches of `batch_size` groups from `start_step` on: batch s depends on (seed, s) alone. `own`
+    as in `make_batch`."""
     lengths = data.group_lengths
     buckets = buckets or bucket_lengths(lengths, batch_size, data.max_length)
-    part = _process_part(batch_size, process_index, process_count)
     steps = steps_per_epoch(len(lengths), batch_size)
     epoch, offset = divmod(start_step, steps)
     while True:
         order = epoch_order(lengths, batch_size, seed, epoch, group_by_length)
         for indices in order[offset:]:
-            yield make_batch(data, indices, buckets, part)
+            yield make_batch(data, indices, buckets, own)
         epoch, offset = epoch + 1, 0
 
 
@@ -291,14 +288,12 @@ def eval_batches(
     batch_size: int,
     *,
     buckets: Sequence[int] = (),
-    process_index: int = 0,
-    process_count: int = 1,
+    own: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Every group once, in the order of `eval_order`; the last batch is filled up with padding."""
     buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_length)
-    part = _process_part(batch_size, process_index, process_count)
     for indices in eval_order(data, batch_size):
-        yield make_batch(data, indices, buckets, part)
+        yield make_batch(data, indices, buckets, own)
 
 
 def eval_order(data: EncodedRows, batch_size: int) -> np.ndarray:
@@ -306,10 +301,3 @@ def eval_order(data: EncodedRows, batch_size: int) -> np.ndarray:
     order = np.argsort(data.group_lengths, kind="stable")
     steps = steps_per_epoch(len(order), batch_size)
     return np.concatenate([order, np.full(steps * batch_size - len(order), -1)]).reshape(steps, batch_size)
-
-
-def _process_part(batch_size, process_index, process_count):
-    if batch_size % process_count:
-        raise ValueError(f"batch_size {batch_size} is no multiple of {process_count} processes")
-    size = batch_size // process_count
-    return slice(process_index * size, (process_index + 1) * size)

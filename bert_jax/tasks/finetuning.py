@@ -32,7 +32,12 @@ BEST_FILE = "best.json"
 
 
 def finetune(
-    config: Any, directory: str, log: Callable[[str], None] = print, command_line: str = ""
+    config: Any,
+    directory: str,
+    log: Callable[[str], None] = print,
+    *,
+    command_line: str = "",
+    **fit_options: Any,
 ) -> dict[str, Any]:
     """Trains as `config` says, or resumes, and keeps the checkpoint that is best on the evaluation file.
 
@@ -41,6 +46,7 @@ def finetune(
       directory: the work directory.
       log: gets one line for each thing worth saying.
       command_line: of the run, for its model card.
+      fit_options: others of `train.fit`.
 
     Returns:
       What best.json holds: the best step and its scores; the last step and none when nothing is evaluated.
@@ -76,7 +82,7 @@ def finetune(
         try:
             held.open_run(run)
             held.copy_vocabulary(problem.tokenizer.path)
-            best = _train(problem, data, examples, held, writer)
+            best = _train(problem, data, examples, held, writer, fit_options)
             if primary:
                 held.write_text(card.FILE, card.of_run(directory))
             return best
@@ -84,13 +90,12 @@ def finetune(
             writer.close()
 
 
-def _train(problem, data, examples, held, writer):
+def _train(problem, data, examples, held, writer, fit_options):
     config = problem.config
     mesh = sharding.make_mesh(**config.mesh)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
     optimizer = problem.optimizer(optimizer)
     data = problem.precompute(data, mesh, writer.message)
-    share = dict(process_index=jax.process_index(), process_count=jax.process_count())
     keeper = _BestKeeper(problem, data["dev"], examples["dev"], held, writer, mesh) if "dev" in data else None
     if keeper and keeper.stops():
         writer.message("nothing to train: the run was stopped early")
@@ -101,16 +106,16 @@ def _train(problem, data, examples, held, writer):
         task=problem.task,
         optimizer=optimizer,
         schedule=schedule,
-        train_data=lambda step: batches.train_batches(
+        train_data=lambda step, own: batches.train_batches(
             data["train"],
             config.batch_size,
             config.seed,
             step,
             group_by_length=config.group_by_length,
-            **share,
+            own=own,
         ),
         # The loss, like every score, is taken from the outputs that `keeper` computes.
-        eval_data=keeper and (lambda: (batch for batch in ())),
+        eval_data=keeper and (lambda own: (batch for batch in ())),
         flops_per_step=0.0
         if problem.frozen
         else _flops_per_step(problem.bert, data["train"], config.batch_size),
@@ -118,6 +123,7 @@ def _train(problem, data, examples, held, writer):
         initial_params=_initial_params(problem, held, writer.message),
         on_eval=keeper,
         stop_early=keeper.stops if keeper else lambda: False,
+        **fit_options,
     )
     if keeper is None:
         return {"step": int(state.step), "scores": {}}

@@ -73,10 +73,10 @@ def predict_all(
       buckets: the lengths that rows are padded to; else they are chosen to suit the data.
     """
     order = batches.eval_order(data, batch_size)
-    processes = dict(process_index=jax.process_index(), process_count=jax.process_count())
+    own = sharding.local_rows(mesh, batch_size)
     outputs = [
         predict(params, sharding.global_batch(batch, mesh))
-        for batch in batches.eval_batches(data, batch_size, buckets=buckets, **processes)
+        for batch in batches.eval_batches(data, batch_size, own=own, buckets=buckets)
     ]
     per_token = outputs[0].ndim == 3
     rows = len(data.tokens) if per_token else len(data) // data.group
