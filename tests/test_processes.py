@@ -130,7 +130,7 @@ def test_sigterm_before_all_have_met_ends_those_that_have(records, tmp_path, tol
     ids=["worker-killed", "coordinator-killed", "worker-stopped"],
 )
 def test_the_others_end_when_one_is_lost(records, tmp_path, sent, victim):
-    fields = {"steps": 100000, "checkpoint.every": 0, "eval.every": 0, "log_every": 5}
+    fields = {"steps": 100000, "batch_size": 12, "checkpoint.every": 0, "eval.every": 0, "log_every": 5}
     with Processes(command(tmp_path / "run", records, **fields), 3) as started:
         started.wait_for("step      5")
         started[victim].send_signal(sent)
