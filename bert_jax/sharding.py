@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
@@ -38,7 +39,11 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = None) -> Mesh:
-    """A mesh of (data, fsdp, tensor); one size may be -1 and takes the devices that the others leave."""
+    """A mesh of (data, fsdp, tensor); one size may be -1 and takes the devices that the others leave.
+
+    Over several slices of TPU the outermost axis that can goes across them, through the data centre's
+    network: data, whose traffic is one all-reduce a step, or else fsdp. The others stay within a slice.
+    """
     devices = list(jax.devices() if devices is None else devices)
     sizes = [data, fsdp, tensor]
     text = f"mesh data={data} fsdp={fsdp} tensor={tensor}"
@@ -50,7 +55,22 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
         raise UserError(f"{text} does not fit {len(devices)} devices; their product must be {len(devices)}")
     if devices[0].platform == "cpu":
         return Mesh(np.array(devices).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 3)
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices > 1:
+        across, within = _split_over_slices(sizes, slices)
+        grid = mesh_utils.create_hybrid_device_mesh(within, across, devices)
+        return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
     return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[int]]:
+    """(the sizes across slices, the sizes within each)."""
+    for axis, name in enumerate(AXES):
+        if name != "tensor" and sizes[axis] % slices == 0:
+            across = [slices if i == axis else 1 for i in range(len(sizes))]
+            return across, [size // part for size, part in zip(sizes, across, strict=True)]
+    shape = " ".join(f"{name}={size}" for name, size in zip(AXES, sizes, strict=True))
+    raise UserError(f"mesh {shape} on {slices} slices: make data, or else fsdp, a multiple of {slices}")
 
 
 def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
@@ -135,8 +155,18 @@ def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int = 1) -> 
         )
 
 
+def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """int64 [b], ascending: the rows of a global batch that lie on this process's devices.
+
+    On a torus they are no stretch of the batch, and processes that split tensors alone have the same rows.
+    """
+    places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    stretches = sorted({rows.indices(batch_size)[:2] for (rows,) in places})
+    return np.concatenate([np.arange(*stretch) for stretch in stretches])
+
+
 def global_batch(local: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """This host's contiguous slice of rows -> global arrays on the mesh."""
+    """The rows that `local_rows` names for this process -> global arrays on the mesh."""
     sharding = batch_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in local.items()}
 
