@@ -112,6 +112,7 @@ done
 if [[ -n "$timer" ]]; then
   kill "$timer" 2>/dev/null || true
 fi
+wait "${started[@]}" 2>/dev/null || true
 # What a process left behind would hold its output open.
 for group in "${started[@]}"; do
   kill -s KILL -- "-$group" 2>/dev/null || true
