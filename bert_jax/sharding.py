@@ -58,8 +58,8 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
         return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
     except NotImplementedError as error:
         raise UserError(
-            f"{text}: {sizes} cannot be laid along the torus of these chips; choose sizes that are products of "
-            "its sides"
+            f"{text}: {sizes} cannot be laid along the torus of these chips; choose sizes that are products "
+            "of its sides"
         ) from error
 
 

@@ -14,10 +14,10 @@ class Chip:
     """One TPU chip as jax sees it: v4 and v5p have two cores that work as one device.
 
     Memory, peak, bandwidths and torus are those of the specification tables at
-    https://docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read in November 2026. A link's rate, one way, is the
-    ICI bandwidth a chip divided by its ports (by twice that where the table counts both ways). The DCN rate is
-    a pod's divided by its chips; v4's page has none and v5p's is taken. Clocks are those at which the matrix
-    units reach the peak: v4's 1.05 GHz is also in Jouppi et al. 2023 (arXiv 2304.01433).
+    https://docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read in November 2026. A link's rate, one way, is
+    the ICI bandwidth a chip, which the tables count both ways, divided by twice its ports (v4: Jouppi et al.
+    2023, arXiv 2304.01433, has 50 GB/s). The DCN rate is a pod's divided by its chips; v4's page has none and
+    v5p's is taken. Clocks are those at which the matrix units reach the peak; v4's is in Jouppi et al. too.
     """
 
     name: str
@@ -87,8 +87,8 @@ def parse_topology(text: str, slices: int = 1) -> Slices:
         )
     if not 0 < math.prod(shape) <= chip.largest:
         raise UserError(
-            f"--topology={text}: {math.prod(shape):,} chips, and a slice of {name} has 1 to {chip.largest:,}; "
-            "take more --slices"
+            f"--topology={text}: {math.prod(shape):,} chips, and a slice of {name} has at most "
+            f"{chip.largest:,}; take more --slices"
         )
     if slices < 1:
         raise UserError(f"--slices={slices} must be at least 1")

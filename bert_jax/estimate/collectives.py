@@ -147,9 +147,7 @@ def axes_of(groups: np.ndarray, mesh_shape: Mapping[str, int]) -> tuple[str, ...
     """The mesh axes along which the members of a group differ."""
     coordinates = np.unravel_index(groups, tuple(mesh_shape.values()))
     return tuple(
-        name
-        for name, along in zip(mesh_shape, coordinates, strict=True)
-        if np.any(along != along[:, :1])
+        name for name, along in zip(mesh_shape, coordinates, strict=True) if np.any(along != along[:, :1])
     )
 
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 
 _BYTES = {
-    "pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "s32": 4, "u32": 4, "s64": 8, "u64": 8,
-    "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16,
+    "pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "s32": 4, "u32": 4, "s64": 8,
+    "u64": 8, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16,
 }  # fmt: skip
 
 # A second of these ends what the first began; what is computed in between is called by the first alone.
@@ -42,8 +42,8 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """`name = arrays opcode(operands), attributes`; `attributes` is the rest of its line, as it stands, and of
-    an instruction without operands ends with the value in its parentheses, as ` constant(12)`."""
+    """`name = arrays opcode(operands), attributes`; `attributes` is the rest of its line, as it stands, and
+    of an instruction without operands ends with the value in its parentheses, as ` constant(12)`."""
 
     name: str
     opcode: str

@@ -19,11 +19,13 @@ _FREE = {
 }  # fmt: skip
 _PREFETCHES = ("copy-start", "slice-start")  # beside the computation; their bytes count, not their time
 _MOVES = {
-    "parameter", "bitcast", "copy", "transpose", "reshape", "slice", "pad", "concatenate", "tuple", "constant",
-    "dynamic-slice", "dynamic-update-slice", "get-tuple-element",
+    "parameter", "bitcast", "copy", "transpose", "reshape", "slice", "pad", "concatenate", "tuple",
+    "constant", "dynamic-slice", "dynamic-update-slice", "get-tuple-element",
 }  # fmt: skip
-_BOOKKEEPING = re.compile(r'custom_call_target="(AllocateBuffer|Sharding|AssumeGatherIndicesInBound|'
-                          r'ConsumeOffsetBuffer|GatherScatterIndicesBitpacked)"')  # fmt: skip
+_KERNEL = "tpu_custom_call"  # Pallas's; the compiler's own custom calls are bookkeeping
+
+# The scalar unit does what has fewer elements, beside the rest.
+_SCALARS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +58,15 @@ def compute(module: Module, chip: Chip, attention_flops: float = 0.0) -> Compute
     """
     cycles = moving = added_seconds = moved_bytes = 0.0
     added: dict[str, int] = defaultdict(int)
-    unknown = recomputed = 0
-    kernels = 0
+    unknown = recomputed = kernels = 0
     for visit in walk(module):
         instruction = visit.instruction
         if instruction.opcode == "while":
             unknown += trip_count(module, instruction) is None
         if visit.fused or instruction.opcode in _FREE or _is_collective(instruction):
             continue
-        if _BOOKKEEPING.search(instruction.attributes):
+        label = _label(instruction)
+        if instruction.opcode == "custom-call" and label != _KERNEL:
             continue
         bytes_ = visit.times * hbm_bytes(module, visit)
         moved_bytes += bytes_
@@ -75,10 +77,10 @@ def compute(module: Module, chip: Chip, attention_flops: float = 0.0) -> Compute
         if estimate is not None:
             cycles += visit.times * estimate
             moving += visit.times * estimate * _only_moves(module, instruction)
-        elif bytes_ or instruction.opcode in ("custom-call", "sort"):
-            added[_label(instruction)] += visit.times
+        elif max((array.size for array in instruction.arrays), default=0) > _SCALARS:
+            added[label] += visit.times
             added_seconds += bytes_ / chip.hbm_bandwidth
-            kernels += _label(instruction) == "tpu_custom_call"
+            kernels += label == _KERNEL
     flops = matrix_flops(module)
     if kernels:
         flops += attention_flops
@@ -128,7 +130,9 @@ def hbm_bytes(module: Module, visit: Visit) -> float:
     if instruction.opcode in ("dynamic-slice", "gather", "slice"):
         arrays = [*instruction.arrays, *instruction.arrays]
     elif instruction.opcode in ("dynamic-update-slice", "scatter"):
-        update = _output(visit.computation, instruction.operands[-1 if instruction.opcode == "scatter" else 1])
+        update = _output(
+            visit.computation, instruction.operands[-1 if instruction.opcode == "scatter" else 1]
+        )
         arrays = [*update, *update]
     return sum(array.bytes for array in arrays if array.space == 0)
 

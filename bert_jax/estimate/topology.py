@@ -11,8 +11,8 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.estimate.chips import Slices
 
-# libtpu looks for the chips of a Cloud TPU machine, and asks its metadata server, unless it is told what it is
-# on. Read when jax is imported and when libtpu is loaded.
+# libtpu looks for the chips of a Cloud TPU machine, and asks its metadata server, unless it is told what it
+# is on. Read when jax is imported and when libtpu is loaded.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -65,7 +65,7 @@ def devices(slices: Slices) -> list[Any]:
         raise UserError(f"--topology={slices.text}: libtpu has no such slice ({said})") from error
     if len(described.devices) != slices.chips:
         raise UserError(
-            f"--topology={slices.text}: libtpu has {len(described.devices)} devices for {slices.chips} chips; "
-            f"this estimate is for {_wanted()}"
+            f"--topology={slices.text}: libtpu has {len(described.devices)} devices for {slices.chips} "
+            f"chips; this estimate is for {_wanted()}"
         )
     return described.devices

@@ -6,7 +6,7 @@ import jax
 
 
 def target_platform() -> str:
-    """"cpu", "gpu" or "tpu": of the mesh in context, whose devices need not be attached to this machine, else
-    of the default backend."""
+    """cpu, gpu or tpu: of the mesh in context, whose devices need not be attached to this machine, else of
+    the default backend."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
