@@ -79,6 +79,7 @@ def run(flags, args: list[str]) -> int:
     result = measure.estimate(
         step, slices, find_largest=flags.largest_batch, price=flags.price_per_chip_hour, say=_say
     )
+    result |= {"versions": topology.versions()}
     print(json.dumps(result, indent=1) if flags.json else "\n".join(report.lines(result)))
     return 0
 

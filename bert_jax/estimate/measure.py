@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable
 from typing import Any
 
@@ -84,7 +83,6 @@ def _describe(step: TrainStep, slices: Slices) -> dict[str, Any]:
               "hidden_dropout_prob", "attention_probs_dropout_prob", "vocab_size")  # fmt: skip
     return {
         "kind": "estimate: compiled ahead of time, nothing is measured",
-        "versions": {name: importlib.metadata.version(name) for name in ("jax", "libtpu")},
         "topology": {"name": slices.text, "slices": slices.count, "chips": slices.chips},
         "mesh": dict(step.mesh.shape),
         "model": {name: getattr(model, name) for name in fields}
@@ -108,9 +106,7 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
     """What a compiled program's text says of times, FLOPs and traffic."""
     chip, config, mesh_shape = slices.chip, step.config, dict(step.mesh.shape)
     module = hlo.parse(text)
-    positions = [
-        (getattr(device, "slice_index", None) or 0, tuple(device.coords)) for device in step.mesh.devices.flat
-    ]
+    positions = [_position(device) for device in step.mesh.devices.flat]
     traffic = collectives.find(module, mesh_shape, chip, positions)
     compute = timing.compute(module, chip, attention_flops(step))
     waited = sum(one.total_seconds for one in traffic if not one.overlapped)
@@ -156,6 +152,11 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
         "collectives": _sum_up(traffic),
         "warnings": lines,
     }
+
+
+def _position(device: Any) -> tuple[int, tuple[int, ...]]:
+    """The slice, and the place on its torus; devices of other platforms lie along a line."""
+    return getattr(device, "slice_index", None) or 0, tuple(getattr(device, "coords", (device.id,)))
 
 
 def attention_flops(step: TrainStep) -> float:

@@ -38,7 +38,8 @@ def _model(model: dict[str, Any]) -> str:
     dropout = f"{model['hidden_dropout_prob']} and {model['attention_probs_dropout_prob']}"
     return (
         f"{model['num_hidden_layers']} layers of {model['hidden_size']}, {model['dtype']}, "
-        f"dropout {dropout}, attention {model['attention']}, remat {model['remat']}, scan_unroll {model['scan_unroll']}"
+        f"dropout {dropout}, attention {model['attention']}, remat {model['remat']}, "
+        f"scan_unroll {model['scan_unroll']}"
     )
 
 

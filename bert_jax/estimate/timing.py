@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 
 from bert_jax.estimate.chips import Chip
 from bert_jax.estimate.collectives import KINDS
@@ -121,11 +122,10 @@ def hbm_bytes(module: Module, visit: Visit) -> float:
     """
     instruction = visit.instruction
     if instruction.opcode in _PREFETCHES:
-        ends = instruction.arrays[:2]  # destination and source
-        return sum(array.bytes for array in ends if array.space == 0)
+        ends = instruction.arrays[:2]  # source and destination, one of them the slice
+        return min(array.bytes for array in ends) * sum(array.space == 0 for array in ends)
     if instruction.opcode == "fusion":
-        inside = module.computations.get(instruction.called("calls") or "", {})
-        return _fusion_bytes(visit, inside)
+        return _fusion_bytes(module, visit)
     arrays = [*visit.operand_arrays(), *instruction.arrays]
     if instruction.opcode in ("dynamic-slice", "gather", "slice"):
         arrays = [*instruction.arrays, *instruction.arrays]
@@ -137,44 +137,62 @@ def hbm_bytes(module: Module, visit: Visit) -> float:
     return sum(array.bytes for array in arrays if array.space == 0)
 
 
-def _fusion_bytes(visit: Visit, inside: Computation) -> float:
+def _fusion_bytes(module: Module, visit: Visit) -> float:
+    inside = module.computations.get(visit.instruction.called("calls") or "", {})
+    parameters = _parameters(inside)
     total = 0.0
-    parameters = sorted(
-        (part for part in inside.values() if part.opcode == "parameter"), key=lambda part: _number(part)
-    )
-    for name, parameter in zip(visit.instruction.operands, parameters, strict=False):
+    for index, name in enumerate(visit.instruction.operands):
         source = _output(visit.computation, name)
-        if all(array.space == 0 for array in source):
-            total += _read(inside, parameter)
-    written = [array for array in visit.instruction.arrays if array.space == 0]
-    updates = [part for part in inside.values() if part.opcode == "dynamic-update-slice"]
-    for array in written:
-        update = next((part for part in updates if part.arrays[0].size == array.size), None)
-        total += sum(x.bytes for x in _output(inside, update.operands[1])) if update else array.bytes
+        if index in parameters and all(array.space == 0 for array in source):
+            total += _read(module, inside, parameters[index])
+    updates = list(_updates(module, inside))
+    for array in visit.instruction.arrays:
+        if array.space == 0:
+            update = next((update for whole, update in updates if whole.size == array.size), array)
+            total += update.bytes
     return total
 
 
-def _number(parameter: Instruction) -> int:
-    """Parameters come in any order; their names end in their number or have it after an underscore."""
-    found = re.search(r"parameter\((\d+)\)", parameter.attributes)
-    return int(found[1]) if found else 0
+def _parameters(computation: Computation) -> dict[int, Instruction]:
+    """By their numbers; they stand in any order."""
+    return {
+        int(re.search(r" parameter\((\d+)\)$", part.attributes)[1]): part
+        for part in computation.values()
+        if part.opcode == "parameter"
+    }
 
 
-def _read(inside: Computation, parameter: Instruction) -> float:
+def _updates(module: Module, inside: Computation) -> Iterator[tuple[Array, Array]]:
+    """(whole array, what is put into it) of the updates in place in a fusion and the fusions inside it."""
+    for part in inside.values():
+        if part.opcode == "dynamic-update-slice":
+            for update in _output(inside, part.operands[1]):
+                yield part.arrays[0], update
+        elif part.opcode == "fusion":
+            yield from _updates(module, module.computations.get(part.called("calls") or "", {}))
+
+
+def _read(module: Module, inside: Computation, source: Instruction) -> float:
     """Bytes of a parameter that a fusion looks at."""
-    users = [part for part in inside.values() if parameter.name in part.operands]
+    whole = source.arrays[0].bytes
     total = 0.0
-    for user in users:
-        first = user.operands[0] == parameter.name
-        if user.opcode == "bitcast":
-            total += _read(inside, user)
-        elif first and user.opcode in ("dynamic-slice", "gather", "slice"):
-            total += user.arrays[0].bytes
-        elif first and user.opcode == "dynamic-update-slice":
-            continue  # in place
-        else:
-            return parameter.arrays[0].bytes
-    return min(total, parameter.arrays[0].bytes)
+    for user in inside.values():
+        for index, operand in enumerate(user.operands):
+            if operand != source.name:
+                continue
+            if user.opcode == "bitcast":
+                total += _read(module, inside, user)
+            elif user.opcode == "fusion":
+                nested = module.computations.get(user.called("calls") or "", {})
+                parameter = _parameters(nested).get(index)
+                total += _read(module, nested, parameter) if parameter else whole
+            elif index == 0 and user.opcode in ("dynamic-slice", "gather", "slice"):
+                total += user.arrays[0].bytes
+            elif index == 0 and user.opcode == "dynamic-update-slice":
+                continue  # in place
+            else:
+                return whole
+    return min(total, whole)
 
 
 def _output(computation: Computation, name: str) -> tuple[Array, ...]:

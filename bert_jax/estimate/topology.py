@@ -21,8 +21,8 @@ _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
-# Its two cores work as one device, as a v4 machine has them; v5p's do so by default.
-_MEGACORE = {"v4": "megachip"}
+# Their two cores work as one device, as jax has them on such machines.
+_MEGACORE = ("v4", "v5p")
 
 
 def prepare() -> None:
@@ -47,13 +47,18 @@ def _wanted() -> str:
     return "libtpu"
 
 
+def versions() -> dict[str, str]:
+    """Of what an estimate depends on: another compiler makes another program."""
+    return {name: importlib.metadata.version(name) for name in ("jax", "libtpu")}
+
+
 def devices(slices: Slices) -> list[Any]:
     """Devices to compile for; they compute nothing. UserError for a shape that libtpu does not know."""
     from jax.experimental import topologies
 
     options: dict[str, Any] = {}
     if slices.chip.name in _MEGACORE:
-        options["chip_config_name"] = _MEGACORE[slices.chip.name]
+        options["chip_config_name"] = "megacore"
     if slices.count > 1:
         options["num_slices"] = slices.count
     if "x".join(map(str, slices.shape)) in slices.chip.one_host:

@@ -39,13 +39,14 @@ def find(
     scores = attention_scores(module, length, heads)
     if scores is not None:
         lines.append(
-            f"attention keeps float32 {list(scores.dims)} ({scores.bytes / _GIB:.2f} GiB) in HBM: splash does "
-            "not, which attention=auto is on TPUs with --config.model.attention_probs_dropout_prob=0"
+            f"attention keeps float32 {list(scores.dims)} ({scores.bytes / _GIB:.2f} GiB) in HBM: splash "
+            "does not, which attention=auto is on TPUs with --config.model.attention_probs_dropout_prob=0"
         )
     lines += _traffic(compute, collectives, mesh_shape)
     if compute.moving_seconds > _OF_TIME * compute.seconds:
         lines.append(
-            f"{compute.moving_seconds / compute.seconds:.0%} of the computation only copies, transposes, pads"
+            f"{compute.moving_seconds / compute.seconds:.0%} of the computation only copies, transposes, pads "
+            "and slices; where that is a scan's stacking of activations, --config.model.scan_unroll=0 saves it"
         )
     chips = mesh_shape["data"]
     if mesh_shape["fsdp"] == 1 and chips > 1 and optimizer_bytes > _OF_MEMORY * chip.hbm_bytes:
