@@ -134,7 +134,7 @@ def _speed(result: dict[str, Any]) -> str:
 
 
 def _run(result: dict[str, Any]) -> str:
-    cost = "" if result["cost"] is None else f", {result['cost']:,.2f} in money"
+    cost = "" if result["cost"] is None else f", cost {result['cost']:,.2f}"
     return (
         f"{result['steps']:,} steps: {result['hours']:,.2f} hours, {result['chip_hours']:,.1f} chip-hours"
         f"{cost}; without start, evaluation and checkpoints"

@@ -45,8 +45,8 @@ def find(
     lines += _traffic(compute, collectives, mesh_shape)
     if compute.moving_seconds > _OF_TIME * compute.seconds:
         lines.append(
-            f"{compute.moving_seconds / compute.seconds:.0%} of the computation only copies, transposes, pads "
-            "and slices; where that is a scan's stacking of activations, --config.model.scan_unroll=0 saves it"
+            f"{compute.moving_seconds / compute.seconds:.0%} of the computation only copies, transposes, "
+            "pads and slices; what of it stacks activations in a scan, --config.model.scan_unroll=0 saves"
         )
     chips = mesh_shape["data"]
     if mesh_shape["fsdp"] == 1 and chips > 1 and optimizer_bytes > _OF_MEMORY * chip.hbm_bytes:

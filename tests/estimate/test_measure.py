@@ -78,7 +78,7 @@ def test_for_machines_and_for_people(result):
     assert text.startswith("estimate    nothing here is measured") and "(jax 1, libtpu 2)" in text
     assert "v5e:2x4, 8 chips; mesh data=2 fsdp=2 tensor=2" in text
     assert "16 rows of 32, 4 a chip" in text and "fits: 0.00 of 16.00 GiB" in text
-    assert "3,600 steps" in text and "in money" in text
+    assert "3,600 steps" in text and "cost 0.00" not in text and ", cost " in text
 
 
 class Stub:
