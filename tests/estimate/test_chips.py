@@ -2,6 +2,7 @@
 
 import pytest
 
+from bert_jax import flops
 from bert_jax.errors import UserError
 from bert_jax.estimate.chips import CHIPS, parse_topology
 
@@ -45,3 +46,8 @@ def test_clock_and_peak_agree(name):
     a_cycle = chip.peak_flops / chip.clock / 2
     nearest = min((2**n for n in range(10, 24)), key=lambda power: abs(power - a_cycle))
     assert abs(a_cycle / nearest - 1) < 0.01
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_the_peak_is_that_of_measured_mfu(name):
+    assert CHIPS[name].peak_flops == flops._PEAK_BF16[f"TPU {name}"]
