@@ -121,6 +121,7 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
         traffic,
         chip=chip,
         mesh_shape=mesh_shape,
+        parameter_bytes=step.chip_bytes["parameters"],
         optimizer_bytes=step.chip_bytes["optimizer"],
         length=step.rows.length,
         heads=heads // mesh_shape["tensor"] if heads % mesh_shape["tensor"] == 0 else heads,

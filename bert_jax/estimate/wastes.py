@@ -14,6 +14,7 @@ _MIB, _GIB = 2.0**20, 2.0**30
 # Shares from which it is worth a line.
 _OF_MEMORY = 0.05
 _OF_TIME = 0.1
+_OF_TRAFFIC = 0.1
 
 
 def find(
@@ -23,6 +24,7 @@ def find(
     *,
     chip: Chip,
     mesh_shape: Mapping[str, int],
+    parameter_bytes: float,
     optimizer_bytes: float,
     length: int,
     heads: int,
@@ -30,7 +32,7 @@ def find(
     """Lines for people, the worst first.
 
     Args:
-        optimizer_bytes: of its state, on each chip.
+        parameter_bytes, optimizer_bytes: of the state, on each chip.
         length: tokens a row.
         heads: attention heads on each chip.
     """
@@ -42,7 +44,7 @@ def find(
             f"attention keeps float32 {list(scores.dims)} ({scores.bytes / _GIB:.2f} GiB) in HBM: splash "
             "does not, which attention=auto is on TPUs with --config.model.attention_probs_dropout_prob=0"
         )
-    lines += _traffic(compute, collectives, mesh_shape)
+    lines += _traffic(compute, collectives, mesh_shape, parameter_bytes)
     if compute.moving_seconds > _OF_TIME * compute.seconds:
         lines.append(
             f"{compute.moving_seconds / compute.seconds:.0%} of the computation only copies, transposes, "
@@ -83,13 +85,21 @@ def attention_scores(module: Module, length: int, heads: int) -> Array | None:
     return found
 
 
-def _traffic(compute: Compute, collectives: list[Collective], mesh_shape: Mapping[str, int]) -> list[str]:
+def _traffic(
+    compute: Compute, collectives: list[Collective], mesh_shape: Mapping[str, int], parameter_bytes: float
+) -> list[str]:
     lines = []
     exposed = sum(one.total_seconds for one in collectives if not one.overlapped)
     if exposed > _OF_TIME * (compute.seconds + exposed):
         lines.append(
             f"the chips wait for each other for {exposed / (compute.seconds + exposed):.0%} of the step: "
             "more rows a chip (batch_size, or accumulate_steps) make it less"
+        )
+    summed = [one for one in collectives if one.kind == "all-reduce" and "data" in one.axes]
+    if _total(summed) > (1 + _OF_TRAFFIC) * parameter_bytes:
+        lines.append(
+            f"{_total(summed) / _GIB:.2f} GiB a step are all-reduced over data, for "
+            f"{parameter_bytes / _GIB:.2f} GiB of gradients: some are sent more than once"
         )
     gathered = [
         one for one in collectives if one.kind == "all-gather" and one.times > 1 and "fsdp" in one.axes

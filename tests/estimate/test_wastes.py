@@ -32,12 +32,14 @@ def collective(**changes):
 
 
 def find(text=EMPTY, compute_=None, collectives=(), mesh=(16, 1, 1), optimizer_bytes=0.1 * GIB):
+    """Of a model with a GiB of parameters."""
     return wastes.find(
         hlo.parse(text),
         compute_ or compute(),
         collectives,
         chip=CHIPS["v5e"],
         mesh_shape=dict(zip(("data", "fsdp", "tensor"), mesh, strict=True)),
+        parameter_bytes=GIB,
         optimizer_bytes=optimizer_bytes,
         length=128,
         heads=4,
@@ -54,6 +56,10 @@ def test_nothing_wasted():
         (dict(text=SCORES), "float32 [12, 16, 4, 128, 128] (0.05 GiB)"),
         (dict(collectives=[collective(seconds=0.5)]), "33% of the step"),
         (
+            dict(collectives=[collective(), collective(payload=GIB / 8)]),
+            "1.12 GiB a step are all-reduced over data",
+        ),
+        (
             dict(
                 mesh=(2, 8, 1),
                 collectives=[
@@ -67,7 +73,7 @@ def test_nothing_wasted():
         (dict(optimizer_bytes=2 * GIB), "(2.00 GiB): --config.mesh.fsdp=8 leaves 0.25 GiB"),
         (dict(compute_=compute(recomputed=3)), "3 operations twice because memory is short"),
     ],
-    ids=["scores", "waiting", "gathers", "reduce", "moves", "optimizer", "recomputed"],
+    ids=["scores", "waiting", "twice", "gathers", "reduce", "moves", "optimizer", "recomputed"],
 )
 def test_each_waste(given, words):
     (line,) = find(**given)
