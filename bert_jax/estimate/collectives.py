@@ -58,14 +58,35 @@ def find(module: Module, mesh_shape: Mapping[str, int], chip: Chip, positions: P
         positions: where the mesh's devices are.
     """
     found = []
+    begun: set[str] = set()
     for visit in walk(module):
         kind = visit.instruction.opcode.removesuffix("-start")
-        if kind in KINDS:
-            found.append(_collective(visit, kind, mesh_shape, chip, positions))
+        if kind not in KINDS:
+            continue
+        overlapped = visit.instruction.opcode.endswith("-start")
+        if visit.fused and kind == "all-reduce" and _is_sliced(visit):
+            kind = "reduce-scatter"
+        elif visit.fused:
+            # Fused with what is computed meanwhile, it stands in the fusions that begin it, go on with it and
+            # end it.
+            overlapped = True
+            channel = re.search(r"channel_id=\d+", visit.instruction.attributes)
+            if channel:
+                if channel[0] in begun:
+                    continue
+                begun.add(channel[0])
+        found.append(_collective(visit, kind, overlapped, mesh_shape, chip, positions))
     return found
 
 
-def _collective(visit: Visit, kind: str, mesh_shape, chip: Chip, positions: Positions) -> Collective:
+def _is_sliced(visit: Visit) -> bool:
+    """The TPU's compiler writes a reduce-scatter as a fusion of an all-reduce and slices of what it gives."""
+    return any(part.opcode == "dynamic-slice" for part in visit.computation.values())
+
+
+def _collective(
+    visit: Visit, kind: str, overlapped: bool, mesh_shape, chip: Chip, positions: Positions
+) -> Collective:
     instruction = visit.instruction
     devices = math.prod(mesh_shape.values())
     groups = replica_groups(instruction.attributes, devices)
@@ -80,7 +101,7 @@ def _collective(visit: Visit, kind: str, mesh_shape, chip: Chip, positions: Posi
         group=group,
         payload=payload,
         times=visit.times,
-        overlapped=visit.fused or instruction.opcode.endswith("-start"),
+        overlapped=overlapped,
         seconds=_seconds(kind, payload, chip, [positions[member] for member in members]),
         op_name=instruction.op_name,
     )
@@ -108,9 +129,11 @@ def replica_groups(attributes: str, devices: int) -> np.ndarray | None:
         )
         ids = np.arange(math.prod(source)).reshape(source)
         return (ids.transpose(order) if order else ids).reshape(shape)
-    axes = re.search(r"replica_groups=mesh\[([^\]]*)\](.*?)\{([^}]*)\}", attributes)
+    axes = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? \{([^}]*)\}", attributes)
     if axes:
-        return None if "device_ids" in axes[2] else _groups_of_axes(axes[1], axes[3])
+        groups = _groups_of_axes(axes[1], axes[3])
+        ids = _device_ids(axes[2], groups.size)
+        return None if ids is None else ids[groups]
     lists = re.search(r"replica_groups=\{((?:\{[\d, ]*\},? ?)*)\}", attributes)
     if lists is None:
         return None
@@ -118,6 +141,18 @@ def replica_groups(attributes: str, devices: int) -> np.ndarray | None:
     if not groups:
         return np.arange(devices)[None]
     return np.array(groups) if len({len(group) for group in groups}) == 1 else None
+
+
+def _device_ids(text: str | None, devices: int) -> np.ndarray | None:
+    """Of a mesh whose devices are not in their order: `[2,4]T(1,0)`, or a list."""
+    if text is None:
+        return np.arange(devices)
+    iota = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    if iota:
+        ids = np.arange(devices).reshape([int(n) for n in iota[1].split(",")])
+        return (ids.transpose([int(n) for n in iota[2].split(",")]) if iota[2] else ids).reshape(-1)
+    listed = [int(n) for n in re.findall(r"\d+", text)]
+    return np.array(listed) if sorted(listed) == list(range(devices)) else None
 
 
 def _groups_of_axes(mesh: str, chosen: str) -> np.ndarray:

@@ -98,21 +98,29 @@ def parse(text: str) -> Module:
     computations: dict[str, Computation] = {}
     current: Computation | None = None
     entry = ""
-    for line in text.splitlines():
-        if not line.startswith(" "):
-            head = _HEAD.match(line)
-            if head:
-                current = computations.setdefault(head[2], {})
-                entry = head[2] if head[1] else entry
-            elif line.startswith("}"):
-                current = None
-        elif current is not None:
-            instruction = _parse_line(line)
-            if instruction is not None:
-                current[instruction.name] = instruction
+    for line in _whole_lines(text):
+        head = _HEAD.match(line)
+        if head:
+            current = computations.setdefault(head[2], {})
+            entry = head[2] if head[1] else entry
+        elif line == "}":
+            current = None
+        elif current is not None and (instruction := _parse_line(line)) is not None:
+            current[instruction.name] = instruction
     if not entry:
         raise ValueError("the HLO text has no ENTRY computation")
     return Module(computations, entry)
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """The metadata of Pallas kernels goes over several lines, without indentation."""
+    held: list[str] = []
+    for line in text.splitlines():
+        if not held or line == "}" or _HEAD.match(line) or _ASSIGNMENT.match(line):
+            yield "".join(held)
+            held = []
+        held.append(line)
+    yield "".join(held)
 
 
 def _parse_line(line: str) -> Instruction | None:

@@ -33,7 +33,9 @@ ALONG_FSDP = [[0, 2], [1, 3], [4, 6], [5, 7]]
         ("replica_groups={}, to_apply=%sum", [list(range(8))]),
         ("replica_groups=mesh['a'=2,'b'=4] {'a','b'}", [list(range(8))]),
         ("source_target_pairs={{0,4},{4,0},{1,5}}", [[0, 4], [1, 5], [4, 0]]),
-        ("replica_groups=mesh['a'=2,'b'=4], device_ids=(7,6,5,4,3,2,1,0) {'a'}", None),
+        ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}, to_apply=%sum", ALONG_DATA),
+        ("replica_groups=mesh['a'=4,'b'=2], device_ids=(0,4,1,5,2,6,3,7) {'b'}", ALONG_DATA),
+        ("replica_groups=mesh['a'=2,'b'=4], device_ids=(0,1,9) {'a'}", None),
         ("replica_groups={{0,1,2},{3,4}}", None),
         ("to_apply=%sum", None),
     ],
@@ -99,3 +101,23 @@ def test_a_program_that_xla_compiled():
     text = jax.jit(lambda x: x.sum(0), out_shardings=NamedSharding(mesh, P())).lower(x).compile().as_text()
     (found,) = collectives.find(hlo.parse(text), dict(mesh.shape), V5E, LINE)
     assert (found.kind, found.axes, found.group, found.payload) == ("all-reduce", ("data", "fsdp"), 4, 1024)
+
+
+def test_a_reduce_scatter_as_the_compiler_fuses_it():
+    text = """\
+%all-reduce-scatter (input: f32[128,512]) -> f32[64,512] {
+  %input = f32[128,512]{1,0} parameter(0)
+  %all-reduce = f32[128,512]{1,0} all-reduce(%input), channel_id=1, replica_groups={{0,1},{2,3}}, to_apply=%sum
+  %zero = s32[] constant(0)
+  ROOT %part = f32[64,512]{1,0} dynamic-slice(%all-reduce, %zero, %zero), dynamic_slice_sizes={64,512}
+}
+
+ENTRY %main (x: f32[128,512]) -> f32[64,512] {
+  %x = f32[128,512]{1,0} parameter(0)
+  ROOT %fusion = f32[64,512]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter
+}
+"""
+    (found,) = collectives.find(hlo.parse(text), {"data": 2, "fsdp": 2, "tensor": 1}, V5E, LINE)
+    assert (found.kind, found.axes, found.overlapped) == ("reduce-scatter", ("fsdp",), False)
+    assert found.payload == 4 * 128 * 512
+    assert found.seconds == pytest.approx(found.payload / 2 / 50e9)

@@ -13,7 +13,16 @@ def visits(name):
 
 
 def test_computations_and_the_entry():
-    names = {"sum", "fused_slice", "fused_product", "fused_gather", "body", "condition", "main"}
+    names = {
+        "sum",
+        "fused_slice",
+        "fused_product",
+        "fused_gather",
+        "fused_gather_end",
+        "body",
+        "condition",
+        "main",
+    }
     assert set(MODULE.computations) == names and MODULE.entry == "main"
     assert sum(map(len, MODULE.computations.values())) == TRAIN_STEP.count(" = ")
 
@@ -31,6 +40,12 @@ def test_an_instruction_with_a_tuple_of_arrays():
 def test_memory_spaces():
     start = MODULE.computations["main"]["copy-start"]
     assert [array.space for array in start.arrays] == [1, 0, 2]
+
+
+def test_metadata_over_several_lines():
+    kernel = MODULE.computations["body"]["kernel"]
+    assert kernel.op_name == "jit(train_step)/splash_mha_fwd" and "block_q" in kernel.attributes
+    assert list(MODULE.computations["body"])[-1] == "after"
 
 
 def test_names_and_cycles():
