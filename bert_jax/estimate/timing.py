@@ -78,6 +78,8 @@ def compute(module: Module, chip: Chip, attention_flops: float = 0.0) -> Compute
         if estimate is not None:
             cycles += visit.times * estimate
             moving += visit.times * estimate * _only_moves(module, instruction)
+        elif _holds_collective(module, instruction):
+            continue  # its time is that of the traffic
         elif max((array.size for array in instruction.arrays), default=0) > _SCALARS:
             added[label] += visit.times
             added_seconds += bytes_ / chip.hbm_bandwidth
@@ -100,6 +102,11 @@ def compute(module: Module, chip: Chip, attention_flops: float = 0.0) -> Compute
 
 def _is_collective(instruction: Instruction) -> bool:
     return re.sub(r"-(start|done)$", "", instruction.opcode) in KINDS
+
+
+def _holds_collective(module: Module, instruction: Instruction) -> bool:
+    inside = module.computations.get(instruction.called("calls") or "", {})
+    return any(_is_collective(part) for part in inside.values())
 
 
 def _label(instruction: Instruction) -> str:

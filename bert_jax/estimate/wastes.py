@@ -104,7 +104,7 @@ def _traffic(
     gathered = [
         one for one in collectives if one.kind == "all-gather" and one.times > 1 and "fsdp" in one.axes
     ]
-    if gathered:
+    if _total(gathered) > _MIB:
         lines.append(
             f"inside the scan over layers, fsdp gathers {_total(gathered) / _GIB:.2f} GiB a step in "
             f"{sum(one.times for one in gathered)} all-gathers: fewer with a smaller --config.mesh.fsdp"

@@ -107,7 +107,7 @@ def test_a_reduce_scatter_as_the_compiler_fuses_it():
     text = """\
 %all-reduce-scatter (input: f32[128,512]) -> f32[64,512] {
   %input = f32[128,512]{1,0} parameter(0)
-  %all-reduce = f32[128,512]{1,0} all-reduce(%input), channel_id=1, replica_groups={{0,1},{2,3}}, to_apply=%sum
+  %all-reduce = f32[128,512]{1,0} all-reduce(%input), replica_groups={{0,1},{2,3}}, to_apply=%sum
   %zero = s32[] constant(0)
   ROOT %part = f32[64,512]{1,0} dynamic-slice(%all-reduce, %zero, %zero), dynamic_slice_sizes={64,512}
 }
