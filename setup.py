@@ -53,6 +53,7 @@ setup(
         "tpu": ["jax[tpu]>=0.10"],
         "cuda": ["jax[cuda12]>=0.10"],
         "beam": ["apache-beam>=2.60"],
+        "estimate": ["jax[tpu]>=0.10"],  # libtpu, of the version that jax asks for
         "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5"],
         "tensorflow": ["tensorflow>=2.18"],
         "dev": ["hypothesis>=6.100", "pytest>=8.0", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "ruff>=0.9"],
