@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
@@ -50,7 +51,28 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
         raise UserError(f"{text} does not fit {len(devices)} devices; their product must be {len(devices)}")
     if devices[0].platform == "cpu":
         return Mesh(np.array(devices).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 3)
-    return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    slices = len({getattr(device, "slice_index", None) for device in devices})
+    try:
+        if slices > 1 and devices[0].platform == "tpu":
+            return _mesh_of_slices(sizes, slices, devices, text)
+        return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    except NotImplementedError as error:
+        raise UserError(
+            f"{text}: {sizes} cannot be laid along the torus of these chips; choose sizes that are products "
+            "of its sides"
+        ) from error
+
+
+def _mesh_of_slices(sizes: list[int], slices: int, devices: list[Any], text: str) -> Mesh:
+    """The slices along data, whose traffic is the least and least urgent: the network between them is the
+    slow one."""
+    data, *inner = sizes
+    if data % slices:
+        raise UserError(f"{text}: data={data} must be a multiple of the {slices} slices, which lie along it")
+    array = mesh_utils.create_hybrid_device_mesh(
+        (data // slices, *inner), (slices, 1, 1), devices, allow_split_physical_axes=True
+    )
+    return Mesh(array, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:

@@ -249,7 +249,7 @@ def test_the_config_files(size):
     space = {"__name__": size}
     exec(compile(path.read_text(), path, "exec"), space)
     config = space["get_config"]()
-    command._check_fields(config)
+    command.check_fields(config)
     assert f"bert-jax pretrain --config=configs/pretrain/{size}.py --workdir=" in space["__doc__"]
     assert {name: config.model[name] for name in SIZES[size]} == SIZES[size]
     assert config.optimizer.warmup_steps < config.steps

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.errors import UserError
 from bert_jax.models.dropout import dropout
+from bert_jax.models.platform import target_platform
 
 # google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax of either is
 # exactly 0.
@@ -52,7 +53,7 @@ def attention(
       [B, L, N, D] of the query's dtype. Softmax is taken in float32.
     """
     rate = dropout_rate if dropout_key is not None else 0.0
-    chosen = resolve(implementation, jax.default_backend(), rate)
+    chosen = resolve(implementation, target_platform(), rate)
     if chosen == "xla":
         return _xla(query, key, value, sequence_ids, causal, rate, dropout_key)
     if rate:

@@ -11,6 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.platform import target_platform
+
 
 def kernel_init(stddev: float):
     """Truncated normal at two standard deviations, as TensorFlow's: `stddev` is before truncation."""
@@ -55,7 +57,7 @@ def _sum_rows(x: jax.Array) -> jax.Array:
 def _materialise(x: jax.Array) -> jax.Array:
     # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and computes it in
     # strides.
-    return jax.lax.optimization_barrier(x) if jax.default_backend() == "cpu" else x
+    return jax.lax.optimization_barrier(x) if target_platform() == "cpu" else x
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
