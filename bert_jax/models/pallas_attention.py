@@ -164,7 +164,7 @@ def _backward(query_ids, key_ids, query, key, value, gradient, d_query, d_key, d
 def _heads(head_size):
     """bool [1, 128] for each head of a block: which lanes are its own."""
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
-    return [lane // head_size == head for head in range(LANES // head_size)]
+    return [(lane >= first) & (lane < first + head_size) for first in range(0, LANES, head_size)]
 
 
 def _only(x, lanes):
