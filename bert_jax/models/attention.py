@@ -131,9 +131,14 @@ def _on_each_device(kernel, order):
 
 
 def _pallas(query, key, value, sequence_ids, causal, interpret=False):
-    kernel = functools.partial(pallas_attention.row_attention, causal=causal, interpret=interpret)
-    kernel = _on_each_device(kernel, ("batch", None, "heads", None))
-    return kernel(query, key, value, sequence_ids)
+    head_size = query.shape[-1]
+    kernel = functools.partial(
+        pallas_attention.row_attention, head_size=head_size, causal=causal, interpret=interpret
+    )
+    kernel = _on_each_device(kernel, ("batch", None, "heads"))
+    # Flat before the kernel's boundary, so that no array with so few lanes as a head's is laid out there.
+    flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
+    return kernel(*flat, sequence_ids).reshape(query.shape)
 
 
 def _splash(query, key, value, sequence_ids, causal, interpret=False):

@@ -38,33 +38,33 @@ def row_attention(
     value: jax.Array,
     sequence_ids: jax.Array,
     *,
+    head_size: int,
     causal: bool = False,
     interpret: bool = False,
 ) -> jax.Array:
     """Scaled dot-product attention within each sequence of a row.
 
     Args:
-      query, key, value: [B, L, N, D], float32 or bfloat16, of shapes that `supports` has.
+      query, key, value: [B, L, N D], float32 or bfloat16, of shapes that `supports` has.
       sequence_ids: int32 [B, L]; tokens see each other where their ids are equal.
+      head_size: D.
       causal: a token sees no later token.
       interpret: run without a TPU, slowly.
 
     Returns:
-      [B, L, N, D] of the query's dtype. Softmax is taken in float32.
+      [B, L, N D] of the query's dtype. Softmax is taken in float32.
 
     Raises:
       UserError: there is no kernel for these shapes.
     """
-    batch, length, heads, head_size = query.shape
-    if not supports(length, heads, head_size):
+    _, length, width = query.shape
+    if not supports(length, width // head_size, head_size):
         raise UserError(
-            f"attention=pallas has no kernel for rows of {length} tokens and {heads} heads of {head_size} a "
-            f"device: it needs rows of a multiple of {LANES} up to {LONGEST} and heads that fill {LANES} "
-            "lanes; use attention=splash, or xla"
+            f"attention=pallas has no kernel for rows of {length} tokens and {width // head_size} heads of "
+            f"{head_size} a device: it needs rows of a multiple of {LANES} up to {LONGEST} and heads that fill "
+            f"{LANES} lanes; use attention=splash, or xla"
         )
-    flat = (batch, length, heads * head_size)
-    out = _attend(*(x.reshape(flat) for x in (query, key, value)), sequence_ids, head_size, causal, interpret)
-    return out.reshape(query.shape)
+    return _attend(query, key, value, sequence_ids, head_size, causal, interpret)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
