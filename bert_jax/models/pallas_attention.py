@@ -61,8 +61,8 @@ def row_attention(
     if not supports(length, width // head_size, head_size):
         raise UserError(
             f"attention=pallas has no kernel for rows of {length} tokens and {width // head_size} heads of "
-            f"{head_size} a device: it needs rows of a multiple of {LANES} up to {LONGEST} and heads that fill "
-            f"{LANES} lanes; use attention=splash, or xla"
+            f"{head_size} a device: it needs rows of a multiple of {LANES} up to {LONGEST} and heads that "
+            f"fill {LANES} lanes; use attention=splash, or xla"
         )
     return _attend(query, key, value, sequence_ids, head_size, causal, interpret)
 
