@@ -115,7 +115,7 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
     module = hlo.parse(text)
     positions = [_position(device) for device in step.mesh.devices.flat]
     traffic = collectives.find(module, mesh_shape, chip, positions)
-    compute = timing.compute(module, chip, attention_flops(step))
+    compute = timing.compute(module, chip, attention_flops(step), step.model.head_dim)
     waited = sum(one.total_seconds for one in traffic if not one.overlapped)
     hidden = sum(one.total_seconds for one in traffic if one.overlapped)
     by_compiler = max(compute.seconds, hidden) + waited
