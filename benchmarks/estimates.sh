@@ -21,18 +21,18 @@ estimate() { # name size length topology flags...
   fi
 }
 
-splash=--config.model.attention_probs_dropout_prob=0
+fused=--config.model.attention_probs_dropout_prob=0
 unrolled=--config.model.scan_unroll=0
 estimate base-128-v5e-4x4 base 128 v5e:4x4 --config.batch_size=1024
 estimate base-512-v5e-4x4 base 512 v5e:4x4
-estimate base-512-v5e-4x4-splash base 512 v5e:4x4 "$splash"
-estimate base-512-v5e-4x4-splash-unrolled base 512 v5e:4x4 "$splash" "$unrolled"
-estimate large-512-v5e-4x4 large 512 v5e:4x4 "$splash" --config.batch_size=128 --config.mesh.fsdp=4
-estimate base-512-v5e-16x16 base 512 v5e:16x16 "$splash" --config.batch_size=4096
-estimate large-512-v5e-16x16 large 512 v5e:16x16 "$splash" --config.batch_size=2048 --config.mesh.fsdp=4
-estimate large-512-v4-8x8x8 large 512 v4:8x8x8 "$splash" --config.batch_size=8192
-estimate large-512-v5p-4x4x4 large 512 v5p:4x4x4 "$splash" --config.batch_size=2048
-estimate large-512-v6e-16x16 large 512 v6e:16x16 "$splash" --config.batch_size=4096
+estimate base-512-v5e-4x4-fused base 512 v5e:4x4 "$fused"
+estimate base-512-v5e-4x4-fused-unrolled base 512 v5e:4x4 "$fused" "$unrolled"
+estimate large-512-v5e-4x4 large 512 v5e:4x4 "$fused" --config.batch_size=128 --config.mesh.fsdp=4
+estimate base-512-v5e-16x16 base 512 v5e:16x16 "$fused" --config.batch_size=4096
+estimate large-512-v5e-16x16 large 512 v5e:16x16 "$fused" --config.batch_size=2048 --config.mesh.fsdp=4
+estimate large-512-v4-8x8x8 large 512 v4:8x8x8 "$fused" --config.batch_size=8192
+estimate large-512-v5p-4x4x4 large 512 v5p:4x4x4 "$fused" --config.batch_size=2048
+estimate large-512-v6e-16x16 large 512 v6e:16x16 "$fused" --config.batch_size=4096
 
 python3 - "$results" <<'PY'
 import json, pathlib, sys

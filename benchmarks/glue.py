@@ -80,7 +80,8 @@ def read(output):
 
 def table(rows):
     print(
-        "| task | metric | bert_jax: median (least to most) | PyTorch: the same | examples/s, each run | PyTorch | times |"
+        "| task | metric | bert_jax: median (least to most) | PyTorch: the same "
+        "| examples/s, each run | PyTorch | times |"
     )
     print("|---|---|---|---|---|---|---|")
     for task in FOLDERS:
@@ -95,7 +96,7 @@ def table(rows):
                 rates.append([row["rate"] for row in of_side])
             else:
                 shown = [", ".join(f"{rate:.1f}" for rate in side) for side in rates]
-                times = ", ".join(f"{ours / theirs:.2f}" for ours, theirs in zip(*rates))
+                times = ", ".join(f"{ours / theirs:.2f}" for ours, theirs in zip(*rates, strict=False))
                 print(f"| {task} | {metric} | {cells[0]} | {cells[1]} | {shown[0]} | {shown[1]} | {times} |")
 
 

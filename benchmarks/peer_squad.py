@@ -4,10 +4,11 @@
         --output=windows.npz
     python benchmarks/peer_squad.py train --windows=windows.npz --model=HF_FOLDER --output=outputs.npy
     python benchmarks/peer_squad.py score --dev=dev.json --vocab=vocab.txt --outputs=outputs.npy
+    python benchmarks/peer_squad.py split --train=dev-v2.0.json --output=NAME      # NAME-train, NAME-dev
 
-`windows` and `score` run in bert_jax's environment and `train` in one with torch and transformers. Both sides
-see the same rows in the same batches, so that what differs is the model, its optimizer and the library; each
-pads in its own way, this one to the longest row of a batch.
+`windows`, `score` and `split` run in bert_jax's environment, `train` in one with torch and transformers. Both
+sides see the same rows in the same batches, so that what differs is the model, its optimizer and the library;
+each pads in its own way, this one to the longest row of a batch.
 """
 
 import argparse
@@ -21,7 +22,7 @@ def _encode(args, path, training):
     from bert_jax import tokenization
     from bert_jax.tasks import squad_reading, squad_windows
 
-    questions = squad_reading.read_questions(path, training=training)
+    questions = squad_reading.read_questions(path, training=training, v2=args.v2)
     tokenizer = tokenization.load(args.vocab)
     return questions, squad_windows.encode(questions, tokenizer, args.max_length, args.doc_stride, 64)
 
@@ -44,8 +45,9 @@ def windows(args):
 
 
 def train(args):
+    import peer_optimizer
     import torch
-    from transformers import BertForQuestionAnswering, get_linear_schedule_with_warmup
+    from transformers import BertForQuestionAnswering
 
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
@@ -65,11 +67,7 @@ def train(args):
         arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": segments}
         return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}, lengths
 
-    plain = [p for name, p in model.named_parameters() if "bias" in name or "LayerNorm" in name]
-    decayed = [p for name, p in model.named_parameters() if "bias" not in name and "LayerNorm" not in name]
-    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, eps=1e-6)
-    schedule = get_linear_schedule_with_warmup(optimizer, int(0.1 * args.steps), args.steps)
+    optimizer, schedule = peer_optimizer.make(model, args.learning_rate, args.steps)
     model.train()
     begin, rows_seen = time.time(), 0
     for step, rows in enumerate(data["order"][: args.steps], 1):
@@ -79,11 +77,7 @@ def train(args):
             key = {"starts": "start_positions", "ends": "end_positions"}[name]
             inputs[key] = torch.from_numpy(data[f"train_{name}"][rows].astype(np.int64))
         loss = model(**inputs).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
+        peer_optimizer.update(model, loss, optimizer, schedule)
         rows_seen += len(rows)
         if step % 20 == 0:
             speed = rows_seen / (time.time() - begin)
@@ -106,14 +100,30 @@ def score(args):
     from bert_jax.tasks import squad_decoding, squad_scores
 
     questions, data = _encode(args, args.dev, False)
-    options = dict(n_best=20, max_answer_length=30, v2=False, null_score_diff_threshold=0.0)
-    answers = squad_decoding.decode(questions, data, np.load(args.outputs), **options)
-    print(json.dumps(squad_scores.score(questions.answers, answers.texts)))
+    options = dict(n_best=20, max_answer_length=30, v2=args.v2, null_score_diff_threshold=0.0)
+    found = squad_decoding.decode(questions, data, np.load(args.outputs), **options)
+    if args.v2:
+        scores = squad_scores.score_v2(questions.answers, found.texts, found.non_null, found.null_odds)
+    else:
+        scores = squad_scores.score(questions.answers, found.texts)
+    print(json.dumps(scores))
+
+
+def split(args):
+    """Every fifth article is held out."""
+    with open(args.train, encoding="utf-8") as file:
+        whole = json.load(file)
+    for name, held_out in (("train", False), ("dev", True)):
+        articles = [a for i, a in enumerate(whole["data"]) if (i % 5 == 4) == held_out]
+        with open(f"{args.output}-{name}.json", "w", encoding="utf-8") as file:
+            json.dump({"version": whole.get("version", ""), "data": articles}, file)
+        questions = sum(len(paragraph["qas"]) for article in articles for paragraph in article["paragraphs"])
+        print(f"{name}: {len(articles)} articles, {questions:,} questions")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("command", choices=["windows", "train", "score"])
+    parser.add_argument("command", choices=["split", "windows", "train", "score"])
     for name in ("vocab", "train", "dev", "windows", "model", "outputs", "output"):
         parser.add_argument(f"--{name}")
     for name, default in (
@@ -127,5 +137,6 @@ if __name__ == "__main__":
     parser.add_argument("--learning_rate", type=float, default=5e-5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--v2", action="store_true", help="questions may have no answer")
     given = parser.parse_args()
-    {"windows": windows, "train": train, "score": score}[given.command](given)
+    {"split": split, "windows": windows, "train": train, "score": score}[given.command](given)

@@ -11,6 +11,7 @@ import argparse
 import random
 import time
 
+import peer_optimizer
 import torch
 import transformers
 
@@ -81,28 +82,15 @@ def main():
         for name, found in (("train", train), ("dev", dev))
     }
 
-    decayed = [
-        p for name, p in model.named_parameters() if not name.endswith("bias") and "LayerNorm" not in name
-    ]
-    others = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}],
-        lr=flags.learning_rate,
-        eps=1e-6,
-    )
     steps = flags.epochs * -(-len(train) // flags.batch_size)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(0.1 * steps), steps)
+    optimizer, schedule = peer_optimizer.make(model, flags.learning_rate, steps)
     model.train()
     began = time.monotonic()
     for epoch in range(flags.epochs):
         order = random.sample(rows["train"], len(train))
         for start in range(0, len(order), flags.batch_size):
             loss = model(**collate(order[start : start + flags.batch_size], tokenizer.pad_token_id)).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
+            peer_optimizer.update(model, loss, optimizer, schedule)
         print(f"epoch {epoch + 1}: loss of the last batch {loss.item():.4f}", flush=True)
     seconds = time.monotonic() - began
     print(

@@ -23,7 +23,7 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 import bert_jax
-from bert_jax import runtime
+from bert_jax import distributed, runtime
 from bert_jax.errors import Preempted, UserError
 
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
@@ -57,7 +57,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
         if argv and argv[0] in _ON_HUGE_PAGES:
             runtime.use_huge_pages()
-    argv = [_with_home(arg) for arg in argv]
+    try:
+        code = _run([_with_home(arg) for arg in argv])
+    except Exception:
+        if distributed.is_one_of_several():
+            traceback.print_exc()
+            distributed.leave(1)
+        raise
+    distributed.leave(code)
+    return code
+
+
+def _run(argv: list[str]) -> int:
     try:
         return _dispatch(argv)
     except UserError as error:

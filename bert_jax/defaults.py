@@ -8,6 +8,7 @@ from typing import Any
 import ml_collections
 
 from bert_jax import config as bert_config
+from bert_jax.errors import UserError
 
 
 def model(size: str, **overrides: Any) -> ml_collections.ConfigDict:
@@ -32,6 +33,7 @@ def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
         dict(prob=0.15, strategy="token", max_predictions=0)
     )  # 0: prob x length
     c.optimizer = _adamw(learning_rate=1e-4, warmup_steps=10_000)
+    c.optimizer.decay_steps = 0  # where the rate reaches 0, if that is not at the end of the run
     c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
     c.checkpoint = ml_collections.ConfigDict(
         dict(every=1000, keep=3, keep_every=0)
@@ -43,6 +45,16 @@ def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.init_ignore = ""  # regular expression: parameters that it may lack, or have beyond the model
     c.max_skipped_steps = 20
     return c
+
+
+def paper_phase(config: ml_collections.ConfigDict, phase: str) -> ml_collections.ConfigDict:
+    """`config` as the paper's "phase1", 90% of its steps, or "phase2", which goes on from there."""
+    if phase not in ("", "phase1", "phase2"):
+        raise UserError(f"phase {phase!r}: expected phase1, of 128 tokens, phase2, of 512, or none")
+    if phase == "phase1":
+        config.optimizer.decay_steps = config.steps
+        config.steps = config.steps * 9 // 10
+    return config
 
 
 def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:

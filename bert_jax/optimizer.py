@@ -208,13 +208,14 @@ def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransfo
 
     Args:
       config: name, schedule, learning_rate, warmup_steps, weight_decay, b1, b2, eps, clip_norm (0 for none),
-        and, of fine-tuning, layer_decay (1 for none) and freeze ("" for none).
-      total_steps: steps at which the decay reaches 0.
+        and, of fine-tuning, layer_decay (1 for none) and freeze ("" for none); of pre-training, decay_steps.
+      total_steps: steps at which the decay reaches 0, unless decay_steps says otherwise.
 
     Returns:
       A transformation whose updates the train step multiplies by -schedule(step), and that schedule. The rate
       is a function of the run's step alone, so steps skipped for non-finite gradients do not shift it.
     """
+    total_steps = getattr(config, "decay_steps", 0) or total_steps
     schedules = dict(
         reference=reference_schedule, warmup_then_decay=warmup_then_decay_schedule, constant=constant_schedule
     )

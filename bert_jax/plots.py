@@ -1,6 +1,7 @@
 """The curves of a run, from its metrics.jsonl to a picture."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -30,6 +31,8 @@ _PANELS = (
     _Panel("Next sentence loss", ("nsp_loss",), "loss"),
     _Panel("Next sentence accuracy", ("nsp_accuracy",), "score"),
     _Panel("Tokens per second", ("tokens_per_second",), "other"),
+    _Panel("Model FLOPs utilisation", ("mfu",), "other"),
+    _Panel("Goodput", ("goodput",), "other"),
 )
 METRICS = tuple(metric for panel in _PANELS for metric in panel.metrics)
 
@@ -56,7 +59,7 @@ def series(rows: Iterable[dict], kind: str, name: str) -> tuple[np.ndarray, np.n
 
 
 def plot_metrics(
-    rows: list[dict],
+    runs: Mapping[str, list[dict]],
     output: str,
     title: str = "",
     references: Mapping[str, tuple[str, float]] | None = None,
@@ -64,7 +67,7 @@ def plot_metrics(
     """Draws losses, scores, learning rate and throughput into a PNG, PDF or SVG.
 
     Args:
-      rows: as `read_metrics` returns them.
+      runs: by name, as `read_metrics` returns them; of several, each is a colour.
       output: the picture's path; its suffix names the format.
       title: above the picture.
       references: dashed lines to compare with: {metric, one of METRICS: (label, value)}.
@@ -76,7 +79,7 @@ def plot_metrics(
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = {name for row in rows for name in row}
+    names = {name for rows in runs.values() for row in rows for name in row}
     if "mlm_loss" in names:
         names.discard("loss")  # the sum of two losses that have panels of their own
     panels = [panel for panel in _PANELS if names.intersection(panel.metrics)]
@@ -91,7 +94,7 @@ def plot_metrics(
         for axis in axes.flat[len(panels) :]:
             axis.remove()
         for axis, panel in zip(axes.flat, panels, strict=False):
-            _draw(axis, rows, panel, references or {})
+            _draw(axis, runs, panel, references or {})
         if title:
             figure.suptitle(title, fontsize=12, x=0.01, ha="left")
         Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +103,48 @@ def plot_metrics(
         plt.close(figure)
 
 
-def _draw(axis, rows, panel, references):
+def _draw(axis, runs, panel, references):
+    rows = [row for of_run in runs.values() for row in of_run]
     logged = [name for name in panel.metrics if any(name in row for row in rows)]
+    if len(runs) > 1:
+        _draw_runs(axis, runs, logged[0])
+    else:
+        _draw_run(axis, rows, panel, logged)
+    for name in logged:
+        if name in references:
+            label, value = references[name]
+            axis.axhline(value, color="0.25", linestyle="--", linewidth=1, label=label)
+    axis.set_title(panel.title, fontsize=11, loc="left")
+    axis.set_xlabel("step")
+    axis.grid(alpha=0.25, linewidth=0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.margins(x=0.02)
+    if panel.kind == "other":
+        axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}")
+    if (panel.kind != "other" or len(runs) > 1) and axis.get_legend_handles_labels()[0]:
+        # Losses fall and scores rise, so these corners are free.
+        corner = "upper right" if panel.kind == "loss" else "lower right"
+        axis.legend(fontsize=8, framealpha=0.8, edgecolor="none", loc=corner)
+
+
+def _draw_runs(axis, runs, name):
+    """One metric of several runs: a line of training, dots of what is held out."""
+    colours = itertools.cycle(_COLOURS)
+    for (run, rows), colour in zip(runs.items(), colours, strict=False):
+        steps, values = series(rows, "train", name)
+        label = run
+        if len(steps):
+            line = _smooth(values) if len(steps) >= 20 else values
+            axis.plot(steps, line, color=colour, linewidth=1.5, label=label)
+            label = None
+        steps, values = series(rows, "eval", name)
+        if len(steps):
+            style = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
+            axis.plot(steps, values, color=colour, label=label, **style)
+
+
+def _draw_run(axis, rows, panel, logged):
     for name, colour in zip(logged, _COLOURS, strict=False):
         # A single metric has its name in the title already.
         prefix = f"{name.replace('_', ' ')}, " if len(logged) > 1 else ""
@@ -117,21 +160,6 @@ def _draw(axis, rows, panel, references):
         if len(steps):
             style = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
             axis.plot(steps, values, color=colour, label=f"{prefix}held out", **style)
-        if name in references:
-            label, value = references[name]
-            axis.axhline(value, color="0.25", linestyle="--", linewidth=1, label=label)
-    axis.set_title(panel.title, fontsize=11, loc="left")
-    axis.set_xlabel("step")
-    axis.grid(alpha=0.25, linewidth=0.6)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.margins(x=0.02)
-    if panel.kind == "other":
-        axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}")
-    elif axis.get_legend_handles_labels()[0]:
-        # Losses fall and scores rise, so these corners are free.
-        corner = "upper right" if panel.kind == "loss" else "lower right"
-        axis.legend(fontsize=8, framealpha=0.8, edgecolor="none", loc=corner)
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:

@@ -39,7 +39,11 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = None) -> Mesh:
-    """A mesh of (data, fsdp, tensor); one size may be -1 and takes the devices that the others leave."""
+    """A mesh of (data, fsdp, tensor); one size may be -1 and takes the devices that the others leave.
+
+    Over several slices of TPU the outermost axis that can goes across them, through the data centre's
+    network: data, whose traffic is one all-reduce a step, or else fsdp. The others stay within a slice.
+    """
     devices = list(jax.devices() if devices is None else devices)
     sizes = [data, fsdp, tensor]
     text = f"mesh data={data} fsdp={fsdp} tensor={tensor}"
@@ -51,10 +55,15 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
         raise UserError(f"{text} does not fit {len(devices)} devices; their product must be {len(devices)}")
     if devices[0].platform == "cpu":
         return Mesh(np.array(devices).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 3)
+    # Only TPUs have slices; a GPU's host counts as one, which jax sees to itself.
     slices = len({getattr(device, "slice_index", None) for device in devices})
     try:
         if slices > 1 and devices[0].platform == "tpu":
-            return _mesh_of_slices(sizes, slices, devices, text)
+            across, within = _split_over_slices(sizes, slices)
+            grid = mesh_utils.create_hybrid_device_mesh(
+                within, across, devices, allow_split_physical_axes=True
+            )
+            return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
         return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
     except NotImplementedError as error:
         raise UserError(
@@ -63,16 +72,14 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
         ) from error
 
 
-def _mesh_of_slices(sizes: list[int], slices: int, devices: list[Any], text: str) -> Mesh:
-    """The slices along data, whose traffic is the least and least urgent: the network between them is the
-    slow one."""
-    data, *inner = sizes
-    if data % slices:
-        raise UserError(f"{text}: data={data} must be a multiple of the {slices} slices, which lie along it")
-    array = mesh_utils.create_hybrid_device_mesh(
-        (data // slices, *inner), (slices, 1, 1), devices, allow_split_physical_axes=True
-    )
-    return Mesh(array, AXES, axis_types=(AxisType.Auto,) * 3)
+def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[int]]:
+    """(the sizes across slices, the sizes within each)."""
+    for axis, name in enumerate(AXES):
+        if name != "tensor" and sizes[axis] % slices == 0:
+            across = [slices if i == axis else 1 for i in range(len(sizes))]
+            return across, [size // part for size, part in zip(sizes, across, strict=True)]
+    shape = " ".join(f"{name}={size}" for name, size in zip(AXES, sizes, strict=True))
+    raise UserError(f"mesh {shape} on {slices} slices: make data, or else fsdp, a multiple of {slices}")
 
 
 def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
@@ -157,8 +164,18 @@ def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int = 1) -> 
         )
 
 
+def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """int64 [b], ascending: the rows of a global batch that lie on this process's devices.
+
+    On a torus they are no stretch of the batch, and processes that split tensors alone have the same rows.
+    """
+    places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    stretches = sorted({rows.indices(batch_size)[:2] for (rows,) in places})
+    return np.concatenate([np.arange(*stretch) for stretch in stretches])
+
+
 def global_batch(local: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """This host's contiguous slice of rows -> global arrays on the mesh."""
+    """The rows that `local_rows` names for this process -> global arrays on the mesh."""
     sharding = batch_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in local.items()}
 

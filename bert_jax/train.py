@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,19 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.experimental import multihost_utils
 
 from bert_jax import checkpoint, flops, sharding
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import UserError
+from bert_jax.meter import Meter, RunClock
 from bert_jax.metrics_writer import MetricsWriter, read_metrics
+from bert_jax.profiling import Profiler
 from bert_jax.step import Task, TrainState, make_eval_step, make_train_step
+from bert_jax.stopping import BrokenOff, StopRequest, Watchdog
 from bert_jax.workdir import WorkDir
 
 Batches = Iterator[dict[str, np.ndarray]]
-
-# Steps that may be queued on the devices: enough to keep them busy, few enough to be done before a preempted
-# machine goes, with the state to save at their end.
-_STEPS_AHEAD = 2
 
 # Measuring what a device can reach takes seconds on a CPU, which a run of fewer FLOPs is not worth.
 _MFU_FROM_FLOPS = 1e13
@@ -38,13 +35,15 @@ def fit(
     task: Task,
     optimizer: optax.GradientTransformation,
     schedule: Callable,
-    train_data: Callable[[int], Batches],
-    eval_data: Callable[[], Batches] | None,
+    train_data: Callable[[int, np.ndarray], Batches],
+    eval_data: Callable[[np.ndarray], Batches] | None,
     flops_per_step: float,
     writer: MetricsWriter,
     initial_params: Any = None,
     on_eval: Callable[[int, dict[str, float], TrainState], Mapping[str, float] | None] | None = None,
     stop_early: Callable[[], bool] = lambda: False,
+    stall_timeout: float = 0.0,
+    profile_steps: tuple[int, int] | None = None,
 ) -> TrainState:
     """Trains to `config.steps`, from wherever the work directory stands.
 
@@ -54,9 +53,10 @@ def fit(
             (0: at the end alone); checkpoint.{every, keep, keep_every} (every 0: at the end alone);
             model.dtype; and resume_from, where it has one.
         task, optimizer, schedule: see `bert_jax.step` and `bert_jax.optimizer`.
-        train_data: start step -> this process's rows of the batch of that step and of each after it. Batches
-            may come in a few shapes; the step is compiled for each.
-        eval_data: -> this process's rows of the batches to evaluate on, the same number in every process.
+        train_data: (start step, the places in the global batch that this process feeds) -> these rows of the
+            batch of that step and of each after it. Batches may come in a few shapes; the step is compiled
+            for each.
+        eval_data: the places -> these rows of the batches to evaluate on, as many in every process.
         flops_per_step: the model's, over the global batch, for MFU; 0 where it is not known.
         writer: gets the metrics and the messages.
         initial_params: nested dict of arrays, which may hold a part of the parameters, the others being
@@ -65,6 +65,9 @@ def fit(
         on_eval: called with (step, metrics, state) after each evaluation, may return more metrics to write;
             must not keep the state's arrays.
         stop_early: asked after each evaluation whether the run should end there.
+        stall_timeout: seconds without a step, or a batch of evaluation, after which the process ends itself;
+            0 for never.
+        profile_steps: the first and the last step of a trace, which goes to profile/ in the work directory.
 
     Returns:
         The state after `config.steps`, or where `stop_early` ended the run; saved.
@@ -77,10 +80,12 @@ def fit(
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     abstract_state = sharding.abstract_state(task, optimizer, mesh)
     shardings = jax.tree.map(lambda x: x.sharding, abstract_state)
+    own = sharding.local_rows(mesh, config.batch_size)
     _describe(abstract_state, mesh, writer.message)
 
     with contextlib.ExitStack() as cleanup:
-        stop = cleanup.enter_context(_StopRequest())
+        stop = cleanup.enter_context(StopRequest())
+        watchdog = cleanup.enter_context(Watchdog(stall_timeout))
         checkpointer = cleanup.enter_context(
             _closing(
                 checkpoint.Checkpointer(
@@ -113,6 +118,7 @@ def fit(
             given = "scratch" if initial_params is None else "the weights given"
             writer.message(f"started from {given}")
         writer.rewind(step)
+        clock = RunClock(read_metrics(workdir.path, "train"))
         from_scratch = step == 0 and initial_params is None
 
         evaluate = None
@@ -120,9 +126,10 @@ def fit(
             eval_step = sharding.jit_eval_step(make_eval_step(task, config.seed), mesh, shardings)
 
             def evaluate(step: int, state: TrainState) -> None:
-                metrics = _evaluate(eval_step, state.params, eval_data(), mesh, stop)
+                metrics = _evaluate(eval_step, state.params, eval_data(own), mesh, stop, watchdog)
                 if on_eval is not None:
-                    metrics |= on_eval(step, metrics, state) or {}
+                    with watchdog.paused():
+                        metrics |= on_eval(step, metrics, state) or {}
                 writer.write(step, metrics, kind="eval")
 
         def save_and_stop(step: int, state: TrainState) -> None:
@@ -141,25 +148,30 @@ def fit(
             writer.message(f"nothing to train: step {step} of {config.steps} is done")
             return state
 
-        batches = cleanup.enter_context(contextlib.closing(train_data(step)))
+        batches = cleanup.enter_context(contextlib.closing(train_data(step, own)))
         batch = sharding.global_batch(next(batches), mesh)
         train_step = sharding.jit_train_step(
             make_train_step(task, optimizer, schedule, config.accumulate_steps), mesh, shardings
         )
-        train_step = _Compiled(train_step, abstract_state, np.uint32(config.seed), writer.message)
+        train_step = _Compiled(train_step, abstract_state, np.uint32(config.seed), writer.message, watchdog)
         train_step.compile(batch)
 
-        meter = _Meter(_peak(config, mesh, flops_per_step), flops_per_step, config.max_skipped_steps)
+        meter = Meter(_peak(config, mesh, flops_per_step), flops_per_step, config.max_skipped_steps, clock)
+        profiler = cleanup.enter_context(Profiler(workdir.path / "profile", profile_steps, writer.message))
         while step < config.steps:
             if stop.requested():
                 meter.write(writer)
                 save_and_stop(step, state)
+            profiler.before(step + 1)
             state, metrics = train_step(state, batch)
             step += 1
             meter.add(step, metrics)
+            profiler.after(step, metrics)
+            watchdog.beat()
             if step < config.steps:
                 # While the devices compute this step, the rows of the next one go to them.
-                batch = sharding.global_batch(next(batches), mesh)
+                with meter.timed("input"):
+                    batch = sharding.global_batch(next(batches), mesh)
             checkpointer.poll()
             workdir.check_held()
 
@@ -174,9 +186,10 @@ def fit(
                 with meter.paused(writer):
                     if save:
                         writer.flush()
-                        checkpointer.save(step, state)
+                        with meter.timed("save"):
+                            checkpointer.save(step, state)
                     if evaluate and _is_due(step, config.eval.every, config.steps):
-                        with stop.saving(save_and_stop, step, state):
+                        with stop.saving(save_and_stop, step, state), meter.timed("eval"):
                             evaluate(step, state)
                         if stop_early():
                             writer.message(f"stopped early, at step {step} of {config.steps}")
@@ -203,16 +216,25 @@ def enable_compilation_cache(directory: str | None = None) -> None:
 class _Compiled:
     """The train step, compiled ahead for each shape of batch that comes up."""
 
-    def __init__(self, train_step, abstract_state: TrainState, seed: np.uint32, say: Callable[[str], None]):
+    def __init__(
+        self,
+        train_step: Callable,
+        abstract_state: TrainState,
+        seed: np.uint32,
+        say: Callable[[str], None],
+        watchdog: Watchdog,
+    ):
         self._train_step, self._abstract_state, self._seed = train_step, abstract_state, seed
-        self._say = say
+        self._say, self._watchdog = say, watchdog
         self._programs: dict[tuple, Callable] = {}
 
     def compile(self, batch: Mapping[str, jax.Array]) -> Callable:
         key = tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
         if key not in self._programs:
             began = time.monotonic()
-            self._programs[key] = self._train_step.lower(self._abstract_state, batch, self._seed).compile()
+            with self._watchdog.paused():
+                lowered = self._train_step.lower(self._abstract_state, batch, self._seed)
+                self._programs[key] = lowered.compile()
             again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
             self._say(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
         return self._programs[key]
@@ -221,159 +243,20 @@ class _Compiled:
         return self.compile(batch)(state, batch, self._seed)
 
 
-class _StopRequest:
-    """SIGTERM and SIGINT, as something to ask for between two dispatches.
-
-    With several processes jax.distributed listens for SIGTERM, and the processes agree on a dispatch after
-    which all of them stop: each of them asks the same number of times.
-    """
-
-    def __init__(self):
-        self._signal: int | None = None
-        self._asked = 0
-        self._distributed = jax.process_count() > 1
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self):
-        for number in (signal.SIGINT,) if self._distributed else (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError):  # not the main thread: the caller sees to signals
-                self._previous[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *unused):
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number, frame):
-        if self._signal == signal.SIGINT == number:
-            raise KeyboardInterrupt  # the second time: without saving
-        self._signal = number
-
-    def requested(self) -> bool:
-        if self._distributed:
-            self._asked += 1
-            if multihost_utils.reached_preemption_sync_point(self._asked):
-                self._signal = signal.SIGTERM
-        return self._signal is not None
-
-    def leave(self, message: str) -> None:
-        if self._signal == signal.SIGINT:
-            raise KeyboardInterrupt(message)
-        raise Preempted(f"{message}; run the same command to go on")
-
-    @contextlib.contextmanager
-    def saving(self, save_and_stop, step, state):
-        """Leaves an evaluation that a stop request broke off through `save_and_stop`."""
-        try:
-            yield
-        except _BrokenOff:
-            save_and_stop(step, state)
-
-
-class _BrokenOff(Exception):
-    pass
-
-
-class _Meter:
-    """Collects the metrics of steps, on the devices, and writes their means over an interval.
-
-    Args:
-        peak: FLOP/s that all devices together can reach; 0 where it is not known.
-        flops_per_step: of the model.
-        max_skipped: steps in a row that may be skipped.
-    """
-
-    def __init__(self, peak: float, flops_per_step: float, max_skipped: int):
-        self._peak, self._flops = peak, flops_per_step
-        self._max_skipped, self._skipped_in_row = max_skipped, 0
-        self._open: list[tuple[int, Mapping[str, jax.Array]]] = []
-        self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
-        self._ahead: list[Mapping[str, jax.Array]] = []
-        self._since = time.monotonic()
-        self.first_loss = float("nan")
-
-    def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
-        """Takes the metrics of a step that was just dispatched; waits for the one before the previous."""
-        self._open.append((step, metrics))
-        self._ahead.append(metrics)
-        if len(self._ahead) > _STEPS_AHEAD:
-            jax.block_until_ready(self._ahead.pop(0))
-
-    def close_interval(self) -> None:
-        """The interval to be written ends with the step that was added last."""
-        self._closed, self._open = self._closed + self._open, []
-        for _, metrics in self._closed:
-            for value in metrics.values():
-                value.copy_to_host_async()
-
-    def write(self, writer: MetricsWriter, before: int | None = None) -> None:
-        """Writes the closed interval, if there is one and it ends before the step `before`."""
-        if not self._closed or (before is not None and self._closed[-1][0] >= before):
-            return
-        steps, self._closed = self._closed, []
-        values = [{name: float(value) for name, value in metrics.items()} for _, metrics in steps]
-        now = time.monotonic()
-        if self.first_loss != self.first_loss:
-            self.first_loss = values[0]["loss"]
-        writer.write(steps[-1][0], _means(values) | self._rates(values, now - self._since))
-        self._since = now
-        self._count_skipped(steps, values, writer)
-
-    @contextlib.contextmanager
-    def paused(self, writer: MetricsWriter):
-        """Waits for the devices and keeps what happens inside out of the rates."""
-        self.write(writer)
-        jax.block_until_ready(self._ahead)
-        self._ahead.clear()
-        began = time.monotonic()
-        yield
-        self._since += time.monotonic() - began
-
-    def _rates(self, values: list[dict[str, float]], seconds: float) -> dict[str, float]:
-        rates = {
-            f"{name}_per_second": sum(value[name] for value in values) / seconds
-            for name in ("sequences", "tokens")
-            if name in values[0]
-        }
-        rates["steps_per_second"] = len(values) / seconds
-        if self._peak and self._flops:
-            rates["mfu"] = self._flops * len(values) / seconds / self._peak
-        return rates
-
-    def _count_skipped(self, steps, values, writer) -> None:
-        for (step, _), value in zip(steps, values, strict=True):
-            self._skipped_in_row = self._skipped_in_row + 1 if value.get("skipped") else 0
-            if self._skipped_in_row == 1:
-                writer.message(f"warning: step {step} is skipped: its loss or gradient is not finite")
-            if self._skipped_in_row >= self._max_skipped:
-                raise UserError(
-                    f"the loss or gradient of {self._skipped_in_row} steps in a row, up to step {step}, is "
-                    "not finite; what is saved is sound: lower optimizer.learning_rate, or look at the data"
-                )
-
-
-def _means(values: list[dict[str, float]]) -> dict[str, float]:
-    """Means over the steps that were not skipped; their number; the last learning rate."""
-    sound = [value for value in values if not value.get("skipped")] or values
-    line = {name: sum(value[name] for value in sound) / len(sound) for name in values[0]}
-    for name in ("tokens", "sequences"):
-        line.pop(name, None)
-    if "learning_rate" in line:
-        line["learning_rate"] = values[-1]["learning_rate"]
-    return line | {"skipped": sum(value.get("skipped", 0.0) for value in values)}
-
-
-def _evaluate(eval_step, params, batches: Batches, mesh, stop: _StopRequest) -> dict[str, float]:
+def _evaluate(
+    eval_step: Callable, params: Any, batches: Batches, mesh: Any, stop: StopRequest, watchdog: Watchdog
+) -> dict[str, float]:
     """The means over all batches: sums and weights are added on the devices and divided once."""
     totals = None
     with contextlib.closing(batches):
         for index, batch in enumerate(batches):
             if stop.requested():
-                raise _BrokenOff
+                raise BrokenOff
             previous = totals
             pairs = eval_step(params, sharding.global_batch(batch, mesh), np.int32(index))
             totals = pairs if totals is None else _add(totals, pairs)
             jax.block_until_ready(previous)
+            watchdog.beat()
     if totals is None:
         return {}
     totals = jax.device_get(totals)

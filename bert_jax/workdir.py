@@ -5,6 +5,7 @@ vocab.txt|.model   a copy of the vocabulary
 checkpoints/STEP/  see bert_jax/checkpoint.py
 initialised.json   which parameters came from another checkpoint, where the run started from one
 metrics.jsonl, tensorboard/
+README.md          of a fine-tuning: its model card
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ FREE_FIELDS = (
     "config.model.attention",
     "config.model.remat",
     "config.model.scan_unroll",
+    "command_line",
     "vocabulary.file",
     "vocabulary.path",
 )
@@ -139,6 +141,11 @@ class WorkDir:
         """Writes a file of the run, whole or not at all."""
         if self.primary:
             _write_text(self.path / name, json.dumps(content, indent=2) + "\n")
+
+    def write_text(self, name: str, content: str) -> None:
+        """As `write_json`, of a text."""
+        if self.primary:
+            _write_text(self.path / name, content)
 
     def copy_vocabulary(self, source: epath.PathLike) -> None:
         """Copies the vocabulary file to `vocab` with the source's suffix."""

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from bert_jax import cli, plots
+from bert_jax.commands import plot
 from bert_jax.errors import UserError
 
 
@@ -59,7 +60,10 @@ def test_picture(tmp_path):
     write_metrics(tmp_path)
     output = tmp_path / "deep" / "curves.png"
     plots.plot_metrics(
-        plots.read_metrics(str(tmp_path)), str(output), "a run", {"mlm_loss": ("unigram entropy", 6.0)}
+        {"run": plots.read_metrics(str(tmp_path))},
+        str(output),
+        "a run",
+        {"mlm_loss": ("unigram entropy", 6.0)},
     )
     with Image.open(output) as image:
         assert image.width > 1000 and image.height > 700
@@ -84,8 +88,21 @@ def test_the_command(tmp_path, capsys):
         assert message in error and error.count("\n") == 1
 
 
+def test_several_runs_in_one_picture(tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_metrics(tmp_path / name)
+    both = f"--workdir={tmp_path}/a,{tmp_path}/b"
+    assert cli.main(["plot", both]) == 2
+    assert "picture of several runs" in capsys.readouterr().err
+    assert cli.main(["plot", both, f"--output={tmp_path}/both.svg"]) == 0
+    drawn = (tmp_path / "both.svg").read_text()
+    assert "<!-- a -->" in drawn and "<!-- b -->" in drawn and "<!-- a, b -->" in drawn
+    assert plot._names(["x/run", "y/run"]) == {"x/run": "x/run", "y/run": "y/run"}
+
+
 def test_refused_pictures(tmp_path):
     with pytest.raises(UserError, match="ending in .png"):
-        plots.plot_metrics([{"step": 1, "kind": "train", "loss": 1.0}], str(tmp_path / "x.bmp"))
+        plots.plot_metrics({"run": [{"step": 1, "kind": "train", "loss": 1.0}]}, str(tmp_path / "x.bmp"))
     with pytest.raises(UserError, match="nothing to plot: the metrics hold only depth, kind, step"):
-        plots.plot_metrics([{"step": 1, "kind": "train", "depth": 1.0}], str(tmp_path / "x.png"))
+        plots.plot_metrics({"run": [{"step": 1, "kind": "train", "depth": 1.0}]}, str(tmp_path / "x.png"))

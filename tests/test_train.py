@@ -71,13 +71,13 @@ class Run:
         self.before_batch = self.before_eval_batch = lambda number: None
         self.options = {}
 
-    def train_data(self, step):
+    def train_data(self, step, own):
         while True:
             self.before_batch(step)
             yield make_batch(step)
             step += 1
 
-    def eval_data(self):
+    def eval_data(self, own):
         for number in range(3):
             self.before_eval_batch(number)
             yield make_batch(1000 + number)
@@ -264,7 +264,7 @@ def test_an_error_in_the_data_ends_the_run_with_what_was_saved(tmp_path):
 def spoil(run, steps):
     """Makes the targets of the batches of these steps NaN."""
 
-    def train_data(step):
+    def train_data(step, own):
         while True:
             batch = make_batch(step)
             yield batch | {"y": batch["y"] * np.nan} if step in steps else batch
@@ -397,43 +397,6 @@ def test_a_failed_save_is_no_success(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "write_file_digests", fail)
     with pytest.raises(UserError, match="saving step 12 failed .*No space left on device.*intact: none"):
         Run(tmp_path / "run", checkpoint__every=0).fit()  # its only save is the last thing that happens
-
-
-class _Scalar:
-    """A metric of a step, which tells when it is read."""
-
-    def __init__(self, step, read):
-        self._step, self._read = step, read
-
-    def block_until_ready(self):
-        return self
-
-    def copy_to_host_async(self):
-        pass
-
-    def __float__(self):
-        self._read.append(self._step)
-        return 0.0
-
-
-def test_device_values_are_read_only_at_log_steps_and_one_step_late(tmp_path):
-    read, seen = [], []
-    meter, writer = train._Meter(0, 0, 3), MetricsWriter(tmp_path, terminal=False)
-    for step in range(1, 9):
-        meter.add(step, {"loss": _Scalar(step, read)})
-        meter.write(writer, before=step)
-        seen.append(sorted(set(read)))
-        if step % 3 == 0:
-            meter.close_interval()
-    assert seen == [[], [], [], [1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]]
-
-
-def test_mfu_is_of_all_devices(tmp_path):
-    meter = train._Meter(peak=8e9, flops_per_step=4e9, max_skipped=3)
-    rates = meter._rates([{"tokens": 10.0, "sequences": 2.0}] * 5, seconds=5.0)
-    assert rates == {
-        "tokens_per_second": 10.0, "sequences_per_second": 2.0, "steps_per_second": 1.0, "mfu": 0.5,
-    }  # fmt: skip
 
 
 def test_the_compilation_cache_has_a_default_and_can_be_off(monkeypatch, tmp_path):

@@ -3,8 +3,11 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import jax
@@ -114,7 +117,7 @@ def command(workdir, records, **overrides):
 def start(arguments, devices=1):
     """Starts `bert-jax` on so many CPU devices; its output is one text pipe."""
     return subprocess.Popen(
-        [sys.executable, "-m", "bert_jax", *arguments],
+        [sys.executable, "-u", "-m", "bert_jax", *arguments],
         env=os.environ
         | {
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
@@ -132,3 +135,70 @@ def run(arguments, devices=1):
     process = start(arguments, devices)
     output, _ = process.communicate(timeout=300)
     return process.returncode, output
+
+
+class Processes:
+    """`bert-jax` in several processes of one run, each with so many CPU devices; their output by process.
+
+    With `missing`, so many processes of the run are never started.
+    """
+
+    def __init__(self, arguments, processes, devices=2, heartbeat_timeout=10, missing=0):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.started = [
+            start(
+                [
+                    *arguments,
+                    f"--coordinator_address={address}",
+                    f"--num_processes={processes + missing}",
+                    f"--process_id={number}",
+                    f"--heartbeat_timeout={heartbeat_timeout}",
+                ],
+                devices,
+            )
+            for number in range(processes)
+        ]
+        self.output = [[] for _ in self.started]
+        self._readers = [
+            threading.Thread(
+                target=lambda out, said: [said.append(line.rstrip()) for line in out],
+                args=(process.stdout, said),
+            )
+            for process, said in zip(self.started, self.output, strict=True)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for process in self.started:
+            process.kill()
+        self.wait()
+
+    def __getitem__(self, number):
+        return self.started[number]
+
+    def wait_for(self, text, number=0, timeout=200):
+        """Returns when a process has said so."""
+        deadline = time.monotonic() + timeout
+        while not any(text in line for line in self.output[number]):
+            assert time.monotonic() < deadline, self.said()
+            if self.started[number].poll() is not None:
+                self._readers[number].join()
+                assert any(text in line for line in self.output[number]), self.said()
+            time.sleep(0.01)
+
+    def wait(self, timeout=200):
+        """The exit codes."""
+        deadline = time.monotonic() + timeout
+        codes = [process.wait(max(1, deadline - time.monotonic())) for process in self.started]
+        for reader in self._readers:
+            reader.join()
+        return codes
+
+    def said(self):
+        return "\n".join(f"{number}: {line}" for number, lines in enumerate(self.output) for line in lines)

@@ -8,6 +8,7 @@ import logging
 import shutil
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
@@ -63,6 +64,8 @@ class Checkpointer:
             for path in self._directory.iterdir():
                 if _TEMPORARY in path.name or path.name.startswith(_DELETING):
                     path.rmtree(missing_ok=True)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("checkpoint_directory")
 
     def steps(self) -> list[int]:
         """The steps on disk, oldest first, without one that is being written. They are not verified here."""
@@ -81,7 +84,7 @@ class Checkpointer:
             UserError: the previous save failed.
         """
         self.wait()
-        if step in self.steps():
+        if step in self._agreed_steps():
             return
         leaves = flatten(state)
         digests = array_digests(leaves)
@@ -130,7 +133,7 @@ class Checkpointer:
             UserError: the steps are of another structure, shape or dtype; or no step is good.
         """
         lost: list[int] = []
-        for step in reversed(list_steps(self._directory)):
+        for step in reversed(self._agreed_steps()):
             try:
                 state = self._restore(step, abstract_state)
             except Damaged as error:
@@ -175,6 +178,15 @@ class Checkpointer:
                 f"{self._directory}: {free / 1e6:,.0f} MB are free and a checkpoint takes up to "
                 f"{needed / 1e6:,.0f} MB; free some space or choose another --workdir"
             )
+
+    def _agreed_steps(self) -> list[int]:
+        """The steps that process 0 sees: another's file system may tell of a change later."""
+        steps = np.array(self.steps() if jax.process_index() == 0 else [], np.int32)
+        if jax.process_count() == 1:
+            return steps.tolist()
+        count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
+        steps = steps if jax.process_index() == 0 else np.zeros(count, np.int32)
+        return np.asarray(multihost_utils.broadcast_one_to_all(steps)).tolist() if count else []
 
     def _restore(self, step: int, abstract_state: PyTree) -> PyTree:
         return agree(lambda: read_state(self._directory / str(step), abstract_state))

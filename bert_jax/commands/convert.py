@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 
 from absl import flags as absl_flags
 
 from bert_jax.commands import surgery_flags
+from bert_jax.commands.run_flags import command_line
 from bert_jax.errors import UserError
 
 _KINDS = ("huggingface", "tensorflow", "bert_jax")
@@ -68,8 +68,7 @@ def run(flags, args: list[str]) -> int:
         if flags.to != "huggingface":
             raise UserError(f"--push_to takes a Hugging Face folder; give --to=huggingface, not {flags.to}")
         card.check_push(flags.push_to)
-    given = [f"--{name}={flags[name].value}" for name in flags if flags[name].present]
-    command = shlex.join(["bert-jax", "convert", *given])
+    command = command_line("convert", flags)
     converting.convert(
         flags.input,
         flags.output,

@@ -12,6 +12,7 @@ import sys
 
 from absl import flags as absl_flags
 
+from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
 
 
@@ -41,6 +42,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
+    define_threshold_flag(flag_values)
     absl_flags.DEFINE_bool("json", False, "Print one JSON object.", flag_values=flag_values)
 
 
@@ -57,6 +59,7 @@ def run(flags, args: list[str]) -> int:
     train.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
+    apply_threshold(problem, flags.null_score_diff_threshold)
     if flags.output:
         predictions.check_output(flags.output, problem.formats)
     path = flags.input or problem.file(flags.split)

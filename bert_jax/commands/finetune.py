@@ -10,15 +10,17 @@
 
 Files are TSV (a quote is a character), CSV or JSON-lines; columns go by name, or by number from 0. The labels
 are those of the training file. The same command in the same directory goes on where the run stopped. The work
-directory keeps the checkpoint that is best on the evaluation file, and its predictions. --seeds=5 runs five
-times and tells median, best and spread; --sweep tries values of a field, and may be given several times.
+directory keeps the checkpoint that is best on the evaluation file, its predictions and a model card.
+--seeds=5 runs five times and tells median, best and spread; --sweep tries values of a field, and may be given
+several times.
 """
 
 from __future__ import annotations
 
 from absl import flags as absl_flags
 
-from bert_jax.commands.run_flags import define_run_flags
+from bert_jax.commands.process_flags import start_processes
+from bert_jax.commands.run_flags import command_line, define_run_flags
 from bert_jax.errors import UserError
 
 
@@ -49,18 +51,21 @@ def run(flags, args: list[str]) -> int:
         raise UserError("which task? give --config=configs/finetune/classification.py, or glue.py:TASK")
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
+    fit_options = start_processes(flags)
     from bert_jax import train
     from bert_jax.tasks import finetuning
 
+    command = command_line("finetune", flags)
     train.enable_compilation_cache(flags.compilation_cache)
     if flags.seeds is not None or flags.sweep:
         from bert_jax.tasks import repeats
 
         seeds = 1 if flags.seeds is None else flags.seeds
-        settings = repeats.run_all(flags.config, flags.workdir, seeds, repeats.parse_grid(flags.sweep))
+        grid = repeats.parse_grid(flags.sweep)
+        settings = repeats.run_all(flags.config, flags.workdir, seeds, grid, command_line=command)
         print("\n".join(repeats.table(settings)))
         return 0
-    best = finetuning.finetune(flags.config, flags.workdir)
+    best = finetuning.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
         print(f"best: step {best['step']}  {scores}")

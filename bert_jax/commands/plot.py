@@ -1,6 +1,7 @@
 """Draw the curves of a run, or the attention that a model pays within a text.
 
     bert-jax plot --workdir=runs/mini --output=curves.png
+    bert-jax plot --workdir=runs/mini,runs/base --output=both.png
     bert-jax plot --checkpoint=runs/mini --text="The cat sat on the mat." --output=attention.png
     bert-jax plot --checkpoint=runs/mini --text="The cat sat on the mat." --layer=2 --output=layer-2.png
 
@@ -21,7 +22,10 @@ from bert_jax.errors import UserError
 
 def define_flags(flag_values: flags.FlagValues) -> None:
     flags.DEFINE_string(
-        "workdir", None, "Directory of the run whose curves to draw.", flag_values=flag_values
+        "workdir",
+        None,
+        "Directory of the run whose curves to draw; or several, with commas between, to compare.",
+        flag_values=flag_values,
     )
     for name, default, what in (
         ("checkpoint", None, "Model whose attention to draw: a work directory or step of bert-jax, Hugging "
@@ -62,11 +66,22 @@ def run(flags, args) -> int | None:
     for name in ("text_b", "layer", "head"):
         if flags[name].present:
             raise UserError(f"--{name} is of attention, which needs --checkpoint=DIR and --text=TEXT")
-    output = flags.output or str(Path(flags.workdir, "curves.png"))
-    rows = plots.read_metrics(flags.workdir)
-    title = Path(flags.workdir).name if flags.title is None else flags.title
-    plots.plot_metrics(rows, output, title, dict(map(_reference, flags.reference)))
-    print(f"wrote {output} ({len(rows)} rows, steps {rows[0]['step']} to {rows[-1]['step']})")
+    directories = [name.strip() for name in flags.workdir.split(",") if name.strip()]
+    if len(directories) > 1 and not flags.output:
+        raise UserError("where should the picture of several runs go? give --output=FILE.png")
+    output = flags.output or str(Path(directories[0], "curves.png"))
+    runs = {name: plots.read_metrics(directory) for name, directory in _names(directories).items()}
+    title = ", ".join(runs) if flags.title is None else flags.title
+    plots.plot_metrics(runs, output, title, dict(map(_reference, flags.reference)))
+    rows = [row for of_run in runs.values() for row in of_run]
+    steps = [row["step"] for row in rows]
+    print(f"wrote {output} ({len(rows)} rows, steps {min(steps)} to {max(steps)})")
+
+
+def _names(directories: list[str]) -> dict[str, str]:
+    """{what the runs are called: where they are}; by their whole paths where the last part is not enough."""
+    names = [Path(directory).name for directory in directories]
+    return dict(zip(names if len(set(names)) == len(names) else directories, directories, strict=True))
 
 
 def _attention(flags) -> None:

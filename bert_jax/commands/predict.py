@@ -2,18 +2,22 @@
 
     bert-jax predict --workdir=runs/reviews --input=new.csv --output=predictions.tsv
     bert-jax predict --workdir=runs/cola,runs/mrpc --split=test --output=submission.zip
+    bert-jax predict --workdir=runs/reviews --input=-
 
 The input has the columns of the training file; one without labels will do. The output's rows have the input's
 order, and an `id`: the id column's value, or the row's number from 0. A .zip is what GLUE's server takes,
-with the test sets of several runs.
+with the test sets of several runs. --input=- answers each line of standard input, an object of JSON or a text
+(of pairs text TAB text), by a line of JSON on standard output as soon as it is there.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 
 from absl import flags as absl_flags
 
+from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
 
 
@@ -22,7 +26,10 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "workdir", None, "Work directory of `bert-jax finetune`.", flag_values=flag_values
     )
     absl_flags.DEFINE_string(
-        "input", None, "TSV, CSV or JSON-lines file; for tags CoNLL columns too.", flag_values=flag_values
+        "input",
+        None,
+        "TSV, CSV or JSON-lines file; for tags CoNLL columns too; - for lines of standard input.",
+        flag_values=flag_values,
     )
     absl_flags.DEFINE_string(
         "split",
@@ -33,7 +40,8 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_string(
         "output",
         None,
-        "File to write: .tsv, .csv or .jsonl; of tags .conll, .txt, .tsv or .jsonl.",
+        "File to write: .tsv, .csv or .jsonl; of tags .conll, .txt, .tsv or .jsonl; of answers .json. Of "
+        "standard input the predictions go to standard output.",
         flag_values=flag_values,
     )
     for name, what in (("text_a", "the text"), ("text_b", "the second text of a pair"), ("id", "the id")):
@@ -49,10 +57,12 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_string(
         "format",
         "auto",
-        "auto (by suffix), tsv, csv or jsonl; of tags conll or jsonl.",
+        "auto (by suffix), tsv, csv or jsonl; of tags conll or jsonl. Of standard input auto, jsonl, or tsv "
+        "for text even where it begins with a brace.",
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
+    define_threshold_flag(flag_values)
 
 
 def run(flags, args: list[str]) -> int:
@@ -62,6 +72,8 @@ def run(flags, args: list[str]) -> int:
         raise UserError("which model? give --workdir=DIR, the work directory of a fine-tuning")
     if bool(flags.input) == bool(flags.split):
         raise UserError("what should be predicted? give --input=FILE (or --split=test)")
+    if flags.input == "-":
+        return _serve(flags)
     if not flags.output:
         raise UserError("where should the predictions go? give --output=FILE.tsv")
     from bert_jax import train
@@ -72,18 +84,55 @@ def run(flags, args: list[str]) -> int:
     train.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
+    apply_threshold(problem, flags.null_score_diff_threshold)
     predictions.check_output(flags.output, problem.formats)
     path = flags.input or problem.file(flags.split)
     if not path:
         raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
-    given = {name: getattr(flags, name) for name in ("text_a", "text_b", "id", "header")}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = _given(flags, "text_a", "text_b", "id", "header")
     examples = problem.read_unlabelled(path, test=flags.split == "test", format=flags.format, **given)
     if examples.warning():
         print(f"warning: {examples.warning()}", file=sys.stderr)
     data = problem.encode(examples)
     problem.write(flags.output, examples, data, model(data))
     print(f"wrote {flags.output}: {len(examples):,} predictions of {model.source}")
+    return 0
+
+
+def _given(flags, *names: str) -> dict[str, object]:
+    return {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
+
+
+def _serve(flags) -> int:
+    """Answers the lines of standard input until it ends."""
+    if flags.output not in (None, "-"):
+        raise UserError(
+            f"--output={flags.output}: of standard input the predictions go to standard output; write > "
+            f"{flags.output} instead, or give --input=FILE"
+        )
+    if flags.header is not None:
+        raise UserError("--header is for files; lines of standard input have none")
+    from bert_jax import train
+    from bert_jax.tasks import predictor, streaming
+
+    def log(line):
+        print(line, file=sys.stderr, flush=True)
+
+    train.enable_compilation_cache()
+    model = predictor.Predictor(flags.workdir, flags.checkpoint, log=log)
+    apply_threshold(model.problem, flags.null_score_diff_threshold)
+    reader = streaming.RowReader(model.problem, flags.format, **_given(flags, "text_a", "text_b", "id"))
+    began = time.monotonic()
+    programs = model.warm_up()
+    log(
+        f"ready: {model.source}, {programs} programs in {time.monotonic() - began:.1f} s; a line is an "
+        f"object of JSON, or {reader.expected}"
+    )
+    # A file of its own, never closed: a thread may still wait in it when the command is interrupted, and
+    # Python aborts where it has to close sys.stdin under a thread.
+    source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+    count, bad = streaming.serve(model, reader, source, sys.stdout.buffer)
+    log(f"{count:,} lines" + (f", {bad:,} of them bad" if bad else ""))
     return 0
 
 

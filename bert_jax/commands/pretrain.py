@@ -16,6 +16,7 @@ from typing import Any
 import ml_collections
 from absl import flags as absl_flags
 
+from bert_jax.commands.process_flags import start_processes
 from bert_jax.commands.run_flags import define_run_flags
 from bert_jax.errors import UserError
 
@@ -37,20 +38,28 @@ def run(flags, args: list[str]) -> int:
         raise UserError("what to train? give --config=configs/pretrain/SIZE.py")
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
+    fit_options = start_processes(flags)
     from bert_jax import train
 
     train.enable_compilation_cache(flags.compilation_cache)
-    pretrain(flags.config, flags.workdir, allow_changes=flags.allow_changes)
+    pretrain(flags.config, flags.workdir, allow_changes=flags.allow_changes, **fit_options)
     return 0
 
 
-def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, allow_changes: bool = False):
+def pretrain(
+    config: ml_collections.ConfigDict,
+    workdir: os.PathLike | str,
+    *,
+    allow_changes: bool = False,
+    **fit_options: Any,
+):
     """Trains, or goes on training, in a work directory.
 
     Args:
         config: with the fields of `defaults.pretrain`.
         workdir: see `bert_jax.workdir`.
         allow_changes: see `WorkDir.open_run`.
+        fit_options: others of `train.fit`.
 
     Returns:
         The final TrainState.
@@ -107,7 +116,6 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
     sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
     row_flops = flops.train_flops_per_row(model, length, config.masking.max_predictions, sequences)
-    share = dict(process_index=jax.process_index(), process_count=jax.process_count())
 
     writer = MetricsWriter(workdir, total_steps=config.steps, primary=jax.process_index() == 0)
     corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
@@ -124,22 +132,23 @@ def pretrain(config: ml_collections.ConfigDict, workdir: os.PathLike | str, *, a
                 task=task,
                 optimizer=optimizer,
                 schedule=schedule,
-                train_data=lambda step: loader.train_batches(
-                    train_set, config.batch_size, config.seed, step, corrupt=corrupt_rows, **share
+                train_data=lambda step, own: loader.train_batches(
+                    train_set, config.batch_size, config.seed, step, own, corrupt=corrupt_rows
                 ),
                 eval_data=eval_set
                 and (
-                    lambda: loader.eval_batches(
+                    lambda own: loader.eval_batches(
                         eval_set,
                         config.batch_size,
+                        own,
                         max_batches=config.eval.batches,
                         corrupt=corrupt_rows,
-                        **share,
                     )
                 ),
                 flops_per_step=row_flops * config.batch_size,
                 writer=writer,
                 initial_params=_load_initial(config, tokenizer, held, writer.message),
+                **fit_options,
             )
         finally:
             writer.close()

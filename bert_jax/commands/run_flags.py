@@ -1,13 +1,18 @@
-"""The flags of the commands that train."""
+"""Flags that several commands have."""
 
 from __future__ import annotations
+
+import shlex
 
 from absl import flags as absl_flags
 from ml_collections import config_flags
 
+from bert_jax.commands.process_flags import define_process_flags
+from bert_jax.errors import UserError
+
 
 def define_run_flags(flag_values: absl_flags.FlagValues, example: str, contents: str) -> None:
-    """--config, --workdir and --compilation_cache.
+    """--config, --workdir, --compilation_cache and the flags of several processes.
 
     Args:
         example: a config file, for the help of --config.
@@ -27,3 +32,42 @@ def define_run_flags(flag_values: absl_flags.FlagValues, example: str, contents:
         "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
         flag_values=flag_values,
     )
+    define_process_flags(flag_values)
+
+
+def command_line(command: str, flags: absl_flags.FlagValues) -> str:
+    """`bert-jax COMMAND` with the flags that were given, as a shell takes it."""
+    given = []
+    for name in flags:
+        flag = flags[name]
+        if flag.present:
+            value = getattr(flag, "config_filename", flag.value)  # the former of a config
+            given += [f"--{name}={one}" for one in (value if isinstance(value, list) else [value])]
+    return shlex.join(["bert-jax", command, *given])
+
+
+def define_threshold_flag(flag_values: absl_flags.FlagValues) -> None:
+    """--null_score_diff_threshold, of the commands that answer questions."""
+    absl_flags.DEFINE_float(
+        "null_score_diff_threshold",
+        None,
+        "Of SQuAD 2.0: no answer is predicted where its score is above the best answer's by more. Default: "
+        "the run's.",
+        flag_values=flag_values,
+    )
+
+
+def apply_threshold(problem, threshold: float | None) -> None:
+    """Gives a fine-tuned `tasks.problem.Problem` another threshold, if one is given.
+
+    Raises:
+        UserError: its questions all have answers, or it answers none.
+    """
+    if threshold is None:
+        return
+    if not problem.config.get("v2"):
+        raise UserError(
+            f"--null_score_diff_threshold={threshold:g}: is for questions that may have no answer, as in "
+            f"SQuAD 2.0; the run's task is {problem.spec.name}"
+        )
+    problem.config.null_score_diff_threshold = threshold

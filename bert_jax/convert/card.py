@@ -1,9 +1,9 @@
-"""The model card of an exported model: what it is, what it was trained on, how well it does, its use."""
+"""Model cards of exported models and of fine-tunings: what it is, how it was trained, how well it does."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -12,6 +12,8 @@ from bert_jax import workdir
 from bert_jax.convert import huggingface, native
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
+
+FILE = "README.md"
 
 _PIPELINES = {
     "none": "feature-extraction",
@@ -49,7 +51,11 @@ def make(model: Model, source: str, command: str) -> str:
     if model.labels:
         lines += ["", f"Labels: {', '.join(model.labels)}."]
     if native.is_native(source):
-        lines += _describe_run(source)
+        run = workdir.read_run(source)
+        if run["command"] == native.COMMAND:
+            lines += ["", f"Converted from {run.get('source') or 'another model'}."]
+        else:
+            lines += [*_describe_training(run), *_describe_scores(workdir.find_root(source))]
     auto = huggingface.AUTO_CLASSES[model.head]
     lines += [
         "",
@@ -64,39 +70,88 @@ def make(model: Model, source: str, command: str) -> str:
         "",
         "## Made by",
         "",
-        "```",
-        command,
-        "```",
+        *_code(command),
         "",
     ]
     return "\n".join(lines)
 
 
-def _describe_run(path: str) -> list[str]:
-    run = workdir.read_run(path)
+def of_run(directory: str) -> str:
+    """The card of a fine-tuning, for its work directory: Markdown."""
+    run = workdir.read_run(directory)
+    lines = [*_title(run), *_describe_training(run), *_describe_scores(workdir.find_root(directory))]
+    return "\n".join([*lines, ""])
+
+
+def of_repeats(run: str, settings: Sequence[Mapping[str, Any]]) -> str:
+    """The card of fine-tunings that differ in seed and setting, for the directory that holds them.
+
+    Args:
+        run: one of the best setting's work directories.
+        settings: their summaries (`tasks.repeats.Setting.summary`), the best first.
+    """
+    described = workdir.read_run(run)
+    columns = ("median", "best", "worst", "deviation")
+    names = ("setting", "metric", *columns, "seeds", "degenerate")
+    lines = ["", "## Held-out results", "", _row(names), _row(["---"] * len(names))]
+    for one in settings:
+        for metric, scores in one["scores"].items():
+            values = [f"{scores[column]:.4g}" for column in columns]
+            lines.append(_row([one["setting"] or "-", metric, *values, one["seeds"], one["degenerate"]]))
+    seed = {**described, "config": {**described["config"], "seed": None}}
+    return "\n".join([*_title(described), *lines, *_describe_training(seed), ""])
+
+
+def _title(run: Mapping[str, Any]) -> list[str]:
     config = run["config"]
-    if run["command"] == native.COMMAND:
-        return ["", f"Converted from {run.get('source') or 'another model'}."]
+    model = config["model"]
+    size = f"{model['num_hidden_layers']} layers of {model['hidden_size']}"
+    lines = [f"# {config['task']}, fine-tuned: BERT, {size}"]
+    return [*lines, "", f"Labels: {', '.join(run['labels'])}."] if run.get("labels") else lines
+
+
+def _row(cells: Sequence[Any]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _code(text: str) -> list[str]:
+    return ["```", text, "```"]
+
+
+def _describe_training(run: Mapping[str, Any]) -> list[str]:
+    config = run["config"]
     lines = ["", "## Training", "", "| | |", "|---|---|"]
     facts: dict[str, Any] = {"command": f"bert-jax {run['command']}"}
     facts["task"] = config.get("task")
+    data = config.get("data") or {}
+    facts["data"] = config.get("data_dir")
+    facts["trained on"] = data.get("train")
+    facts["evaluated on"] = data.get("eval")
     facts["steps"] = config.get("steps")
+    facts["epochs"] = config.get("epochs")
     facts["batch size"] = config.get("batch_size")
     optimizer = config.get("optimizer") or {}
     facts["optimizer"] = optimizer.get("name")
     facts["learning rate"] = optimizer.get("learning_rate")
+    facts["warm-up steps"] = optimizer.get("warmup_steps")
     records = run.get("records") or {}
     facts["records"] = records.get("fingerprint")
-    facts["tokens a row"] = records.get("max_seq_length")
+    facts["tokens a row"] = records.get("max_seq_length") or config.get("max_length")
+    facts["seed"] = config.get("seed")
     for split, digest in (run.get("files") or {}).items():
         facts[f"{split} file, SHA-256"] = digest
     facts["started from"] = config.get("init_from")
-    lines += [f"| {name} | {value} |" for name, value in facts.items() if value]
-    scores = _scores(workdir.find_root(path))
-    if scores:
-        lines += ["", "## Held-out results", "", "| metric | value |", "|---|---|"]
-        lines += [f"| {name} | {value:.4g} |" for name, value in scores.items()]
-    return lines
+    # A seed may be 0; of everything else that is as good as nothing.
+    lines += [_row(fact) for fact in facts.items() if fact[1] or (fact[0] == "seed" and fact[1] == 0)]
+    return [*lines, "", *_code(run["command_line"])] if run.get("command_line") else lines
+
+
+def _describe_scores(root: epath.Path) -> list[str]:
+    scores = _scores(root)
+    if not scores:
+        return []
+    lines = ["", "## Held-out results", "", "| metric | value |", "|---|---|"]
+    return lines + [f"| {name} | {value:.4g} |" for name, value in scores.items()]
 
 
 def _scores(root: epath.Path) -> Mapping[str, float]:

@@ -3,8 +3,8 @@
 There is no iterator state to save.
 
 Global positions s * B + i run through epochs of n rows; each epoch visits every row once, in an order of its
-own that is computed and never stored. Each process takes a contiguous slice of the global batch, so any
-number of processes, and any restart, sees the same batches.
+own that is computed and never stored. A process reads the rows of the global batch that its devices hold, so
+any number of processes, and any restart, sees the same batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 
 from bert_jax.data.records import Dataset
 from bert_jax.data.tfrecord import CorruptRecordError
-from bert_jax.errors import UserError
 
 _ROUNDS = 6
 _THREADS = 2
@@ -68,16 +67,6 @@ def batch_indices(step: int, batch_size: int, n: int, seed: int) -> np.ndarray:
         chosen = epochs == epoch
         rows[chosen] = permute(inside[chosen], n, seed, epoch)
     return rows
-
-
-def _process_slice(batch_size: int, process_index: int, process_count: int) -> slice:
-    if batch_size < 1 or batch_size % process_count:
-        raise UserError(
-            f"the batch size is {batch_size}; it must be a positive multiple of the number of processes, "
-            f"{process_count}"
-        )
-    share = batch_size // process_count
-    return slice(process_index * share, (process_index + 1) * share)
 
 
 class CorruptRows:
@@ -144,14 +133,15 @@ def train_batches(
     batch_size: int,
     seed: int,
     start_step: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    own: np.ndarray | None = None,
     prefetch: int = 4,
     corrupt: CorruptRows | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Endless batches from `start_step` on: this process's rows of each global batch of `batch_size`.
 
     Args:
+        own: int [b], the places in the global batch that this process feeds (`sharding.local_rows`); all by
+            default.
         prefetch: batches assembled ahead in threads; 0 assembles each when it is asked for.
         corrupt: the budget of corrupt rows; None for none.
 
@@ -159,12 +149,12 @@ def train_batches(
         An iterator over what `PackedDataset.batch` returns, with `row_ids` the rows' places in the global
         batch. Its `close()` ends the threads.
     """
-    own = _process_slice(batch_size, process_index, process_count)
+    own = np.arange(batch_size) if own is None else own
     corrupt = CorruptRows(0) if corrupt is None else corrupt
 
     def assemble(step: int) -> dict[str, np.ndarray]:
         rows = batch_indices(step, batch_size, len(dataset), seed)[own]
-        return _place(corrupt.batch(dataset, rows), own.start)
+        return corrupt.batch(dataset, rows) | {"row_ids": own.astype(np.int32)}
 
     return _prefetched(assemble, itertools.count(start_step), prefetch)
 
@@ -172,31 +162,27 @@ def train_batches(
 def eval_batches(
     dataset: Dataset,
     batch_size: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    own: np.ndarray | None = None,
     max_batches: int = 0,
     corrupt: CorruptRows | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Every row once, in order (of the first `max_batches` batches, if that is not 0).
+    """Every row once, in order (of the first `max_batches` batches, if that is not 0); `own` as above.
 
     Every process gets the same number of batches of the same shape: the last one is completed with rows of
     padding.
     """
-    own = _process_slice(batch_size, process_index, process_count)
+    own = np.arange(batch_size) if own is None else own
     batches = -(-len(dataset) // batch_size)
     if max_batches:
         batches = min(batches, max_batches)
     corrupt = CorruptRows(0) if corrupt is None else corrupt
 
     def assemble(number: int) -> dict[str, np.ndarray]:
-        rows = number * batch_size + np.arange(own.start, own.stop, dtype=np.int64)
-        return _place(corrupt.batch(dataset, np.where(rows < len(dataset), rows, -1)), own.start)
+        rows = number * batch_size + own
+        batch = corrupt.batch(dataset, np.where(rows < len(dataset), rows, -1))
+        return batch | {"row_ids": own.astype(np.int32)}
 
     return _prefetched(assemble, range(batches), prefetch=2)
-
-
-def _place(batch: dict[str, np.ndarray], first_row: int) -> dict[str, np.ndarray]:
-    return batch | {"row_ids": batch["row_ids"] + np.int32(first_row)}
 
 
 def _prefetched(

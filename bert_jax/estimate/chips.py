@@ -29,6 +29,7 @@ class Chip:
     link_bandwidth: float  # bytes a second along one ICI link, one way; two links a dimension
     dcn_bandwidth: float  # bytes a second to other slices
     clock: float  # cycles a second
+    matrix_side: int  # of the matrix units: a product over fewer numbers takes as long as over so many
     wraps_at: int  # shortest side of a slice along which the torus is closed
     one_host: tuple[str, ...]  # shapes that a single host has, smaller than the usual 2x2
 
@@ -38,10 +39,10 @@ _GIB = 2.0**30
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", 3, 4096, 32 * _GIB, 275e12, 1228e9, 50e9, 6.25e9, 1.05e9, 4, ()),
-        Chip("v5e", 2, 256, 16 * _GIB, 197e12, 819e9, 50e9, 3.125e9, 1.5e9, 16, ("1x1",)),
-        Chip("v5p", 3, 6144, 95 * _GIB, 459e12, 2765e9, 100e9, 6.25e9, 1.75e9, 4, ()),
-        Chip("v6e", 2, 256, 32 * _GIB, 918e12, 1638e9, 100e9, 12.5e9, 1.75e9, 16, ("1x1",)),
+        Chip("v4", 3, 4096, 32 * _GIB, 275e12, 1228e9, 50e9, 6.25e9, 1.05e9, 128, 4, ()),
+        Chip("v5e", 2, 256, 16 * _GIB, 197e12, 819e9, 50e9, 3.125e9, 1.5e9, 128, 16, ("1x1",)),
+        Chip("v5p", 3, 6144, 95 * _GIB, 459e12, 2765e9, 100e9, 6.25e9, 1.75e9, 128, 4, ()),
+        Chip("v6e", 2, 256, 32 * _GIB, 918e12, 1638e9, 100e9, 12.5e9, 1.75e9, 256, 16, ("1x1",)),
     )
 }
 

@@ -85,8 +85,7 @@ def _describe(step: TrainStep, slices: Slices) -> dict[str, Any]:
         "kind": "estimate: compiled ahead of time, nothing is measured",
         "topology": {"name": slices.text, "slices": slices.count, "chips": slices.chips},
         "mesh": dict(step.mesh.shape),
-        "model": {name: getattr(model, name) for name in fields}
-        | {"attention": attention.resolve(model.attention, "tpu", model.attention_probs_dropout_prob)},
+        "model": {name: getattr(model, name) for name in fields} | {"attention": _attention(step)},
         "batch_size": step.config.batch_size,
         "rows_per_chip": _rows_per_chip(step, step.config.batch_size),
         "accumulate_steps": step.config.accumulate_steps,
@@ -102,13 +101,21 @@ def _describe(step: TrainStep, slices: Slices) -> dict[str, Any]:
     }
 
 
+def _attention(step: TrainStep) -> str:
+    model, tensor = step.model, step.mesh.shape["tensor"]
+    heads = model.num_attention_heads
+    heads //= tensor if heads % tensor == 0 else 1
+    rate = model.attention_probs_dropout_prob
+    return attention.resolve(model.attention, "tpu", rate, step.rows.length, heads, model.head_dim)
+
+
 def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> dict[str, Any]:
     """What a compiled program's text says of times, FLOPs and traffic."""
     chip, config, mesh_shape = slices.chip, step.config, dict(step.mesh.shape)
     module = hlo.parse(text)
     positions = [_position(device) for device in step.mesh.devices.flat]
     traffic = collectives.find(module, mesh_shape, chip, positions)
-    compute = timing.compute(module, chip, attention_flops(step))
+    compute = timing.compute(module, chip, attention_flops(step), step.model.head_dim)
     waited = sum(one.total_seconds for one in traffic if not one.overlapped)
     hidden = sum(one.total_seconds for one in traffic if one.overlapped)
     by_compiler = max(compute.seconds, hidden) + waited

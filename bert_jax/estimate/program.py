@@ -187,7 +187,9 @@ def chip_bytes(tree: Any) -> float:
 
 def parse_out_of_memory(message: str) -> DoesNotFit | None:
     """What the TPU compiler says when a program does not fit; None for any other error."""
-    found = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", message)
+    found = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", message) or re.search(
+        r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)", message
+    )
     if found is None:
         return None
     used, used_unit, available, unit = found.groups()

@@ -50,12 +50,16 @@ class Compute:
         return max(self.matrix_flops / chip.peak_flops, self.hbm_bytes / chip.hbm_bandwidth)
 
 
-def compute(module: Module, chip: Chip, attention_flops: float = 0.0) -> Compute:
+def compute(
+    module: Module, chip: Chip, attention_flops: float = 0.0, head_size: int | None = None
+) -> Compute:
     """Adds up a program.
 
     Args:
         attention_flops: of the attention kernels, all layers and both directions, on one chip: neither the
             compiler nor `matrix_flops` sees into custom calls. Only looked at where there are such kernels.
+        head_size: each of their products has one side of it, which leaves a part of the matrix units idle
+            where these are wider; None for one that fills them.
     """
     cycles = moving = added_seconds = moved_bytes = 0.0
     added: dict[str, int] = defaultdict(int)
@@ -87,7 +91,8 @@ def compute(module: Module, chip: Chip, attention_flops: float = 0.0) -> Compute
     flops = matrix_flops(module)
     if kernels:
         flops += attention_flops
-        added_seconds += attention_flops / chip.peak_flops
+        idle = max(1.0, chip.matrix_side / head_size) if head_size else 1.0
+        added_seconds += attention_flops * idle / chip.peak_flops
     return Compute(
         estimated_seconds=cycles / chip.clock,
         added_seconds=added_seconds,

@@ -62,6 +62,7 @@ def default_config(size: str = "base") -> ml_collections.ConfigDict:
     c.task = "classification"
     c.metrics = ""  # names with commas between; the first selects the best checkpoint
     c.max_length = 128  # tokens, with [CLS] and [SEP]
+    c.doc_stride = 0  # tokens from one window of a longer text to the next; 0: it is cut
     c.group_by_length = True  # batches of similar lengths
     c.head = "linear"  # or "bilstm", of tagging with a frozen encoder
     c.head_size = 768  # of each direction of the BiLSTM

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from bert_jax.tasks import text_windows
 from bert_jax.tasks.reading import Examples
 
 _ENCODE_CHUNK = 8192
@@ -35,6 +36,8 @@ class EncodedRows:
       group: this many rows in a row are one question, and stay side by side in one batch.
       truncated: examples that were cut.
       token_features: float arrays [total, F] by name, of what is computed once for all epochs.
+      shares: float32 [N], how much a row counts in the loss, 1 on average, where rows are windows whose
+        outputs are joined into one an example; else None.
     """
 
     tokens: np.ndarray
@@ -48,6 +51,7 @@ class EncodedRows:
     examples: np.ndarray | None = None
     group: int = 1
     token_features: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    shares: np.ndarray | None = None
 
     def __post_init__(self):
         if self.examples is None:
@@ -76,9 +80,12 @@ def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
     return keep_a, min(length_b, budget - keep_a)
 
 
-def encode(examples: Examples, tokenizer, max_length: int, kind: str = "classification") -> EncodedRows:
-    """Tokenizes in batches, joins pairs and truncates to `max_length` tokens with the special ones."""
-    pieces, lengths, first_lengths = [], [], []
+def encode(
+    examples: Examples, tokenizer, max_length: int, kind: str = "classification", doc_stride: int = 0
+) -> EncodedRows:
+    """Tokenizes in batches, joins pairs and truncates to `max_length` tokens with the special ones; or, with
+    a `doc_stride`, makes windows of what is longer (`text_windows.split`)."""
+    pieces, lengths, first_lengths, owners = [], [], [], []
     truncated = 0
     cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
     for begin in range(0, len(examples), _ENCODE_CHUNK):
@@ -89,27 +96,45 @@ def encode(examples: Examples, tokenizer, max_length: int, kind: str = "classifi
             if examples.texts_b is not None
             else [None] * len(ids_a)
         )
-        for a, b in zip(ids_a, ids_b, strict=True):
-            if b is None:
-                keep_a = min(len(a), max_length - 2)
-                truncated += keep_a < len(a)
-                row = cls + a[:keep_a] + sep
+        for number, (a, b) in enumerate(zip(ids_a, ids_b, strict=True), begin):
+            if doc_stride:
+                parts, cut = text_windows.split(a, b, max_length, doc_stride)
             else:
-                keep_a, keep_b = truncate_pair(len(a), len(b), max_length - 3)
-                truncated += keep_a + keep_b < len(a) + len(b)
-                row = cls + a[:keep_a] + sep + b[:keep_b] + sep
-            pieces.append(np.asarray(row, np.int32))
-            lengths.append(len(row))
-            first_lengths.append(keep_a + 2)
+                parts, cut = _truncate(a, b, max_length)
+            truncated += cut
+            for first, second in parts:
+                row = cls + first + sep + (second + sep if second is not None else [])
+                pieces.append(np.asarray(row, np.int32))
+                lengths.append(len(row))
+                first_lengths.append(len(first) + 2)
+                owners.append(number)
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
+    owners = np.asarray(owners, np.int64)
     targets = {}
     if examples.labels is not None:
-        targets["targets"] = np.asarray(examples.labels, np.float32 if kind == "regression" else np.int32)
+        labels = np.asarray(examples.labels, np.float32 if kind == "regression" else np.int32)
+        targets["targets"] = labels[owners]
     tokens = np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
     return EncodedRows(
-        tokens, offsets, np.asarray(first_lengths, np.int32), targets, tokenizer.pad_id, max_length, truncated
+        tokens,
+        offsets,
+        np.asarray(first_lengths, np.int32),
+        targets,
+        tokenizer.pad_id,
+        max_length,
+        truncated,
+        examples=owners,
+        shares=text_windows.shares(owners) if doc_stride else None,
     )
+
+
+def _truncate(a, b, max_length):
+    if b is None:
+        kept = a[: max_length - 2]
+        return [(kept, None)], len(kept) < len(a)
+    keep_a, keep_b = truncate_pair(len(a), len(b), max_length - 3)
+    return [(a[:keep_a], b[:keep_b])], keep_a + keep_b < len(a) + len(b)
 
 
 def bucket_lengths(lengths: np.ndarray, batch_size: int, max_length: int) -> tuple[int, ...]:
@@ -148,28 +173,27 @@ def bucket_lengths(lengths: np.ndarray, batch_size: int, max_length: int) -> tup
 
 
 def make_batch(
-    data: EncodedRows, indices: np.ndarray, buckets: Sequence[int], part: slice = slice(None)
+    data: EncodedRows, indices: np.ndarray, buckets: Sequence[int], own: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """The rows of one batch, padded to the first bucket that holds the longest of them.
 
     Args:
       indices: int64 [B] groups of the global batch; -1 is padding, without weight.
-      part: the groups of the batch that this process feeds. The padded length is the whole batch's on every
-        process.
+      own: int [b], the places of the groups that this process feeds (`sharding.local_rows`); all by default.
+        The padded length is the whole batch's on every process.
 
     Returns:
       int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the places in the global
-      batch; float32 `weights` [b]; every target [b, ...], 0 where there is none, every target of tokens,
-      int32 [b, L], and every feature of tokens [b, L, F]. With groups of several rows, [b, group, ...] of
-      each.
+      batch; float32 `weights` [b], and `shares` [b] where there are some; every target [b, ...], 0 where
+      there is none, every target of tokens, int32 [b, L], and every feature of tokens [b, L, F]. With groups
+      of several rows, [b, group, ...] of each.
     """
+    places = expand(np.arange(len(indices)) if own is None else own, data.group)
     indices = expand(indices, data.group)
-    rows = slice(*(None if edge is None else edge * data.group for edge in (part.start, part.stop)))
     real = indices >= 0
     lengths = np.where(real, data.lengths[indices], 0)
     width = next(length for length in buckets if length >= lengths.max(initial=0))
-    places = np.arange(len(indices))[rows]
-    indices, real, lengths = indices[rows], real[rows], lengths[rows]
+    indices, real, lengths = indices[places], real[places], lengths[places]
     input_ids = np.full((len(indices), width), data.pad_id, np.int32)
     for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
         start = data.offsets[index]
@@ -181,6 +205,8 @@ def make_batch(
         "row_ids": places.astype(np.int32),
         "weights": real.astype(np.float32),
     }
+    if data.shares is not None:
+        batch["shares"] = np.where(real, data.shares[indices], np.float32(0))
     for name, values in data.targets.items():
         chosen = values[indices]
         chosen[~real] = 0
@@ -242,20 +268,18 @@ def train_batches(
     *,
     group_by_length: bool = True,
     buckets: Sequence[int] = (),
-    process_index: int = 0,
-    process_count: int = 1,
+    own: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Endless batches of `batch_size` groups from `start_step` on: batch s depends on (seed, s) alone. A
-    process gets its share."""
+    """Endless batches of `batch_size` groups from `start_step` on: batch s depends on (seed, s) alone. `own`
+    as in `make_batch`."""
     lengths = data.group_lengths
     buckets = buckets or bucket_lengths(lengths, batch_size, data.max_length)
-    part = _process_part(batch_size, process_index, process_count)
     steps = steps_per_epoch(len(lengths), batch_size)
     epoch, offset = divmod(start_step, steps)
     while True:
         order = epoch_order(lengths, batch_size, seed, epoch, group_by_length)
         for indices in order[offset:]:
-            yield make_batch(data, indices, buckets, part)
+            yield make_batch(data, indices, buckets, own)
         epoch, offset = epoch + 1, 0
 
 
@@ -264,14 +288,12 @@ def eval_batches(
     batch_size: int,
     *,
     buckets: Sequence[int] = (),
-    process_index: int = 0,
-    process_count: int = 1,
+    own: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Every group once, in the order of `eval_order`; the last batch is filled up with padding."""
     buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_length)
-    part = _process_part(batch_size, process_index, process_count)
     for indices in eval_order(data, batch_size):
-        yield make_batch(data, indices, buckets, part)
+        yield make_batch(data, indices, buckets, own)
 
 
 def eval_order(data: EncodedRows, batch_size: int) -> np.ndarray:
@@ -279,10 +301,3 @@ def eval_order(data: EncodedRows, batch_size: int) -> np.ndarray:
     order = np.argsort(data.group_lengths, kind="stable")
     steps = steps_per_epoch(len(order), batch_size)
     return np.concatenate([order, np.full(steps * batch_size - len(order), -1)]).reshape(steps, batch_size)
-
-
-def _process_part(batch_size, process_index, process_count):
-    if batch_size % process_count:
-        raise ValueError(f"batch_size {batch_size} is no multiple of {process_count} processes")
-    size = batch_size // process_count
-    return slice(process_index * size, (process_index + 1) * size)

@@ -27,6 +27,7 @@ class ClassificationTask(RowTask):
     num_labels: int
     kind: str = "classification"
     class_weights: tuple[float, ...] = ()  # of the loss, by label; empty: 1 each
+    windows: bool = False  # whether rows are windows of longer texts, with `shares`
 
     head = "classifier"
 
@@ -39,8 +40,9 @@ class ClassificationTask(RowTask):
     @property
     def expected_initial_loss(self) -> float | None:
         """ln C: what an untrained classifier loses, or ln 2 of labels that do not exclude each other; None
-        for a regression, whose loss depends on the targets."""
-        if self.kind == "regression":
+        for a regression, whose loss depends on the targets, and for windows, where it depends on the shares
+        that a batch happens to have."""
+        if self.kind == "regression" or self.windows:
             return None
         return float(np.log(2 if self.kind == "multilabel" else self.num_labels))
 
@@ -55,14 +57,19 @@ class ClassificationTask(RowTask):
 
     def loss(self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None):
         logits = self.logits(params, batch, dropout_key)
+        weights = self._weights(batch)
+        counted = weights * batch["shares"] if self.windows else weights
+        found = {}
         if self.kind == "regression":
-            return {"task": losses.squared_error(logits[:, 0], batch["targets"], batch["weights"])}, {}
-        if self.kind == "multilabel":
-            row = (logits, batch["targets"], batch["weights"])
-            return {"task": losses.binary_cross_entropy(*row)}, {}
-        row = (logits, batch["targets"])
-        loss = losses.cross_entropy(*row, self._weights(batch))
-        return {"task": loss}, {"accuracy": losses.accuracy(*row, batch["weights"])}
+            total, _ = losses.squared_error(logits[:, 0], batch["targets"], counted)
+        elif self.kind == "multilabel":
+            total, _ = losses.binary_cross_entropy(logits, batch["targets"], counted)
+        else:
+            total, _ = losses.cross_entropy(logits, batch["targets"], counted)
+            found["accuracy"] = losses.accuracy(logits, batch["targets"], batch["weights"])
+        # Not divided by the sum of the shares: windows of long texts, all of one length, fill batches of
+        # their own, where that would give each of them the weight of a whole text.
+        return {"task": (total, jnp.sum(weights))}, found
 
     def _weights(self, batch: dict[str, jax.Array]) -> jax.Array:
         if not self.class_weights:

@@ -58,12 +58,12 @@ def compute(
         config.init_from, {"encoder": abstract}, ignore=config.init_ignore, log=log
     )
     apply = jax.jit(task.features, out_shardings=replicated)
-    processes = dict(process_index=jax.process_index(), process_count=jax.process_count())
+    own = sharding.local_rows(mesh, config.batch_size)
     result = {}
     for split, rows in data.items():
         kept = np.empty((len(rows.tokens), width), np.float16)
         order = batches.eval_order(rows, config.batch_size)
-        found = batches.eval_batches(rows, config.batch_size, **processes)
+        found = batches.eval_batches(rows, config.batch_size, own=own)
         for indices, batch in zip(order, found, strict=True):
             with sharding.on_mesh(mesh):
                 output = np.asarray(apply(params, sharding.global_batch(batch, mesh)))

@@ -19,23 +19,34 @@ import numpy as np
 
 from bert_jax import checkpoint, convert, flops, sharding, train, workdir
 from bert_jax.checkpoint.leaves import flatten
+from bert_jax.convert import card
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.optimizer import make_optimizer
-from bert_jax.tasks import batches, metrics, predictions
+from bert_jax.tasks import batches, metrics, predictions, text_windows
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import Problem, from_training_file, resolve_schedule
+from bert_jax.tasks.reading import PREPARED
 from bert_jax.workdir import REPORT_FILE
 
 BEST_FILE = "best.json"
 
 
-def finetune(config: Any, directory: str, log: Callable[[str], None] = print) -> dict[str, Any]:
+def finetune(
+    config: Any,
+    directory: str,
+    log: Callable[[str], None] = print,
+    *,
+    command_line: str = "",
+    **fit_options: Any,
+) -> dict[str, Any]:
     """Trains as `config` says, or resumes, and keeps the checkpoint that is best on the evaluation file.
 
     Args:
       config: as `default_config`, with the files, columns and `init_from` (or `vocab`) filled in.
       directory: the work directory.
       log: gets one line for each thing worth saying.
+      command_line: of the run, for its model card.
+      fit_options: others of `train.fit`.
 
     Returns:
       What best.json holds: the best step and its scores; the last step and none when nothing is evaluated.
@@ -63,24 +74,28 @@ def finetune(config: Any, directory: str, log: Callable[[str], None] = print) ->
         "head": problem.exported_as,
         "files": {split: _digest(found.path) for split, found in examples.items()},
     }
+    if command_line:
+        run["command_line"] = command_line
     primary = jax.process_index() == 0
     writer = MetricsWriter(directory, total_steps=config.steps, primary=primary)
     with workdir.WorkDir(directory, primary=primary, log=writer.message) as held:
         try:
             held.open_run(run)
             held.copy_vocabulary(problem.tokenizer.path)
-            return _train(problem, data, examples, held, writer)
+            best = _train(problem, data, examples, held, writer, fit_options)
+            if primary:
+                held.write_text(card.FILE, card.of_run(directory))
+            return best
         finally:
             writer.close()
 
 
-def _train(problem, data, examples, held, writer):
+def _train(problem, data, examples, held, writer, fit_options):
     config = problem.config
     mesh = sharding.make_mesh(**config.mesh)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
     optimizer = problem.optimizer(optimizer)
     data = problem.precompute(data, mesh, writer.message)
-    share = dict(process_index=jax.process_index(), process_count=jax.process_count())
     keeper = _BestKeeper(problem, data["dev"], examples["dev"], held, writer, mesh) if "dev" in data else None
     if keeper and keeper.stops():
         writer.message("nothing to train: the run was stopped early")
@@ -91,16 +106,16 @@ def _train(problem, data, examples, held, writer):
         task=problem.task,
         optimizer=optimizer,
         schedule=schedule,
-        train_data=lambda step: batches.train_batches(
+        train_data=lambda step, own: batches.train_batches(
             data["train"],
             config.batch_size,
             config.seed,
             step,
             group_by_length=config.group_by_length,
-            **share,
+            own=own,
         ),
         # The loss, like every score, is taken from the outputs that `keeper` computes.
-        eval_data=keeper and (lambda: (batch for batch in ())),
+        eval_data=keeper and (lambda own: (batch for batch in ())),
         flops_per_step=0.0
         if problem.frozen
         else _flops_per_step(problem.bert, data["train"], config.batch_size),
@@ -108,6 +123,7 @@ def _train(problem, data, examples, held, writer):
         initial_params=_initial_params(problem, held, writer.message),
         on_eval=keeper,
         stop_early=keeper.stops if keeper else lambda: False,
+        **fit_options,
     )
     if keeper is None:
         return {"step": int(state.step), "scores": {}}
@@ -204,12 +220,21 @@ def _describe(split, examples, data, problem):
     parts = [f"{split}: {len(examples):,} examples from {examples.path}"]
     if described := problem.describe(examples, data):
         parts.append(described)
-    parts.append(
-        f"{np.mean(data.lengths):.0f} tokens on average, {data.truncated:,} cut at {data.max_length}"
-    )
+    cut = f"{data.truncated:,} cut at {data.max_length}"
+    if data.shares is not None:
+        cut = text_windows.describe(data.examples, data.truncated)
+    parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}")
     return "; ".join(parts) + (f"\nwarning: {examples.warning()}" if examples.warning() else "")
 
 
 def _digest(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    parts = [path]
+    if path.startswith(PREPARED):
+        from bert_jax.tasks import glue_prepared
+
+        parts = glue_prepared.files(path)
+    digest = hashlib.sha256()
+    for part in parts:
+        with open(part, "rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()

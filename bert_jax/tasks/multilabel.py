@@ -37,7 +37,7 @@ class MultiLabelProblem(TextProblem):
 
     @property
     def task(self) -> ClassificationTask:
-        return ClassificationTask(self.bert, len(self.labels), "multilabel")
+        return ClassificationTask(self.bert, len(self.labels), "multilabel", windows=bool(self._stride))
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -79,17 +79,17 @@ class MultiLabelProblem(TextProblem):
             targets = np.zeros((len(examples), len(self.labels)), np.float32)
             for row, labels in enumerate(examples.labels):
                 targets[row, [numbers[label] for label in labels]] = 1
-            data.targets["targets"] = targets
+            data.targets["targets"] = targets[data.examples]
         return data
 
     def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
-        right = np.where(data.targets["targets"] > 0, outputs, 1 - outputs)
+        right = np.where(self.targets(data) > 0, outputs, 1 - outputs)
         return float(-np.mean(np.log(np.maximum(right, np.finfo(np.float32).tiny))))
 
     def score(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, float]:
         from sklearn.metrics import f1_score
 
-        given, right = outputs > _THRESHOLD, data.targets["targets"] > 0
+        given, right = outputs > _THRESHOLD, self.targets(data) > 0
         found = {
             "f1_micro": float(f1_score(right, given, average="micro", zero_division=0.0)),
             "f1_macro": float(f1_score(right, given, average="macro", zero_division=0.0)),
@@ -99,34 +99,34 @@ class MultiLabelProblem(TextProblem):
 
     def write(self, path: str, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         """A row an example: its id, the labels given, with commas between, and the probability of each."""
-        rows = [
-            (id_, [label for label, p in zip(self.labels, row, strict=True) if p > _THRESHOLD], row)
-            for id_, row in zip(examples.ids, outputs, strict=True)
-        ]
+        rows = self.records(examples, data, outputs)
         suffix = Path(path).suffix.lower()
         if suffix == ".jsonl":
-            lines = [
-                json.dumps(
-                    {
-                        "id": id_,
-                        "prediction": labels,
-                        "probabilities": dict(zip(self.labels, np.round(row, 6).tolist(), strict=True)),
-                    },
-                    ensure_ascii=False,
-                )
-                for id_, labels, row in rows
-            ]
+            lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         else:
             quote, separator = (_quoted, ",") if suffix == ".csv" else (_one_line, "\t")
             table = [["id", "prediction", *(f"p({label})" for label in self.labels)]]
             table += [
-                [id_, LABEL_SEPARATOR.join(labels), *(f"{p:.6f}" for p in row)] for id_, labels, row in rows
+                [row["id"], LABEL_SEPARATOR.join(row["prediction"]), *(f"{p:.6f}" for p in probabilities)]
+                for row, probabilities in zip(rows, outputs, strict=True)
             ]
             lines = [separator.join(map(quote, fields)) for fields in table]
         temporary = f"{path}.tmp"
         with open(temporary, "w", encoding="utf-8", newline="") as file:
             file.writelines(line + "\n" for line in lines)
         os.replace(temporary, path)
+
+    def records(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict]:
+        return [
+            {
+                "id": id_,
+                "prediction": [label for label, p in zip(self.labels, row, strict=True) if p > _THRESHOLD],
+                "probabilities": {
+                    label: round(float(p), 6) for label, p in zip(self.labels, row, strict=True)
+                },
+            }
+            for id_, row in zip(examples.ids, outputs, strict=True)
+        ]
 
     def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
         """Whether every example gets the same labels."""
@@ -137,7 +137,7 @@ class MultiLabelProblem(TextProblem):
     def describe(self, examples: Examples, data: batches.EncodedRows) -> str:
         if examples.labels is None:
             return ""
-        counts = data.targets["targets"].sum(axis=0).astype(int)
+        counts = self.targets(data).sum(axis=0).astype(int)
         shown = [f"{name}: {count:,}" for name, count in zip(self.labels, counts, strict=True)]
         none = sum(not labels for labels in examples.labels)
         return "labels " + ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else "") + f"; none: {none:,}"

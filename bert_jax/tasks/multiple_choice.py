@@ -73,6 +73,10 @@ class MultipleChoiceProblem(Problem):
         return MultipleChoiceTask(self.bert, len(self.labels))
 
     @property
+    def group(self) -> int:
+        return len(self.labels)
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         return ("accuracy",)
 
@@ -121,6 +125,9 @@ class MultipleChoiceProblem(Problem):
 
     def write(self, path: str, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         predictions.write_predictions(path, examples.ids, outputs, self.labels)
+
+    def records(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict]:
+        return predictions.records(examples.ids, outputs, self.labels)
 
     def _targets(self, data: batches.EncodedRows) -> np.ndarray:
         return data.targets["targets"][:: data.group]

@@ -3,7 +3,7 @@
 import csv
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax import sharding
 from bert_jax.errors import UserError
-from bert_jax.tasks import batches
+from bert_jax.tasks import batches, text_windows
 
 # Of a work directory: the checkpoint that is best on the evaluation file.
 BEST = "best"
@@ -29,9 +29,40 @@ def make_predict(task, mesh: jax.sharding.Mesh) -> Callable:
     return call
 
 
-def predict_all(predict: Callable, params, data: batches.EncodedRows, batch_size: int, mesh) -> np.ndarray:
+def compile_predict(task, mesh: jax.sharding.Mesh, params, shapes: Iterable[dict]) -> Callable:
+    """As `make_predict`, but compiled at once, and for no other shapes.
+
+    Args:
+      shapes: a batch of each shape, all with the same arrays; those that later batches have besides are left
+        out.
+    """
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    predict = jax.jit(task.predict, out_shardings=replicated)
+    compiled = {}
+    with sharding.on_mesh(mesh):
+        for batch in shapes:
+            batch = sharding.global_batch(batch, mesh)
+            compiled[batch["input_ids"].shape] = predict.lower(params, batch).compile()
+
+    def call(params, batch):
+        given = {name: batch[name] for name in names}
+        return compiled[batch["input_ids"].shape](params, given)
+
+    names = tuple(batch)
+    return call
+
+
+def predict_all(
+    predict: Callable,
+    params,
+    data: batches.EncodedRows,
+    batch_size: int,
+    mesh,
+    buckets: Sequence[int] = (),
+) -> np.ndarray:
     """The outputs for every group of rows, once, in their order: float32 [N / group, C], or, of a task whose
-    outputs are [B, L, C], float32 [total, C] for every token.
+    outputs are [B, L, C], float32 [total, C] for every token. Of windows with `shares`, the mean over those
+    of each example: float32 [examples, C].
 
     Args:
       predict: as `make_predict` returns it.
@@ -39,12 +70,13 @@ def predict_all(predict: Callable, params, data: batches.EncodedRows, batch_size
       data: the encoded rows, the same in every process.
       batch_size: groups of the global batch; a multiple of the mesh's data and fsdp axes.
       mesh: of `predict`.
+      buckets: the lengths that rows are padded to; else they are chosen to suit the data.
     """
     order = batches.eval_order(data, batch_size)
-    processes = dict(process_index=jax.process_index(), process_count=jax.process_count())
+    own = sharding.local_rows(mesh, batch_size)
     outputs = [
         predict(params, sharding.global_batch(batch, mesh))
-        for batch in batches.eval_batches(data, batch_size, **processes)
+        for batch in batches.eval_batches(data, batch_size, own=own, buckets=buckets)
     ]
     per_token = outputs[0].ndim == 3
     rows = len(data.tokens) if per_token else len(data) // data.group
@@ -57,7 +89,7 @@ def predict_all(predict: Callable, params, data: batches.EncodedRows, batch_size
             if row >= 0:
                 begin, end = data.offsets[row : row + 2]
                 result[begin:end] = states[: end - begin]
-    return result
+    return result if data.shares is None else text_windows.join(result, data.examples)
 
 
 def check_output(path: str, formats: Sequence[str]) -> None:
@@ -88,11 +120,16 @@ def write_predictions(
     temporary = f"{path}.tmp"
     with open(temporary, "w", encoding="utf-8", newline="") as file:
         if suffix == ".jsonl":
-            for id_, row in zip(ids, outputs, strict=True):
-                file.write(json.dumps(_record(id_, row, labels), ensure_ascii=False) + "\n")
+            for row in records(ids, outputs, labels):
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
         else:
             _write_table(file, suffix, ids, outputs, labels)
     os.replace(temporary, path)
+
+
+def records(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str] | None) -> list[dict]:
+    """What a .jsonl of `write_predictions` has of each example."""
+    return [_record(id_, row, labels) for id_, row in zip(ids, outputs, strict=True)]
 
 
 def _record(id_, row, labels):

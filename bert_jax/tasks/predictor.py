@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -16,6 +17,8 @@ from bert_jax.tasks import batches, predictions
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import family
 
+_SHORTEST = 32  # tokens of the shortest rows that are compiled beforehand
+
 
 class Predictor:
     """A fine-tuned work directory, ready to predict.
@@ -23,7 +26,8 @@ class Predictor:
     Args:
       directory: a work directory of `finetune`.
       which: "best" on the evaluation file, or "last".
-      batch_size: rows at a time; 0 for the training's.
+      batch_size: groups of rows at a time, at most; 0 for the training's.
+      log: gets one line for each thing worth saying.
     """
 
     def __init__(
@@ -42,7 +46,8 @@ class Predictor:
         )
         self._mesh = sharding.make_mesh()
         size = batch_size or config.batch_size
-        self._batch_size = -(-size // self._mesh.size) * self._mesh.size
+        self.batch_size = -(-size // self._mesh.size) * self._mesh.size
+        self._sizes, self._buckets = (self.batch_size,), ()
         root = workdir.find_root(directory)
         source = root / BEST if which == BEST and (root / BEST).exists() else root
         task = self.problem.task
@@ -59,4 +64,34 @@ class Predictor:
 
     def __call__(self, data: batches.EncodedRows) -> np.ndarray:
         """The outputs of every row, as `predictions.predict_all` returns them."""
-        return predictions.predict_all(self._predict, self._params, data, self._batch_size, self._mesh)
+        groups = len(data) // data.group
+        size = next((size for size in self._sizes if size >= groups), self.batch_size)
+        return predictions.predict_all(self._predict, self._params, data, size, self._mesh, self._buckets)
+
+    def warm_up(self) -> int:
+        """Compiles all that later calls need, so that none of them waits for it; returns how many programs.
+
+        From then on batches have one row a device or `batch_size`, padded to 32, 64, ... `max_length` tokens.
+        """
+        problem = self.problem
+        longest, group = problem.config.max_length, problem.group
+        lengths = (_SHORTEST << power for power in itertools.count())
+        self._buckets = (*itertools.takewhile(lambda length: length < longest, lengths), longest)
+        self._sizes = tuple(sorted({self._mesh.size, self.batch_size}))
+        ends = [problem.tokenizer.cls_id, problem.tokenizer.sep_id]
+        rows = batches.EncodedRows(
+            np.tile(np.array(ends, np.int32), group),
+            2 * np.arange(group + 1),
+            np.full(group, 2, np.int32),
+            {},
+            problem.tokenizer.pad_id,
+            longest,
+            group=group,
+        )
+        shapes = [
+            batches.make_batch(rows, np.full(size, -1), (length,))
+            for size in self._sizes
+            for length in self._buckets
+        ]
+        self._predict = predictions.compile_predict(problem.task, self._mesh, self._params, shapes)
+        return len(shapes)

@@ -78,6 +78,12 @@ class Problem(abc.ABC):
     def write(self, path: str, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         """Writes predictions in the order of the file; `path` has a suffix of `formats`."""
 
+    @abc.abstractmethod
+    def records(self, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict[str, Any]]:
+        """The prediction of each example as an object of JSON, with its `id`."""
+
+    group = 1  # rows of each example that are predicted together
+
     def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
         """Whether a model has learned nothing that tells examples apart."""
         return not scores[self.metrics[0]]
@@ -139,6 +145,12 @@ def family(kind: str) -> type[Problem]:
     return getattr(importlib.import_module(module), name)
 
 
+_NO_STRIDE = {
+    "tagging": "tagging has windows as it is",
+    "multiple_choice": "multiple choice has no windows",
+}
+
+
 def from_training_file(config: Any) -> tuple[Problem, Any]:
     """The task that a configuration describes, with the examples of its training file.
 
@@ -150,6 +162,11 @@ def from_training_file(config: Any) -> tuple[Problem, Any]:
         for name in ("frozen", "feature_layers", "document_context"):
             if config.get(name):
                 raise UserError(f"{name}={config[name]}: is for tagging, and the task is {spec.name}")
+    if config.get("doc_stride") and spec.kind in _NO_STRIDE:
+        raise UserError(
+            f"doc_stride={config.doc_stride}: {_NO_STRIDE[spec.kind]}, and the task is {spec.name}; leave it "
+            "at 0"
+        )
     path = split_file(config, spec, "train")
     if not path:
         where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"

@@ -163,6 +163,17 @@ class QuestionAnswering(Problem):
     def write(self, path, examples, data, outputs) -> None:
         squad_decoding.write(path, examples.ids, self.decode(examples, data, outputs))
 
+    def records(self, examples, data, outputs) -> list[dict[str, Any]]:
+        """The answer, "" for none, its probability among the `n_best`, and under `v2` its null odds."""
+        found = self.decode(examples, data, outputs)
+        rows = []
+        for i, (id_, text) in enumerate(zip(examples.ids, found.texts, strict=True)):
+            probability = next((one["probability"] for one in found.n_best[i] if one["text"] == text), 0.0)
+            rows.append({"id": id_, "prediction": text, "probability": round(probability, 6)})
+            if found.null_odds is not None:
+                rows[-1]["null_odds"] = round(found.null_odds[i], 6)
+        return rows
+
     def describe(self, examples: Questions, data: squad_windows.WindowRows) -> str:
         parts = [
             f"{len(examples.contexts):,} contexts, {len(data):,} windows",

@@ -16,6 +16,7 @@ from bert_jax.errors import UserError
 FORMATS = ("tsv", "csv", "jsonl")
 MAX_MALFORMED = 0.05
 LABEL_SEPARATOR = ","  # of several labels in one column
+PREPARED = "tfds:"  # begins the path of what tensorflow-datasets prepared
 _CHOICE = "choice "  # and its number
 
 
@@ -108,7 +109,8 @@ def read_examples(
     """Reads a whole file of examples.
 
     Args:
-      path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly gzipped.
+      path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly gzipped; or
+        what `glue_prepared.find` gave.
       columns: which columns to read.
       file_format: "tsv", "csv", "jsonl", or "auto" for the suffix.
       quoting: "none", "csv", or "auto": off in TSV, on in CSV.
@@ -127,6 +129,10 @@ def read_examples(
     """
     if not columns.text_a:
         raise UserError(f"{path}: which column holds the text? give --config.data.text_a=COLUMN")
+    if str(path).startswith(PREPARED):
+        from bert_jax.tasks import glue_prepared  # which needs this module
+
+        return glue_prepared.read(str(path), columns, parse_label)
     rows = _open_rows(str(path), columns, detect_format(path, file_format), quoting)
     wants_label = parse_label is not None and bool(columns.label)
     wanted = {"text_a": columns.text_a, "text_b": columns.text_b, "id": columns.id}
@@ -380,12 +386,9 @@ class _JsonRows:
                 yield number, _Malformed("not UTF-8")
                 continue
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-                yield number, _Malformed(f"not JSON: {reason} (one object a line is expected)")
-                continue
-            yield number, row if isinstance(row, dict) else _Malformed("a JSON value that is no object")
+                yield number, _parse_object(line)
+            except _Malformed as error:
+                yield number, error
 
     def selector(self, wanted: dict[str, str], optional: set[str]) -> Callable[[dict], dict[str, str]]:
         def select(row):
@@ -402,6 +405,17 @@ class _JsonRows:
             return values
 
         return select
+
+
+def _parse_object(line):
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+        raise _Malformed(f"not JSON: {reason} (one object a line is expected)") from None
+    if not isinstance(row, dict):
+        raise _Malformed("a JSON value that is no object")
+    return row
 
 
 def _json_text(value, field, key):

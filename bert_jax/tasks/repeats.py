@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from bert_jax.convert import card
+from bert_jax.data import atomic
 from bert_jax.errors import UserError
 from bert_jax.tasks import finetuning, metrics
 
@@ -84,11 +87,13 @@ def run_all(
     seeds: int,
     grid: Mapping[str, Sequence[Any]],
     log: Callable[[str], None] = print,
+    command_line: str = "",
 ) -> list[Setting]:
     """Fine-tunes once for each seed and each point of the grid; the seeds count up from `config.seed`.
 
     Returns:
-        The settings, the best median first; summary.json in `directory` has their summaries.
+        The settings, the best median first; summary.json in `directory` has their summaries, and README.md
+        a table of them.
 
     Raises:
         UserError: as `finetuning.finetune`; a swept field that the configuration lacks; nothing to score.
@@ -110,17 +115,20 @@ def run_all(
         for each in configs:
             path = Path(directory, name, f"seed-{each.seed}")
             log(f"run {len(settings) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
-            runs.append(finetuning.finetune(each, str(path), log))
+            runs.append(finetuning.finetune(each, str(path), log, command_line))
             if not runs[-1]["scores"]:
                 raise UserError("there is nothing to compare the runs by; give --config.data.eval=FILE")
             metric = runs[-1]["metric"]
         settings.append(Setting(name, metric, tuple(runs)))
     sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
     settings.sort(key=lambda setting: -sign * float(np.median(setting.scores)))
-    content = json.dumps([setting.summary() for setting in settings], indent=2)
-    temporary = Path(directory, f"{SUMMARY_FILE}.tmp")
-    temporary.write_text(content + "\n")
-    temporary.replace(Path(directory, SUMMARY_FILE))
+    summaries = [setting.summary() for setting in settings]
+    best = Path(directory, settings[0].name, f"seed-{config.seed}")
+    for name, content in (
+        (SUMMARY_FILE, json.dumps(summaries, indent=2) + "\n"),
+        (card.FILE, card.of_repeats(str(best), summaries)),
+    ):
+        atomic.write_file(os.path.join(directory, name), content.encode())
     return settings
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.reading import Columns
+from bert_jax.tasks.reading import PREPARED, Columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +28,14 @@ class TaskSpec:
     splits: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what {split} may be, where it is not the split
 
     def file(self, data_dir: str, split: str) -> str:
-        """The path of a split's file: DATA_DIR/FOLDER/FILE_NAME, or DATA_DIR/FILE_NAME."""
-        names = [self.file_name.format(split=name) for name in dict(self.splits).get(split, (split,))]
+        """The path of a split's file: DATA_DIR/FOLDER/FILE_NAME, or DATA_DIR/FILE_NAME; or what
+        `glue_prepared.find` gives."""
+        splits = dict(self.splits).get(split, (split,))
+        if data_dir.startswith(PREPARED):
+            from bert_jax.tasks import glue_prepared
+
+            return glue_prepared.find(self.name, data_dir, splits[0])
+        names = [self.file_name.format(split=name) for name in splits]
         tried = dict.fromkeys(Path(data_dir, folder, name) for name in names for folder in (self.folder, ""))
         for path in tried:
             if path.exists():

@@ -173,17 +173,20 @@ class TaggingProblem(Problem):
         return {type: counts[type].scores | counts[type]._asdict() for type in counts}
 
     def write(self, path: str, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray) -> None:
-        sentences, probabilities = self.predicted(examples, data, outputs)
         temporary = f"{path}.tmp"
         with open(temporary, "w", encoding="utf-8", newline="") as file:
             if Path(path).suffix.lower() == ".jsonl":
-                self._write_objects(file, examples, sentences, probabilities)
+                for row in self.records(examples, data, outputs):
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
             else:
-                _write_columns(file, examples, sentences)
+                _write_columns(file, examples, self.predicted(examples, data, outputs)[0])
         os.replace(temporary, path)
 
-    def _write_objects(self, file, examples, sentences, probabilities):
-        begin = 0
+    def records(
+        self, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray
+    ) -> list[dict[str, Any]]:
+        sentences, probabilities = self.predicted(examples, data, outputs)
+        rows, begin = [], 0
         for id_, words, tags in zip(examples.ids, examples.words, sentences, strict=True):
             row = {"id": id_, "words": words, "tags": tags}
             if self.of_entities:
@@ -197,8 +200,9 @@ class TaggingProblem(Problem):
                     }
                     for span in entities.spans(tags)
                 ]
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            rows.append(row)
             begin += len(words)
+        return rows
 
     def describe(self, examples: TaggedSentences, data: TaggedRows) -> str:
         parts = [f"{len(data.word_tokens):,} words"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.tasks import batches, metrics, predictions, reports
+from bert_jax.tasks import batches, metrics, predictions, reports, text_windows
 from bert_jax.tasks.classification import ClassificationTask
 from bert_jax.tasks.labels import LabelSet, parse_number
 from bert_jax.tasks.problem import Problem
@@ -18,7 +18,14 @@ from bert_jax.tasks.reading import Columns, Examples, read_examples
 
 
 class TextProblem(Problem):
-    """A label or a number a row, from [CLS]."""
+    """A label or a number an example, from [CLS]. With `config.doc_stride`, those that are longer than a row
+    have windows, each trained with the example's label; scored and written is the mean of their outputs."""
+
+    def __init__(self, config, spec, labels, tokenizer, bert):
+        super().__init__(config, spec, labels, tokenizer, bert)
+        self._stride = config.get("doc_stride", 0)  # a run that was made before there was one has none
+        pairs = bool(columns_of(config, spec).text_b)
+        text_windows.check_stride(self._stride, config.max_length, pairs)
 
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
@@ -39,7 +46,9 @@ class TextProblem(Problem):
 
     @property
     def task(self) -> ClassificationTask:
-        return ClassificationTask(self.bert, self._outputs, self.spec.kind, self.class_weights)
+        return ClassificationTask(
+            self.bert, self._outputs, self.spec.kind, self.class_weights, windows=bool(self._stride)
+        )
 
     @property
     def _outputs(self) -> int:
@@ -63,10 +72,15 @@ class TextProblem(Problem):
         return read_examples(path, known, file_format=format, parse_label=None)
 
     def encode(self, examples: Examples) -> batches.EncodedRows:
-        return batches.encode(examples, self.tokenizer, self.config.max_length, self.spec.kind)
+        return batches.encode(examples, self.tokenizer, self.config.max_length, self.spec.kind, self._stride)
+
+    def targets(self, data: batches.EncodedRows) -> np.ndarray:
+        """Of each example: int32 or float32 [examples, ...]."""
+        return data.targets["targets"][text_windows.first_rows(data.examples)]
 
     def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
-        targets = data.targets["targets"]
+        """The mean over examples; where one has windows, that of their mean output."""
+        targets = self.targets(data)
         if self.labels is None:
             return metrics.mean_squared_error(outputs[:, 0], targets)
         chosen = np.take_along_axis(outputs, targets[:, None], axis=1)
@@ -74,10 +88,13 @@ class TextProblem(Problem):
 
     def score(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, float]:
         values = outputs[:, 0] if self.labels is None else np.argmax(outputs, axis=-1)
-        return metrics.score(self.metrics, self.spec.kind, values, data.targets["targets"])
+        return metrics.score(self.metrics, self.spec.kind, values, self.targets(data))
 
     def write(self, path: str, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         predictions.write_predictions(path, examples.ids, outputs, self.labels)
+
+    def records(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict]:
+        return predictions.records(examples.ids, outputs, self.labels)
 
     def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
         """Whether every example gets the same label, or the same number."""
@@ -90,7 +107,7 @@ class TextProblem(Problem):
     ) -> None:
         """errors-dev.tsv, the mistakes by confidence, and scores-dev.png: confusions, or numbers beside
         those predicted."""
-        targets = data.targets["targets"]
+        targets = self.targets(data)
         reports.write_errors(directory / "errors-dev.tsv", examples, targets, outputs, self.labels)
         if self.labels is None:
             reports.plot_numbers(directory / "scores-dev.png", targets, outputs[:, 0])
@@ -102,7 +119,7 @@ class TextProblem(Problem):
     def describe(self, examples: Examples, data: batches.EncodedRows) -> str:
         if not self.labels or examples.labels is None:
             return ""
-        counts = np.bincount(data.targets["targets"], minlength=len(self.labels))
+        counts = np.bincount(self.targets(data), minlength=len(self.labels))
         shown = [f"{name}: {count:,}" for name, count in zip(self.labels, counts, strict=True)]
         text = "labels " + ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else "")
         one_class = np.count_nonzero(counts) == 1

@@ -2,14 +2,21 @@
 
     bert-jax pretrain --config=configs/pretrain/base.py --workdir=runs/base --config.data.dir=records
 
-The paper trains 90% of the steps on sequences of 128 tokens and the rest on 512. Rows are packed here, so
-that records of 512 tokens cost no padding from the start. Where a batch does not fit, set accumulate_steps.
+Rows are packed, so that records of 512 tokens cost no padding from the start. The paper's own way is 90% of
+the steps on rows of 128 tokens and the rest, with the state and the schedule that they left, on rows of 512:
+
+    bert-jax pretrain --config=configs/pretrain/base.py:phase1 --workdir=runs/base-128 \
+        --config.data.dir=records-128
+    bert-jax pretrain --config=configs/pretrain/base.py:phase2 --workdir=runs/base-512 \
+        --config.data.dir=records-512 --config.resume_from=runs/base-128
+
+Where a batch does not fit, set accumulate_steps.
 """
 
 from bert_jax import defaults
 
 
-def get_config():
+def get_config(phase: str = ""):
     c = defaults.pretrain("base")
     c.model.dtype = "bfloat16"
-    return c
+    return defaults.paper_phase(c, phase)

@@ -2,13 +2,20 @@
 
     bert-jax pretrain --config=configs/pretrain/large.py --workdir=runs/large --config.data.dir=records
 
+In two phases, of 128 and 512 tokens, as base.py has them:
+
+    bert-jax pretrain --config=configs/pretrain/large.py:phase1 --workdir=runs/large-128 \
+        --config.data.dir=records-128
+    bert-jax pretrain --config=configs/pretrain/large.py:phase2 --workdir=runs/large-512 \
+        --config.data.dir=records-512 --config.resume_from=runs/large-128
+
 Where a batch does not fit the devices' memory, set accumulate_steps, or model.remat=full.
 """
 
 from bert_jax import defaults
 
 
-def get_config():
+def get_config(phase: str = ""):
     c = defaults.pretrain("large")
     c.model.dtype = "bfloat16"
-    return c
+    return defaults.paper_phase(c, phase)

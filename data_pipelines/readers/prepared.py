@@ -6,7 +6,7 @@ import collections
 import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,39 +21,49 @@ _SPLIT = "train"
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
-def find(pattern: str, data_dir: str = "") -> str:
+def find(pattern: str, data_dir: str = "", split: str = _SPLIT) -> str:
     """The folder of a prepared data set, after PREFIX.
 
     Args:
         pattern: tfds:NAME, tfds:NAME/CONFIG, either with /VERSION (the newest without), or tfds:/FOLDER.
         data_dir: Where data sets lie; "": $TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        split: One that it must have.
 
     Raises:
         UserError: It is not there, can't be read without TensorFlow, or the package is missing.
     """
-    name = pattern.removeprefix(PREFIX)
-    root = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-    folder = root / name
-    versions = []
-    if name and folder.is_dir():
-        versions = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name) and _is_data_set(path)]
-        versions.sort(key=lambda path: tuple(map(int, path.name.split("."))))
-    found = [folder] if name and _is_data_set(folder) else versions
-    if not found:
+    path = locate(pattern, data_dir)
+    if not path:
         raise UserError(
-            f"{pattern} is not prepared in {root}; make it there with tensorflow-datasets' "
+            f"{pattern} is not prepared in {root(data_dir)}; make it there with tensorflow-datasets' "
             "download_and_prepare (file_format='array_record'), or give --tfds_data_dir"
         )
-    path = PREFIX + str(found[-1].resolve())
     builder = _builder(path)
-    if _SPLIT not in builder.info.splits:
-        raise UserError(f"{pattern} has no split {_SPLIT!r}, only {', '.join(sorted(builder.info.splits))}")
+    if split not in builder.info.splits:
+        raise UserError(f"{pattern} has no split {split!r}, only {', '.join(sorted(builder.info.splits))}")
     if builder.info.file_format is None or builder.info.file_format.value != "array_record":
         raise UserError(
             f"{pattern} is prepared as {getattr(builder.info.file_format, 'value', None)}; expected "
             "array_record: prepare it again with file_format='array_record'"
         )
     return path
+
+
+def root(data_dir: str = "") -> Path:
+    """Where data sets lie."""
+    return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+
+
+def locate(pattern: str, data_dir: str = "") -> str:
+    """The folder of a prepared data set, after PREFIX, as `find` takes it; "" where there is none."""
+    name = pattern.removeprefix(PREFIX)
+    folder = root(data_dir) / name
+    versions = []
+    if name and folder.is_dir():
+        versions = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name) and _is_data_set(path)]
+        versions.sort(key=lambda path: tuple(map(int, path.name.split("."))))
+    found = [folder] if name and _is_data_set(folder) else versions
+    return PREFIX + str(found[-1].resolve()) if found else ""
 
 
 def _is_data_set(folder: Path) -> bool:
@@ -88,9 +98,40 @@ def length(path: str) -> int:
     return _builder(path).info.splits[_SPLIT].num_examples
 
 
-def files(path: str) -> list[str]:
+def files(path: str, split: str = _SPLIT) -> list[str]:
     """Its files, in order."""
-    return [os.fspath(file) for file in _builder(path).info.splits[_SPLIT].filepaths]
+    return [os.fspath(file) for file in _builder(path).info.splits[split].filepaths]
+
+
+def features(path: str) -> Any:
+    """What its records hold: tensorflow-datasets' features by name."""
+    return _builder(path).info.features
+
+
+def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
+    """The records of a split.
+
+    Raises:
+        UserError: Its files can't be read.
+    """
+    try:
+        return _builder(path).as_data_source(split=split)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"can't read {path} ({reason}); prepare it again") from None
+
+
+def record(source: Sequence[dict[str, Any]], place: int, path: str) -> dict[str, Any]:
+    """A record of what `open_split` gave.
+
+    Raises:
+        UserError: It can't be read.
+    """
+    try:
+        return source[place]
+    except Exception as error:  # array_record's, of a damaged file
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"can't read record {place} of {path} ({reason}); prepare it again") from None
 
 
 def size(path: str) -> int:
@@ -111,21 +152,11 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
                 f"--{flag}={field}: {range_.name} has no such field; it has "
                 f"{', '.join(sorted(builder.info.features))}"
             )
-    try:
-        source = builder.as_data_source(split=_SPLIT)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"can't read {range_.path} ({reason}); prepare it again") from None
+    source = open_split(range_.path, _SPLIT)
     for place in range(range_.start, range_.end):
-        try:
-            record = source[place]
-        except Exception as error:  # array_record's, of a damaged file
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"can't read record {place} of {range_.path} ({reason}); prepare it again"
-            ) from None
-        text = _text(record[fields.text])
-        key = _text(record[fields.id]) if fields.id else f"{range_.name}:{place}"
+        found = record(source, place, range_.path)
+        text = as_text(found[fields.text])
+        key = as_text(found[fields.id]) if fields.id else f"{range_.name}:{place}"
         counts["bytes"] += len(text)
         passages = Passages(key, False, counts)
         for paragraph in plain_paragraphs(text, counts):
@@ -133,5 +164,6 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
         yield from passages.rest()
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A field of a record."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

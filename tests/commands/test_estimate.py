@@ -77,8 +77,8 @@ def test_tiny_on_four_chips():
 @pytest.mark.parametrize(
     "argv, words",
     [
-        (["--topology=v4:8x8x8", "--slices=2", "--config.mesh.data=1", "--config.mesh.fsdp=-1"],
-         "data=1 must be a multiple of the 2 slices"),
+        (["--topology=v4:8x8x8", "--slices=2", "--config.mesh.data=1", "--config.mesh.tensor=-1"],
+         "make data, or else fsdp, a multiple of 2"),
         (["--topology=v4:8x8x8", "--config.batch_size=100"], "batch_size=100 must be a multiple"),
         (["--topology=v4:4x4x4", "--config.mesh.fsdp=32"], "cannot be laid along the torus"),
     ],

@@ -104,23 +104,26 @@ def test_prefetch_changes_nothing(dataset, prefetch):
     assert_same(take(loader.train_batches(dataset, 8, seed=3, start_step=0, prefetch=prefetch), 30), expected)
 
 
-def concatenated(parts):
+def joined(parts, owned):
+    order = np.argsort(np.concatenate(owned))
     return [
-        {name: np.concatenate([p[name] for p in batch]) for name in batch[0]}
+        {name: np.concatenate([p[name] for p in batch])[order] for name in batch[0]}
         for batch in zip(*parts, strict=True)
     ]
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])
-def test_slices_of_the_processes_make_the_global_batch(dataset, processes):
+@pytest.mark.parametrize("stretches", [True, False])
+def test_rows_of_the_processes_make_the_global_batch(dataset, processes, stretches):
+    def owned(size):
+        order = "C" if stretches else "F"
+        return np.arange(size).reshape((processes, -1), order=order)
+
     expected = take(loader.train_batches(dataset, 8, seed=3, start_step=5), 10)
-    parts = [
-        take(loader.train_batches(dataset, 8, 3, 5, process_index=i, process_count=processes), 10)
-        for i in range(processes)
-    ]
-    assert_same(concatenated(parts), expected)
-    parts = [list(loader.eval_batches(dataset, 24, i, processes)) for i in range(processes)]
-    assert_same(concatenated(parts), list(loader.eval_batches(dataset, 24)))
+    parts = [take(loader.train_batches(dataset, 8, 3, 5, own), 10) for own in owned(8)]
+    assert_same(joined(parts, owned(8)), expected)
+    parts = [list(loader.eval_batches(dataset, 24, own)) for own in owned(24)]
+    assert_same(joined(parts, owned(24)), list(loader.eval_batches(dataset, 24)))
 
 
 def test_seeds_differ(dataset):
@@ -174,14 +177,6 @@ def test_an_error_arrives_in_its_turn_and_ends_the_threads(dataset):
     with pytest.raises(UserError, match=f"at byte {offset}"):
         next(batches)
     assert not loader_threads()
-
-
-@pytest.mark.parametrize("batch_size, processes", [(0, 1), (-8, 2), (6, 4)])
-def test_batch_sizes_that_cannot_be_shared(dataset, batch_size, processes):
-    with pytest.raises(UserError, match="positive multiple of the number of processes"):
-        next(loader.train_batches(dataset, batch_size, 0, 0, 0, processes))
-    with pytest.raises(UserError, match="positive multiple"):
-        next(loader.eval_batches(dataset, batch_size, 0, processes))
 
 
 def damage(directory, rows):

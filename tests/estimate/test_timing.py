@@ -26,6 +26,10 @@ def test_a_kernel_without_an_estimate_is_added_and_named():
     with_flops = timing.compute(MODULE, V5E, attention_flops=197e9)
     assert with_flops.added_seconds == pytest.approx(traffic + 1e-3)
     assert with_flops.matrix_flops == without.matrix_flops + 197e9
+    for head_size, idle in ((64, 2), (128, 1), (256, 1)):
+        found = timing.compute(MODULE, V5E, attention_flops=197e9, head_size=head_size)
+        assert found.added_seconds == pytest.approx(traffic + idle * 1e-3)
+        assert found.matrix_flops == with_flops.matrix_flops
 
 
 def test_attention_flops_are_left_out_where_there_is_no_kernel():

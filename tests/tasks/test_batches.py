@@ -1,28 +1,12 @@
-import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from word_examples import WordTokenizer, examples
 
 from bert_jax.tasks import batches
-from bert_jax.tasks.reading import Examples
-
-
-@dataclasses.dataclass
-class WordTokenizer:
-    """One id a word: 10 + its length."""
-
-    pad_id, cls_id, sep_id = 0, 1, 2
-
-    def encode_batch(self, texts):
-        return [[10 + len(word) for word in text.split()] for text in texts]
-
-
-def examples(texts_a, texts_b=None, labels=None):
-    n = len(texts_a)
-    return Examples("f", [str(i) for i in range(n)], texts_a, texts_b, labels, list(range(n)), n, 0, [])
 
 
 def random_data(n, seed=0, max_length=128, max_words=140):
@@ -130,9 +114,11 @@ def test_a_batch_is_a_function_of_seed_and_step():
 def test_processes_share_a_batch_and_its_padded_length():
     data = random_data(50)
     whole = next(batches.train_batches(data, 8, 5, 0))
-    parts = [next(batches.train_batches(data, 8, 5, 0, process_index=i, process_count=2)) for i in range(2)]
+    owned = np.array([[0, 1, 4, 5], [2, 3, 6, 7]])
+    parts = [next(batches.train_batches(data, 8, 5, 0, own=own)) for own in owned]
     for name, array in whole.items():
-        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array)
+        found = np.concatenate([part[name] for part in parts])
+        np.testing.assert_array_equal(found, array[owned.ravel()])
 
 
 def test_evaluation_sees_every_example_once_in_a_known_order():
@@ -202,6 +188,7 @@ def test_groups_stay_side_by_side(group, count, batch_size, random):
 def test_processes_share_whole_groups():
     data = grouped([3, 5, 2, 4, 6, 1, 7, 2], 2)
     whole = next(batches.train_batches(data, 4, 0, 0))
-    parts = [next(batches.train_batches(data, 4, 0, 0, process_index=i, process_count=2)) for i in range(2)]
+    owned = np.array([[0, 2], [1, 3]])
+    parts = [next(batches.train_batches(data, 4, 0, 0, own=own)) for own in owned]
     for name, values in whole.items():
-        assert np.array_equal(np.concatenate([part[name] for part in parts]), values), name
+        assert np.array_equal(np.concatenate([part[name] for part in parts]), values[owned.ravel()]), name

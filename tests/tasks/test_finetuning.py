@@ -68,6 +68,9 @@ def test_a_run_learns_and_reports(finetuned, pretrained, files):
     assert (finetuned / "best" / str(best["step"])).is_dir()
     run = json.loads((finetuned / "config.json").read_text())
     assert run["labels"] == ["blue", "red"]
+    card = (finetuned / "README.md").read_text()
+    assert f"| accuracy | {best['scores']['accuracy']:.4g} |" in card and "Labels: blue, red." in card
+    assert f"--config.data.train={files}/train.csv" in card and f"| started from | {pretrained} |" in card
     assert run["config"]["model"]["hidden_size"] == 32 and run["config"]["steps"] == 144
     report = json.loads((finetuned / "initialised.json").read_text())
     assert report["source"].endswith("checkpoints/7")

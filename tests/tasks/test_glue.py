@@ -1,13 +1,15 @@
 """GLUE: the files of every task, the table over several runs, and the zip for the server."""
 
 import json
+import types
 import zipfile
 
 import numpy as np
 import pytest
 
 from bert_jax import cli, tasks
-from bert_jax.tasks import glue, problem
+from bert_jax.errors import UserError
+from bert_jax.tasks import finetuning, glue, glue_prepared, problem
 
 # Of each task a row of train.tsv and of test.tsv as GLUE's archive has them.
 ROWS = {
@@ -82,6 +84,99 @@ def test_every_file_of_the_archive_is_read(spec, archive, vocabulary):
     for split in glue.submission_files(spec.name):
         examples = found.read_unlabelled(found.file(split), test=True)
         assert len(examples) == 1 and examples.labels is None
+
+
+@pytest.fixture
+def prepare(tmp_path, monkeypatch):
+    """prepare(archive, config): tensorflow-datasets' own builder of GLUE makes a data set of those files."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    glue_builder = pytest.importorskip("tensorflow_datasets.text.glue").Glue
+    root = tmp_path / "prepared"
+    monkeypatch.setenv("TFDS_DATA_DIR", str(root))
+
+    def call(archive, config):
+        found = types.SimpleNamespace(
+            download_and_extract=lambda url: str(archive),
+            download=lambda url: str(archive / "MNLI" / "diagnostic.tsv"),  # of ax
+            downloaded_size=0,
+        )
+        monkeypatch.setattr(glue_builder, "_make_download_manager", lambda *unused, **options: found)
+        glue_builder(config=config, data_dir=str(root), file_format="array_record").download_and_prepare()
+        return root
+
+    assert tfds
+    return call
+
+
+# Labels of all classes, in an order that is not the hash of the row's number.
+LABELS = {
+    "CoLA": ["1", "0", "1"],
+    "STS-B": ["2.8", "0.0", "5.0"],
+    "MNLI": ["neutral", "contradiction", "entailment"],
+    "QNLI": ["not_entailment", "entailment", "entailment"],
+    "WNLI": ["1", "0", "1"],
+}
+
+
+@pytest.mark.parametrize("folder", LABELS)
+def test_a_prepared_data_set_is_what_the_files_are(folder, archive, prepare, vocabulary):
+    train, test = ROWS[folder]
+    head, row = train.split("\n") if "\n" in train else (None, train)
+    last = row.split("\t")[1] if folder == "CoLA" else row.split("\t")[-1]
+    words, labels = ("cat", "dog", "bird"), LABELS[folder]
+    rows = [row.replace(last, label).replace("cat", word) for word, label in zip(words, labels, strict=True)]
+    dev = ["dev_matched", "dev_mismatched"] if folder == "MNLI" else ["dev"]
+    for number, name in enumerate(["train", *dev]):
+        lines = rows[number:] + rows[:number]
+        (archive / folder / f"{name}.tsv").write_text("\n".join([head, *lines] if head else lines) + "\n")
+    spec = next(spec for spec in tasks.GLUE if spec.folder == folder)
+    prepare(archive, spec.name)
+    files = make(spec.name, archive, vocabulary)
+    data_sets = make(spec.name, "tfds:", vocabulary)
+    for split in ("train", "dev", *dev):
+        expected, found = files.read(files.file(split)), data_sets.read(data_sets.file(split))
+        assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b)
+        assert np.float32(found.labels).tolist() == np.float32(expected.labels).tolist()
+        assert found.ids == ["0", "1", "2"]
+    test_split = "test_mismatched" if folder == "MNLI" else "test"
+    path = data_sets.file(test_split)
+    found = data_sets.read_unlabelled(path, test=True)
+    expected = files.read_unlabelled(files.file(test_split), test=True)
+    assert found.labels is None and (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b)
+    with pytest.raises(UserError, match="a split without labels is one for `bert-jax predict`"):
+        data_sets.read(path)
+
+
+def test_the_prepared_diagnostic_set_is_one_of_its_own(archive, prepare, vocabulary):
+    files, data_sets = make("mnli", archive, vocabulary), make("mnli", "tfds:", vocabulary)
+    assert not data_sets.has_file("diagnostic")
+    prepare(archive, "ax")
+    expected = files.read_unlabelled(files.file("diagnostic"), test=True)
+    found = data_sets.read_unlabelled(data_sets.file("diagnostic"), test=True)
+    texts = (["the cat"], ["the dog"])
+    assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b) == texts
+
+
+def test_where_a_prepared_data_set_lies(archive, prepare, vocabulary):
+    root = prepare(archive, "rte")
+    folder = root.resolve() / "glue" / "rte" / "2.0.0"
+    for data_dir in ("tfds:", "tfds:glue", f"tfds:{root}", f"tfds:{root}/glue/"):
+        path = glue_prepared.find("rte", data_dir, "dev")
+        assert path == f"tfds:{folder}/validation"
+    assert [file.startswith(str(folder)) for file in glue_prepared.files(path)] == [True]
+    assert finetuning._digest(path) != finetuning._digest(glue_prepared.find("rte", "tfds:", "test"))
+    with pytest.raises(UserError, match="has no split 'validation_matched', only test, train, validation"):
+        glue_prepared.find("rte", "tfds:glue", "dev_matched")
+
+
+def test_a_data_set_that_is_not_prepared(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with pytest.raises(UserError, match=r"run python -c .*\('glue/mrpc', file_format='array_record'\)\."):
+        glue_prepared.find("mrpc", "tfds:", "train")
+    with pytest.raises(UserError, match=r"builder\('glue/ax', .*, data_dir='/none'\)\.download_and_prepare"):
+        glue_prepared.find("mnli", "tfds:/none/glue", "diagnostic")
+    with pytest.raises(UserError, match="is for the tasks of GLUE; for squad give its folder"):
+        tasks.get("squad").file("tfds:squad", "train")
 
 
 def test_the_zip_is_what_the_server_takes(tmp_path):

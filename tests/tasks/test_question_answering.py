@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from fine_tuned import make_run
 from tiny_model import draw_parameters, tiny_config
 
 from bert_jax import cli
@@ -183,6 +184,36 @@ def test_mistakes_get_one_line(toy, pretrained, tmp_path, capsys, change, messag
     assert cli.main(arguments(toy, tmp_path / "run", pretrained, change)) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_another_threshold(toy, vocabulary, tmp_path, capsys):
+    fields = dict(max_query_length=4, doc_stride=4, v2=True)
+    run = make_run(tmp_path / "run", vocabulary, "squad2", fields=fields)
+    questions, output = f"--input={toy}/dev-v2.0.json", tmp_path / "out.json"
+    odds = None
+    for threshold in (-1e3, 1e3):
+        flags = [
+            f"--workdir={run}",
+            questions,
+            f"--output={output}",
+            f"--null_score_diff_threshold={threshold}",
+        ]
+        assert cli.main(["predict", *flags]) == 0
+        assert all((text == "") == (threshold < 0) for text in json.loads(output.read_text()).values())
+        capsys.readouterr()
+        assert cli.main(["evaluate", *flags, "--json"]) == 0
+        scores = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
+        assert scores["NoAns_exact"] == (100 if threshold < 0 else 0)
+        odds = odds or json.loads((tmp_path / "null_odds_out.json").read_text())
+        assert json.loads((tmp_path / "null_odds_out.json").read_text()) == pytest.approx(odds)
+    other = make_run(tmp_path / "other", vocabulary, "squad", fields=fields | {"v2": False})
+    for command in ("predict", "evaluate"):
+        flags = [f"--workdir={other}", questions, f"--output={output}", "--null_score_diff_threshold=1"]
+        assert cli.main([command, *flags]) == 2
+        assert (
+            "--null_score_diff_threshold=1: is for questions that may have no answer"
+            in capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize(

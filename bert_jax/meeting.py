@@ -1,0 +1,237 @@
+"""How the processes of a run find each other: all are there, or everyone knows who is not.
+
+jax.distributed aborts a process when others do not come, and names nobody. Here process 0 listens at the
+coordinator's address first; the others tell their number and machine in a line of JSON, and get a line back:
+go, or who is missing, or that one was preempted. Then the port is free for jax.distributed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterable
+
+from bert_jax.errors import Preempted, UserError
+
+_LONGEST_LINE = 4096
+_TELL_EVERY = 10.0  # seconds
+_RETRY_AFTER = 0.2
+_GRACE = 10.0
+_SHOWN = 8
+_OTHER_STOPPED = "another process was stopped before all had met; run the same command to go on"
+
+
+def meet(
+    coordinator: str,
+    processes: int,
+    process: int,
+    bind_address: str,
+    timeout: float,
+    *,
+    host: str = "",
+    say: Callable[[str], None] = print,
+) -> None:
+    """Returns when all processes are there.
+
+    Args:
+      coordinator: HOST:PORT of process 0, as the others reach it.
+      processes: how many there are; process: which one this is.
+      bind_address: HOST:PORT that process 0 listens on.
+      timeout: seconds, from when this process came.
+      host: this machine, for the others' messages; its own name by default.
+      say: gets a line every ten seconds of waiting, in process 0.
+
+    Raises:
+      UserError: naming who did not come, or what does not agree.
+      Preempted: one of them was told to stop.
+    """
+    host = host or socket.gethostname()
+    deadline = time.monotonic() + timeout
+    if process == 0:
+        _Host(processes, timeout, say).receive(bind_address, deadline)
+    else:
+        _join(coordinator, processes, process, host, timeout, deadline)
+
+
+class _Host:
+    """Process 0."""
+
+    def __init__(self, processes: int, timeout: float, say: Callable[[str], None]):
+        self._processes, self._timeout, self._say = processes, timeout, say
+        self._guests: dict[int, tuple[socket.socket, str]] = {}  # by process: who came, from which machine
+        self._strangers: dict[socket.socket, bytes] = {}  # who has not yet said who they are
+
+    def receive(self, bind_address: str, deadline: float) -> None:
+        with self._listen(bind_address) as listener, selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            try:
+                self._wait(listener, selector, deadline)
+                self._tell({"go": True})
+            except UserError as error:
+                self._tell({"error": str(error)})
+                raise
+            except Preempted:
+                self._tell({"preempted": True})
+                raise
+            finally:
+                self._part()
+
+    def _listen(self, bind_address):
+        host, _, port = bind_address.rpartition(":")
+        host = host.strip("[]")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, int(port)))
+            listener.listen(self._processes)
+        except OSError as error:
+            listener.close()
+            taken = "; another run may be using it, so take another port" * (error.errno == errno.EADDRINUSE)
+            raise UserError(f"process 0 cannot listen on {bind_address}: {error.strerror}{taken}") from error
+        return listener
+
+    def _wait(self, listener, selector, deadline):
+        next_line = time.monotonic() + _TELL_EVERY
+        while missing := sorted(set(range(1, self._processes)) - set(self._guests)):
+            now = time.monotonic()
+            if now >= deadline:
+                raise UserError(_missing(missing, self._processes, self._timeout))
+            if now >= next_line:
+                self._say(f"waiting for {_names(missing)} of {self._processes} processes")
+                next_line = now + _TELL_EVERY
+            for key, _ in selector.select(min(deadline, next_line) - now):
+                if key.fileobj is listener:
+                    guest, _ = listener.accept()
+                    guest.setblocking(False)
+                    self._strangers[guest] = b""
+                    selector.register(guest, selectors.EVENT_READ)
+                else:
+                    self._hear(key.fileobj, selector)
+
+    def _hear(self, guest, selector):
+        """Reads what one says, who may also be gone, or be no process of ours at all."""
+        try:
+            received = guest.recv(_LONGEST_LINE)
+        except OSError:
+            received = b""
+        heard = self._strangers.get(guest, b"") + received
+        if received and b"\n" not in heard and len(heard) < _LONGEST_LINE:
+            self._strangers[guest] = heard
+            return
+        said = _parse(heard) if received else {}
+        if said.get("preempted"):
+            raise Preempted(_OTHER_STOPPED)
+        if not self._admit(guest, said):
+            selector.unregister(guest)
+            self._strangers.pop(guest, None)
+            self._guests = {number: known for number, known in self._guests.items() if known[0] is not guest}
+            guest.close()
+
+    def _admit(self, guest, said) -> bool:
+        number, count, host = said.get("process"), said.get("processes"), said.get("host")
+        if not isinstance(number, int) or not isinstance(host, str):
+            return False
+        if count != self._processes or not 0 < number < self._processes:
+            raise UserError(
+                f"process {number} on {host} was started as one of {count} processes and process 0 as one of "
+                f"{self._processes}; give all of them the same --num_processes, and each its own --process_id"
+            )
+        if number in self._guests:
+            raise UserError(
+                f"both {self._guests[number][1]} and {host} say that they are process {number}; give each "
+                "process its own --process_id"
+            )
+        self._strangers.pop(guest, None)
+        self._guests[number] = guest, host
+        return True
+
+    def _tell(self, message):
+        line = json.dumps(message).encode() + b"\n"
+        for guest in self._all():
+            with contextlib.suppress(OSError):
+                guest.sendall(line)
+
+    def _all(self):
+        return [*(guest for guest, _ in self._guests.values()), *self._strangers]
+
+    def _part(self):
+        """Lets the others hang up first, so that the port is free at once."""
+        for guest in self._all():
+            with contextlib.suppress(OSError):
+                guest.setblocking(True)
+                guest.settimeout(2.0 if guest not in self._strangers else 0.0)
+                guest.recv(1)
+            guest.close()
+
+
+def _join(coordinator, processes, process, host, timeout, deadline):
+    """Processes other than 0."""
+    address, _, port = coordinator.rpartition(":")
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection((address.strip("[]"), int(port)), _left(deadline)) as connection:
+                hello = {"process": process, "processes": processes, "host": host}
+                connection.sendall(json.dumps(hello).encode() + b"\n")
+                # It may have come later and waits as long as this one would: what it says is better known.
+                connection.settimeout(timeout + _GRACE)
+                if _listen_to_host(connection):
+                    return
+        except OSError:
+            pass  # process 0 is not there yet, or no longer
+        time.sleep(min(_RETRY_AFTER, _left(deadline)))
+    raise UserError(
+        f"process 0 did not answer at {coordinator} within {timeout:g} s; see whether it is running, and "
+        "whether its machine lets others reach that port"
+    )
+
+
+def _listen_to_host(connection) -> bool:
+    """Whether all have come; False when process 0 is gone."""
+    heard = b""
+    try:
+        while b"\n" not in heard and len(heard) < _LONGEST_LINE:
+            received = connection.recv(_LONGEST_LINE)
+            if not received:
+                return False
+            heard += received
+    except Preempted:
+        with contextlib.suppress(OSError):
+            connection.sendall(b'{"preempted": true}\n')
+        raise
+    said = _parse(heard)
+    if said.get("error"):
+        raise UserError(said["error"])
+    if said.get("preempted"):
+        raise Preempted(_OTHER_STOPPED)
+    return bool(said.get("go"))
+
+
+def _left(deadline: float) -> float:
+    return max(0.01, deadline - time.monotonic())
+
+
+def _parse(line: bytes) -> dict:
+    try:
+        said = json.loads(line.partition(b"\n")[0])
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _missing(missing: Iterable[int], processes: int, timeout: float) -> str:
+    missing = list(missing)
+    return (
+        f"{_names(missing)} of {processes} did not come within {timeout:g} s; see the logs of "
+        f"{'that one' if len(missing) == 1 else 'those'}, or give all of them longer by --meet_timeout"
+    )
+
+
+def _names(missing: list[int]) -> str:
+    shown = ", ".join(map(str, missing[:_SHOWN]))
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    return f"process{'es' if len(missing) > 1 else ''} {shown}{more}"

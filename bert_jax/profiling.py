@@ -1,0 +1,64 @@
+"""A trace of some steps of a run, for xprof."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import jax
+
+from bert_jax.errors import UserError
+
+
+def parse_steps(text: str) -> tuple[int, int] | None:
+    """`A:B` -> (A, B), the steps A to B with both; None for "".
+
+    Raises:
+        UserError: something else.
+    """
+    if not text:
+        return None
+    first, _, last = text.partition(":")
+    if not (first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
+        raise UserError(f"--profile_steps={text}: expected FIRST:LAST, such as 100:105")
+    return int(first), int(last)
+
+
+class Profiler:
+    """Traces every process's share of the steps, into `directory`.
+
+    Args:
+        directory: xprof's log directory.
+        steps: the first and the last; None for no trace.
+        say: gets a line when the trace is written.
+    """
+
+    def __init__(
+        self, directory: os.PathLike | str, steps: tuple[int, int] | None, say: Callable[[str], None]
+    ):
+        self._directory, self._steps, self._say = str(directory), steps, say
+        self._tracing = False
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self._stop()
+
+    def before(self, step: int) -> None:
+        """Called before each step."""
+        if self._steps and step == self._steps[0]:
+            jax.profiler.start_trace(self._directory)
+            self._tracing = True
+
+    def after(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        """Called with each step that was dispatched; waits for the last one that is traced."""
+        if self._tracing and step == self._steps[1]:
+            jax.block_until_ready(metrics)
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._tracing:
+            self._tracing = False
+            jax.profiler.stop_trace()
+            self._say(f"wrote a trace of steps {self._steps[0]} to {self._steps[1]}: xprof {self._directory}")

@@ -1,0 +1,32 @@
+"""BERT-Large in about 8,600 steps of 65,536 and 32,768 rows, with LAMB (You et al. 2020). For pod slices.
+
+    bert-jax pretrain --config=configs/pretrain/large_lamb.py:phase1 --workdir=runs/lamb-128 \
+        --config.data.dir=records-128
+    bert-jax pretrain --config=configs/pretrain/large_lamb.py:phase2 --workdir=runs/lamb-512 \
+        --config.data.dir=records-512 --config.init_from=runs/lamb-128
+
+Phase 1 has rows of 128 tokens, phase 2 of 512; it starts with the weights of the first, fresh moments and a
+warm-up of its own. Batches, steps, rates and warm-ups are those of NVIDIA's BERT for PyTorch
+(DeepLearningExamples); the decay after warm-up is linear, as in the paper, where NVIDIA's is a square root.
+"""
+
+from bert_jax import defaults
+from bert_jax.errors import UserError
+
+# batch_size, steps, learning rate, share of the steps that is warm-up
+PHASES = {"phase1": (65_536, 7_038, 6e-3, 0.2843), "phase2": (32_768, 1_563, 4e-3, 0.128)}
+
+
+def get_config(phase: str = ""):
+    if phase not in PHASES:
+        raise UserError(f"large_lamb.py:{phase}: expected large_lamb.py:phase1, or :phase2")
+    c = defaults.pretrain("large")
+    c.model.dtype = "bfloat16"
+    c.batch_size, c.steps, c.optimizer.learning_rate, warmup = PHASES[phase]
+    c.optimizer.name = "lamb"
+    c.optimizer.schedule = "warmup_then_decay"
+    c.optimizer.warmup_steps = int(warmup * c.steps)
+    c.checkpoint.every = 200
+    c.eval.every = 200
+    c.log_every = 10
+    return c

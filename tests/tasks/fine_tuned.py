@@ -1,0 +1,26 @@
+"""Work directories as fine-tuning leaves them, with drawn weights: nothing is trained."""
+
+from tiny_model import draw_parameters, tiny_config
+
+from bert_jax import checkpoint, tasks, tokenization, workdir
+from bert_jax.tasks import question_answering
+from bert_jax.tasks.problem import family
+
+
+def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
+    """`fields` are of the configuration, `data` those of `config.data`. Returns the directory."""
+    spec, tokenizer = tasks.get(task), tokenization.load(vocabulary)
+    answers = spec.kind == "question_answering"
+    config = question_answering.default_config() if answers else tasks.default_config("tiny")
+    bert = tiny_config(tokenizer.vocab_size)
+    config.update(dict(task=task, max_length=16, batch_size=16) | dict(fields))
+    config.model, config.data = bert.to_dict(), dict(config.data) | data
+    problem = family(spec.kind)(config, spec, labels, tokenizer, bert)
+    with workdir.WorkDir(directory) as held:
+        run = {"command": "finetune", "config": config.to_dict(), "labels": labels}
+        held.open_run(run | {"vocabulary": tokenizer.settings(), "head": problem.exported_as})
+        held.copy_vocabulary(tokenizer.path)
+        keeper = checkpoint.Checkpointer(held.checkpoints)
+        keeper.save(3, {"params": draw_parameters(problem.task)})
+        keeper.close()
+    return directory
