@@ -53,6 +53,7 @@ setup(
         "tpu": ["jax[tpu]>=0.10"],
         "cuda": ["jax[cuda12]>=0.10"],
         "beam": ["apache-beam>=2.60"],
+        "estimate": ["jax[tpu]>=0.10"],  # libtpu, of the version that jax asks for
         "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5"],
         "gcs": ["gcsfs>=2025.2"],  # gs://
         "tensorflow": ["tensorflow>=2.18"],

@@ -29,7 +29,7 @@ from bert_jax.errors import Preempted, UserError
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
 COMMANDS = (
     "doctor", "demo", "vocab", "data", "inspect", "pretrain", "finetune", "evaluate", "predict", "fill-mask",
-    "embed", "convert", "bench", "plot",
+    "embed", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
 
 # Those that compute for long enough to gain from it.
@@ -172,7 +172,7 @@ def _config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> dict[str, Pa
     """{flag as given: file it names}, for `--config=PATH[:ARG]` and `--config PATH[:ARG]`."""
     paths = {}
     for name in _config_flags(flags):
-        for arg, following in zip(argv, [*argv[1:], ""], strict=True):
+        for arg, following in zip(argv, [*argv[1:], ""], strict=False):
             if arg == f"--{name}" or arg.startswith(f"--{name}="):
                 value = arg.partition("=")[2] or following
                 paths[f"--{name}={value}"] = Path(value.partition(":")[0])

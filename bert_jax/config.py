@@ -10,7 +10,7 @@ from typing import Any
 from bert_jax.errors import UserError
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
-ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "splash")
+ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "pallas", "splash")
 REMAT_POLICIES = ("none", "full", "dots")
 DTYPES = ("float32", "bfloat16")
 
@@ -41,7 +41,7 @@ class BertConfig:
     causal: bool = False  # left-to-right attention, the paper's ablation (section 5.1)
 
     dtype: str = "float32"  # of activations and matrix products; parameters are always float32
-    attention: str = "auto"  # "xla", "cudnn" (NVIDIA) or "splash" (TPU); "auto" picks by platform
+    attention: str = "auto"  # "xla", "cudnn" (NVIDIA), "pallas" or "splash" (TPU); "auto" picks
     remat: str = "none"  # "full" keeps only each layer's input for the backward pass, "dots" the products too
     scan_unroll: int = 1  # layers per iteration of the scan; 0 unrolls all of them
 
@@ -78,7 +78,7 @@ class BertConfig:
             )
         if self.scan_unroll < 0:
             raise UserError(f"scan_unroll={self.scan_unroll} must be 0 (all layers) or more")
-        if self.attention in ("cudnn", "splash") and self.attention_probs_dropout_prob:
+        if self.attention in ("cudnn", "pallas", "splash") and self.attention_probs_dropout_prob:
             raise UserError(
                 f"attention={self.attention} has no dropout on the attention probabilities; set "
                 "attention_probs_dropout_prob=0, or attention=xla"

@@ -55,12 +55,21 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
         raise UserError(f"{text} does not fit {len(devices)} devices; their product must be {len(devices)}")
     if devices[0].platform == "cpu":
         return Mesh(np.array(devices).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 3)
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
-    if slices > 1:
-        across, within = _split_over_slices(sizes, slices)
-        grid = mesh_utils.create_hybrid_device_mesh(within, across, devices)
-        return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
-    return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    # Only TPUs have slices; a GPU's host counts as one, which jax sees to itself.
+    slices = len({getattr(device, "slice_index", None) for device in devices})
+    try:
+        if slices > 1 and devices[0].platform == "tpu":
+            across, within = _split_over_slices(sizes, slices)
+            grid = mesh_utils.create_hybrid_device_mesh(
+                within, across, devices, allow_split_physical_axes=True
+            )
+            return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
+        return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    except NotImplementedError as error:
+        raise UserError(
+            f"{text}: {sizes} cannot be laid along the torus of these chips; choose sizes that are products "
+            "of its sides"
+        ) from error
 
 
 def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[int]]:

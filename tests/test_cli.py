@@ -136,6 +136,12 @@ def test_config_with_argument_and_overrides(use, config_file):
     )
 
 
+def test_a_command_with_a_config_and_no_arguments(use):
+    seen = []
+    use("pretrain", config_command(seen))
+    assert cli.main(["pretrain"]) == 0 and seen == [None]
+
+
 def test_the_home_directory_in_a_flag(use, config_file, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     seen = []

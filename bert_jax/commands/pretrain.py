@@ -80,7 +80,7 @@ def pretrain(
     from bert_jax.workdir import WorkDir
 
     config = ml_collections.ConfigDict(config)
-    _check_fields(config)
+    check_fields(config)
     train_set, eval_set, tokenizer = _open_records(config.data, workdir, print)
     length = train_set.max_seq_length
     if length > config.model.max_position_embeddings:
@@ -154,7 +154,7 @@ def pretrain(
             writer.close()
 
 
-def _check_fields(config: ml_collections.ConfigDict) -> None:
+def check_fields(config: ml_collections.ConfigDict) -> None:
     """UserError unless the config has the fields of a pre-training run, with values that can be."""
     from bert_jax import defaults
 

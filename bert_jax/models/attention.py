@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
+from bert_jax.models import pallas_attention
 from bert_jax.models.dropout import dropout
+from bert_jax.models.pallas_attention import LANES
+from bert_jax.models.platform import target_platform
 
 # google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax of either is
 # exactly 0.
 _MASKED = -1e9
 
 
-def resolve(implementation: str, platform: str, dropout_rate: float) -> str:
+def resolve(
+    implementation: str, platform: str, dropout_rate: float, length: int, heads: int, head_size: int
+) -> str:
     """The implementation that `auto` stands for: fused kernels where there is one and no dropout to apply
     inside it."""
     if implementation != "auto":
         return implementation
-    if dropout_rate == 0 and platform in ("tpu", "gpu"):
-        return {"tpu": "splash", "gpu": "cudnn"}[platform]
+    if dropout_rate == 0 and platform == "gpu":
+        return "cudnn"
+    if dropout_rate == 0 and platform == "tpu":
+        if pallas_attention.supports(length, heads, head_size):
+            return "pallas"
+        return "splash" if length % LANES == 0 else "xla"
     return "xla"
 
 
@@ -43,7 +53,7 @@ def attention(
       query, key, value: [B, L, N, D], float32 or bfloat16.
       sequence_ids: int32 [B, L]; tokens see each other where their ids are equal. Padding is 0 and sees
           padding.
-      implementation: "xla", "cudnn", "splash", or "auto" by platform.
+      implementation: "xla", "cudnn", "pallas", "splash", or "auto" by platform.
       causal: a token sees no later token.
       dropout_rate: on the attention probabilities, per element; "xla" only.
       dropout_key: None for no dropout.
@@ -52,7 +62,8 @@ def attention(
       [B, L, N, D] of the query's dtype. Softmax is taken in float32.
     """
     rate = dropout_rate if dropout_key is not None else 0.0
-    chosen = resolve(implementation, jax.default_backend(), rate)
+    length, heads, head_size = query.shape[1:]
+    chosen = resolve(implementation, target_platform(), rate, length, _heads_a_device(heads), head_size)
     if chosen == "xla":
         return _xla(query, key, value, sequence_ids, causal, rate, dropout_key)
     if rate:
@@ -61,6 +72,8 @@ def attention(
         )
     if chosen == "cudnn":
         return _cudnn(query, key, value, sequence_ids, causal)
+    if chosen == "pallas":
+        return _pallas(query, key, value, sequence_ids, causal)
     return _splash(query, key, value, sequence_ids, causal)
 
 
@@ -97,13 +110,40 @@ def _cudnn(query, key, value, sequence_ids, causal):
     )
 
 
+def _heads_a_device(heads: int) -> int:
+    axes = (nn.logical_to_mesh_axes(("heads",)) or (None,))[0]
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = (axes,) if isinstance(axes, str) else axes or ()
+    return heads // math.prod(mesh.shape.get(axis, 1) for axis in axes)
+
+
+def _on_each_device(kernel, order):
+    """A Pallas kernel is opaque to the partitioner: each device runs it on its own rows and heads.
+
+    Args:
+      kernel: a function of query, key, value and sequence ids.
+      order: the logical axes of the first three, and of what it returns.
+    """
+    heads, rows = nn.logical_to_mesh_axes(order), nn.logical_to_mesh_axes(("batch", None))
+    if heads is None or jax.sharding.get_abstract_mesh().empty:
+        return kernel
+    return jax.shard_map(kernel, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False)
+
+
+def _pallas(query, key, value, sequence_ids, causal, interpret=False):
+    head_size = query.shape[-1]
+    kernel = functools.partial(
+        pallas_attention.row_attention, head_size=head_size, causal=causal, interpret=interpret
+    )
+    kernel = _on_each_device(kernel, ("batch", None, "heads"))
+    # Flat before the kernel's boundary, so that no array with so few lanes as a head's is laid out there.
+    flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
+    return kernel(*flat, sequence_ids).reshape(query.shape)
+
+
 def _splash(query, key, value, sequence_ids, causal, interpret=False):
-    # A Pallas kernel is opaque to the partitioner: each device runs it on its own rows and heads.
-    heads = nn.logical_to_mesh_axes(("batch", "heads", None, None))
-    rows = nn.logical_to_mesh_axes(("batch", None))
     kernel = functools.partial(_splash_local, causal=causal, interpret=interpret)
-    if heads is not None and not jax.sharding.get_abstract_mesh().empty:
-        kernel = jax.shard_map(kernel, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False)
+    kernel = _on_each_device(kernel, ("batch", "heads", None, None))
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     return kernel(query, key, value, sequence_ids).swapaxes(1, 2)

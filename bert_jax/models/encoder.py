@@ -78,7 +78,8 @@ class EncoderLayer(_Module):
             key,
             value,
             sequence_ids,
-            implementation=config.attention,
+            # Parameters are initialised on a few tokens, for which kernels are not made.
+            implementation="xla" if self.is_initializing() else config.attention,
             causal=config.causal,
             dropout_rate=config.attention_probs_dropout_prob,
             dropout_key=self.make_rng("dropout") if use_dropout else None,

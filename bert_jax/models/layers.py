@@ -11,6 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.platform import target_platform
+
 
 def kernel_init(stddev: float):
     """Truncated normal at two standard deviations, as TensorFlow's: `stddev` is before truncation."""
@@ -47,7 +49,9 @@ def activation(name: str):
 
 
 def _sum_rows(x: jax.Array) -> jax.Array:
-    """[N, F] -> float32 [F]. As a product with ones: XLA:CPU's column sums are ten times slower."""
+    """[N, F] -> float32 [F]. On CPU as a product with ones: XLA's column sums are ten times slower there."""
+    if target_platform() != "cpu":
+        return jnp.sum(x, axis=0, dtype=jnp.float32)
     ones = jnp.ones((1, x.shape[0]), x.dtype)
     return jnp.dot(ones, x, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)[0]
 
@@ -55,7 +59,7 @@ def _sum_rows(x: jax.Array) -> jax.Array:
 def _materialise(x: jax.Array) -> jax.Array:
     # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and computes it in
     # strides.
-    return jax.lax.optimization_barrier(x) if jax.default_backend() == "cpu" else x
+    return jax.lax.optimization_barrier(x) if target_platform() == "cpu" else x
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -131,15 +135,18 @@ class Dense(nn.Module):
 
 def _normalise(x, epsilon):
     x = x.astype(jnp.float32)
-    centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    scale = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
-    return centred * scale, scale
+    mean = jnp.mean(x, axis=-1, keepdims=True)
+    if target_platform() == "cpu":
+        variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
+    else:  # in one pass over x, which is in HBM
+        variance = jnp.maximum(jnp.mean(jnp.square(x), axis=-1, keepdims=True) - jnp.square(mean), 0)
+    scale = jax.lax.rsqrt(variance + epsilon)
+    return (x - mean) * scale, scale
 
 
 @jax.custom_vjp
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
-    """LayerNorm over the last dimension (Ba et al. 2016): float32 statistics in two passes, result of the
-    dtype of x.
+    """LayerNorm over the last dimension (Ba et al. 2016): float32 statistics, result of the dtype of x.
 
     Args:
       x: [..., F] float32 or bfloat16.

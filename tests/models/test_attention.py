@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax import sharding
 from bert_jax.errors import UserError
 from bert_jax.models import attention as module
 
@@ -77,10 +78,22 @@ def test_cudnn_equals_xla():
 
 
 def test_what_auto_stands_for():
-    assert module.resolve("auto", "cpu", 0.0) == "xla"
-    assert module.resolve("auto", "tpu", 0.0) == "splash" and module.resolve("auto", "gpu", 0.0) == "cudnn"
-    assert module.resolve("auto", "tpu", 0.1) == "xla"  # dropout inside the kernel is not to be had
-    assert module.resolve("xla", "tpu", 0.0) == "xla"
+    base = dict(length=512, heads=12, head_size=64)
+    assert module.resolve("auto", "cpu", 0.0, **base) == "xla"
+    assert module.resolve("auto", "gpu", 0.0, **base) == "cudnn"
+    assert module.resolve("auto", "tpu", 0.0, **base) == "pallas"
+    assert module.resolve("auto", "tpu", 0.0, **base | {"length": 1024}) == "splash"
+    assert module.resolve("auto", "tpu", 0.0, **base | {"heads": 3}) == "splash"
+    assert module.resolve("auto", "tpu", 0.0, **base | {"length": 96}) == "xla"
+    assert module.resolve("auto", "tpu", 0.1, **base) == "xla"  # dropout inside a kernel is not to be had
+    assert module.resolve("xla", "tpu", 0.0, **base) == "xla"
+
+
+def test_heads_of_a_device_where_tensors_are_split():
+    assert module._heads_a_device(12) == 12
+    for tensor, heads in ((1, 12), (4, 3)):
+        with sharding.on_mesh(sharding.make_mesh(-1, 1, tensor)):
+            assert module._heads_a_device(12) == heads
 
 
 def test_dropout_is_applied_to_the_probabilities_and_refused_by_fused_kernels():

@@ -1,0 +1,89 @@
+"""What a run would cost on TPUs: memory, step time, hours and money, with no TPU attached.
+
+    bert-jax estimate --config=configs/pretrain/base.py --topology=v5e:4x4
+    bert-jax estimate --config=configs/pretrain/large.py --topology=v4:8x8x8 --config.mesh.fsdp=8 --json
+
+Compiles the train step of the config for the slice that is named, with the TPU's own compiler (pip install
+'bert-jax[estimate]'), and reads the figures off the program. They are estimates: nothing runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from absl import flags as absl_flags
+from ml_collections import config_flags
+
+from bert_jax.errors import UserError
+
+
+def define_flags(flag_values: absl_flags.FlagValues) -> None:
+    config_flags.DEFINE_config_file(
+        "config",
+        None,
+        "The run, like configs/pretrain/base.py; --config.a.b=V sets a field of it.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_string(
+        "topology", None, "Chip and sides of a slice: v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16.",
+        flag_values=flag_values,
+    )  # fmt: skip
+    absl_flags.DEFINE_integer("slices", 1, "Slices of that shape.", flag_values=flag_values)
+    absl_flags.DEFINE_integer(
+        "seq_length",
+        None,
+        "Tokens a row, where no config.data.dir tells. Default: the model's positions.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_bool(
+        "largest_batch",
+        False,
+        "Also find the largest batch that fits, by compiling for several.",
+        flag_values=flag_values,
+    )
+    absl_flags.DEFINE_float(
+        "price_per_chip_hour", None, "In any currency: also say what the run costs.", flag_values=flag_values
+    )
+    absl_flags.DEFINE_bool("json", False, "Print JSON, for machines.", flag_values=flag_values)
+
+
+def run(flags, args: list[str]) -> int:
+    if args:
+        raise UserError(f"estimate takes no arguments besides its flags, but was given {args[0]!r}")
+    if flags.config is None:
+        raise UserError("what to estimate? give --config=configs/pretrain/SIZE.py")
+    from bert_jax.estimate import chips, topology
+
+    if not flags.topology:
+        raise UserError(f"for which TPUs? give --topology=CHIP:SHAPE, like {chips.EXAMPLES}")
+    slices = chips.parse_topology(flags.topology, flags.slices)
+    for name in ("seq_length", "price_per_chip_hour"):
+        if flags[name].value is not None and flags[name].value <= 0:
+            raise UserError(f"--{name}={flags[name].value} must be more than 0")
+    config = flags.config
+    if config.data.dir and flags.seq_length is not None:
+        raise UserError("--seq_length is for rows without records: leave it, or config.data.dir, out")
+    topology.prepare()
+
+    # Only now, since they import jax.
+    from bert_jax.commands import pretrain
+    from bert_jax.estimate import measure, program, report
+
+    pretrain.check_fields(config)
+    if config.data.dir:
+        rows = program.rows_of_records(config, _say)
+    else:
+        rows = program.synthetic_rows(config, flags.seq_length)
+    step = program.TrainStep(config, rows, topology.devices(slices))
+    result = measure.estimate(
+        step, slices, find_largest=flags.largest_batch, price=flags.price_per_chip_hour, say=_say
+    )
+    result |= {"versions": topology.versions()}
+    print(json.dumps(result, indent=1) if flags.json else "\n".join(report.lines(result)))
+    return 0
+
+
+def _say(line: str) -> None:
+    """Tells how far it is; the result alone goes to the standard output."""
+    print(line, file=sys.stderr, flush=True)

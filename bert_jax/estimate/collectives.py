@@ -1,0 +1,211 @@
+"""The traffic between chips that a compiled program makes: what, how much, along which axes, and how long."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.estimate.chips import Chip
+from bert_jax.estimate.hlo import Module, Visit, walk
+
+# What a chip sends for each byte that it puts in, as a multiple of (n - 1) / n in a group of n: a ring's.
+_PASSES = {
+    "all-reduce": 2.0,
+    "reduce-scatter": 1.0,
+    "all-to-all": 1.0,
+    "ragged-all-to-all": 1.0,
+    "collective-broadcast": 1.0,
+    "collective-permute": 1.0,
+}
+KINDS = (*_PASSES, "all-gather")
+
+# (slice, coordinates on its torus) of each device, in the order of the mesh.
+Positions = Sequence[tuple[int, tuple[int, ...]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One instruction's traffic. `payload` is the bytes of the whole array that a group of chips holds in
+    the end, or adds up; `seconds` those of one run with nothing else on the links."""
+
+    kind: str
+    axes: tuple[str, ...]  # of the mesh; empty where the groups cannot be read
+    group: int  # chips
+    payload: float
+    times: int
+    overlapped: bool  # computation goes on meanwhile
+    seconds: float
+    op_name: str
+
+    @property
+    def total_bytes(self) -> float:
+        return self.payload * self.times
+
+    @property
+    def total_seconds(self) -> float:
+        return self.seconds * self.times
+
+
+def find(module: Module, mesh_shape: Mapping[str, int], chip: Chip, positions: Positions) -> list[Collective]:
+    """Every collective of a program.
+
+    Args:
+        mesh_shape: axis -> size, in the order of the mesh.
+        positions: where the mesh's devices are.
+    """
+    found = []
+    begun: set[str] = set()
+    for visit in walk(module):
+        kind = visit.instruction.opcode.removesuffix("-start")
+        if kind not in KINDS:
+            continue
+        overlapped = visit.instruction.opcode.endswith("-start")
+        if visit.fused and kind == "all-reduce" and _is_sliced(visit):
+            kind = "reduce-scatter"
+        elif visit.fused:
+            # Fused with what is computed meanwhile, it stands in the fusions that begin it, go on with it and
+            # end it.
+            overlapped = True
+            channel = re.search(r"channel_id=\d+", visit.instruction.attributes)
+            if channel:
+                if channel[0] in begun:
+                    continue
+                begun.add(channel[0])
+        found.append(_collective(visit, kind, overlapped, mesh_shape, chip, positions))
+    return found
+
+
+def _is_sliced(visit: Visit) -> bool:
+    """The TPU's compiler writes a reduce-scatter as a fusion of an all-reduce and slices of what it gives."""
+    return any(part.opcode == "dynamic-slice" for part in visit.computation.values())
+
+
+def _collective(
+    visit: Visit, kind: str, overlapped: bool, mesh_shape, chip: Chip, positions: Positions
+) -> Collective:
+    instruction = visit.instruction
+    devices = math.prod(mesh_shape.values())
+    groups = replica_groups(instruction.attributes, devices)
+    group = devices if groups is None else groups.shape[1]
+    payload = sum(array.bytes for array in visit.operand_arrays())
+    if kind == "all-gather":
+        payload *= group
+    members = range(devices) if groups is None else _widest(groups, positions)
+    return Collective(
+        kind=kind,
+        axes=() if groups is None else axes_of(groups, mesh_shape),
+        group=group,
+        payload=payload,
+        times=visit.times,
+        overlapped=overlapped,
+        seconds=_seconds(kind, payload, chip, [positions[member] for member in members]),
+        op_name=instruction.op_name,
+    )
+
+
+def _widest(groups: np.ndarray, positions: Positions) -> np.ndarray:
+    """The group over the most slices: the others wait for it."""
+    return max(groups, key=lambda group: len({positions[member][0] for member in group}))
+
+
+def replica_groups(attributes: str, devices: int) -> np.ndarray | None:
+    """The groups that a collective works in: int [groups, members], or None where it cannot be read.
+
+    The members are numbers of partitions, which is the order of the mesh. HLO has four spellings: lists,
+    an iota with a permutation, axes of a mesh of its own, and the pairs of a permute.
+    """
+    pairs = re.search(r"source_target_pairs=\{(\{[\d,{} ]*\})\}", attributes)
+    if pairs:
+        listed = [tuple(map(int, pair.split(","))) for pair in re.findall(r"\{([\d, ]+)\}", pairs[1])]
+        return np.array(sorted({tuple(pair) for pair in listed if pair[0] != pair[1]} or {(0, 0)}))
+    iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes)
+    if iota:
+        shape, source, order = (
+            [int(n) for n in part.split(",")] if part else [] for part in iota.groups(default="")
+        )
+        ids = np.arange(math.prod(source)).reshape(source)
+        return (ids.transpose(order) if order else ids).reshape(shape)
+    axes = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? \{([^}]*)\}", attributes)
+    if axes:
+        groups = _groups_of_axes(axes[1], axes[3])
+        ids = _device_ids(axes[2], groups.size)
+        return None if ids is None else ids[groups]
+    lists = re.search(r"replica_groups=\{((?:\{[\d, ]*\},? ?)*)\}", attributes)
+    if lists is None:
+        return None
+    groups = [[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d, ]+)\}", lists[1])]
+    if not groups:
+        return np.arange(devices)[None]
+    return np.array(groups) if len({len(group) for group in groups}) == 1 else None
+
+
+def _device_ids(text: str | None, devices: int) -> np.ndarray | None:
+    """Of a mesh whose devices are not in their order: `[2,4]T(1,0)`, or a list."""
+    if text is None:
+        return np.arange(devices)
+    iota = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    if iota:
+        ids = np.arange(devices).reshape([int(n) for n in iota[1].split(",")])
+        return (ids.transpose([int(n) for n in iota[2].split(",")]) if iota[2] else ids).reshape(-1)
+    listed = [int(n) for n in re.findall(r"\d+", text)]
+    return np.array(listed) if sorted(listed) == list(range(devices)) else None
+
+
+def _groups_of_axes(mesh: str, chosen: str) -> np.ndarray:
+    """`'a'=4,'b'=2` and `'a':(1)2,'b'`: an axis, or its part of that size behind one of that other size."""
+    parts = {}
+    for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
+        parts.setdefault(name, []).append((int(before or 1), int(size) if size else None))
+    sizes, inside = [], []
+    for name, text in re.findall(r"'([^']+)'=(\d+)", mesh):
+        rest = int(text)
+        done = 1
+        for before, size in sorted(parts.get(name, []), key=lambda part: part[0]):
+            size = size or int(text)
+            sizes += [before // done, size]
+            inside += [False, True]
+            rest //= before // done * size
+            done = before * size
+        sizes.append(rest)
+        inside.append(False)
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    order = [i for i, member in enumerate(inside) if not member] + [i for i, m in enumerate(inside) if m]
+    members = math.prod(size for size, member in zip(sizes, inside, strict=True) if member)
+    return ids.transpose(order).reshape(-1, members)
+
+
+def axes_of(groups: np.ndarray, mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
+    """The mesh axes along which the members of a group differ."""
+    coordinates = np.unravel_index(groups, tuple(mesh_shape.values()))
+    return tuple(
+        name for name, along in zip(mesh_shape, coordinates, strict=True) if np.any(along != along[:, :1])
+    )
+
+
+def _seconds(kind: str, payload: float, chip: Chip, members: Positions) -> float:
+    """Inside each slice over the torus, between slices over the network, each chip with its share."""
+    if kind == "collective-permute":
+        slices = {member[0] for member in members}
+        return payload / (chip.dcn_bandwidth if len(slices) > 1 else chip.link_bandwidth)
+    passes = _PASSES.get(kind, 1.0)
+    slices = len({member[0] for member in members})
+    inside = len(members) // slices
+    seconds = 0.0
+    if inside > 1:
+        first = members[0][0]
+        links = _links(chip, [position for number, position in members if number == first])
+        seconds += passes * payload * (inside - 1) / inside / (chip.link_bandwidth * links)
+    if slices > 1:
+        seconds += passes * payload / inside * (slices - 1) / slices / chip.dcn_bandwidth
+    return seconds
+
+
+def _links(chip: Chip, coordinates: list[tuple[int, ...]]) -> int:
+    """Links that a chip sends along at once: two for each dimension of the torus that the group goes round,
+    one where it is only a line."""
+    sides = [len(set(along)) for along in zip(*coordinates, strict=True)]
+    return sum(2 if side >= chip.wraps_at else 1 for side in sides if side > 1) or 1

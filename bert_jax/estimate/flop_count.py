@@ -1,0 +1,73 @@
+"""FLOPs that the matrix units really do, counted in the compiled program."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+
+from bert_jax.estimate.hlo import Array, Module, Visit, walk
+
+
+def matrix_flops(module: Module) -> float:
+    """Multiplications and additions of all dots and convolutions that one chip runs.
+
+    Products that the partitioner repeats on several chips and those of rematerialisation count; those inside
+    of custom calls do not.
+    """
+    return sum(visit.times * instruction_flops(visit) for visit in walk(module))
+
+
+def instruction_flops(visit: Visit) -> float:
+    """Of one run of a dot or convolution; 0 for anything else."""
+    instruction = visit.instruction
+    if instruction.opcode not in ("dot", "convolution"):
+        return 0.0
+    left, right = (visit.computation[name].arrays[0] for name in instruction.operands[:2])
+    output = instruction.arrays[0]
+    if instruction.opcode == "dot":
+        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
+        sizes = [left.dims[int(axis)] for axis in contracted[1].split(",") if axis] if contracted else []
+        return 2.0 * output.size * math.prod(sizes)
+    return _convolution_flops(left, right, output, instruction.attributes)
+
+
+def _convolution_flops(left: Array, right: Array, output: Array, attributes: str) -> float:
+    """The TPU compiler writes every product as a convolution, and the batch of one as a spatial dimension
+    whose window lies almost wholly in padding: only pairs that meet count."""
+    inputs, kernel, outputs = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes).groups()
+    window = re.search(r"window=\{([^}]*)\}", attributes)
+    settings = dict(part.split("=") for part in window[1].split()) if window else {}
+    pairs = 1
+    for axis in (label for label in inputs if label.isdigit()):
+        index = int(axis)
+
+        def setting(name: str, default: str, index: int = index) -> str:
+            return settings[name].split("x")[index] if name in settings else default
+
+        low, _, _ = setting("pad", "0_0").partition("_")
+        pairs *= _meeting(
+            left.dims[inputs.index(axis)],
+            right.dims[kernel.index(axis)],
+            output.dims[outputs.index(axis)],
+            stride=int(setting("stride", "1")),
+            low=int(low),
+            input_dilation=int(setting("lhs_dilate", "1")),
+            kernel_dilation=int(setting("rhs_dilate", "1")),
+        )
+    batch = output.dims[outputs.index("b")]
+    features = output.dims[outputs.index("f")]
+    per_group = right.dims[kernel.index("i")]
+    groups = re.search(r"batch_group_count=(\d+)", attributes)
+    return 2.0 * batch * features * per_group * pairs / (int(groups[1]) if groups else 1)
+
+
+def _meeting(
+    size: int, kernel: int, output: int, *, stride: int, low: int, input_dilation: int, kernel_dilation: int
+) -> int:
+    """Pairs (output position, kernel position) of one dimension that fall on an element of the input, and
+    not on padding or into the holes of a dilated one."""
+    positions = np.arange(output)[:, None] * stride - low + np.arange(kernel) * kernel_dilation
+    inside = (positions >= 0) & (positions < (size - 1) * input_dilation + 1)
+    return int(np.count_nonzero(inside & (positions % input_dilation == 0)))

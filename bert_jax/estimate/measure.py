@@ -1,0 +1,199 @@
+"""The whole estimate of a train step, as a JSON-able dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bert_jax import sharding
+from bert_jax.estimate import collectives, hlo, search, timing, wastes
+from bert_jax.estimate.chips import Slices
+from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
+from bert_jax.models import attention
+
+_GIB = 2.0**30
+
+# Products of [length, length] matrices in an attention kernel: two forward, and five backward, where the
+# scores are computed anew (Dao et al. 2022).
+_FORWARD, _BACKWARD = 2, 5
+
+
+def estimate(
+    step: TrainStep,
+    slices: Slices,
+    *,
+    find_largest: bool = False,
+    price: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Compiles the step for its config's batch, and reads the figures off the program.
+
+    Args:
+        find_largest: also the largest batch, by compiling several; done anyway where the config's does not
+            fit.
+        price: of a chip for an hour.
+        say: told in a line each what is compiled, before it is.
+
+    Returns:
+        See docs/estimate.md. Without times and traffic where the batch does not fit.
+    """
+    tried: dict[int, Compiled | DoesNotFit] = {}
+
+    def compile_(parts: int) -> Compiled | DoesNotFit:
+        if parts not in tried:
+            batch_size = parts * step.unit
+            say(f"compiling for {batch_size:,} rows, {_rows_per_chip(step, batch_size)} a chip")
+            tried[parts] = step.compile(batch_size)
+            fits = isinstance(tried[parts], Compiled)
+            memory = tried[parts].memory["total"] if fits else tried[parts].needed
+            took = f", compiled in {tried[parts].seconds:.0f} s" if fits else ""
+            say(f"{'fits' if fits else 'does not fit'}: {memory / _GIB:.2f} GiB a chip{took}")
+        return tried[parts]
+
+    batch_size = step.config.batch_size
+    result = _describe(step, slices)
+    program = compile_(_parts(step, batch_size))
+    if isinstance(program, Compiled):
+        result |= {"fits": True, "memory_bytes": program.memory, "compile_seconds": program.seconds}
+        result |= figures(program.text, step, slices, price)
+    else:
+        result |= {"fits": False, "memory_bytes": {"total": program.needed, "available": program.available}}
+    if find_largest or not result["fits"]:
+        parts = search.largest_fitting(
+            lambda parts: isinstance(compile_(parts), Compiled), _parts(step, batch_size)
+        )
+        rows = parts * step.unit
+        result["largest_batch"] = {"batch_size": rows, "rows_per_chip": _rows_per_chip(step, rows)}
+    return result
+
+
+def _parts(step: TrainStep, batch_size: int) -> int:
+    sharding.check_batch_size(batch_size, step.mesh, step.config.accumulate_steps)
+    return batch_size // step.unit
+
+
+def _rows_per_chip(step: TrainStep, batch_size: int) -> int:
+    """Of those that share their rows with others, tensor parallel chips, as many as all of them have."""
+    return batch_size // (step.mesh.shape["data"] * step.mesh.shape["fsdp"])
+
+
+def _describe(step: TrainStep, slices: Slices) -> dict[str, Any]:
+    model, rows = step.model, step.rows
+    fields = ("num_hidden_layers", "hidden_size", "num_attention_heads", "dtype", "remat", "scan_unroll",
+              "hidden_dropout_prob", "attention_probs_dropout_prob", "vocab_size")  # fmt: skip
+    return {
+        "kind": "estimate: compiled ahead of time, nothing is measured",
+        "topology": {"name": slices.text, "slices": slices.count, "chips": slices.chips},
+        "mesh": dict(step.mesh.shape),
+        "model": {name: getattr(model, name) for name in fields} | {"attention": _attention(step)},
+        "batch_size": step.config.batch_size,
+        "rows_per_chip": _rows_per_chip(step, step.config.batch_size),
+        "accumulate_steps": step.config.accumulate_steps,
+        "steps": step.config.steps,
+        "rows": {
+            "length": rows.length,
+            "sequences": rows.sequences,
+            "fill": rows.fill,
+            "predictions": step.predictions,
+            "source": rows.source,
+        },
+        "hbm_bytes": slices.chip.hbm_bytes,
+    }
+
+
+def _attention(step: TrainStep) -> str:
+    model, tensor = step.model, step.mesh.shape["tensor"]
+    heads = model.num_attention_heads
+    heads //= tensor if heads % tensor == 0 else 1
+    rate = model.attention_probs_dropout_prob
+    return attention.resolve(model.attention, "tpu", rate, step.rows.length, heads, model.head_dim)
+
+
+def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> dict[str, Any]:
+    """What a compiled program's text says of times, FLOPs and traffic."""
+    chip, config, mesh_shape = slices.chip, step.config, dict(step.mesh.shape)
+    module = hlo.parse(text)
+    positions = [_position(device) for device in step.mesh.devices.flat]
+    traffic = collectives.find(module, mesh_shape, chip, positions)
+    compute = timing.compute(module, chip, attention_flops(step), step.model.head_dim)
+    waited = sum(one.total_seconds for one in traffic if not one.overlapped)
+    hidden = sum(one.total_seconds for one in traffic if one.overlapped)
+    by_compiler = max(compute.seconds, hidden) + waited
+    by_roofline = max(compute.roofline(chip), hidden) + waited
+    model_flops = step.row_flops * config.batch_size
+    heads = step.model.num_attention_heads
+    lines = wastes.find(
+        module,
+        compute,
+        traffic,
+        chip=chip,
+        mesh_shape=mesh_shape,
+        parameter_bytes=step.chip_bytes["parameters"],
+        optimizer_bytes=step.chip_bytes["optimizer"],
+        length=step.rows.length,
+        heads=heads // mesh_shape["tensor"] if heads % mesh_shape["tensor"] == 0 else heads,
+    )
+    hours = config.steps * by_compiler / 3600
+    rows_per_second = config.batch_size / by_compiler
+    return {
+        "seconds": {
+            "step": by_compiler,
+            "compute": compute.estimated_seconds,
+            "without_estimate": compute.added_seconds,
+            "collectives_waited_for": waited,
+            "collectives_overlapped": hidden,
+            "roofline": by_roofline,
+            "roofline_matrix": compute.matrix_flops / chip.peak_flops,
+            "roofline_hbm": compute.hbm_bytes / chip.hbm_bandwidth,
+        },
+        "operations_without_estimate": compute.added,
+        "loops_of_unknown_length": compute.unknown_loops,
+        "flops": {"model": model_flops, "matrix_per_chip": compute.matrix_flops},
+        "hbm_traffic_bytes": compute.hbm_bytes,
+        "mfu": model_flops / (by_compiler * chip.peak_flops * slices.chips),
+        "mfu_roofline": model_flops / (by_roofline * chip.peak_flops * slices.chips),
+        "sequences_per_second": rows_per_second * step.rows.sequences,
+        "tokens_per_second": rows_per_second * step.rows.length * step.rows.fill,
+        "hours": hours,
+        "chip_hours": hours * slices.chips,
+        "cost": None if price is None else hours * slices.chips * price,
+        "collectives": _sum_up(traffic),
+        "warnings": lines,
+    }
+
+
+def _position(device: Any) -> tuple[int, tuple[int, ...]]:
+    """The slice, and the place on its torus; devices of other platforms lie along a line."""
+    return getattr(device, "slice_index", None) or 0, tuple(getattr(device, "coords", (device.id,)))
+
+
+def attention_flops(step: TrainStep) -> float:
+    """Of the attention kernels, were there any, on one chip in one step."""
+    model, mesh = step.model, step.mesh.shape
+    split = mesh["tensor"] if model.num_attention_heads % mesh["tensor"] == 0 else 1
+    forwards = 1 if model.remat == "none" else 2
+    products = _FORWARD * forwards + _BACKWARD
+    rows = _rows_per_chip(step, step.config.batch_size)
+    return 2.0 * products * model.num_hidden_layers * rows * model.hidden_size / split * step.rows.length**2
+
+
+def _sum_up(traffic: list[collectives.Collective]) -> list[dict[str, Any]]:
+    """One entry for each kind along the same axes, those that take longest first."""
+    sums: dict[tuple, dict[str, Any]] = {}
+    for one in traffic:
+        entry = sums.setdefault(
+            (one.kind, one.axes, one.group, one.overlapped),
+            {
+                "kind": one.kind,
+                "axes": list(one.axes),
+                "group": one.group,
+                "overlapped": one.overlapped,
+                "count": 0,
+                "bytes": 0.0,
+                "seconds": 0.0,
+            },
+        )
+        entry["count"] += one.times
+        entry["bytes"] += one.total_bytes
+        entry["seconds"] += one.total_seconds
+    return sorted(sums.values(), key=lambda entry: -entry["seconds"])

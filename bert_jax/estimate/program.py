@@ -1,0 +1,196 @@
+"""The train step of a pre-training config, compiled for devices that need not be there."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax import benchmark, flops, sharding
+from bert_jax.config import BertConfig, from_dict
+from bert_jax.data import cache, packed, records
+from bert_jax.errors import UserError
+from bert_jax.masking import MaskingOptions, default_max_predictions
+from bert_jax.optimizer import make_optimizer
+from bert_jax.step import make_train_step
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What a row of a batch holds: shapes and dtypes without the batch's dimension, and means."""
+
+    arrays: dict[str, tuple[tuple[int, ...], Any]]
+    length: int
+    sequences: float  # a row
+    fill: float  # share of the length that is real tokens
+    vocab_size: int
+    max_predictions: int  # of rows that come with their masks; else 0
+    source: str
+
+
+def synthetic_rows(config: Any, length: int | None) -> Rows:
+    """Full rows of one sequence each, in the form of packed records.
+
+    Args:
+        length: tokens a row; None for as many as the model has positions.
+    """
+    length = length or config.model.max_position_embeddings
+    vocab_size = config.model.vocab_size or BertConfig.vocab_size
+    batch = benchmark.synthetic_batch("full", 1, length, vocab_size)
+    # A row of records has room for more sequences than the one of these.
+    room = packed.default_sequences_per_row(length)
+    arrays = {name: (array.shape[1:], array.dtype) for name, array in batch.items()}
+    for name in ("starts", "first_lengths", "next_sentence_labels"):
+        arrays[name] = ((room,), np.dtype(np.int32))
+    return Rows(arrays, length, 1.0, 1.0, vocab_size, 0, "full rows of one sequence, no records given")
+
+
+def rows_of_records(config: Any, say) -> Rows:
+    """Those of `data.dir`, with the means that its manifest gives."""
+    directory = cache.localize(config.data.dir, say)
+    dataset = records.open_dataset(directory, config.data.train_split, config.data.vocab)
+    split = dataset.manifest["splits"][config.data.train_split]
+    batch = dataset.batch(np.zeros(1, np.int64))
+    return Rows(
+        arrays={name: (array.shape[1:], array.dtype) for name, array in batch.items()},
+        length=dataset.max_seq_length,
+        sequences=split["sequences"] / len(dataset),
+        fill=split.get("fill", 1.0),
+        vocab_size=config.model.vocab_size or dataset.vocab_size,
+        max_predictions=getattr(dataset, "max_predictions", 0),
+        source=f"records in {config.data.dir}",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A program that fits.
+
+    `memory` is in bytes a chip: parameters, optimizer, batch, temporary (activations, gradients and whatever
+    else lives within a step), program, padding (of the arguments' tiles), total.
+    """
+
+    text: str
+    memory: dict[str, float]
+    seconds: float  # to compile
+
+
+@dataclasses.dataclass(frozen=True)
+class DoesNotFit:
+    """What the compiler said of a program for which the chip has too little memory."""
+
+    needed: float  # bytes of HBM
+    available: float
+
+
+class TrainStep:
+    """The step that `bert-jax pretrain` runs for a config, on a mesh of given devices.
+
+    The vocabulary's ids, which are constants of the program, are those of the released vocabularies.
+
+    Raises:
+        UserError: the config cannot be, or its mesh does not fit the devices.
+    """
+
+    def __init__(self, config: Any, rows: Rows, devices: list[Any]):
+        self.config, self.rows = config, rows
+        self.model = from_dict(config.model.to_dict() | {"vocab_size": rows.vocab_size})
+        if rows.length > self.model.max_position_embeddings:
+            raise UserError(
+                f"rows of {rows.length} tokens are longer than the model's "
+                f"{self.model.max_position_embeddings} positions; choose a shorter --seq_length or a larger "
+                "--config.model.max_position_embeddings"
+            )
+        masking = config.masking.to_dict()
+        self.predictions = (
+            rows.max_predictions
+            or masking["max_predictions"]
+            or default_max_predictions(rows.length, masking["prob"])
+        )
+        self.mesh = sharding.make_mesh(**config.mesh, devices=devices)
+        task = benchmark.make_task(
+            self.model, rows.length, MaskingOptions(**masking | {"max_predictions": self.predictions})
+        )
+        optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+        self.state = sharding.abstract_state(task, optimizer, self.mesh)
+        self._step = sharding.jit_train_step(
+            make_train_step(task, optimizer, schedule, config.accumulate_steps),
+            self.mesh,
+            jax.tree.map(lambda leaf: leaf.sharding, self.state),
+        )
+
+    @property
+    def row_flops(self) -> float:
+        """Of the model, by formula; see `flops.train_flops_per_row`."""
+        sequences = math.ceil(self.rows.sequences)
+        return flops.train_flops_per_row(self.model, self.rows.length, self.predictions, sequences)
+
+    @property
+    def unit(self) -> int:
+        """Batches are multiples of this: a row for each chip that rows are split over, and each part."""
+        return self.mesh.shape["data"] * self.mesh.shape["fsdp"] * self.config.accumulate_steps
+
+    def compile(self, batch_size: int) -> Compiled | DoesNotFit:
+        """Compiles for a batch of so many rows over all chips."""
+        sharding.check_batch_size(batch_size, self.mesh, self.config.accumulate_steps)
+        batch = {
+            name: jax.ShapeDtypeStruct(
+                (batch_size, *shape), dtype, sharding=sharding.batch_sharding(self.mesh)
+            )
+            for name, (shape, dtype) in self.rows.arrays.items()
+        }
+        began = time.monotonic()
+        try:
+            compiled = self._step.lower(self.state, batch, np.uint32(self.config.seed)).compile()
+        except jax.errors.JaxRuntimeError as error:
+            needed = parse_out_of_memory(str(error))
+            if needed is None:
+                raise
+            return needed
+        return Compiled(
+            compiled.as_text(), self._memory(compiled.memory_analysis(), batch), time.monotonic() - began
+        )
+
+    @property
+    def chip_bytes(self) -> dict[str, float]:
+        """Of the state, on each chip."""
+        return {"parameters": chip_bytes(self.state.params), "optimizer": chip_bytes(self.state.opt_state)}
+
+    def _memory(self, analysis: Any, batch: dict[str, Any]) -> dict[str, float]:
+        parts = self.chip_bytes | {"batch": chip_bytes(batch)}
+        arguments = analysis.argument_size_in_bytes
+        results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+        parts |= {
+            "padding": max(0.0, arguments - sum(parts.values())),
+            "temporary": analysis.temp_size_in_bytes + results,
+            "program": analysis.generated_code_size_in_bytes,
+        }
+        return parts | {"total": sum(parts.values())}
+
+
+def chip_bytes(tree: Any) -> float:
+    """Bytes that one device holds of arrays with shardings."""
+    return float(
+        sum(
+            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+            for leaf in jax.tree.leaves(tree)
+        )
+    )
+
+
+def parse_out_of_memory(message: str) -> DoesNotFit | None:
+    """What the TPU compiler says when a program does not fit; None for any other error."""
+    found = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", message) or re.search(
+        r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)", message
+    )
+    if found is None:
+        return None
+    used, used_unit, available, unit = found.groups()
+    return DoesNotFit(float(used) * _UNITS[used_unit], float(available) * _UNITS[unit])

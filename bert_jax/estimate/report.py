@@ -1,0 +1,149 @@
+"""An estimate as lines for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_GIB = 2.0**30
+_WIDTH = 12
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """See `measure.estimate` for what it is given."""
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    parts = [
+        ("estimate", [f"nothing here is measured: compiled for TPUs that are not there ({versions})"]),
+        ("model", [_model(result["model"])]),
+        ("hardware", [_hardware(result)]),
+        ("batch", [_batch(result)]),
+        ("memory", _memory(result)),
+    ]
+    if result["fits"]:
+        parts += [
+            ("FLOPs", [_flops(result)]),
+            ("traffic", [_collective(entry) for entry in result["collectives"]] or ["none"]),
+            ("step", _step(result)),
+            ("speed", [_speed(result)]),
+            ("run", [_run(result)]),
+            ("warning", result["warnings"] or ["none"]),
+        ]
+    return [
+        f"{title if index == 0 else '':<{_WIDTH}}{line}"
+        for title, texts in parts
+        for index, line in enumerate(texts)
+    ]
+
+
+def _model(model: dict[str, Any]) -> str:
+    dropout = f"{model['hidden_dropout_prob']} and {model['attention_probs_dropout_prob']}"
+    return (
+        f"{model['num_hidden_layers']} layers of {model['hidden_size']}, {model['dtype']}, "
+        f"dropout {dropout}, attention {model['attention']}, remat {model['remat']}, "
+        f"scan_unroll {model['scan_unroll']}"
+    )
+
+
+def _hardware(result: dict[str, Any]) -> str:
+    topology = result["topology"]
+    mesh = " ".join(f"{axis}={size}" for axis, size in result["mesh"].items())
+    several = f"{topology['slices']} slices of " if topology["slices"] > 1 else ""
+    return f"{several}{topology['name']}, {topology['chips']:,} chips; mesh {mesh}"
+
+
+def _batch(result: dict[str, Any]) -> str:
+    rows = result["rows"]
+    parts = f", in {result['accumulate_steps']} parts" if result["accumulate_steps"] > 1 else ""
+    return (
+        f"{result['batch_size']:,} rows of {rows['length']}, {result['rows_per_chip']} a chip{parts}; "
+        f"{rows['sequences']:.2f} sequences a row, {rows['fill']:.1%} filled, "
+        f"{rows['predictions']} predicted ({rows['source']})"
+    )
+
+
+def _memory(result: dict[str, Any]) -> list[str]:
+    memory, available = result["memory_bytes"], result["hbm_bytes"]
+    if result["fits"]:
+        texts = [
+            f"fits: {_gib(memory['total'])} of {_gib(available)} GiB a chip",
+            f"parameters {_gib(memory['parameters'])}, optimizer {_gib(memory['optimizer'])}, "
+            f"batch {_gib(memory['batch'])}, activations and temporary {_gib(memory['temporary'])}, "
+            f"program {_gib(memory['program'])}, padding {_gib(memory['padding'])}",
+        ]
+    else:
+        texts = [
+            f"DOES NOT FIT: {_gib(memory['total'])} GiB a chip are needed, the compiler has "
+            f"{_gib(memory['available'])}"
+        ]
+    if "largest_batch" in result:
+        largest = result["largest_batch"]
+        if largest["batch_size"]:
+            texts.append(
+                f"the largest batch that fits, to within an eighth: {largest['batch_size']:,} rows, "
+                f"{largest['rows_per_chip']} a chip"
+            )
+        else:
+            texts.append(
+                "not even one row a chip fits: split the model, with --config.mesh.fsdp or "
+                "--config.mesh.tensor, or set --config.model.remat=full"
+            )
+    return texts
+
+
+def _flops(result: dict[str, Any]) -> str:
+    model, matrix = result["flops"]["model"], result["flops"]["matrix_per_chip"]
+    per_chip = model / result["topology"]["chips"]
+    return (
+        f"{model / 1e12:,.2f} TFLOP a step of the model, {per_chip / 1e12:.3f} a chip; its matrix units do "
+        f"{matrix / 1e12:.3f} ({matrix / per_chip:.2f} x)"
+    )
+
+
+def _collective(entry: dict[str, Any]) -> str:
+    over = ", ".join(entry["axes"]) or "groups of an unknown shape"
+    how = "beside computation" if entry["overlapped"] else "waited for"
+    size = entry["bytes"]
+    amount = f"{_gib(size)} GiB" if size > 0.01 * _GIB else f"{size / 2**10:,.0f} KiB"
+    return (
+        f"{entry['count']} x {entry['kind']} over {over} ({entry['group']} chips): {amount}, "
+        f"{entry['seconds'] * 1e3:.2f} ms, {how}"
+    )
+
+
+def _step(result: dict[str, Any]) -> list[str]:
+    seconds = result["seconds"]
+    texts = [
+        f"{_ms(seconds['step'])} by the compiler's cycles: computation {_ms(seconds['compute'])}, "
+        f"what it has no estimate for {_ms(seconds['without_estimate'])}, waiting for other chips "
+        f"{_ms(seconds['collectives_waited_for'])}",
+        f"{_ms(seconds['roofline'])} at least (roofline): matrix units {_ms(seconds['roofline_matrix'])}, "
+        f"HBM {_ms(seconds['roofline_hbm'])}, traffic besides",
+    ]
+    if result["operations_without_estimate"]:
+        named = ", ".join(f"{count} {name}" for name, count in result["operations_without_estimate"].items())
+        texts.append(f"without an estimate by the compiler, at their roofline: {named}")
+    if result["loops_of_unknown_length"]:
+        texts.append(f"{result['loops_of_unknown_length']} loops of unknown length are counted once")
+    return texts
+
+
+def _speed(result: dict[str, Any]) -> str:
+    return (
+        f"MFU {result['mfu']:.1%} (at most {result['mfu_roofline']:.1%}); "
+        f"{result['sequences_per_second']:,.0f} sequences/s, {result['tokens_per_second']:,.0f} real tokens/s"
+    )
+
+
+def _run(result: dict[str, Any]) -> str:
+    cost = "" if result["cost"] is None else f", cost {result['cost']:,.2f}"
+    return (
+        f"{result['steps']:,} steps: {result['hours']:,.2f} hours, {result['chip_hours']:,.1f} chip-hours"
+        f"{cost}; without start, evaluation and checkpoints"
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size / _GIB:.2f}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

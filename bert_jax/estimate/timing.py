@@ -1,0 +1,212 @@
+"""How long a step takes on the chip: by the compiler's own cycle estimates, and by a roofline."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from bert_jax.estimate.chips import Chip
+from bert_jax.estimate.collectives import KINDS
+from bert_jax.estimate.flop_count import matrix_flops
+from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
+
+# They take no time of their own, or their time is another's.
+_FREE = {
+    "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
+    "partition-id", "replica-id", "after-all", "copy-done", "slice-done", "async-start", "async-update",
+    "async-done", "optimization-barrier", "domain",
+}  # fmt: skip
+_PREFETCHES = ("copy-start", "slice-start")  # beside the computation; their bytes count, not their time
+_MOVES = {
+    "parameter", "bitcast", "copy", "transpose", "reshape", "slice", "pad", "concatenate", "tuple",
+    "constant", "dynamic-slice", "dynamic-update-slice", "get-tuple-element",
+}  # fmt: skip
+_KERNEL = "tpu_custom_call"  # Pallas's; the compiler's own custom calls are bookkeeping
+
+# The scalar unit does what has fewer elements, beside the rest.
+_SCALARS = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Compute:
+    """The time of one chip without what it waits for others."""
+
+    estimated_seconds: float  # the compiler's cycles, at the chip's clock
+    added_seconds: float  # rooflines of what the compiler has no estimate for
+    added: dict[str, int]  # how often which of those ran
+    moving_seconds: float  # part of estimated_seconds: copies, transposes, pads and slices alone
+    unknown_loops: int  # whose count could not be read; counted once
+    matrix_flops: float
+    hbm_bytes: float
+    recomputed: int  # operations that the compiler repeats because memory is short
+
+    @property
+    def seconds(self) -> float:
+        return self.estimated_seconds + self.added_seconds
+
+    def roofline(self, chip: Chip) -> float:
+        return max(self.matrix_flops / chip.peak_flops, self.hbm_bytes / chip.hbm_bandwidth)
+
+
+def compute(
+    module: Module, chip: Chip, attention_flops: float = 0.0, head_size: int | None = None
+) -> Compute:
+    """Adds up a program.
+
+    Args:
+        attention_flops: of the attention kernels, all layers and both directions, on one chip: neither the
+            compiler nor `matrix_flops` sees into custom calls. Only looked at where there are such kernels.
+        head_size: each of their products has one side of it, which leaves a part of the matrix units idle
+            where these are wider; None for one that fills them.
+    """
+    cycles = moving = added_seconds = moved_bytes = 0.0
+    added: dict[str, int] = defaultdict(int)
+    unknown = recomputed = kernels = 0
+    for visit in walk(module):
+        instruction = visit.instruction
+        if instruction.opcode == "while":
+            unknown += trip_count(module, instruction) is None
+        if visit.fused or instruction.opcode in _FREE or _is_collective(instruction):
+            continue
+        label = _label(instruction)
+        if instruction.opcode == "custom-call" and label != _KERNEL:
+            continue
+        bytes_ = visit.times * hbm_bytes(module, visit)
+        moved_bytes += bytes_
+        recomputed += ".remat" in instruction.name
+        if instruction.opcode in _PREFETCHES:
+            continue
+        estimate = instruction.estimated_cycles
+        if estimate is not None:
+            cycles += visit.times * estimate
+            moving += visit.times * estimate * _only_moves(module, instruction)
+        elif _holds_collective(module, instruction):
+            continue  # its time is that of the traffic
+        elif max((array.size for array in instruction.arrays), default=0) > _SCALARS:
+            added[label] += visit.times
+            added_seconds += bytes_ / chip.hbm_bandwidth
+            kernels += label == _KERNEL
+    flops = matrix_flops(module)
+    if kernels:
+        flops += attention_flops
+        idle = max(1.0, chip.matrix_side / head_size) if head_size else 1.0
+        added_seconds += attention_flops * idle / chip.peak_flops
+    return Compute(
+        estimated_seconds=cycles / chip.clock,
+        added_seconds=added_seconds,
+        added=dict(added),
+        moving_seconds=moving / chip.clock,
+        unknown_loops=unknown,
+        matrix_flops=flops,
+        hbm_bytes=moved_bytes,
+        recomputed=recomputed,
+    )
+
+
+def _is_collective(instruction: Instruction) -> bool:
+    return re.sub(r"-(start|done)$", "", instruction.opcode) in KINDS
+
+
+def _holds_collective(module: Module, instruction: Instruction) -> bool:
+    inside = module.computations.get(instruction.called("calls") or "", {})
+    return any(_is_collective(part) for part in inside.values())
+
+
+def _label(instruction: Instruction) -> str:
+    target = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
+    return target[1] if target else instruction.opcode
+
+
+def _only_moves(module: Module, instruction: Instruction) -> bool:
+    if instruction.opcode == "fusion":
+        inside = module.computations.get(instruction.called("calls") or "", {})
+        return bool(inside) and all(part.opcode in _MOVES for part in inside.values())
+    return instruction.opcode in _MOVES
+
+
+def hbm_bytes(module: Module, visit: Visit) -> float:
+    """Bytes that one run of an instruction reads from HBM and writes there.
+
+    Of an array of which it takes slices, or into which it puts one, as a scan does with the parameters of all
+    layers, the slices count. What lies in the core's own memory does not.
+    """
+    instruction = visit.instruction
+    if instruction.opcode in _PREFETCHES:
+        ends = instruction.arrays[:2]  # source and destination, one of them the slice
+        return min(array.bytes for array in ends) * sum(array.space == 0 for array in ends)
+    if instruction.opcode == "fusion":
+        return _fusion_bytes(module, visit)
+    arrays = [*visit.operand_arrays(), *instruction.arrays]
+    if instruction.opcode in ("dynamic-slice", "gather", "slice"):
+        arrays = [*instruction.arrays, *instruction.arrays]
+    elif instruction.opcode in ("dynamic-update-slice", "scatter"):
+        update = _output(
+            visit.computation, instruction.operands[-1 if instruction.opcode == "scatter" else 1]
+        )
+        arrays = [*update, *update]
+    return sum(array.bytes for array in arrays if array.space == 0)
+
+
+def _fusion_bytes(module: Module, visit: Visit) -> float:
+    inside = module.computations.get(visit.instruction.called("calls") or "", {})
+    parameters = _parameters(inside)
+    total = 0.0
+    for index, name in enumerate(visit.instruction.operands):
+        source = _output(visit.computation, name)
+        if index in parameters and all(array.space == 0 for array in source):
+            total += _read(module, inside, parameters[index])
+    updates = list(_updates(module, inside))
+    for array in visit.instruction.arrays:
+        if array.space == 0:
+            update = next((update for whole, update in updates if whole.size == array.size), array)
+            total += update.bytes
+    return total
+
+
+def _parameters(computation: Computation) -> dict[int, Instruction]:
+    """By their numbers; they stand in any order."""
+    return {
+        int(re.search(r" parameter\((\d+)\)$", part.attributes)[1]): part
+        for part in computation.values()
+        if part.opcode == "parameter"
+    }
+
+
+def _updates(module: Module, inside: Computation) -> Iterator[tuple[Array, Array]]:
+    """(whole array, what is put into it) of the updates in place in a fusion and the fusions inside it."""
+    for part in inside.values():
+        if part.opcode == "dynamic-update-slice":
+            for update in _output(inside, part.operands[1]):
+                yield part.arrays[0], update
+        elif part.opcode == "fusion":
+            yield from _updates(module, module.computations.get(part.called("calls") or "", {}))
+
+
+def _read(module: Module, inside: Computation, source: Instruction) -> float:
+    """Bytes of a parameter that a fusion looks at."""
+    whole = source.arrays[0].bytes
+    total = 0.0
+    for user in inside.values():
+        for index, operand in enumerate(user.operands):
+            if operand != source.name:
+                continue
+            if user.opcode == "bitcast":
+                total += _read(module, inside, user)
+            elif user.opcode == "fusion":
+                nested = module.computations.get(user.called("calls") or "", {})
+                parameter = _parameters(nested).get(index)
+                total += _read(module, nested, parameter) if parameter else whole
+            elif index == 0 and user.opcode in ("dynamic-slice", "gather", "slice"):
+                total += user.arrays[0].bytes
+            elif index == 0 and user.opcode == "dynamic-update-slice":
+                continue  # in place
+            else:
+                return whole
+    return min(total, whole)
+
+
+def _output(computation: Computation, name: str) -> tuple[Array, ...]:
+    instruction = computation.get(name)
+    return instruction.arrays if instruction is not None else ()

@@ -1,0 +1,76 @@
+"""Compile-only TPU devices on a machine without a TPU, through libtpu and jax's topologies."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.estimate.chips import Slices
+
+# libtpu looks for the chips of a Cloud TPU machine, and asks its metadata server, unless it is told what it
+# is on. Read when jax is imported and when libtpu is loaded.
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+# Their two cores work as one device, as jax has them on such machines.
+_MEGACORE = ("v4", "v5p")
+
+
+def prepare() -> None:
+    """Sets the environment of this process; before anything imports jax.
+
+    Raises:
+        UserError: there is no TPU compiler in this environment.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(
+            f"estimate needs the TPU's compiler, libtpu, which is not installed: pip install '{_wanted()}' "
+            "(or 'bert-jax[estimate]'); no TPU is needed"
+        )
+    os.environ.update(_ENVIRONMENT)
+
+
+def _wanted() -> str:
+    """The requirement on libtpu of the jax that is installed."""
+    for requirement in importlib.metadata.requires("jax") or ():
+        if found := re.match(r"(libtpu[^;\s]*)", requirement):
+            return found[1]
+    return "libtpu"
+
+
+def versions() -> dict[str, str]:
+    """Of what an estimate depends on: another compiler makes another program."""
+    return {name: importlib.metadata.version(name) for name in ("jax", "libtpu")}
+
+
+def devices(slices: Slices) -> list[Any]:
+    """Devices to compile for; they compute nothing. UserError for a shape that libtpu does not know."""
+    from jax.experimental import topologies
+
+    options: dict[str, Any] = {}
+    if slices.chip.name in _MEGACORE:
+        options["chip_config_name"] = "megacore"
+    if slices.count > 1:
+        options["num_slices"] = slices.count
+    if "x".join(map(str, slices.shape)) in slices.chip.one_host:
+        options["chips_per_host_bounds"] = (*slices.shape, 1)
+    try:
+        described = topologies.get_topology_desc(platform="tpu", topology_name=slices.text, **options)
+    except Exception as error:  # jax passes on whatever libtpu says
+        said = str(error).splitlines()[0]
+        raise UserError(f"--topology={slices.text}: libtpu has no such slice ({said})") from error
+    if len(described.devices) != slices.chips:
+        raise UserError(
+            f"--topology={slices.text}: libtpu has {len(described.devices)} devices for {slices.chips} "
+            f"chips; this estimate is for {_wanted()}"
+        )
+    return described.devices

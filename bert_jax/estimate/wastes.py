@@ -1,0 +1,131 @@
+"""What a compiled train step wastes, each with the setting that would save it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bert_jax.estimate.chips import Chip
+from bert_jax.estimate.collectives import Collective
+from bert_jax.estimate.hlo import Array, Module, walk
+from bert_jax.estimate.timing import Compute
+
+_MIB, _GIB = 2.0**20, 2.0**30
+
+# Shares from which it is worth a line.
+_OF_MEMORY = 0.05
+_OF_TIME = 0.1
+_OF_TRAFFIC = 0.1
+
+
+def find(
+    module: Module,
+    compute: Compute,
+    collectives: Iterable[Collective],
+    *,
+    chip: Chip,
+    mesh_shape: Mapping[str, int],
+    parameter_bytes: float,
+    optimizer_bytes: float,
+    length: int,
+    heads: int,
+) -> list[str]:
+    """Lines for people, the worst first.
+
+    Args:
+        parameter_bytes, optimizer_bytes: of the state, on each chip.
+        length: tokens a row.
+        heads: attention heads on each chip.
+    """
+    collectives = list(collectives)
+    lines = []
+    scores = attention_scores(module, length, heads)
+    if scores is not None:
+        lines.append(
+            f"attention keeps float32 {list(scores.dims)} ({scores.bytes / _GIB:.2f} GiB) in HBM: splash "
+            "does not, which attention=auto is on TPUs with --config.model.attention_probs_dropout_prob=0"
+        )
+    lines += _traffic(compute, collectives, mesh_shape, parameter_bytes)
+    if compute.moving_seconds > _OF_TIME * compute.seconds:
+        lines.append(
+            f"{compute.moving_seconds / compute.seconds:.0%} of the computation only copies, transposes, "
+            "pads and slices; what of it stacks activations in a scan, --config.model.scan_unroll=0 saves"
+        )
+    chips = mesh_shape["data"]
+    if mesh_shape["fsdp"] == 1 and chips > 1 and optimizer_bytes > _OF_MEMORY * chip.hbm_bytes:
+        lines.append(
+            f"every chip holds the whole state of the optimizer ({optimizer_bytes / _GIB:.2f} GiB): "
+            f"--config.mesh.fsdp={_shards(chips)} leaves "
+            f"{optimizer_bytes / _shards(chips) / _GIB:.2f} GiB"
+        )
+    if compute.recomputed:
+        lines.append(
+            f"the compiler computes {compute.recomputed} operations twice because memory is short: a smaller "
+            "batch, or more --config.accumulate_steps, may be faster"
+        )
+    return lines
+
+
+def attention_scores(module: Module, length: int, heads: int) -> Array | None:
+    """The largest float32 array in HBM with a head's scores of every token for every other, or None."""
+    found = None
+    for visit in walk(module):
+        if visit.fused or visit.instruction.opcode in ("parameter", "get-tuple-element", "tuple"):
+            continue
+        for array in visit.instruction.arrays:
+            rest = array.size // (length * length)
+            if (
+                array.dtype == "f32"
+                and array.space == 0
+                and len(array.dims) >= 4
+                and array.dims.count(length) >= 2
+                and rest % heads == 0
+                and (found is None or array.size > found.size)
+            ):
+                found = array
+    return found
+
+
+def _traffic(
+    compute: Compute, collectives: list[Collective], mesh_shape: Mapping[str, int], parameter_bytes: float
+) -> list[str]:
+    lines = []
+    exposed = sum(one.total_seconds for one in collectives if not one.overlapped)
+    if exposed > _OF_TIME * (compute.seconds + exposed):
+        lines.append(
+            f"the chips wait for each other for {exposed / (compute.seconds + exposed):.0%} of the step: "
+            "more rows a chip (batch_size, or accumulate_steps) make it less"
+        )
+    summed = [one for one in collectives if one.kind == "all-reduce" and "data" in one.axes]
+    if _total(summed) > (1 + _OF_TRAFFIC) * parameter_bytes:
+        lines.append(
+            f"{_total(summed) / _GIB:.2f} GiB a step are all-reduced over data, for "
+            f"{parameter_bytes / _GIB:.2f} GiB of gradients: some are sent more than once"
+        )
+    gathered = [
+        one for one in collectives if one.kind == "all-gather" and one.times > 1 and "fsdp" in one.axes
+    ]
+    if _total(gathered) > _MIB:
+        lines.append(
+            f"inside the scan over layers, fsdp gathers {_total(gathered) / _GIB:.2f} GiB a step in "
+            f"{sum(one.times for one in gathered)} all-gathers: fewer with a smaller --config.mesh.fsdp"
+        )
+    reduced = [
+        one
+        for one in collectives
+        if one.kind == "all-reduce" and "fsdp" in one.axes and one.payload > _MIB and mesh_shape["fsdp"] > 1
+    ]
+    if reduced:
+        lines.append(
+            f"{_total(reduced) / _GIB:.2f} GiB a step are all-reduced over fsdp "
+            f"({sum(one.times for one in reduced)} times) and then sliced: a reduce-scatter would send half"
+        )
+    return lines
+
+
+def _total(collectives: list[Collective]) -> float:
+    return sum(one.total_bytes for one in collectives)
+
+
+def _shards(n: int) -> int:
+    """A modest fsdp that divides n chips."""
+    return min(8, n & -n)

@@ -1,0 +1,89 @@
+"""The command: mistakes are told before anything is compiled; with the TPU's compiler, the real thing."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = f"--config={ROOT / 'configs' / 'pretrain' / 'tiny.py'}"
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        ([], "give --config="),
+        ([TINY], "give --topology=CHIP:SHAPE, like v4:8x8x8"),
+        ([TINY, "--topology=v7:2x2"], "there are v4, v5e, v5p, v6e"),
+        ([TINY, "--topology=v5e:2x2", "--seq_length=0"], "--seq_length=0 must be more than 0"),
+        ([TINY, "--topology=v5e:2x2", "--price_per_chip_hour=-1"], "must be more than 0"),
+        ([TINY, "--topology=v5e:2x2", "--seq_length=8", "--config.data.dir=x"], "for rows without records"),
+        (["v5e:2x2", TINY], "takes no arguments"),
+    ],
+)
+def test_mistakes(argv, words, capsys):
+    assert cli.main(["estimate", *argv]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+def test_without_the_compiler(monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "libtpu" else find(name, *rest)
+    )
+    assert cli.main(["estimate", TINY, "--topology=v5e:2x2"]) == 2
+    error = capsys.readouterr().err
+    assert "pip install 'libtpu==" in error and "bert-jax[estimate]" in error
+
+
+def run(*argv):
+    """In a process of its own: the environment has to be set before jax is imported."""
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("libtpu is not installed: pip install 'bert-jax[estimate]'")
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    return subprocess.run(
+        [sys.executable, "-m", "bert_jax", "estimate", *argv],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_tiny_on_four_chips():
+    done = run(TINY, "--topology=v5e:2x2", "--seq_length=128", "--config.model.dtype=bfloat16", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["fits"] and result["rows_per_chip"] == 8 and result["topology"]["chips"] == 4
+    memory = result["memory_bytes"]
+    # 4.5 million parameters in float32, and two moments of each.
+    assert 17e6 < memory["parameters"] < 19e6 and memory["optimizer"] == pytest.approx(
+        2 * memory["parameters"]
+    )
+    # The compiler's products are the model's, within a few small ones.
+    assert result["flops"]["matrix_per_chip"] * 4 == pytest.approx(result["flops"]["model"], rel=0.05)
+    assert 0 < result["seconds"]["roofline"] < result["seconds"]["step"] < 0.1
+    assert {tuple(entry["axes"]) for entry in result["collectives"]} == {("data",)}
+    assert result["operations_without_estimate"].get("tpu_custom_call") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (["--topology=v4:8x8x8", "--slices=2", "--config.mesh.data=1", "--config.mesh.tensor=-1"],
+         "make data, or else fsdp, a multiple of 2"),
+        (["--topology=v4:8x8x8", "--config.batch_size=100"], "batch_size=100 must be a multiple"),
+        (["--topology=v4:4x4x4", "--config.mesh.fsdp=32"], "cannot be laid along the torus"),
+    ],
+    ids=["slices", "batch", "torus"],
+)  # fmt: skip
+def test_mistakes_that_need_the_devices(argv, words):
+    done = run(TINY, *argv)
+    assert done.returncode == 2 and words in done.stderr

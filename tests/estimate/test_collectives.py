@@ -1,0 +1,123 @@
+"""Traffic: groups in every spelling, the axes they lie along, and how long a ring takes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from estimate.programs import TRAIN_STEP
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bert_jax import sharding
+from bert_jax.estimate import collectives, hlo
+from bert_jax.estimate.chips import CHIPS
+
+MESH = {"data": 2, "fsdp": 2, "tensor": 2}
+V5E = CHIPS["v5e"]
+LINE = [(0, (i,)) for i in range(8)]
+
+ALONG_DATA = [[0, 4], [1, 5], [2, 6], [3, 7]]
+ALONG_FSDP = [[0, 2], [1, 3], [4, 6], [5, 7]]
+
+
+@pytest.mark.parametrize(
+    "attributes, groups",
+    [
+        ("replica_groups={{0,4},{1,5},{2,6},{3,7}}, to_apply=%sum", ALONG_DATA),
+        ("replica_groups={{0, 4}, {1, 5}, {2, 6}, {3, 7}}", ALONG_DATA),
+        ("replica_groups=[4,2]<=[2,4]T(1,0), to_apply=%sum", ALONG_DATA),
+        ("replica_groups=mesh['a'=2,'b'=4] {'a'}, to_apply=%sum", ALONG_DATA),
+        ("replica_groups=mesh['a'=8] {'a':(1)2}", ALONG_DATA),
+        ("replica_groups=mesh['a'=8] {'a':(2)2}", ALONG_FSDP),
+        ("replica_groups=[2,4]<=[8]", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ("replica_groups={}, to_apply=%sum", [list(range(8))]),
+        ("replica_groups=mesh['a'=2,'b'=4] {'a','b'}", [list(range(8))]),
+        ("source_target_pairs={{0,4},{4,0},{1,5}}", [[0, 4], [1, 5], [4, 0]]),
+        ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}, to_apply=%sum", ALONG_DATA),
+        ("replica_groups=mesh['a'=4,'b'=2], device_ids=(0,4,1,5,2,6,3,7) {'b'}", ALONG_DATA),
+        ("replica_groups=mesh['a'=2,'b'=4], device_ids=(0,1,9) {'a'}", None),
+        ("replica_groups={{0,1,2},{3,4}}", None),
+        ("to_apply=%sum", None),
+    ],
+)
+def test_groups(attributes, groups):
+    found = collectives.replica_groups(attributes, 8)
+    assert (found if found is None else found.tolist()) == groups
+
+
+@pytest.mark.parametrize(
+    "groups, axes",
+    [
+        (ALONG_DATA, ("data",)),
+        (ALONG_FSDP, ("fsdp",)),
+        ([[0, 1], [2, 3], [4, 5], [6, 7]], ("tensor",)),
+        ([[0, 2, 4, 6], [1, 3, 5, 7]], ("data", "fsdp")),
+        ([list(range(8))], ("data", "fsdp", "tensor")),
+        ([[0], [1]], ()),
+    ],
+)
+def test_axes(groups, axes):
+    assert collectives.axes_of(np.array(groups), MESH) == axes
+
+
+def test_what_a_program_sends():
+    found = collectives.find(hlo.parse(TRAIN_STEP), {"data": 4, "fsdp": 2, "tensor": 1}, V5E, LINE)
+    reduce, gather = found
+    assert (reduce.kind, reduce.axes, reduce.group, reduce.times) == ("all-reduce", ("data",), 4, 3)
+    assert reduce.payload == 4 * (8 * 128 + 16 * 32) and not reduce.overlapped
+    assert (gather.kind, gather.axes, gather.times) == ("all-gather", ("data", "fsdp"), 1)
+    assert gather.payload == 4 * 8 * 128 and gather.overlapped
+    # A line of 8 chips has one link each way: 2 x 3/4 of the bytes go along it.
+    assert reduce.seconds == pytest.approx(2 * 0.75 * reduce.payload / 50e9)
+    assert gather.seconds == pytest.approx(0.75 * gather.payload / 50e9)
+
+
+GIGABYTE = 1e9
+
+
+@pytest.mark.parametrize(
+    "kind, positions, expected",
+    [
+        # Both directions of a closed ring of 16, along two sides of the torus.
+        ("all-reduce", [(0, (x, y)) for x in range(16) for y in range(16)], 2 * 255 / 256 / 200),
+        ("all-reduce", [(0, (x, y)) for x in range(4) for y in range(4)], 2 * 15 / 16 / 100),
+        ("reduce-scatter", [(0, (x, 0)) for x in range(2)], 1 / 2 / 50),
+        ("collective-permute", [(0, (0, 0)), (0, (0, 1))], 1 / 50),
+        # Between two slices each chip sends its part of what the slice has added up.
+        ("all-reduce", [(s, (x, 0)) for s in range(2) for x in range(2)], 1 / 50 + 1 / 2 / 3.125),
+        ("collective-permute", [(0, (0, 0)), (1, (0, 0))], 1 / 3.125),
+        ("all-reduce", [(0, (0, 0))], 0),
+    ],
+    ids=["pod", "part", "pair", "neighbour", "slices", "next slice", "alone"],
+)
+def test_seconds(kind, positions, expected):
+    assert collectives._seconds(kind, GIGABYTE, V5E, positions) == pytest.approx(expected)
+
+
+def test_a_program_that_xla_compiled():
+    mesh = sharding.make_mesh(2, 2, 2)
+    rows = NamedSharding(mesh, P(("data", "fsdp")))
+    x = jax.ShapeDtypeStruct((8, 256), jnp.float32, sharding=rows)
+    text = jax.jit(lambda x: x.sum(0), out_shardings=NamedSharding(mesh, P())).lower(x).compile().as_text()
+    (found,) = collectives.find(hlo.parse(text), dict(mesh.shape), V5E, LINE)
+    assert (found.kind, found.axes, found.group, found.payload) == ("all-reduce", ("data", "fsdp"), 4, 1024)
+
+
+def test_a_reduce_scatter_as_the_compiler_fuses_it():
+    text = """\
+%all-reduce-scatter (input: f32[128,512]) -> f32[64,512] {
+  %input = f32[128,512]{1,0} parameter(0)
+  %all-reduce = f32[128,512]{1,0} all-reduce(%input), replica_groups={{0,1},{2,3}}, to_apply=%sum
+  %zero = s32[] constant(0)
+  ROOT %part = f32[64,512]{1,0} dynamic-slice(%all-reduce, %zero, %zero), dynamic_slice_sizes={64,512}
+}
+
+ENTRY %main (x: f32[128,512]) -> f32[64,512] {
+  %x = f32[128,512]{1,0} parameter(0)
+  ROOT %fusion = f32[64,512]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter
+}
+"""
+    (found,) = collectives.find(hlo.parse(text), {"data": 2, "fsdp": 2, "tensor": 1}, V5E, LINE)
+    assert (found.kind, found.axes, found.overlapped) == ("reduce-scatter", ("fsdp",), False)
+    assert found.payload == 4 * 128 * 512
+    assert found.seconds == pytest.approx(found.payload / 2 / 50e9)

@@ -1,0 +1,125 @@
+"""HLO text read into instructions, with how often each runs."""
+
+import pytest
+from estimate.programs import TRAIN_STEP
+
+from bert_jax.estimate import hlo
+
+MODULE = hlo.parse(TRAIN_STEP)
+
+
+def visits(name):
+    return [visit for visit in hlo.walk(MODULE) if visit.instruction.name == name]
+
+
+def test_computations_and_the_entry():
+    names = {
+        "sum",
+        "fused_slice",
+        "fused_product",
+        "fused_gather",
+        "fused_gather_end",
+        "body",
+        "condition",
+        "main",
+    }
+    assert set(MODULE.computations) == names and MODULE.entry == "main"
+    assert sum(map(len, MODULE.computations.values())) == TRAIN_STEP.count(" = ")
+
+
+def test_an_instruction_with_a_tuple_of_arrays():
+    reduce = MODULE.computations["body"]["all-reduce.1"]
+    assert reduce.opcode == "all-reduce" and reduce.operands == ("slice_fusion", "product_fusion")
+    assert [(array.dtype, array.dims, array.bytes) for array in reduce.arrays] == [
+        ("f32", (8, 128), 4096),
+        ("f32", (16, 32), 2048),
+    ]
+    assert reduce.called("to_apply") == "sum" and reduce.estimated_cycles is None
+
+
+def test_memory_spaces():
+    start = MODULE.computations["main"]["copy-start"]
+    assert [array.space for array in start.arrays] == [1, 0, 2]
+
+
+def test_metadata_over_several_lines():
+    kernel = MODULE.computations["body"]["kernel"]
+    assert kernel.op_name == "jit(train_step)/splash_mha_fwd" and "block_q" in kernel.attributes
+    assert list(MODULE.computations["body"])[-1] == "after"
+
+
+def test_names_and_cycles():
+    product = MODULE.computations["body"]["product_fusion"]
+    assert product.op_name == "jit(train_step)/dot_general" and product.estimated_cycles == 1000
+
+
+@pytest.mark.parametrize(
+    "name, times, fused",
+    [
+        ("copy.1.remat", 1, False),
+        ("product_fusion", 3, False),
+        ("product", 3, True),
+        ("all-gather.1", 1, True),
+    ],
+)
+def test_how_often_each_runs(name, times, fused):
+    assert [(visit.times, visit.fused) for visit in visits(name)] == [(times, fused)]
+
+
+def loop(condition, attributes=""):
+    text = f"""\
+%cond (s: (s32[])) -> pred[] {{
+  %s = (s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+{condition}
+}}
+
+ENTRY %main (p: (s32[])) -> (s32[]) {{
+  %p = (s32[]) parameter(0)
+  ROOT %w = (s32[]) while(%p), condition=%cond, body=%body{attributes}
+}}
+"""
+    module = hlo.parse(text)
+    return hlo.trip_count(module, module.computations["main"]["w"])
+
+
+@pytest.mark.parametrize(
+    "condition, attributes, expected",
+    [
+        ("  %n = s32[] constant(24)\n  ROOT %c = pred[] compare(%i, %n), direction=LT", "", 24),
+        (
+            "  %n = s32[] constant(24)\n  ROOT %c = pred[] compare(%i, %n), direction=LT",
+            ', backend_config={"known_trip_count":{"n":"12"}}',
+            12,
+        ),
+        ("  ROOT %c = pred[] compare(%i, %i), direction=LT", "", None),
+    ],
+    ids=["constant", "noted", "unknown"],
+)
+def test_trip_counts(condition, attributes, expected):
+    assert loop(condition, attributes) == expected
+
+
+def test_no_entry():
+    with pytest.raises(ValueError, match="ENTRY"):
+        hlo.parse("HloModule empty\n")
+
+
+def test_branches_count_each():
+    text = """\
+%yes (a: f32[2]) -> f32[2] {
+  ROOT %a = f32[2] parameter(0)
+}
+
+%no (b: f32[2]) -> f32[2] {
+  %b = f32[2] parameter(0)
+  ROOT %n = f32[2] negate(%b)
+}
+
+ENTRY %main (c: s32[], x: f32[2]) -> f32[2] {
+  %c = s32[] parameter(0)
+  %x = f32[2] parameter(1)
+  ROOT %r = f32[2] conditional(%c, %x, %x), branch_computations={%yes, %no}
+}
+"""
+    assert {visit.instruction.name for visit in hlo.walk(hlo.parse(text))} == {"c", "x", "r", "a", "b", "n"}

@@ -1,0 +1,151 @@
+"""A whole estimate, of a small model on the eight devices of the CPU, and of models that do not fit."""
+
+import json
+
+import jax
+import pytest
+
+from bert_jax import defaults, flops
+from bert_jax.errors import UserError
+from bert_jax.estimate import measure, program, report
+from bert_jax.estimate.chips import CHIPS, Slices
+
+EIGHT = Slices(CHIPS["v5e"], (2, 4))
+
+
+def small_config(**mesh):
+    config = defaults.pretrain(
+        "tiny", hidden_size=16, num_attention_heads=2, intermediate_size=32, vocab_size=120
+    )
+    config.model.max_position_embeddings = 32
+    config.batch_size, config.steps = 16, 3600
+    config.optimizer.warmup_steps = 10
+    config.mesh.update(mesh)
+    return config
+
+
+@pytest.fixture(scope="module")
+def step():
+    config = small_config(data=2, fsdp=2, tensor=2)
+    return program.TrainStep(config, program.synthetic_rows(config, None), jax.devices())
+
+
+@pytest.fixture(scope="module")
+def result(step):
+    return measure.estimate(step, EIGHT, price=2.0)
+
+
+def test_memory_is_that_of_the_shardings(step, result):
+    memory = result["memory_bytes"]
+    count = sum(leaf.size for leaf in jax.tree.leaves(step.state.params))
+    # Four parts of most of it, and biases, norms and small tables whole.
+    assert count * 4 / 4 < memory["parameters"] < count * 4 / 2
+    assert memory["optimizer"] == 2 * memory["parameters"]
+    # input_ids, lengths, three of 8 sequences, row_ids: int32, four rows a chip.
+    assert memory["batch"] == 4 * 4 * (32 + 1 + 3 * 8 + 1)
+    assert memory["total"] == sum(size for name, size in memory.items() if name != "total")
+    assert result["fits"] and memory["temporary"] > 0
+
+
+def test_flops(step, result):
+    model = 16 * flops.train_flops_per_row(step.model, 32, step.predictions, 1)
+    assert result["flops"]["model"] == model
+    # What the chips do: the model's, the products with one-hot rows, and what is computed on several of them.
+    assert 1 < result["flops"]["matrix_per_chip"] * 8 / model < 3
+
+
+def test_traffic_is_along_the_axes(result):
+    kinds = {(entry["kind"], tuple(entry["axes"])) for entry in result["collectives"]}
+    assert ("all-reduce", ("tensor",)) in kinds
+    assert any("fsdp" in axes for _, axes in kinds)
+    assert all(entry["group"] in (2, 4, 8) and entry["count"] >= 1 for entry in result["collectives"])
+
+
+def test_rates_follow_from_the_step(result):
+    seconds = result["seconds"]["step"]
+    assert seconds == pytest.approx(
+        sum(result["seconds"][name] for name in ("compute", "without_estimate", "collectives_waited_for"))
+    )
+    assert result["hours"] == pytest.approx(seconds) and result["chip_hours"] == pytest.approx(8 * seconds)
+    assert result["cost"] == pytest.approx(16 * seconds)
+    assert result["tokens_per_second"] == pytest.approx(32 * result["sequences_per_second"])
+    assert result["mfu"] == pytest.approx(result["flops"]["model"] / (seconds * 8 * 197e12))
+
+
+def test_for_machines_and_for_people(result):
+    result = json.loads(json.dumps(result)) | {"versions": {"jax": "1", "libtpu": "2"}}
+    text = "\n".join(report.lines(result))
+    assert text.startswith("estimate    nothing here is measured") and "(jax 1, libtpu 2)" in text
+    assert "v5e:2x4, 8 chips; mesh data=2 fsdp=2 tensor=2" in text
+    assert "16 rows of 32, 4 a chip" in text and "fits: 0.00 of 16.00 GiB" in text
+    assert "3,600 steps" in text and ", cost 0.00" in text
+
+
+class Stub:
+    """A step that fits up to some number of rows a chip."""
+
+    def __init__(self, step, capacity):
+        self.__dict__ |= {name: getattr(step, name) for name in ("model", "rows", "mesh", "config", "unit")}
+        self.predictions, self.capacity, self.compiled = step.predictions, capacity, []
+
+    def compile(self, batch_size):
+        self.compiled.append(batch_size)
+        return program.DoesNotFit(20 * 2**30, 15.75 * 2**30)
+
+
+def test_what_does_not_fit_at_all(step):
+    stub = Stub(step, 0)
+    result = measure.estimate(stub, EIGHT) | {"versions": {}}
+    assert not result["fits"] and stub.compiled == [16, 8, 4]
+    text = "\n".join(report.lines(result))
+    assert "DOES NOT FIT: 20.00 GiB a chip are needed, the compiler has 15.75" in text
+    assert "not even one row a chip fits" in text and "MFU" not in text
+
+
+def test_the_largest_batch_is_found_where_the_given_one_does_not_fit(step):
+    stub = Stub(step, 1)
+    stub.compile = lambda rows: (
+        program.Compiled("", dict.fromkeys(("total",), 1.0), 1.0)
+        if rows <= 8
+        else program.DoesNotFit(2.0, 1.0)
+    )
+    result = measure.estimate(stub, EIGHT)
+    assert not result["fits"] and result["largest_batch"] == {"batch_size": 8, "rows_per_chip": 2}
+
+
+@pytest.mark.parametrize(
+    "message, expected",
+    [
+        (
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
+            "Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G.",
+            program.DoesNotFit(20.5 * 2**30, 15.75 * 2**30),
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries "
+            "(84.02G) exceeds available HBM (15.75G).",
+            program.DoesNotFit(84.02 * 2**30, 15.75 * 2**30),
+        ),
+        ("Used 512.00M of 1.00G hbm.", program.DoesNotFit(512 * 2**20, 2**30)),
+        ("INTERNAL: Mosaic failed to compile TPU kernel", None),
+    ],
+)
+def test_what_the_compiler_says_of_memory(message, expected):
+    assert program.parse_out_of_memory(message) == expected
+
+
+@pytest.mark.parametrize(
+    "change, length, words",
+    [
+        (dict(batch_size=10), None, "batch_size=10 must be a multiple of"),
+        (dict(), 64, "rows of 64 tokens are longer than the model's 32 positions"),
+        (dict(mesh=dict(fsdp=3)), None, "mesh data=-1 fsdp=3 tensor=1 does not fit 8 devices"),
+    ],
+)
+def test_mistakes(change, length, words):
+    config = small_config(**change.pop("mesh", {}))
+    config.update(change)
+    with pytest.raises(UserError) as error:
+        step = program.TrainStep(config, program.synthetic_rows(config, length), jax.devices())
+        measure.estimate(step, EIGHT)
+    assert words in str(error.value)

@@ -1,0 +1,61 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models import attention, pallas_attention
+
+
+def inputs(batch, length, heads, head_size, dtype=jnp.float32):
+    keys = jax.random.split(jax.random.key(length + heads), 4)
+    arrays = [jax.random.normal(key, (batch, length, heads, head_size), dtype) for key in keys]
+    ids = np.zeros((batch, length), np.int32)
+    ids[0, : length // 2], ids[0, length // 2 : length - 9] = 1, 2
+    ids[1:] = 1
+    return *arrays, jnp.asarray(ids)
+
+
+@pytest.mark.parametrize(
+    "batch, length, heads, head_size, causal",
+    [(2, 128, 2, 64, False), (2, 128, 2, 64, True), (3, 256, 4, 32, False), (2, 128, 1, 128, False)],
+)
+def test_values_and_gradients_are_those_of_the_plain_formula(batch, length, heads, head_size, causal):
+    query, key, value, weights, ids = inputs(batch, length, heads, head_size)
+    assert pallas_attention.supports(length, heads, head_size)
+
+    def loss(attend):
+        return lambda *qkv: jnp.vdot(weights, attend(*qkv))
+
+    def fused(*qkv):
+        return attention._pallas(*qkv, ids, causal, interpret=True)
+
+    def plain(*qkv):
+        return attention.attention(*qkv, ids, implementation="xla", causal=causal)
+
+    qkv = query, key, value
+    np.testing.assert_allclose(fused(*qkv), plain(*qkv), atol=2e-6)
+    gradients = (jax.grad(loss(each), (0, 1, 2))(*qkv) for each in (fused, plain))
+    for mine, theirs in zip(*gradients, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
+    query, key, value, weights, ids = inputs(2, 128, 2, 64)
+    exact = attention.attention(query, key, value, ids, implementation="xla")
+    halves = [x.astype(jnp.bfloat16) for x in (query, key, value)]
+    plain = attention.attention(*halves, ids, implementation="xla")
+    fused = attention._pallas(*halves, ids, False, interpret=True)
+    errors = [float(jnp.abs(x.astype(jnp.float32) - exact).max()) for x in (fused, plain)]
+    assert fused.dtype == jnp.bfloat16 and errors[0] < 1.5 * errors[1]
+
+
+@pytest.mark.parametrize(
+    "shape", [(96, 2, 64), (1024, 12, 64), (128, 3, 64), (128, 2, 48)], ids=["short", "long", "odd", "size"]
+)
+def test_what_there_is_no_kernel_for(shape):
+    assert not pallas_attention.supports(*shape)
+
+
+@pytest.mark.parametrize("batch, length, rows", [(32, 512, 1), (32, 128, 4), (6, 128, 3), (7, 128, 1)])
+def test_rows_of_a_step_divide_the_batch(batch, length, rows):
+    assert pallas_attention._rows_a_step(batch, length) == rows
