@@ -24,7 +24,7 @@ from absl import flags as absl_flags
 
 import bert_jax
 from bert_jax import distributed, runtime
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import ClusterError, Preempted, UserError
 
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
 COMMANDS = (
@@ -73,6 +73,8 @@ def _run(argv: list[str]) -> int:
         return _dispatch(argv)
     except UserError as error:
         return _fail(error, 2)
+    except ClusterError as error:
+        return _fail(error, 1)
     except Preempted as stop:
         print(f"bert-jax: {stop or 'stopped; the same command goes on from here'}", file=sys.stderr)
         return 3

@@ -15,11 +15,12 @@ import os
 import signal
 import socket
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 
 from bert_jax import meeting
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import ClusterError, Preempted, UserError
 
 _FLAGS = ("coordinator_address", "num_processes", "process_id")
 
@@ -120,19 +121,29 @@ def _shares_devices(processes: int, environ: Mapping[str, str]) -> bool:
     return nodes is None or int(nodes) < processes
 
 
-def bind_host(coordinator: str) -> str:
+def bind_host(coordinator: str, timeout: float = 0.0) -> str:
     """The address that process 0 listens on: the coordinator's own, and no other interface.
 
     A machine's name may stand for its loopback address in its own /etc/hosts, where nobody else would find
     it: then the address of its route outwards.
+
+    Raises:
+      ClusterError: the name is not known after `timeout` seconds; a cluster's takes a while to be.
     """
     host = coordinator.rpartition(":")[0].strip("[]")
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
-    except OSError as error:
-        raise UserError(
-            f"the coordinator's address {coordinator}: {host} is not known here ({error.strerror or error})"
-        ) from error
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
+            break
+        except OSError as error:
+            if time.monotonic() < deadline:
+                time.sleep(1.0)
+                continue
+            why = error.strerror or error
+            raise ClusterError(
+                f"the coordinator's address {coordinator}: {host} is not known here ({why})"
+            ) from error
     if ipaddress.ip_address(found).is_loopback and host not in ("localhost", found):
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
             outward.connect(("192.0.2.1", 9))  # sends nothing: it asks for the route
@@ -158,14 +169,15 @@ def start(
       say: gets one line when there is something to wait for.
 
     Raises:
-      UserError: some did not come, and which; the port is taken; two have one number.
+      ClusterError: some did not come, and which.
+      UserError: the port is taken; two have one number.
       Preempted: SIGTERM came to one of them before all were there.
     """
     import jax
 
     port = place.coordinator.rpartition(":")[2]
     if bind_address is None:
-        host = bind_host(place.coordinator) if place.process == 0 else ""
+        host = bind_host(place.coordinator, meet_timeout) if place.process == 0 else ""
         bind_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     faulthandler.enable()  # what ends a process in C++ leaves the stacks of its threads
     with _leaving_on_sigterm():

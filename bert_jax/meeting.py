@@ -15,12 +15,13 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import ClusterError, Preempted, UserError
 
 _LONGEST_LINE = 4096
 _TELL_EVERY = 10.0  # seconds
 _RETRY_AFTER = 0.2
 _GRACE = 10.0
+_PORT_TIMEOUT = 30.0
 _SHOWN = 8
 _OTHER_STOPPED = "another process was stopped before all had met; run the same command to go on"
 
@@ -46,7 +47,8 @@ def meet(
       say: gets a line every ten seconds of waiting, in process 0.
 
     Raises:
-      UserError: naming who did not come, or what does not agree.
+      ClusterError: naming who did not come.
+      UserError: what does not agree, or that the port stays taken.
       Preempted: one of them was told to stop.
     """
     host = host or socket.gethostname()
@@ -66,13 +68,13 @@ class _Host:
         self._strangers: dict[socket.socket, bytes] = {}  # who has not yet said who they are
 
     def receive(self, bind_address: str, deadline: float) -> None:
-        with self._listen(bind_address) as listener, selectors.DefaultSelector() as selector:
+        with self._listen(bind_address, deadline) as listener, selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             try:
                 self._wait(listener, selector, deadline)
                 self._tell({"go": True})
-            except UserError as error:
-                self._tell({"error": str(error)})
+            except (ClusterError, UserError) as error:
+                self._tell({"error": str(error), "mistake": isinstance(error, UserError)})
                 raise
             except Preempted:
                 self._tell({"preempted": True})
@@ -80,27 +82,36 @@ class _Host:
             finally:
                 self._part()
 
-    def _listen(self, bind_address):
+    def _listen(self, bind_address, deadline):
         host, _, port = bind_address.rpartition(":")
         host = host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, int(port)))
-            listener.listen(self._processes)
-        except OSError as error:
-            listener.close()
-            taken = "; another run may be using it, so take another port" * (error.errno == errno.EADDRINUSE)
-            raise UserError(f"process 0 cannot listen on {bind_address}: {error.strerror}{taken}") from error
-        return listener
+        deadline = min(deadline, time.monotonic() + _PORT_TIMEOUT)
+        while True:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((host, int(port)))
+                listener.listen(self._processes)
+                return listener
+            except OSError as error:
+                listener.close()
+                taken = error.errno == errno.EADDRINUSE
+                # The process that this one starts again may not be gone yet.
+                if taken and time.monotonic() < deadline:
+                    time.sleep(_RETRY_AFTER)
+                    continue
+                hint = "; another run may be using it, so take another port" if taken else ""
+                raise UserError(
+                    f"process 0 cannot listen on {bind_address}: {error.strerror}{hint}"
+                ) from error
 
     def _wait(self, listener, selector, deadline):
         next_line = time.monotonic() + _TELL_EVERY
         while missing := sorted(set(range(1, self._processes)) - set(self._guests)):
             now = time.monotonic()
             if now >= deadline:
-                raise UserError(_missing(missing, self._processes, self._timeout))
+                raise ClusterError(_missing(missing, self._processes, self._timeout))
             if now >= next_line:
                 self._say(f"waiting for {_names(missing)} of {self._processes} processes")
                 next_line = now + _TELL_EVERY
@@ -184,7 +195,7 @@ def _join(coordinator, processes, process, host, timeout, deadline):
         except OSError:
             pass  # process 0 is not there yet, or no longer
         time.sleep(min(_RETRY_AFTER, _left(deadline)))
-    raise UserError(
+    raise ClusterError(
         f"process 0 did not answer at {coordinator} within {timeout:g} s; see whether it is running, and "
         "whether its machine lets others reach that port"
     )
@@ -205,7 +216,7 @@ def _listen_to_host(connection) -> bool:
         raise
     said = _parse(heard)
     if said.get("error"):
-        raise UserError(said["error"])
+        raise (UserError if said.get("mistake") else ClusterError)(said["error"])
     if said.get("preempted"):
         raise Preempted(_OTHER_STOPPED)
     return bool(said.get("go"))

@@ -5,7 +5,7 @@ from jax._src import clusters
 
 from bert_jax import distributed, profiling
 from bert_jax.distributed import Place
-from bert_jax.errors import UserError
+from bert_jax.errors import ClusterError, UserError
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ class _Route:
 
 
 def test_a_coordinator_that_nobody_knows():
-    with pytest.raises(UserError, match="nowhere.invalid is not known here"):
+    with pytest.raises(ClusterError, match="nowhere.invalid is not known here"):
         distributed.bind_host("nowhere.invalid:1")
 
 

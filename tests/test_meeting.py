@@ -9,7 +9,7 @@ import time
 import pytest
 
 from bert_jax import meeting
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import ClusterError, Preempted, UserError
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def outcomes(port, numbers, processes, timeout=20.0):
     def one(number):
         try:
             return meet(port, number, processes, timeout)
-        except (UserError, Preempted) as error:
+        except (ClusterError, UserError, Preempted) as error:
             return error
 
     with concurrent.futures.ThreadPoolExecutor(len(numbers)) as pool:
@@ -54,14 +54,14 @@ def test_process_0_may_come_last(port):
 
 def test_everyone_learns_who_is_missing(port):
     found = outcomes(port, (0, 2), 5, timeout=1.0)
-    assert [type(each) for each in found] == [UserError] * 2
+    assert [type(each) for each in found] == [ClusterError] * 2
     for error in found:
         assert "processes 1, 3, 4 of 5 did not come within 1 s" in str(error)
 
 
 def test_process_0_is_missing(port):
     began = time.monotonic()
-    with pytest.raises(UserError, match=f"process 0 did not answer at 127.0.0.1:{port} within 0.5 s"):
+    with pytest.raises(ClusterError, match=f"process 0 did not answer at 127.0.0.1:{port} within 0.5 s"):
         meet(port, 1, 2, timeout=0.5)
     assert time.monotonic() - began < 15
 
@@ -72,7 +72,7 @@ def test_process_0_says_whom_it_waits_for_and_the_others_wait_with_it(port, monk
     with concurrent.futures.ThreadPoolExecutor() as pool:
         host = pool.submit(meet, port, 0, 3, 2.0, said)
         for waiting in (pool.submit(meet, port, 1, 3, 0.5), host):
-            with pytest.raises(UserError, match="process 2 of 3 did not come within 2 s"):
+            with pytest.raises(ClusterError, match="process 2 of 3 did not come within 2 s"):
                 waiting.result()
     assert said[-1] == "waiting for process 2 of 3 processes"
 
@@ -80,6 +80,7 @@ def test_process_0_says_whom_it_waits_for_and_the_others_wait_with_it(port, monk
 def test_two_with_one_number(port):
     found = outcomes(port, (0, 1, 1), 3)
     assert all("say that they are process 1" in str(error) for error in found)
+    assert {type(error) for error in found} == {UserError}
 
 
 def test_another_number_of_processes(port):
@@ -91,10 +92,20 @@ def test_another_number_of_processes(port):
             host.result()
 
 
-def test_the_port_is_taken(port):
+def test_the_port_is_taken(port, monkeypatch):
+    monkeypatch.setattr(meeting, "_PORT_TIMEOUT", 0.3)
     with socket.create_server(("127.0.0.1", port)):
         with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{port}: .*take another port"):
             meet(port, 0, 2)
+
+
+def test_a_port_that_is_given_up_in_time(port):
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with socket.create_server(("127.0.0.1", port)):
+            host = pool.submit(meet, port, 0, 2)
+            time.sleep(0.5)
+        meet(port, 1, 2)
+        host.result()
 
 
 def connect(port):
