@@ -104,7 +104,7 @@ def _collective(entry: dict[str, Any]) -> str:
     size = entry["bytes"]
     amount = f"{_gib(size)} GiB" if size > 0.01 * _GIB else f"{size / 2**10:,.0f} KiB"
     return (
-        f"{entry['count']} x {entry['kind']} over {over} ({entry['group']} chips): {amount}, "
+        f"{entry['count']} x {entry['kind']} over {over} ({entry['group']}): {amount}, "
         f"{entry['seconds'] * 1e3:.2f} ms, {how}"
     )
 
