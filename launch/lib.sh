@@ -124,6 +124,16 @@ need_counts() {
   done
 }
 
+# Sets MEETING to a flag that gives the hosts an hour to meet, unless the command has one. They come at different
+# times, after a preemption too, and one that has waited in vain exits with 2, as for a mistake.
+set_meeting() {
+  local word
+  MEETING=(--meet_timeout=3600)
+  for word in "${COMMAND[@]}"; do
+    [[ "$word" != --meet_timeout* ]] || MEETING=()
+  done
+}
+
 need_command() {
   ((${#COMMAND[@]})) || die "what to run? give the command after --, as in: -- bert-jax pretrain --config=..."
 }

@@ -97,6 +97,7 @@ while true; do
   last="$code"
   sleep "$pause" &
   child=$!
+  [[ -z "$received" ]] || forward "$received" # came before there was a child to have it
   wait_for_child
   [[ -z "$received" ]] || finish "$last"
 done

@@ -160,7 +160,8 @@ install() {
 }
 
 start() {
-  on all "bash bert_jax/launch/worker.sh start -- $(quoted "${COMMAND[@]}" --distributed=auto)"
+  set_meeting
+  on all "bash bert_jax/launch/worker.sh start -- $(quoted "${COMMAND[@]}" "${MEETING[@]}" --distributed=auto)"
 }
 
 delete() {

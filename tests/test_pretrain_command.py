@@ -241,18 +241,25 @@ def test_records_of_others_and_what_cannot_be(pretrain, masked_records, records,
     assert "holds packed records and" in error and "one run reads one schema" in error
 
 
-@pytest.mark.parametrize("size", ["tiny", "mini", "small", "base", "large"])
-def test_the_config_files(size):
+@pytest.mark.parametrize(
+    "name, size",
+    [
+        *((size, size) for size in ("tiny", "mini", "small", "base", "large")),
+        ("base_v5e", "base"),
+        ("base_gpu", "base"),
+    ],
+)
+def test_the_config_files(name, size):
     """Each opens with its command, has the fields of a run, and stands for its size."""
     from bert_jax.commands import pretrain as command
     from bert_jax.config import SIZES
 
-    path = training_support.CONFIG.with_name(f"{size}.py")
-    space = {"__name__": size}
+    path = training_support.CONFIG.with_name(f"{name}.py")
+    space = {"__name__": name}
     exec(compile(path.read_text(), path, "exec"), space)
     config = space["get_config"]()
     command.check_fields(config)
-    assert f"bert-jax pretrain --config=configs/pretrain/{size}.py --workdir=" in space["__doc__"]
+    assert f"bert-jax pretrain --config=configs/pretrain/{name}.py --workdir=" in space["__doc__"]
     assert {name: config.model[name] for name in SIZES[size]} == SIZES[size]
     assert config.optimizer.warmup_steps < config.steps
 

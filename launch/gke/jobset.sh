@@ -74,7 +74,8 @@ render() {
   need image accelerator service_account
   need_counts max_restarts
   # Kubernetes puts variables into a command where it says $(NAME), and makes $$ a $.
-  for word in "${COMMAND[@]}"; do
+  set_meeting
+  for word in "${COMMAND[@]}" "${MEETING[@]}"; do
     words+=("$(json "${word//\$/\$\$}")")
   done
   if [[ "$accelerator" == tpu* ]]; then
@@ -95,6 +96,8 @@ render() {
     # shellcheck disable=SC2016
     words+=("$(json "--coordinator_address=$name-worker-0-0.$name:8476")" "$(json "--num_processes=$nodes")"
       "$(json '--process_id=$(JOB_COMPLETION_INDEX)')")
+    # The pod's own name may not be known yet as it starts. It has no other interface.
+    words+=("$(json --coordinator_bind_address=0.0.0.0:8476)")
     manifest="$(<"$here/jobset-gpu.yaml")"
   fi
   put NAME "$(json "$name")"

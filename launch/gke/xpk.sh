@@ -45,12 +45,13 @@ start() {
       return
     fi
   fi
+  set_meeting
   # xpk starts again after some exit codes alone, which 3 and a crash's 1 are not among. With exec, its SIGTERM
   # reaches the command and not a shell.
   run xpk workload create "${where[@]}" --workload="$name" --tpu-type="$tpu_type" --num-slices="$slices" \
     --docker-image="$image" --max-restarts="$max_restarts" --restart-on-exit-codes=1,3 \
     --termination-grace-period-seconds=120 "${xpk_flag[@]}" \
-    --command="exec $(quoted "${COMMAND[@]}" --distributed=auto)"
+    --command="exec $(quoted "${COMMAND[@]}" "${MEETING[@]}" --distributed=auto)"
 }
 
 case "$verb" in

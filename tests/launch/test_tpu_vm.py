@@ -113,7 +113,9 @@ def test_the_command_reaches_the_worker_word_for_word(cloud, tmp_path):
     script.parent.mkdir(parents=True)
     (tmp_path / "worker" / "bin" / "worker.sh").rename(script)
     worker.run("bash", "-c", call[-1].removeprefix("--command="), cwd=tmp_path)
-    assert worker.calls() == [["worker.sh", "start", "--", *NASTY, "--distributed=auto"]]
+    assert worker.calls() == [
+        ["worker.sh", "start", "--", *NASTY, "--meet_timeout=3600", "--distributed=auto"]
+    ]
 
 
 def test_logs_of_a_worker(cloud):
