@@ -23,6 +23,9 @@ _PASSES = {
 }
 KINDS = (*_PASSES, "all-gather")
 
+# In place of an axis: between slices, over the data centre's network.
+SLICES = "slices"
+
 # (slice, coordinates on its torus) of each device, in the order of the mesh.
 Positions = Sequence[tuple[int, tuple[int, ...]]]
 
@@ -33,7 +36,7 @@ class Collective:
     the end, or adds up; `seconds` those of one run with nothing else on the links."""
 
     kind: str
-    axes: tuple[str, ...]  # of the mesh; empty where the groups cannot be read
+    axes: tuple[str, ...]  # of the mesh, or SLICES; empty where the groups cannot be read
     group: int  # chips
     payload: float
     times: int
@@ -61,6 +64,9 @@ def find(module: Module, mesh_shape: Mapping[str, int], chip: Chip, positions: P
     begun: set[str] = set()
     for visit in walk(module):
         kind = visit.instruction.opcode.removesuffix("-start")
+        transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', visit.instruction.attributes)
+        if kind == "send" and transfer:
+            found.append(_between_slices(visit, transfer[1].lower().replace("_", "-"), chip, positions))
         if kind not in KINDS:
             continue
         overlapped = visit.instruction.opcode.endswith("-start")
@@ -77,6 +83,24 @@ def find(module: Module, mesh_shape: Mapping[str, int], chip: Chip, positions: P
                 begun.add(channel[0])
         found.append(_collective(visit, kind, overlapped, mesh_shape, chip, positions))
     return found
+
+
+def _between_slices(visit: Visit, kind: str, chip: Chip, positions: Positions) -> Collective:
+    """The part of a collective that leaves the slice: hosts exchange what each chip sends, asynchronously."""
+    slices = len({position[0] for position in positions})
+    payload = sum(array.bytes for array in visit.operand_arrays())
+    payload *= slices if kind == "all-gather" else 1
+    passes = _PASSES.get(kind, 1.0)
+    return Collective(
+        kind=kind,
+        axes=(SLICES,),
+        group=slices,
+        payload=payload,
+        times=visit.times,
+        overlapped=True,
+        seconds=passes * payload * (slices - 1) / slices / chip.dcn_bandwidth,
+        op_name=visit.instruction.op_name,
+    )
 
 
 def _is_sliced(visit: Visit) -> bool:

@@ -100,11 +100,12 @@ def _flops(result: dict[str, Any]) -> str:
 
 def _collective(entry: dict[str, Any]) -> str:
     over = ", ".join(entry["axes"]) or "groups of an unknown shape"
+    unit = "" if entry["axes"] == ["slices"] else " chips"
     how = "beside computation" if entry["overlapped"] else "waited for"
     size = entry["bytes"]
     amount = f"{_gib(size)} GiB" if size > 0.01 * _GIB else f"{size / 2**10:,.0f} KiB"
     return (
-        f"{entry['count']} x {entry['kind']} over {over} ({entry['group']} chips): {amount}, "
+        f"{entry['count']} x {entry['kind']} over {over} ({entry['group']}{unit}): {amount}, "
         f"{entry['seconds'] * 1e3:.2f} ms, {how}"
     )
 

@@ -16,7 +16,7 @@ from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit
 _FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
     "partition-id", "replica-id", "after-all", "copy-done", "slice-done", "async-start", "async-update",
-    "async-done", "optimization-barrier", "domain",
+    "async-done", "optimization-barrier", "domain", "send", "send-done", "recv", "recv-done",
 }  # fmt: skip
 _PREFETCHES = ("copy-start", "slice-start")  # beside the computation; their bytes count, not their time
 _MOVES = {

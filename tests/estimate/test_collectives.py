@@ -121,3 +121,19 @@ ENTRY %main (x: f32[128,512]) -> f32[64,512] {
     assert (found.kind, found.axes, found.overlapped) == ("reduce-scatter", ("fsdp",), False)
     assert found.payload == 4 * 128 * 512
     assert found.seconds == pytest.approx(found.payload / 2 / 50e9)
+
+
+def test_what_goes_between_slices():
+    attributes = 'is_host_transfer=true, frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}'
+    text = f"""\
+ENTRY %main (x: f32[960,8,128]) -> token[] {{
+  %x = f32[960,8,128]{{2,1,0:T(8,128)}} parameter(0)
+  %after-all = token[] after-all()
+  %send = (f32[960,8,128]{{2,1,0:T(8,128)}}, u32[], token[]) send(%x, %after-all), channel_id=3, {attributes}
+  ROOT %send-done = token[] send-done(%send), channel_id=3, is_host_transfer=true
+}}
+"""
+    slices = [(number, (chip,)) for number in range(2) for chip in range(4)]
+    (found,) = collectives.find(hlo.parse(text), {"data": 4, "fsdp": 2, "tensor": 1}, V5E, slices)
+    assert (found.kind, found.axes, found.group, found.overlapped) == ("all-reduce", ("slices",), 2, True)
+    assert found.seconds == pytest.approx(2 * 960 * 8 * 128 * 4 / 2 / 3.125e9)
