@@ -62,7 +62,9 @@ def run(flags, args: list[str]) -> int:
 
         seeds = 1 if flags.seeds is None else flags.seeds
         grid = repeats.parse_grid(flags.sweep)
-        settings = repeats.run_all(flags.config, flags.workdir, seeds, grid, command_line=command)
+        settings = repeats.run_all(
+            flags.config, flags.workdir, seeds, grid, command_line=command, **fit_options
+        )
         print("\n".join(repeats.table(settings)))
         return 0
     best = finetuning.finetune(flags.config, flags.workdir, command_line=command, **fit_options)

@@ -41,8 +41,9 @@ def find(
     scores = attention_scores(module, length, heads)
     if scores is not None:
         lines.append(
-            f"attention keeps float32 {list(scores.dims)} ({scores.bytes / _GIB:.2f} GiB) in HBM: splash "
-            "does not, which attention=auto is on TPUs with --config.model.attention_probs_dropout_prob=0"
+            f"attention keeps float32 {list(scores.dims)} ({scores.bytes / _GIB:.2f} GiB) in HBM: a "
+            "fused kernel does not, which attention=auto is on TPUs with "
+            "--config.model.attention_probs_dropout_prob=0"
         )
     lines += _traffic(compute, collectives, mesh_shape, parameter_bytes)
     if compute.moving_seconds > _OF_TIME * compute.seconds:

@@ -88,8 +88,11 @@ def run_all(
     grid: Mapping[str, Sequence[Any]],
     log: Callable[[str], None] = print,
     command_line: str = "",
+    **fit_options: Any,
 ) -> list[Setting]:
     """Fine-tunes once for each seed and each point of the grid; the seeds count up from `config.seed`.
+
+    Args are those of `finetuning.finetune`, with the number of seeds and {field: its values}.
 
     Returns:
         The settings, the best median first; summary.json in `directory` has their summaries, and README.md
@@ -115,7 +118,7 @@ def run_all(
         for each in configs:
             path = Path(directory, name, f"seed-{each.seed}")
             log(f"run {len(settings) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
-            runs.append(finetuning.finetune(each, str(path), log, command_line))
+            runs.append(finetuning.finetune(each, str(path), log, command_line=command_line, **fit_options))
             if not runs[-1]["scores"]:
                 raise UserError("there is nothing to compare the runs by; give --config.data.eval=FILE")
             metric = runs[-1]["metric"]
