@@ -5,9 +5,9 @@
 Dropout is on hidden states alone: the fused attention kernel has none on its probabilities. Layers are
 unrolled, which costs minutes of compilation once and saves copies of stacked activations in every step.
 
-Estimate (`bert-jax estimate --config=configs/pretrain/base_v5e.py --topology=v5e:2x4`, nothing measured): 6.36 of
-16 GiB a chip; a step of 112 ms, 88 of them computation by the compiler's cycles, 14 what it has no cycles for,
-9 all-reduces; 2,294 full rows a second, 43.9% MFU; 31 hours, 248 chip-hours, for the million steps.
+Estimate, nothing measured (`bert-jax estimate --config=configs/pretrain/base_v5e.py --topology=v5e:2x4`):
+6.36 of 16 GiB a chip; a step of 112 ms, 88 of them computation by the compiler's cycles, 14 what it has no
+cycles for, 9 all-reduces; 2,294 full rows a second, 43.9% MFU; 31 hours, 248 chip-hours, for the million steps.
 """
 
 from bert_jax import defaults
