@@ -7,7 +7,7 @@ unrolled, which costs minutes of compilation once and saves copies of stacked ac
 
 Estimate, nothing measured (`bert-jax estimate --config=configs/pretrain/base_v5e.py --topology=v5e:2x4`):
 6.36 of 16 GiB a chip; a step of 112 ms, 88 of them computation by the compiler's cycles, 14 what it has no
-cycles for, 9 all-reduces; 2,294 full rows a second, 43.9% MFU; 31 hours, 248 chip-hours, for the million steps.
+cycles for, 9 all-reduces; 2,294 full rows a second, 43.9% MFU; 31 hours for the million steps.
 """
 
 from bert_jax import defaults
