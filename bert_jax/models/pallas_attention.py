@@ -70,8 +70,9 @@ def row_attention(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
 def _attend(query, key, value, sequence_ids, head_size, causal, interpret):
     kernel = functools.partial(_forward, head_size=head_size, causal=causal)
-    shape = jax.ShapeDtypeStruct(query.shape, query.dtype)
-    return _call(kernel, 2, (query, key, value), sequence_ids, shape, head_size, interpret)
+    arrays = (query, key, value)
+    (out,) = _call(kernel, 2, arrays, arrays[:1], sequence_ids, head_size, interpret)
+    return out
 
 
 def _attend_fwd(query, key, value, sequence_ids, head_size, causal, interpret):
@@ -82,28 +83,29 @@ def _attend_fwd(query, key, value, sequence_ids, head_size, causal, interpret):
 def _attend_bwd(head_size, causal, interpret, residuals, gradient):
     query, key, value, sequence_ids = residuals
     kernel = functools.partial(_backward, head_size=head_size, causal=causal)
-    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key, value)]
     arrays = (query, key, value, gradient)
-    return *_call(kernel, 5, arrays, sequence_ids, shapes, head_size, interpret), None
+    return *_call(kernel, 5, arrays, arrays[:3], sequence_ids, head_size, interpret), None
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)
 
 
-def _call(kernel, products, arrays, sequence_ids, out_shape, head_size, interpret):
-    """The kernel over (some rows of the batch, 128 lanes); `products` are those of a head, [L, L] by D."""
+def _call(kernel, products, arrays, like, sequence_ids, head_size, interpret):
+    """The kernel over (some rows of the batch, 128 lanes); results have the shapes of `like`.
+
+    `products` are those of a head, [L, L] by D.
+    """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
     batch, length, width = arrays[0].shape
     rows = _rows_a_step(batch, length)
     block = pl.BlockSpec((rows, length, LANES), lambda b, lanes: (b, 0, lanes))
-    out_shapes = out_shape if isinstance(out_shape, list) else [out_shape]
     heads = width // head_size
     cost = pl.CostEstimate(
         flops=2 * products * batch * heads * length * length * head_size,
         transcendentals=batch * heads * length * length,
-        bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*arrays, *out_shapes)),
+        bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*arrays, *like)),
     )
     return pl.pallas_call(
         kernel,
@@ -113,8 +115,8 @@ def _call(kernel, products, arrays, sequence_ids, out_shape, head_size, interpre
             pl.BlockSpec((rows, 1, length), lambda b, lanes: (b, 0, 0)),
             *[block] * len(arrays),
         ],
-        out_specs=[block] * len(out_shapes) if isinstance(out_shape, list) else block,
-        out_shape=out_shape,
+        out_specs=[block] * len(like),
+        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         cost_estimate=cost,
         interpret=interpret,
