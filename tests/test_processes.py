@@ -13,7 +13,7 @@ from bert_jax import checkpoint
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
-STEPS = 12
+STEPS = 40  # far enough beyond where signals are sent for none to come too late
 FIELDS = {"steps": STEPS, "batch_size": 16, "checkpoint.every": 4, "checkpoint.keep": 3, "eval.every": 6}
 
 
@@ -80,8 +80,7 @@ def test_resumes_with_other_numbers_of_processes(records, alone, tmp_path):
                 started.wait_for(f"step {step:>{len(str(STEPS))}}")
                 started[processes - 1].send_signal(signal.SIGTERM)
             codes = started.wait()
-        assert len(set(codes)) == 1 and codes[0] in (0, 3), started.said()
-    assert codes[0] == 0
+        assert codes == [3 if step < STEPS else 0] * processes, started.said()
     assert_same_course(workdir, alone)
 
 
@@ -101,9 +100,7 @@ def test_sigterm_to_one_saves_the_same_step_in_all(records, alone, tmp_path, pha
         started.wait_for(PHASES[phase])
         started[told].send_signal(signal.SIGTERM)
         codes = started.wait()
-    if codes == [0] * 4:
-        pytest.skip("the run was over before the signal came")
-    assert set(codes) == {3}, started.said()
+    assert codes == [3] * 4, started.said()
     saved = sorted(int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
     if phase in ("training", "evaluation"):
         assert saved and checkpoint.verify(workdir / "checkpoints" / str(saved[-1]))
