@@ -3,7 +3,7 @@
 #
 #   benchmarks/estimates.sh [OUTPUT_DIR]
 #
-#   BERT_JAX=.venv/bin/bert-jax   the command; needs libtpu (pip install 'bert-jax[estimate]')
+#   BERT_JAX=.venv/bin/bert-jax   the command; needs libtpu (pip install -e '.[estimate]')
 #
 # One compilation after another, a core and some minutes each. The JSON of each estimate stays in OUTPUT_DIR, and what
 # is there already is not compiled again.

@@ -52,6 +52,8 @@ def run(flags, args: list[str]) -> int:
     if not flags.workdir:
         raise UserError("which model? give --workdir=DIR, the work directory of a fine-tuning")
     if "," in flags.workdir:
+        if flags.null_score_diff_threshold is not None:
+            raise UserError("--null_score_diff_threshold is for one run: give a single --workdir")
         return _table([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.json)
     from bert_jax import train
     from bert_jax.tasks import predictions, predictor

@@ -69,7 +69,7 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
         What `train.fit` is told by flags: `stall_timeout` and `profile_steps`.
 
     Raises:
-        UserError, Preempted: as `distributed.start`.
+        UserError, ClusterError, Preempted: as `distributed.start`.
     """
     from bert_jax import profiling  # here, so that the command's help does not wait for jax
 
