@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator
 
+from bert_jax.data.best_fit import best_fit
 from bert_jax.data.packed import PackedSequence
 
 WINDOW = 1 << 15
@@ -32,7 +33,9 @@ def pack(
         taken = list(itertools.islice(sequences, window))
         last = len(taken) < window
         full, sparse = [], []
-        for row in _best_fit(waiting + taken, max_seq_length, max_sequences):
+        held = waiting + taken
+        for places in best_fit([len(sequence.ids) for sequence in held], max_seq_length, max_sequences):
+            row = [held[place] for place in places]
             tokens = sum(len(sequence.ids) for sequence in row)
             (full if last or tokens >= _FULL_ENOUGH * max_seq_length else sparse).append(row)
         waiting = []
@@ -45,28 +48,3 @@ def pack(
         yield from full
         if last:
             return
-
-
-def _best_fit(
-    sequences: list[PackedSequence], max_seq_length: int, max_sequences: int
-) -> list[list[PackedSequence]]:
-    """Puts each sequence, the longest first, into the row with the least room that takes it."""
-    rows: list[list[PackedSequence]] = []
-    by_room: list[list[list[PackedSequence]]] = [[] for _ in range(max_seq_length + 1)]
-    occupied = 0  # bit r is set while by_room[r] is not empty
-    for sequence in sorted(sequences, key=lambda sequence: -len(sequence.ids)):
-        size = len(sequence.ids)
-        fitting = occupied >> size
-        if fitting:
-            room = size + (fitting & -fitting).bit_length() - 1
-            row = by_room[room].pop()
-            if not by_room[room]:
-                occupied &= ~(1 << room)
-        else:
-            room, row = max_seq_length, []
-            rows.append(row)
-        row.append(sequence)
-        if len(row) < max_sequences and room > size:
-            by_room[room - size].append(row)
-            occupied |= 1 << (room - size)
-    return rows

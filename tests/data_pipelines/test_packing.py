@@ -41,11 +41,6 @@ def test_rows_of_even_lengths_are_over_98_percent_full(length, most):
     assert sum(lengths) / (len(rows) * length) > 0.98
 
 
-def test_best_fit_takes_the_tightest_row():
-    rows = packing._best_fit(sequences_of([50, 60, 40, 30, 10, 14]), 64, 8)
-    assert [[len(s.ids) for s in row] for row in rows] == [[60], [50, 14], [40, 10], [30]]
-
-
 def test_memory_is_a_window_not_the_corpus():
     asked = collections.Counter()
 
