@@ -73,8 +73,7 @@ class BertForPreTraining(_Module):
 
 
 class BertForSequenceClassification(_Module):
-    """Encoder, pooler, dropout and one dense layer over [CLS], the first token of the row (paper, section
-    4.1)."""
+    """Encoder, pooler, dropout and one dense layer over [CLS] (paper, section 4.1)."""
 
     num_labels: int = 2
 
@@ -83,10 +82,14 @@ class BertForSequenceClassification(_Module):
         self.pooler = Pooler(self.config)
         self.classifier = self.dense(None, (self.num_labels,), ("embed",), ("classes",))
 
-    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
-        """float32 [B, num_labels] logits; inputs as `BertEncoder`'s."""
+    def __call__(
+        self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
+    ):
+        """float32 [B, num_labels] logits, from the first token of each row; or [B, S, num_labels], from
+        `cls_positions` int32 [B, S]. Inputs as `BertEncoder`'s."""
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
-        pooled = self.drop(self.pooler(hidden[:, 0]), deterministic)
+        cls = hidden[:, 0] if cls_positions is None else gather_positions(hidden, cls_positions)
+        pooled = self.drop(self.pooler(cls), deterministic)
         return self.classifier(pooled).astype(jnp.float32)
 
 

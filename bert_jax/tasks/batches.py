@@ -16,7 +16,7 @@ _ENCODE_CHUNK = 8192
 # Examples are grouped by length inside windows of this many batches, which leaves most of the order random.
 _GROUPING_WINDOW = 32
 _MOST_BUCKETS = 8
-_BUCKET_SAVES = 0.03
+_SIZE_SAVES = 0.03
 
 
 NO_TARGET = -1  # of a token that has none
@@ -150,23 +150,38 @@ def bucket_lengths(lengths: np.ndarray, batch_size: int, max_length: int) -> tup
     """
     longest = int(np.max(lengths, initial=1))
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_length)
-    counts = np.bincount(np.searchsorted(candidates, lengths), minlength=len(candidates))
+    return choose_sizes(
+        lengths, candidates, min(_MOST_BUCKETS, 1 + steps_per_epoch(len(lengths), batch_size) // 8)
+    )
+
+
+def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int) -> tuple[int, ...]:
+    """The sizes that waste least on these values, each of which takes the next size that holds it.
+
+    Args:
+      values: int [N], none over the last candidate.
+      candidates: int [C], ascending.
+      most: how many sizes at most; there is one more only where it saves 3% of all.
+
+    Returns:
+      Some of the candidates, ascending, the last of them included.
+    """
+    counts = np.bincount(np.searchsorted(candidates, values), minlength=len(candidates))
     below = np.concatenate([[0], np.cumsum(counts)])
-    # [i, j]: the padded tokens of the rows that are longer than candidate i - 1 and fit in candidate j.
+    # [i, j]: what the values over candidate i - 1 that fit in candidate j cost, each the size of j.
     cost = np.where(
         np.arange(len(candidates))[:, None] <= np.arange(len(candidates)),
         (below[None, 1:] - below[:-1, None]) * candidates,
         np.inf,
     )
-    most = min(_MOST_BUCKETS, 1 + steps_per_epoch(len(lengths), batch_size) // 8)
-    best, chosen = cost[0], [(int(candidates[j]),) for j in range(len(candidates))]
+    best, chosen = cost[0], [(int(candidate),) for candidate in candidates]
     for _ in range(1, min(most, len(candidates))):
-        # Of the rows up to candidate j: the last bucket begins after candidate i.
+        # Of the values up to candidate j: the last size begins after candidate i.
         totals = best[:-1, None] + cost[1:]
         last = np.argmin(totals, axis=0)
         fewer = best[-1]
         best = np.min(totals, axis=0)
-        if best[-1] > (1 - _BUCKET_SAVES) * fewer:
+        if best[-1] > (1 - _SIZE_SAVES) * fewer:
             break
         chosen = [(*chosen[i], int(candidates[j])) for j, i in enumerate(last)]
     return chosen[-1]

@@ -12,12 +12,14 @@ import numpy as np
 from bert_jax import losses
 from bert_jax.config import BertConfig
 from bert_jax.models import BertForSequenceClassification
+from bert_jax.pretraining import unpack
 from bert_jax.tasks.row_task import RowTask
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassificationTask(RowTask):
-    """One text or one pair a row, in the batches of `bert_jax.tasks.batches`.
+    """One text or one pair a row, in the batches of `bert_jax.tasks.batches`; or several, in those of
+    `bert_jax.tasks.packing`, with [B, S] examples where there are [B].
 
     A `kind` of "classification" has `num_labels` logits and cross-entropy, of "regression" one output and
     squared error; of "multilabel" one logit a label, [B, C] targets and the cross-entropy of each.
@@ -46,11 +48,17 @@ class ClassificationTask(RowTask):
             return None
         return float(np.log(2 if self.kind == "multilabel" else self.num_labels))
 
+    def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
+        """Adds the model's inputs; of packed rows, int32 `cls_positions` [B, S] too."""
+        if "starts" not in batch:
+            return super().prepare(batch, key, train)
+        return batch | unpack(batch) | {"tokens": batch["lengths"], "sequences": batch["weights"]}
+
     def logits(
         self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
     ) -> jax.Array:
         """float32 [B, C] of a prepared batch."""
-        return self.apply(params, batch, dropout_key)
+        return self.apply(params, batch, dropout_key, cls_positions=batch.get("cls_positions"))
 
     def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return {"task": jnp.sum(self._weights(batch))}
@@ -61,7 +69,7 @@ class ClassificationTask(RowTask):
         counted = weights * batch["shares"] if self.windows else weights
         found = {}
         if self.kind == "regression":
-            total, _ = losses.squared_error(logits[:, 0], batch["targets"], counted)
+            total, _ = losses.squared_error(logits[..., 0], batch["targets"], counted)
         elif self.kind == "multilabel":
             total, _ = losses.binary_cross_entropy(logits, batch["targets"], counted)
         else:

@@ -7,6 +7,7 @@ the work directory is all that evaluation and prediction need.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import card
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.optimizer import make_optimizer
-from bert_jax.tasks import batches, metrics, predictions, text_windows
+from bert_jax.tasks import batches, metrics, packing, predictions, text_windows
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import Problem, from_training_file, resolve_schedule
 from bert_jax.tasks.reading import PREPARED
@@ -100,25 +101,22 @@ def _train(problem, data, examples, held, writer, fit_options):
     if keeper and keeper.stops():
         writer.message("nothing to train: the run was stopped early")
         return keeper.best
+    packed = _plan_packing(problem, data["train"], mesh)
+    if packed:
+        rows = " or ".join(map(str, packed.rows))
+        writer.message(f"packed: {config.batch_size} examples in {rows} rows of {packed.length} tokens")
     state = train.fit(
         workdir=held,
         config=config,
         task=problem.task,
         optimizer=optimizer,
         schedule=schedule,
-        train_data=lambda step, own: batches.train_batches(
-            data["train"],
-            config.batch_size,
-            config.seed,
-            step,
-            group_by_length=config.group_by_length,
-            own=own,
-        ),
+        train_data=lambda step, own: _train_batches(data["train"], packed, config, mesh, step, own),
         # The loss, like every score, is taken from the outputs that `keeper` computes.
         eval_data=keeper and (lambda own: (batch for batch in ())),
         flops_per_step=0.0
         if problem.frozen
-        else _flops_per_step(problem.bert, data["train"], config.batch_size),
+        else _flops_per_step(problem.bert, data["train"], config.batch_size, packed),
         writer=writer,
         initial_params=_initial_params(problem, held, writer.message),
         on_eval=keeper,
@@ -202,7 +200,27 @@ def _summary(names):
     return ", ".join(f"{head} ({sum(n.split('/')[0] == head for n in names)})" for head in heads) or "none"
 
 
-def _flops_per_step(bert, data, batch_size):
+def _plan_packing(problem, data, mesh):
+    config = problem.config
+    if not (problem.packs and config.pack):
+        return None
+    parts = mesh.shape["data"] * mesh.shape["fsdp"] * config.accumulate_steps
+    return packing.plan(data, config.batch_size, config.seed, config.steps, parts, problem.bert)
+
+
+def _train_batches(data, packed, config, mesh, step, own):
+    if packed:
+        return packing.train_batches(
+            data, packed, config.batch_size, config.seed, step, functools.partial(sharding.local_rows, mesh)
+        )
+    return batches.train_batches(
+        data, config.batch_size, config.seed, step, group_by_length=config.group_by_length, own=own
+    )
+
+
+def _flops_per_step(bert, data, batch_size, packed):
+    if packed:
+        return packed.mean_rows * flops.train_flops_per_row(bert, packed.length, 0)
     # Rows are padded to the length of their bucket; the mean over examples is close to that over batches.
     buckets = np.asarray(batches.bucket_lengths(data.group_lengths, batch_size, data.max_length))
     widths = buckets[np.searchsorted(buckets, data.group_lengths)]

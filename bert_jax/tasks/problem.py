@@ -93,6 +93,7 @@ class Problem(abc.ABC):
     ) -> None:
         """Writes what a person wants to see of the evaluation file into the work directory."""
 
+    packs = False  # whether several examples may share a row
     frozen = False  # whether only the head is trained
     exported_as = "sequence_classification"  # the head as `bert-jax convert` names it
 

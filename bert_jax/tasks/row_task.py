@@ -39,12 +39,14 @@ class RowTask:
         return row_inputs(batch)
 
     def apply(
-        self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
+        self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None, **more: Any
     ) -> jax.Array:
-        """What the model makes of the rows of a prepared batch, those of a group one after the other."""
+        """What the model makes of the rows of a prepared batch, those of a group one after the other; `more`
+        are other arguments of the model."""
         return self.model.apply(
             {"params": params},
             *(batch[name].reshape(-1, batch[name].shape[-1]) for name in INPUTS),
             deterministic=dropout_key is None,
+            **more,
             rngs=None if dropout_key is None else {"dropout": dropout_key},
         )

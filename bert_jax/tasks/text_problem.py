@@ -42,6 +42,7 @@ class TextProblem(Problem):
         problem.class_weights = parse_class_weights(config.class_weights, labels.names, examples.labels)
         return problem, examples
 
+    packs = True
     class_weights: tuple[float, ...] = ()  # of the loss, in the order of the labels
 
     @property

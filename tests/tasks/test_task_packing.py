@@ -1,0 +1,148 @@
+"""Several examples a row: the same loss and gradient as one a row, and every example once an epoch."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_model import draw_parameters
+
+from bert_jax.config import BertConfig
+from bert_jax.tasks import batches, packing
+from bert_jax.tasks.classification import ClassificationTask
+
+CONFIG = BertConfig(
+    vocab_size=40,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=32,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+RNG = np.random.default_rng
+
+
+def rows(lengths, seed=0, targets=None, shares=None):
+    """Pairs of random tokens whose first token of A tells the row."""
+    rng = RNG(seed)
+    tokens = [np.concatenate([[1], rng.integers(5, 40, length - 2), [2]]) for length in lengths]
+    offsets = np.cumsum([0, *lengths])
+    first = np.array([int(rng.integers(2, length + 1)) for length in lengths], np.int32)
+    targets = np.arange(len(lengths)).astype(np.int32) if targets is None else targets
+    return batches.EncodedRows(
+        np.concatenate(tokens).astype(np.int32), offsets, first, {"targets": targets}, 0, 32, shares=shares
+    )
+
+
+def shape_for(data, length, rows=(1,), multiple=1):
+    return packing.Packing(length, length // int(data.lengths.min()), rows, multiple, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["classification", "weighted", "windows", "regression", "multilabel"])
+def test_the_loss_and_the_gradient_are_those_of_one_example_a_row(kind):
+    lengths = [3, 9, 5, 16, 4, 12, 7, 6]
+    rng = RNG(3)
+    targets = {
+        "regression": rng.normal(size=8).astype(np.float32),
+        "multilabel": rng.integers(0, 2, (8, 3)).astype(np.float32),
+    }.get(kind, rng.integers(0, 3, 8).astype(np.int32))
+    shares = rng.uniform(0.3, 2, 8).astype(np.float32) if kind == "windows" else None
+    data = rows(lengths, targets=targets, shares=shares)
+    task = ClassificationTask(
+        CONFIG,
+        3,
+        kind if kind in ("regression", "multilabel") else "classification",
+        class_weights=(1.0, 3.0, 0.5) if kind == "weighted" else (),
+        windows=kind == "windows",
+    )
+    params = draw_parameters(task)
+    order = np.array([3, 0, 5, 1, 7, 2, -1, 6, 4])
+    apart = batches.make_batch(data, order, (16,))
+    packed = packing.make_batch(data, order, shape_for(data, 18, rows=(3, 6)))
+    assert packed["input_ids"].shape == (6, 18) and (packed["lengths"] > 0).sum() < 8
+
+    def loss(params, batch):
+        batch = task.prepare(batch, None, True)
+        pairs, found = task.loss(params, batch, None)
+        return pairs["task"][0], (pairs, found, task.loss_weights(batch), batch)
+
+    gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (_, (pairs, found, weights, _)), grads = gradient(params, apart)
+    (_, (same_pairs, same_found, same_weights, prepared)), same_grads = gradient(params, packed)
+    close = dict(rtol=2e-5, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_pairs, pairs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_found, found)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_weights, weights)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_grads, grads)
+    assert prepared["sequences"].sum() == 8 and prepared["tokens"].sum() == sum(lengths)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(2, 32), min_size=1, max_size=70),
+    batch_size=st.sampled_from([1, 4, 8]),
+    multiple=st.sampled_from([1, 2, 4]),
+    seed=st.integers(0, 3),
+)
+def test_every_example_once_an_epoch_whole_in_the_shapes_that_were_planned(
+    lengths, batch_size, multiple, seed
+):
+    data = rows(lengths)
+    steps = 2 * batches.steps_per_epoch(len(data), batch_size)
+    shape = packing.plan(data, batch_size, seed, steps, multiple, CONFIG)
+    if shape is None:
+        return
+    stream = list(itertools.islice(packing.train_batches(data, shape, batch_size, seed, 0), steps))
+    assert {batch["input_ids"].shape[0] for batch in stream} <= set(shape.rows)
+    assert all(rows % multiple == 0 for rows in shape.rows)
+    for epoch in (stream[: steps // 2], stream[steps // 2 :]):
+        assert sorted(np.concatenate([found(batch, data) for batch in epoch])) == list(range(len(data)))
+    later = packing.train_batches(data, shape, batch_size, seed, steps - 1)
+    jax.tree.map(np.testing.assert_array_equal, next(later), stream[-1])
+
+
+def found(batch, data):
+    """The examples of a batch, each checked token by token."""
+    seen = batch["targets"][batch["weights"] > 0]
+    for row, slot in zip(*np.nonzero(batch["weights"]), strict=True):
+        example = batch["targets"][row, slot]
+        start, length = batch["starts"][row, slot], data.lengths[example]
+        assert start + length <= batch["lengths"][row]
+        tokens = data.tokens[data.offsets[example] :][:length]
+        np.testing.assert_array_equal(batch["input_ids"][row, start : start + length], tokens)
+        assert batch["first_lengths"][row, slot] == data.first_lengths[example]
+    absent = batch["weights"] == 0
+    assert (batch["starts"][absent] == batch["input_ids"].shape[1]).all()
+    assert not batch["first_lengths"][absent].any()
+    return seen
+
+
+def test_processes_feed_the_rows_that_are_theirs():
+    data = rows(RNG(1).integers(2, 20, 40).tolist())
+    shape = packing.plan(data, 8, 0, 20, 4, CONFIG)
+    whole = packing.train_batches(data, shape, 8, 0, 3)
+    halves = [
+        packing.train_batches(data, shape, 8, 0, 3, lambda rows, k=k: np.arange(k, rows, 2)) for k in (0, 1)
+    ]
+    for batch, even, odd in itertools.islice(zip(whole, *halves, strict=True), 5):
+        for name, array in batch.items():
+            np.testing.assert_array_equal(even[name], array[0::2])
+            np.testing.assert_array_equal(odd[name], array[1::2])
+
+
+def test_a_batch_that_needs_more_rows_than_were_planned_gets_them():
+    data = rows([10, 10, 10, 10, 10])
+    batch = packing.make_batch(data, np.arange(5), shape_for(data, 10, rows=(2,), multiple=2))
+    assert batch["input_ids"].shape == (6, 10) and batch["weights"].sum() == 5
+
+
+def test_packing_is_left_where_it_would_compute_more():
+    short = rows(RNG(0).integers(5, 14, 400).tolist())
+    packed = packing.plan(short, 32, 0, 100, 1, CONFIG)
+    assert packed.mean_rows * packed.length < 1.15 * 32 * short.lengths.mean()
+    # A row a device and an example a row: nothing can share one.
+    assert packing.plan(short, 32, 0, 100, 32, CONFIG) is None
