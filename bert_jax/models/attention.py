@@ -36,12 +36,19 @@ def resolve(
     return "xla"
 
 
+def resolve_here(implementation: str, dropout_rate: float, length: int, heads: int, head_size: int) -> str:
+    """`resolve` for the platform and the mesh that are being traced for."""
+    heads = _heads_a_device(heads)
+    return resolve(implementation, target_platform(), dropout_rate, length, heads, head_size)
+
+
 def attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     sequence_ids: jax.Array,
     *,
+    biases: tuple[jax.Array, jax.Array, jax.Array] | None = None,
     implementation: str = "auto",
     causal: bool = False,
     dropout_rate: float = 0.0,
@@ -53,6 +60,8 @@ def attention(
       query, key, value: [B, L, N, D], float32 or bfloat16.
       sequence_ids: int32 [B, L]; tokens see each other where their ids are equal. Padding is 0 and sees
           padding.
+      biases: float32 [N, D] each, still to be added to query, key and value. "pallas" does so itself, and
+          takes their gradients where it has what they are the sums of.
       implementation: "xla", "cudnn", "pallas", "splash", or "auto" by platform.
       causal: a token sees no later token.
       dropout_rate: on the attention probabilities, per element; "xla" only.
@@ -62,8 +71,13 @@ def attention(
       [B, L, N, D] of the query's dtype. Softmax is taken in float32.
     """
     rate = dropout_rate if dropout_key is not None else 0.0
-    length, heads, head_size = query.shape[1:]
-    chosen = resolve(implementation, target_platform(), rate, length, _heads_a_device(heads), head_size)
+    chosen = resolve_here(implementation, rate, *query.shape[1:])
+    if chosen == "pallas" and not rate:
+        return _pallas(query, key, value, biases, sequence_ids, causal)
+    if biases is not None:
+        query, key, value = (
+            x + bias.astype(x.dtype) for x, bias in zip((query, key, value), biases, strict=True)
+        )
     if chosen == "xla":
         return _xla(query, key, value, sequence_ids, causal, rate, dropout_key)
     if rate:
@@ -72,8 +86,6 @@ def attention(
         )
     if chosen == "cudnn":
         return _cudnn(query, key, value, sequence_ids, causal)
-    if chosen == "pallas":
-        return _pallas(query, key, value, sequence_ids, causal)
     return _splash(query, key, value, sequence_ids, causal)
 
 
@@ -117,28 +129,33 @@ def _heads_a_device(heads: int) -> int:
     return heads // math.prod(mesh.shape.get(axis, 1) for axis in axes)
 
 
-def _on_each_device(kernel, order):
+def _on_each_device(kernel, order, *more):
     """A Pallas kernel is opaque to the partitioner: each device runs it on its own rows and heads.
 
     Args:
-      kernel: a function of query, key, value and sequence ids.
+      kernel: a function of query, key, value, sequence ids and more.
       order: the logical axes of the first three, and of what it returns.
+      more: the logical axes of each of the others.
     """
     heads, rows = nn.logical_to_mesh_axes(order), nn.logical_to_mesh_axes(("batch", None))
     if heads is None or jax.sharding.get_abstract_mesh().empty:
         return kernel
-    return jax.shard_map(kernel, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False)
+    specs = (heads, heads, heads, rows, *map(nn.logical_to_mesh_axes, more))
+    return jax.shard_map(kernel, in_specs=specs, out_specs=heads, check_vma=False)
 
 
-def _pallas(query, key, value, sequence_ids, causal, interpret=False):
+def _pallas(query, key, value, biases, sequence_ids, causal, interpret=False):
     head_size = query.shape[-1]
+    if biases is None:
+        biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
     kernel = functools.partial(
         pallas_attention.row_attention, head_size=head_size, causal=causal, interpret=interpret
     )
-    kernel = _on_each_device(kernel, ("batch", None, "heads"))
+    kernel = _on_each_device(kernel, ("batch", None, "heads"), (None, "heads"))
     # Flat before the kernel's boundary, so that no array with so few lanes as a head's is laid out there.
     flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
-    return kernel(*flat, sequence_ids).reshape(query.shape)
+    biases = jnp.stack([bias.reshape(-1) for bias in biases])
+    return kernel(*flat, sequence_ids, biases).reshape(query.shape)
 
 
 def _splash(query, key, value, sequence_ids, causal, interpret=False):

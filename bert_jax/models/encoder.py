@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import BertConfig
-from bert_jax.models.attention import attention
+from bert_jax.models.attention import attention, resolve_here
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import Dense, LayerNorm, activation, kernel_init
 
@@ -69,20 +69,27 @@ class EncoderLayer(_Module):
     def __call__(self, x, sequence_ids, deterministic):
         config = self.config
         heads = (config.num_attention_heads, config.head_dim)
-        query, key, value = (
-            self.dense(name, heads, ("embed",), ("heads", "kv"))(x) for name in ("query", "key", "value")
+        rate = 0.0 if deterministic else config.attention_probs_dropout_prob
+        # Parameters are initialised on a few tokens, for which kernels are not made.
+        implementation = (
+            "xla" if self.is_initializing() else resolve_here(config.attention, rate, x.shape[1], *heads)
         )
-        use_dropout = not deterministic and config.attention_probs_dropout_prob > 0
+        bias_apart = implementation == "pallas"
+        projected = [
+            self.dense(name, heads, ("embed",), ("heads", "kv"))(x, bias_apart)
+            for name in ("query", "key", "value")
+        ]
+        biases = None
+        if bias_apart:
+            projected, biases = zip(*projected, strict=True)
         context = attention(
-            query,
-            key,
-            value,
+            *projected,
             sequence_ids,
-            # Parameters are initialised on a few tokens, for which kernels are not made.
-            implementation="xla" if self.is_initializing() else config.attention,
+            biases=biases,
+            implementation=implementation,
             causal=config.causal,
-            dropout_rate=config.attention_probs_dropout_prob,
-            dropout_key=self.make_rng("dropout") if use_dropout else None,
+            dropout_rate=rate,
+            dropout_key=self.make_rng("dropout") if rate else None,
         )
         out = self.dense("attention_output", (config.hidden_size,), ("heads", "kv"), ("embed",))(context)
         x = self.norm("attention_norm")(x + self.drop(out, deterministic))

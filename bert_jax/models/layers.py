@@ -62,27 +62,36 @@ def _materialise(x: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(x) if target_platform() == "cpu" else x
 
 
+def _apart(x: jax.Array) -> jax.Array:
+    # XLA:TPU fuses the cast of a kernel into the product, which then reads float32 for each tile of rows, and
+    # the reshape of a kernel's gradient, which then wants transposed copies of its operands.
+    return jax.lax.optimization_barrier(x) if target_platform() == "tpu" else x
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array, transposed: bool = False) -> jax.Array:
+def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, transposed: bool = False) -> jax.Array:
     """x W + b, or x W' + b where `transposed`; gradients of W and b are accumulated in float32.
 
     Args:
       x: [N, I] float32 or bfloat16, which is the dtype of the product.
       kernel: float32 [I, O], or [O, I] where transposed.
-      bias: float32 [O].
+      bias: float32 [O]; None for x W alone.
     """
-    contract = 1 if transposed else 0
-    return jax.lax.dot_general(x, kernel.astype(x.dtype), (((1,), (contract,)), ((), ()))) + bias.astype(
-        x.dtype
-    )
+    return _dense_fwd(x, kernel, bias, transposed)[0]
 
 
 def _dense_fwd(x, kernel, bias, transposed):
-    return dense(x, kernel, bias, transposed), (x, kernel)
+    kernel = kernel.astype(x.dtype)
+    if not transposed:  # the word embeddings, which meet few rows, are large
+        kernel = _apart(kernel)
+    y = jax.lax.dot_general(x, kernel, (((1,), (1 if transposed else 0,)), ((), ())))
+    if bias is None:
+        return y, (x, kernel, None)
+    return y + bias.astype(x.dtype), (x, kernel, ())
 
 
 def _dense_bwd(transposed, residuals, g):
-    x, kernel = residuals
+    x, kernel, biased = residuals
     x, g = _materialise(x), _materialise(g)
     dx = jax.lax.dot_general(g, kernel.astype(g.dtype), (((1,), (0 if transposed else 1,)), ((), ())))
 
@@ -93,8 +102,8 @@ def _dense_bwd(transposed, residuals, g):
     if transposed:
         dkernel = outer(g, x)
     else:
-        dkernel = outer(x, g) if x.shape[1] <= g.shape[1] else outer(g, x).T
-    return dx.astype(x.dtype), dkernel, _sum_rows(g)
+        dkernel = _apart(outer(x, g) if x.shape[1] <= g.shape[1] else outer(g, x).T)
+    return dx.astype(x.dtype), dkernel, None if biased is None else _sum_rows(g)
 
 
 dense.defvjp(_dense_fwd, _dense_bwd)
@@ -114,7 +123,8 @@ class Dense(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, bias_apart: bool = False) -> jax.Array | tuple[jax.Array, jax.Array]:
+        """[..., *in] -> [..., *features]; with `bias_apart` x W and b, for the caller to add."""
         rows, inputs = x.shape[: -len(self.in_axes)], x.shape[-len(self.in_axes) :]
         kernel = self.param(
             "kernel",
@@ -129,8 +139,9 @@ class Dense(nn.Module):
             jnp.float32,
         )
         x = x.reshape(-1, math.prod(inputs)).astype(self.dtype)
-        y = dense(x, kernel.reshape(x.shape[1], -1), bias.reshape(-1))
-        return y.reshape(*rows, *self.features)
+        y = dense(x, kernel.reshape(x.shape[1], -1), None if bias_apart else bias.reshape(-1))
+        y = y.reshape(*rows, *self.features)
+        return (y, bias) if bias_apart else y
 
 
 def _normalise(x, epsilon):

@@ -7,12 +7,13 @@ from bert_jax.models import attention, pallas_attention
 
 
 def inputs(batch, length, heads, head_size, dtype=jnp.float32):
-    keys = jax.random.split(jax.random.key(length + heads), 4)
-    arrays = [jax.random.normal(key, (batch, length, heads, head_size), dtype) for key in keys]
+    keys = jax.random.split(jax.random.key(length + heads), 5)
+    biases = jax.random.normal(keys[4], (3, heads, head_size))
+    arrays = [jax.random.normal(key, (batch, length, heads, head_size), dtype) for key in keys[:4]]
     ids = np.zeros((batch, length), np.int32)
     ids[0, : length // 2], ids[0, length // 2 : length - 9] = 1, 2
     ids[1:] = 1
-    return *arrays, jnp.asarray(ids)
+    return *arrays, tuple(biases), jnp.asarray(ids)
 
 
 @pytest.mark.parametrize(
@@ -20,31 +21,34 @@ def inputs(batch, length, heads, head_size, dtype=jnp.float32):
     [(2, 128, 2, 64, False), (2, 128, 2, 64, True), (3, 256, 4, 32, False), (2, 128, 1, 128, False)],
 )
 def test_values_and_gradients_are_those_of_the_plain_formula(batch, length, heads, head_size, causal):
-    query, key, value, weights, ids = inputs(batch, length, heads, head_size)
+    query, key, value, weights, biases, ids = inputs(batch, length, heads, head_size)
     assert pallas_attention.supports(length, heads, head_size)
 
     def loss(attend):
-        return lambda *qkv: jnp.vdot(weights, attend(*qkv))
+        return lambda *inputs: jnp.vdot(weights, attend(*inputs))
 
-    def fused(*qkv):
-        return attention._pallas(*qkv, ids, causal, interpret=True)
+    def fused(*inputs):
+        return attention._pallas(*inputs, ids, causal, interpret=True)
 
-    def plain(*qkv):
-        return attention.attention(*qkv, ids, implementation="xla", causal=causal)
+    def plain(*qkv_and_biases):
+        *qkv, biases = qkv_and_biases
+        return attention.attention(*qkv, ids, biases=biases, implementation="xla", causal=causal)
 
-    qkv = query, key, value
-    np.testing.assert_allclose(fused(*qkv), plain(*qkv), atol=2e-6)
-    gradients = (jax.grad(loss(each), (0, 1, 2))(*qkv) for each in (fused, plain))
-    for mine, theirs in zip(*gradients, strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    given = query, key, value, biases
+    np.testing.assert_allclose(fused(*given), plain(*given), atol=3e-6)
+    mine, theirs = (jax.grad(loss(each), (0, 1, 2, 3))(*given) for each in (fused, plain))
+    for number in range(3):
+        np.testing.assert_allclose(mine[number], theirs[number], atol=1e-5)
+        # Sums over all tokens; those of the key's cancel to 0.
+        np.testing.assert_allclose(mine[3][number], theirs[3][number], atol=5e-5, rtol=1e-5)
 
 
 def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
-    query, key, value, weights, ids = inputs(2, 128, 2, 64)
-    exact = attention.attention(query, key, value, ids, implementation="xla")
+    query, key, value, weights, biases, ids = inputs(2, 128, 2, 64)
+    exact = attention.attention(query, key, value, ids, biases=biases, implementation="xla")
     halves = [x.astype(jnp.bfloat16) for x in (query, key, value)]
-    plain = attention.attention(*halves, ids, implementation="xla")
-    fused = attention._pallas(*halves, ids, False, interpret=True)
+    plain = attention.attention(*halves, ids, biases=biases, implementation="xla")
+    fused = attention._pallas(*halves, biases, ids, False, interpret=True)
     errors = [float(jnp.abs(x.astype(jnp.float32) - exact).max()) for x in (fused, plain)]
     assert fused.dtype == jnp.bfloat16 and errors[0] < 1.5 * errors[1]
 
