@@ -20,6 +20,7 @@ import optax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from bert_jax import compiler_options
 from bert_jax.errors import UserError
 from bert_jax.step import Task, TrainState
 
@@ -206,6 +207,7 @@ def jit_train_step(train_step: Callable, mesh: Mesh, shardings: TrainState) -> C
             in_shardings=(shardings, batch_sharding(mesh), replicated),
             out_shardings=(shardings, replicated),
             donate_argnums=0,
+            compiler_options=compiler_options.for_mesh(mesh),
         ),
         mesh,
     )
@@ -220,6 +222,7 @@ def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: TrainState) -> Cal
             eval_step,
             in_shardings=(shardings.params, batch_sharding(mesh), replicated),
             out_shardings=replicated,
+            compiler_options=compiler_options.for_mesh(mesh),
         ),
         mesh,
     )

@@ -1,0 +1,34 @@
+"""What XLA is told besides the program, by platform and mesh: each option with the reason for it.
+
+An option is here where the compiled program is better with it, on TPU by `bert-jax estimate`, or where its
+makers say so and no such hardware was at hand, which is said beside it.
+"""
+
+from __future__ import annotations
+
+from jax.sharding import Mesh
+
+
+def for_mesh(mesh: Mesh) -> dict[str, str | bool]:
+    """Options of `jax.jit(compiler_options=...)` for programs on this mesh; none for most."""
+    return options(mesh.devices.flat[0].platform, dict(mesh.shape))
+
+
+def options(platform: str, shape: dict[str, int]) -> dict[str, str | bool]:
+    """The same, by the platform's name and the sizes of the mesh's axes.
+
+    Tried and left out, because the program stays the same (libtpu 0.0.42): on several slices
+    `xla_tpu_enable_data_parallel_all_reduce_opt` and `xla_tpu_data_parallel_opt_different_sized_ops`, whose
+    all-reduces go between slices beside the computation without them; on one slice the async collective
+    fusion of all-reduces, which are combined at the end of the step, where nothing is left to compute. And
+    `xla_tpu_scoped_vmem_limit_kib`, of which four times the default makes the step 2% longer.
+    """
+    chosen: dict[str, str | bool] = {}
+    if platform == "tpu" and shape["fsdp"] * shape["tensor"] > 1:
+        # Products with a sharded kernel are otherwise split into a chain of exchanges with neighbours, which
+        # are too small for BERT's kernels: at fsdp=16 Base's step takes four times as long.
+        chosen["xla_jf_spmd_threshold_for_windowed_einsum_mib"] = "1000000"
+    if platform == "gpu" and shape["data"] * shape["fsdp"] * shape["tensor"] > 1:
+        # All-reduces run beside the backward pass (NVIDIA's advice for JAX; not measured here).
+        chosen["xla_gpu_enable_latency_hiding_scheduler"] = True
+    return chosen
