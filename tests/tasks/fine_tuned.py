@@ -1,4 +1,5 @@
-"""Work directories as fine-tuning leaves them, with drawn weights: nothing is trained."""
+"""Fine-tuning of a file with texts and labels, as a user calls it; and work directories as it leaves them,
+with drawn weights, where nothing has to be trained."""
 
 from tiny_model import draw_parameters, tiny_config
 
@@ -24,3 +25,21 @@ def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
         keeper.save(3, {"params": draw_parameters(problem.task)})
         keeper.close()
     return directory
+
+
+def command(files, workdir, pretrained, *more, text="text", label="label"):
+    """`finetune` of files/train.csv and dev.csv, whose columns are named."""
+    return [
+        "finetune",
+        "--config=configs/finetune/classification.py",
+        f"--workdir={workdir}",
+        f"--config.init_from={pretrained}",
+        f"--config.data.train={files}/train.csv",
+        f"--config.data.eval={files}/dev.csv",
+        f"--config.data.text_a={text}",
+        f"--config.data.label={label}",
+        *more,
+    ]
+
+
+NO_DROPOUT = ("--config.model.hidden_dropout_prob=0", "--config.model.attention_probs_dropout_prob=0")

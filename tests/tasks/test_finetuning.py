@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 
+import fine_tuned
 import numpy as np
 import pytest
 
@@ -35,24 +36,15 @@ def files(tmp_path_factory):
 
 
 def arguments(files, workdir, pretrained, *more):
-    return [
-        "finetune",
-        "--config=configs/finetune/classification.py",
-        f"--workdir={workdir}",
-        f"--config.init_from={pretrained}",
-        f"--config.data.train={files}/train.csv",
-        f"--config.data.eval={files}/dev.csv",
-        "--config.data.text_a=review",
-        "--config.data.label=colour",
+    flags = (
         "--config.max_length=16",
         "--config.batch_size=16",
         "--config.epochs=24",
         "--config.optimizer.learning_rate=0.003",
-        "--config.model.hidden_dropout_prob=0",
-        "--config.model.attention_probs_dropout_prob=0",
+        *fine_tuned.NO_DROPOUT,
         "--config.eval.every=72",
-        *more,
-    ]
+    )
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="colour")
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +52,14 @@ def finetuned(tmp_path_factory, files, pretrained):
     workdir = tmp_path_factory.mktemp("finetuned")
     assert cli.main(arguments(files, workdir, pretrained)) == 0
     return workdir
+
+
+def test_examples_share_rows_over_all_devices(files, pretrained, tmp_path, capsys):
+    flags = ("--config.epochs=1", "--config.batch_size=48", "--config.mesh.data=4", "--config.mesh.fsdp=2")
+    assert cli.main(arguments(files, tmp_path / "packed", pretrained, *flags)) == 0
+    assert "packed: 48 examples in 24 rows of 16 tokens" in capsys.readouterr().out
+    assert cli.main(arguments(files, tmp_path / "apart", pretrained, *flags, "--config.pack=false")) == 0
+    assert "packed" not in capsys.readouterr().out
 
 
 def test_a_run_learns_and_reports(finetuned, pretrained, files):

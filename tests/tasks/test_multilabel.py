@@ -3,6 +3,7 @@
 import csv
 import json
 
+import fine_tuned
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,25 +27,16 @@ def files(tmp_path_factory):
 
 
 def command(files, workdir, pretrained, *more):
-    return [
-        "finetune",
-        "--config=configs/finetune/classification.py",
+    flags = (
         "--config.task=multilabel",
-        f"--workdir={workdir}",
-        f"--config.init_from={pretrained}",
-        f"--config.data.train={files}/train.csv",
-        f"--config.data.eval={files}/dev.csv",
-        "--config.data.text_a=text",
-        "--config.data.label=labels",
         "--config.max_length=16",
         "--config.batch_size=32",
         "--config.epochs=40",
         "--config.eval.every=100",
         "--config.optimizer.learning_rate=0.003",
-        "--config.model.hidden_dropout_prob=0",
-        "--config.model.attention_probs_dropout_prob=0",
-        *more,
-    ]
+        *fine_tuned.NO_DROPOUT,
+    )
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more, label="labels")
 
 
 def test_from_training_to_predictions(files, pretrained, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import json
 
+import fine_tuned
 import jax
 import numpy as np
 import pytest
@@ -26,15 +27,7 @@ def files(tmp_path_factory):
 
 
 def command(files, workdir, pretrained, *more):
-    return [
-        "finetune",
-        "--config=configs/finetune/classification.py",
-        f"--workdir={workdir}",
-        f"--config.init_from={pretrained}",
-        f"--config.data.train={files}/train.csv",
-        f"--config.data.eval={files}/dev.csv",
-        "--config.data.text_a=text",
-        "--config.data.label=label",
+    flags = (
         "--config.max_length=16",
         "--config.batch_size=32",
         "--config.mesh.data=1",
@@ -42,8 +35,8 @@ def command(files, workdir, pretrained, *more):
         "--config.epochs=6",
         "--config.eval.every=4",
         "--config.optimizer.learning_rate=0.003",
-        *more,
-    ]
+    )
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more)
 
 
 @pytest.mark.slow

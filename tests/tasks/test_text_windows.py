@@ -3,6 +3,7 @@
 import csv
 import json
 
+import fine_tuned
 import jax
 import numpy as np
 import pytest
@@ -168,21 +169,13 @@ def files(tmp_path_factory):
 
 
 def command(files, workdir, pretrained, *more):
-    return [
-        "finetune",
-        "--config=configs/finetune/classification.py",
-        f"--workdir={workdir}",
-        f"--config.init_from={pretrained}",
-        f"--config.data.train={files}/train.csv",
-        f"--config.data.eval={files}/dev.csv",
-        "--config.data.text_a=review",
-        "--config.data.label=colour",
+    flags = (
         "--config.max_length=12",
         "--config.doc_stride=5",
         "--config.batch_size=16",
         "--config.epochs=1",
-        *more,
-    ]
+    )
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="colour")
 
 
 def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsys):
