@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "pallas", "splash")
+RESIDUAL_IMPLEMENTATIONS = ("auto", "xla", "pallas")
 REMAT_POLICIES = ("none", "full", "dots")
 DTYPES = ("float32", "bfloat16")
 
@@ -42,6 +43,7 @@ class BertConfig:
 
     dtype: str = "float32"  # of activations and matrix products; parameters are always float32
     attention: str = "auto"  # "xla", "cudnn" (NVIDIA), "pallas" or "splash" (TPU); "auto" picks
+    residual: str = "auto"  # dropout, sum and LayerNorm: "xla", "pallas" (TPU); "auto" picks
     remat: str = "none"  # "full" keeps only each layer's input for the backward pass, "dots" the products too
     scan_unroll: int = 1  # layers per iteration of the scan; 0 unrolls all of them
 
@@ -50,6 +52,7 @@ class BertConfig:
         for name, allowed in (
             ("hidden_act", ACTIVATIONS),
             ("attention", ATTENTION_IMPLEMENTATIONS),
+            ("residual", RESIDUAL_IMPLEMENTATIONS),
             ("remat", REMAT_POLICIES),
             ("dtype", DTYPES),
         ):
@@ -95,7 +98,7 @@ class BertConfig:
         return dataclasses.asdict(self)
 
 
-EXECUTION_FIELDS = ("dtype", "attention", "remat", "scan_unroll")
+EXECUTION_FIELDS = ("dtype", "attention", "residual", "remat", "scan_unroll")
 
 
 def _size(layers: int, hidden: int, heads: int | None = None) -> dict[str, int]:

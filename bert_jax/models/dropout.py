@@ -25,6 +25,29 @@ def _mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> 15)
 
 
+def row_words(key: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
+    """Two uint32 [rows] that a row's mask is hashed from, so that the index inside a row stays in 32 bits
+    however large the batch is."""
+    words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    words = words.reshape(-1)[:2].astype(jnp.uint32)
+    row = jnp.arange(rows, dtype=jnp.uint32)
+    return _mix(row ^ words[0]), _mix((row + np.uint32(0x9E3779B9)) ^ words[1])
+
+
+def keep(index: jax.Array, first: jax.Array, second: jax.Array, least: np.uint32) -> jax.Array:
+    """bool of uint32 indices inside a row, from the row's two words: whether the hash is at least `least`."""
+    x = index ^ first
+    x = (x ^ (x >> 16)) * _M1
+    x = ((x ^ (x >> 15)) + second) * _M2
+    x ^= x >> 15
+    return x >= least
+
+
+def threshold(rate: float) -> np.uint32:
+    """What the hash of an element that is kept is not below."""
+    return np.uint32(min(round(rate * 2**32), 2**32 - 1))
+
+
 def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     """Bernoulli(1 - rate) mask.
 
@@ -36,23 +59,14 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     Returns:
       bool array of `shape`.
     """
-    words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    words = words.reshape(-1)[:2].astype(jnp.uint32)
-    # A row has two words of its own, so that the index inside a row stays in 32 bits however large the batch
-    # is.
-    row = jax.lax.broadcasted_iota(jnp.uint32, (shape[0],) + (1,) * (len(shape) - 1), 0)
-    first = _mix(row ^ words[0])
-    second = _mix((row + np.uint32(0x9E3779B9)) ^ words[1])
+    by_row = (shape[0],) + (1,) * (len(shape) - 1)
+    first, second = (words.reshape(by_row) for words in row_words(key, shape[0]))
     index = jnp.zeros((1, *shape[1:]), jnp.uint32)
     stride = 1
     for axis in range(len(shape) - 1, 0, -1):
         index += jax.lax.broadcasted_iota(jnp.uint32, (1, *shape[1:]), axis) * np.uint32(stride)
         stride *= shape[axis]
-    x = index ^ first
-    x = (x ^ (x >> 16)) * _M1
-    x = ((x ^ (x >> 15)) + second) * _M2
-    x ^= x >> 15
-    return x >= np.uint32(min(round(rate * 2**32), 2**32 - 1))
+    return keep(index, first, second, threshold(rate))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

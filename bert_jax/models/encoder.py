@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import BertConfig
+from bert_jax.models import pallas_residual
 from bert_jax.models.attention import attention, resolve_here
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import Dense, LayerNorm, activation, kernel_init
+from bert_jax.models.platform import target_platform
 
 
 class _Module(nn.Module):
@@ -91,13 +93,31 @@ class EncoderLayer(_Module):
             dropout_rate=rate,
             dropout_key=self.make_rng("dropout") if rate else None,
         )
-        out = self.dense("attention_output", (config.hidden_size,), ("heads", "kv"), ("embed",))(context)
-        x = self.norm("attention_norm")(x + self.drop(out, deterministic))
-
+        x = self._residual("attention_", x, context, ("heads", "kv"), deterministic)
         inner = self.dense("intermediate", (config.intermediate_size,), ("embed",), ("mlp",))(x)
         inner = activation(config.hidden_act)(inner)
-        out = self.dense("output", (config.hidden_size,), ("mlp",), ("embed",))(inner)
-        return self.norm("output_norm")(x + self.drop(out, deterministic))
+        return self._residual("", x, inner, ("mlp",), deterministic)
+
+    def _residual(self, half, x, inner, in_axes, deterministic):
+        """LayerNorm(x + dropout(inner W + b)), which ends each half of a layer."""
+        config = self.config
+        project = self.dense(f"{half}output", x.shape[-1:], in_axes, ("embed",))
+        norm = self.norm(f"{half or 'output_'}norm")
+        chosen = "xla"
+        if not self.is_initializing():
+            chosen = pallas_residual.resolve(config.residual, target_platform(), *x.shape[1:])
+        if chosen == "xla":
+            return norm(x + self.drop(project(inner), deterministic))
+        out, bias = project(inner, bias_apart=True)
+        rate = 0.0 if deterministic else config.hidden_dropout_prob
+        key = self.make_rng("dropout") if rate else None
+
+        def fused(x, scale, offset, epsilon):
+            return pallas_residual.residual_norm(
+                x, out, bias, scale, offset, epsilon=epsilon, rate=rate, key=key
+            )
+
+        return norm(x, fused)
 
 
 _REMAT = {

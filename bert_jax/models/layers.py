@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
@@ -199,13 +199,13 @@ layer_norm.defvjp(_layer_norm_fwd, _layer_norm_bwd)
 
 
 class LayerNorm(nn.Module):
-    """`layer_norm` with its parameters."""
+    """`layer_norm` with its parameters; or another function of the same arguments, without the cast of x."""
 
     epsilon: float
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, normalise: Callable | None = None) -> jax.Array:
         size = x.shape[-1:]
         scale = self.param(
             "scale", nn.with_logical_partitioning(nn.initializers.ones, ("norm",)), size, jnp.float32
@@ -213,4 +213,6 @@ class LayerNorm(nn.Module):
         bias = self.param(
             "bias", nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)), size, jnp.float32
         )
+        if normalise is not None:
+            return normalise(x, scale, bias, self.epsilon)
         return layer_norm(x.astype(self.dtype), scale, bias, self.epsilon)

@@ -35,6 +35,9 @@ def test_a_kernel_without_an_estimate_is_added_and_named():
 def test_attention_flops_are_left_out_where_there_is_no_kernel():
     text = TRAIN_STEP.replace("tpu_custom_call", "AllocateBuffer")
     assert timing.compute(hlo.parse(text), V5E, attention_flops=197e9).added_seconds == 0
+    text = TRAIN_STEP.replace("splash_mha_fwd", "output_norm/residual_norm/shard_map/pallas_call")
+    found = timing.compute(hlo.parse(text), V5E, attention_flops=197e9)
+    assert found == timing.compute(MODULE, V5E)
 
 
 def test_moves_and_recomputed_operations():

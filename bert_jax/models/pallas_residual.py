@@ -1,0 +1,167 @@
+"""LayerNorm(x + dropout(h + b)), what ends both halves of a layer, as one Pallas kernel for TPU.
+
+XLA needs two passes over HBM forward, one for the sum with its statistics and one for the normalised rows;
+here every array is read or written once, in either direction. The mask is `dropout`'s, bit for bit: it is
+hashed from the element's place, forward and again backward.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.dropout import keep, row_words, threshold
+from bert_jax.models.platform import target_platform
+
+LANES = 128
+# Tokens of a step of the grid: a few float32 copies of [128, 1024] are in vector memory together.
+_TOKENS = 128
+
+
+def supports(length: int, features: int) -> bool:
+    """Whether there is a kernel for rows of so many tokens and features."""
+    return length % _TOKENS == 0 and features % LANES == 0 and features <= 1024
+
+
+def resolve(implementation: str, platform: str, length: int, features: int) -> str:
+    """The implementation that `auto` stands for."""
+    if implementation != "auto":
+        return implementation
+    return "pallas" if platform == "tpu" and supports(length, features) else "xla"
+
+
+def residual_norm(
+    x: jax.Array,
+    h: jax.Array,
+    bias: jax.Array,
+    scale: jax.Array,
+    offset: jax.Array,
+    *,
+    epsilon: float,
+    rate: float = 0.0,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """LayerNorm(x + dropout(h + bias)) over the last dimension; statistics in float32.
+
+    Args:
+      x, h: [B, L, F], float32 or bfloat16, of shapes that `supports` has. On a mesh the rows may be split.
+      bias: float32 [F], added to h.
+      scale, offset: float32 [F], of LayerNorm.
+      epsilon: added to the variance.
+      rate, key: as `dropout`'s, which has the same mask.
+
+    Returns:
+      [B, L, F] of the dtype of x. Without a TPU the kernel is interpreted, slowly.
+    """
+    rows = x.shape[0]
+    if key is None:
+        rate = 0.0
+    words = jnp.stack(row_words(key, rows), axis=1) if rate else jnp.zeros((rows, 2), jnp.uint32)
+    words = jax.lax.bitcast_convert_type(words, jnp.int32)
+    kernel = functools.partial(_residual, epsilon, rate, target_platform() != "tpu")
+    by_row = nn.logical_to_mesh_axes(("batch", None, None))
+    if by_row is not None and not jax.sharding.get_abstract_mesh().empty:
+        none = jax.sharding.PartitionSpec()
+        kernel = jax.shard_map(
+            kernel, in_specs=(by_row, by_row, none, by_row), out_specs=by_row, check_vma=False
+        )
+    with jax.named_scope("residual_norm"):
+        return kernel(x, h, jnp.stack([bias, scale, offset]), words[:, None])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _residual(epsilon, rate, interpret, x, h, parameters, words):
+    return _residual_fwd(epsilon, rate, interpret, x, h, parameters, words)[0]
+
+
+def _residual_fwd(epsilon, rate, interpret, x, h, parameters, words):
+    kernel = functools.partial(_forward, epsilon=epsilon, rate=rate)
+    out, total = _call(kernel, (x, h), parameters, words, interpret)
+    return out, (total, parameters, words)
+
+
+def _residual_bwd(epsilon, rate, interpret, residuals, gradient):
+    total, parameters, words = residuals
+    kernel = functools.partial(_backward, epsilon=epsilon, rate=rate)
+    dx, dh, sums = _call(kernel, (gradient, total), parameters, words, interpret, sums=True)
+    return dx, dh, jnp.sum(sums, axis=0), None
+
+
+_residual.defvjp(_residual_fwd, _residual_bwd)
+
+
+def _call(kernel, arrays, parameters, words, interpret, sums=False):
+    """The kernel over (rows, tokens): two arrays like the first; with `sums` also float32 [steps, 3, F]."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    rows, length, features = arrays[0].shape
+    parts = length // _TOKENS
+    block = pl.BlockSpec((1, _TOKENS, features), lambda row, part: (row, part, 0))
+    out_specs = [block] * 2
+    out_shape = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * 2
+    if sums:
+        out_specs.append(pl.BlockSpec((1, 3, features), lambda row, part: (row * parts + part, 0, 0)))
+        out_shape.append(jax.ShapeDtypeStruct((rows * parts, 3, features), jnp.float32))
+    return pl.pallas_call(
+        kernel,
+        grid=(rows, parts),
+        in_specs=[
+            pl.BlockSpec((1, 1, 2), lambda row, part: (row, 0, 0), memory_space=pltpu.SMEM),
+            pl.BlockSpec((3, features), lambda row, part: (0, 0)),
+            *[block] * 2,
+        ],
+        out_specs=out_specs,
+        out_shape=out_shape,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+        interpret=interpret,
+    )(words, parameters, *arrays)
+
+
+def _forward(words, parameters, x, h, out, total, *, epsilon, rate):
+    bias, scale, offset = (parameters[i : i + 1] for i in range(3))
+    branch = h[0].astype(jnp.float32) + bias
+    summed = (x[0].astype(jnp.float32) + _drop(branch, words, rate)).astype(total.dtype)
+    total[0] = summed
+    out[0] = (_normalise(summed, epsilon)[0] * scale + offset).astype(out.dtype)
+
+
+def _backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon, rate):
+    scale = parameters[1:2]
+    g = gradient[0].astype(jnp.float32)
+    normalised, inverse = _normalise(total[0], epsilon)
+    inner = g * scale
+    d_total = inverse * (
+        inner
+        - jnp.mean(inner, axis=-1, keepdims=True)
+        - normalised * jnp.mean(inner * normalised, axis=-1, keepdims=True)
+    )
+    d_branch = _drop(d_total, words, rate)
+    dx[0] = d_total.astype(dx.dtype)
+    dh[0] = d_branch.astype(dh.dtype)
+    for place, summed in enumerate((d_branch, g * normalised, g)):
+        sums[0, place : place + 1] = jnp.sum(summed, axis=0, keepdims=True)
+
+
+def _normalise(x, epsilon):
+    x = x.astype(jnp.float32)
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
+    return centred * inverse, inverse
+
+
+def _drop(x, words, rate):
+    """Dropout of a block [tokens, F] of float32."""
+    if not rate:
+        return x
+    from jax.experimental import pallas as pl
+
+    tokens, features = x.shape
+    token = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) + pl.program_id(1) * tokens
+    index = token * features + jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    first, second = (words[0, 0, i].astype(jnp.uint32) for i in range(2))
+    kept = keep(index.astype(jnp.uint32), first, second, threshold(rate))
+    return jnp.where(kept, x * (1 / (1 - rate)), 0.0)
