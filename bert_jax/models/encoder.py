@@ -93,16 +93,17 @@ class EncoderLayer(_Module):
             dropout_rate=rate,
             dropout_key=self.make_rng("dropout") if rate else None,
         )
-        x = self._residual("attention_", x, context, ("heads", "kv"), deterministic)
+        project = self.dense("attention_output", x.shape[-1:], ("heads", "kv"), ("embed",))
+        x = self._end_half(x, context, project, self.norm("attention_norm"), deterministic)
+
         inner = self.dense("intermediate", (config.intermediate_size,), ("embed",), ("mlp",))(x)
         inner = activation(config.hidden_act)(inner)
-        return self._residual("", x, inner, ("mlp",), deterministic)
+        project = self.dense("output", x.shape[-1:], ("mlp",), ("embed",))
+        return self._end_half(x, inner, project, self.norm("output_norm"), deterministic)
 
-    def _residual(self, half, x, inner, in_axes, deterministic):
-        """LayerNorm(x + dropout(inner W + b)), which ends each half of a layer."""
+    def _end_half(self, x, inner, project, norm, deterministic):
+        """LayerNorm(x + dropout(inner W + b))."""
         config = self.config
-        project = self.dense(f"{half}output", x.shape[-1:], in_axes, ("embed",))
-        norm = self.norm(f"{half or 'output_'}norm")
         chosen = "xla"
         if not self.is_initializing():
             chosen = pallas_residual.resolve(config.residual, target_platform(), *x.shape[1:])
