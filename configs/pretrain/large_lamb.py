@@ -8,6 +8,7 @@
 Phase 1 has rows of 128 tokens, phase 2 of 512; it starts with the weights of the first, fresh moments and a
 warm-up of its own. Batches, steps, rates and warm-ups are those of NVIDIA's BERT for PyTorch
 (DeepLearningExamples); the decay after warm-up is linear, as in the paper, where NVIDIA's is a square root.
+Dropout is on hidden states alone: the fused attention kernels of TPUs have none on their probabilities.
 """
 
 from bert_jax import defaults
@@ -22,6 +23,8 @@ def get_config(phase: str = ""):
         raise UserError(f"large_lamb.py:{phase}: expected large_lamb.py:phase1, or :phase2")
     c = defaults.pretrain("large")
     c.model.dtype = "bfloat16"
+    c.model.attention_probs_dropout_prob = 0.0
+    c.model.scan_unroll = 0
     c.batch_size, c.steps, c.optimizer.learning_rate, warmup = PHASES[phase]
     c.optimizer.name = "lamb"
     c.optimizer.schedule = "warmup_then_decay"
