@@ -81,7 +81,7 @@ class BertConfig:
             )
         if self.scan_unroll < 0:
             raise UserError(f"scan_unroll={self.scan_unroll} must be 0 (all layers) or more")
-        if self.attention in ("cudnn", "pallas", "splash") and self.attention_probs_dropout_prob:
+        if self.attention in ("cudnn", "splash") and self.attention_probs_dropout_prob:
             raise UserError(
                 f"attention={self.attention} has no dropout on the attention probabilities; set "
                 "attention_probs_dropout_prob=0, or attention=xla"

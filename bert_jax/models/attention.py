@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from bert_jax.errors import UserError
 from bert_jax.models import pallas_attention
-from bert_jax.models.dropout import dropout
+from bert_jax.models.dropout import dropout, row_words
 from bert_jax.models.pallas_attention import LANES
 from bert_jax.models.platform import target_platform
 
@@ -23,17 +23,14 @@ _MASKED = -1e9
 def resolve(
     implementation: str, platform: str, dropout_rate: float, length: int, heads: int, head_size: int
 ) -> str:
-    """The implementation that `auto` stands for: fused kernels where there is one and no dropout to apply
-    inside it."""
+    """The implementation that `auto` stands for: a fused kernel where there is one that can do it."""
     if implementation != "auto":
         return implementation
-    if dropout_rate == 0 and platform == "gpu":
-        return "cudnn"
-    if dropout_rate == 0 and platform == "tpu":
-        if pallas_attention.supports(length, heads, head_size):
-            return "pallas"
-        return "splash" if length % LANES == 0 else "xla"
-    return "xla"
+    if platform == "tpu" and pallas_attention.supports(length, heads, head_size):
+        return "pallas"
+    if dropout_rate == 0 and platform == "tpu" and length % LANES == 0:
+        return "splash"
+    return "cudnn" if dropout_rate == 0 and platform == "gpu" else "xla"
 
 
 def resolve_here(implementation: str, dropout_rate: float, length: int, heads: int, head_size: int) -> str:
@@ -62,9 +59,10 @@ def attention(
           padding.
       biases: float32 [N, D] each, still to be added to query, key and value. "pallas" does so itself, and
           takes their gradients where it has what they are the sums of.
-      implementation: "xla", "cudnn", "pallas", "splash", or "auto" by platform.
+      implementation: "xla", "cudnn", "pallas", "splash", or "auto" by platform. Without a TPU "pallas" is
+          interpreted, slowly.
       causal: a token sees no later token.
-      dropout_rate: on the attention probabilities, per element; "xla" only.
+      dropout_rate: on the attention probabilities, per element; "xla" and "pallas" only.
       dropout_key: None for no dropout.
 
     Returns:
@@ -72,8 +70,8 @@ def attention(
     """
     rate = dropout_rate if dropout_key is not None else 0.0
     chosen = resolve_here(implementation, rate, *query.shape[1:])
-    if chosen == "pallas" and not rate:
-        return _pallas(query, key, value, biases, sequence_ids, causal)
+    if chosen == "pallas":
+        return _pallas(query, key, value, biases, sequence_ids, causal, rate, dropout_key)
     if biases is not None:
         query, key, value = (
             x + bias.astype(x.dtype) for x, bias in zip((query, key, value), biases, strict=True)
@@ -144,18 +142,27 @@ def _on_each_device(kernel, order, *more):
     return jax.shard_map(kernel, in_specs=specs, out_specs=heads, check_vma=False)
 
 
-def _pallas(query, key, value, biases, sequence_ids, causal, interpret=False):
-    head_size = query.shape[-1]
+def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_key=None):
+    rows, _, heads, head_size = query.shape
     if biases is None:
         biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
-    kernel = functools.partial(
-        pallas_attention.row_attention, head_size=head_size, causal=causal, interpret=interpret
-    )
-    kernel = _on_each_device(kernel, ("batch", None, "heads"), (None, "heads"))
+
+    def kernel(query, key, value, sequence_ids, biases, words, heads):
+        # A device with some of the heads hashes their masks by the numbers that they have in the whole row.
+        first = jnp.broadcast_to(heads[:1], (words.shape[0], 1))
+        return pallas_attention.row_attention(
+            query, key, value, sequence_ids, biases, jnp.concatenate([words, first], axis=1),
+            head_size=head_size, causal=causal, rate=rate, interpret=target_platform() != "tpu",
+        )  # fmt: skip
+
+    kernel = _on_each_device(kernel, ("batch", None, "heads"), (None, "heads"), ("batch", None), ("heads",))
     # Flat before the kernel's boundary, so that no array with so few lanes as a head's is laid out there.
     flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
     biases = jnp.stack([bias.reshape(-1) for bias in biases])
-    return kernel(*flat, sequence_ids, biases).reshape(query.shape)
+    words = jnp.zeros((rows, 2), jnp.int32)
+    if rate:
+        words = jax.lax.bitcast_convert_type(jnp.stack(row_words(dropout_key, rows), axis=1), jnp.int32)
+    return kernel(*flat, sequence_ids, biases, words, jnp.arange(heads)).reshape(query.shape)
 
 
 def _splash(query, key, value, sequence_ids, causal, interpret=False):

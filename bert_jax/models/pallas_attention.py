@@ -7,17 +7,20 @@ itself. A row of BERT does fit. So this one takes queries, keys and values as th
 in the other heads' lanes, which the matrix unit would have been idle for. Nothing of [L, L] leaves the chip,
 and the backward pass computes the probabilities again from the three inputs. Their biases are added here, so
 that the gradients of these, sums over all tokens, are taken where the gradients of the inputs are made: by
-themselves they are three more passes over HBM.
+themselves they are three more passes over HBM. Dropout on the probabilities is `dropout`'s, bit for bit: the
+mask is hashed from the element's place in both passes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
+from bert_jax.models.dropout import keep, threshold
 
 LANES = 128
 LONGEST = 512  # the [L, L] arrays of the backward pass, in float32, are in vector memory together
@@ -40,9 +43,11 @@ def row_attention(
     value: jax.Array,
     sequence_ids: jax.Array,
     biases: jax.Array,
+    words: jax.Array | None = None,
     *,
     head_size: int,
     causal: bool = False,
+    rate: float = 0.0,
     interpret: bool = False,
 ) -> jax.Array:
     """Scaled dot-product attention within each sequence of a row.
@@ -51,8 +56,11 @@ def row_attention(
       query, key, value: [B, L, N D], float32 or bfloat16, of shapes that `supports` has.
       sequence_ids: int32 [B, L]; tokens see each other where their ids are equal.
       biases: float32 [3, N D], to be added to query, key and value.
+      words: int32 [B, 3] for dropout: the two of `dropout.row_words`, and the number of the first head here
+          among those of the whole row.
       head_size: D.
       causal: a token sees no later token.
+      rate: of dropout on the probabilities.
       interpret: run without a TPU, slowly.
 
     Returns:
@@ -68,33 +76,45 @@ def row_attention(
             f"{head_size} a device: it needs rows of a multiple of {LANES} up to {LONGEST} and heads that "
             f"fill {LANES} lanes; use attention=splash, or xla"
         )
-    return _attend(query, key, value, biases, sequence_ids, head_size, causal, interpret)
+    if words is None:
+        words = jnp.zeros((query.shape[0], 3), jnp.int32)
+        rate = 0.0
+    how = _How(head_size, causal, rate, interpret)
+    return _attend(how, query, key, value, biases, (words, sequence_ids))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
-def _attend(query, key, value, biases, sequence_ids, head_size, causal, interpret):
-    kernel = functools.partial(_forward, head_size=head_size, causal=causal)
-    arrays = (query, key, value)
-    return _call(kernel, 2, arrays, 1, biases, sequence_ids, head_size, interpret)[0]
+@dataclasses.dataclass(frozen=True)
+class _How:
+    head_size: int
+    causal: bool
+    rate: float
+    interpret: bool
+
+    @property
+    def heads(self) -> int:
+        """Of a block of lanes."""
+        return LANES // self.head_size
 
 
-def _attend_fwd(query, key, value, biases, sequence_ids, head_size, causal, interpret):
-    out = _attend(query, key, value, biases, sequence_ids, head_size, causal, interpret)
-    return out, (query, key, value, biases, sequence_ids)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(how, query, key, value, biases, by_row):
+    return _call(how, _forward, 2, (query, key, value), 1, biases, by_row)[0]
 
 
-def _attend_bwd(head_size, causal, interpret, residuals, gradient):
-    *arrays, biases, sequence_ids = residuals
-    kernel = functools.partial(_backward, head_size=head_size, causal=causal)
-    arrays.append(gradient)
-    *gradients, sums = _call(kernel, 5, arrays, 3, biases, sequence_ids, head_size, interpret, sums=True)
-    return *gradients, jnp.sum(sums, axis=0), None
+def _attend_fwd(how, *arguments):
+    return _attend(how, *arguments), arguments
+
+
+def _attend_bwd(how, residuals, gradient):
+    *arrays, biases, by_row = residuals
+    *gradients, sums = _call(how, _backward, 5, (*arrays, gradient), 3, biases, by_row, sums=True)
+    return *gradients, jnp.sum(sums, axis=0), (None, None)
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)
 
 
-def _call(kernel, products, arrays, results, biases, sequence_ids, head_size, interpret, sums=False):
+def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
     """The kernel over (some rows of the batch, 128 lanes): `results` arrays like the first; with `sums` one
     more, float32 [steps, 3, N D].
 
@@ -103,24 +123,25 @@ def _call(kernel, products, arrays, results, biases, sequence_ids, head_size, in
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
+    words, sequence_ids = by_row
     batch, length, width = arrays[0].shape
     rows = _rows_a_step(batch, length)
     block = pl.BlockSpec((rows, length, LANES), lambda b, lanes: (b, 0, lanes))
     out_specs = [block] * results
     out_shape = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * results
-    heads = width // head_size
     cost = pl.CostEstimate(
-        flops=2 * products * batch * heads * length * length * head_size,
-        transcendentals=batch * heads * length * length,
+        flops=2 * products * batch * width * length * length,
+        transcendentals=batch * (width // how.head_size) * length * length,
         bytes_accessed=(len(arrays) + results) * arrays[0].size * arrays[0].dtype.itemsize,
     )
     if sums:
         out_specs.append(pl.BlockSpec((1, 3, LANES), lambda b, lanes: (b, 0, lanes)))
         out_shape.append(jax.ShapeDtypeStruct((batch // rows, 3, width), jnp.float32))
     return pl.pallas_call(
-        kernel,
+        functools.partial(kernel, how),
         grid=(batch // rows, width // LANES),
         in_specs=[
+            pl.BlockSpec((rows, 1, 3), lambda b, lanes: (b, 0, 0), memory_space=pltpu.SMEM),
             pl.BlockSpec((rows, length, 1), lambda b, lanes: (b, 0, 0)),
             pl.BlockSpec((rows, 1, length), lambda b, lanes: (b, 0, 0)),
             pl.BlockSpec((3, LANES), lambda b, lanes: (0, lanes)),
@@ -130,8 +151,8 @@ def _call(kernel, products, arrays, results, biases, sequence_ids, head_size, in
         out_shape=out_shape,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         cost_estimate=cost,
-        interpret=interpret,
-    )(sequence_ids[:, :, None], sequence_ids[:, None, :], biases, *arrays)
+        interpret=how.interpret,
+    )(words[:, None], sequence_ids[:, :, None], sequence_ids[:, None, :], biases, *arrays)
 
 
 def _rows_a_step(batch: int, length: int) -> int:
@@ -142,40 +163,57 @@ def _rows_a_step(batch: int, length: int) -> int:
     return rows
 
 
-def _forward(query_ids, key_ids, biases, query, key, value, out, *, head_size, causal):
+def _forward(how, words, query_ids, key_ids, biases, query, key, value, out):
     for row in range(query.shape[0]):
-        allowed = _allowed(query_ids[row], key_ids[row], causal)
+        allowed = _allowed(query_ids[row], key_ids[row], how.causal)
         queries, keys, values = _biased(biases, query[row], key[row], value[row])
         total = jnp.zeros(out.shape[1:], jnp.float32)
-        for lanes in _heads(head_size):
-            exponentials, denominators = _softmax_parts(queries, keys, allowed, lanes, head_size)
+        for head, lanes in enumerate(_heads(how)):
+            exponentials, denominators = _softmax_parts(how, queries, keys, allowed, lanes)
+            exponentials = _drop(how, exponentials, words, row, head)
             context = _product(exponentials.astype(values.dtype), _only(values, lanes), (1, 0))
             total += context / denominators
         out[row] = total.astype(out.dtype)
 
 
-def _backward(query_ids, key_ids, biases, query, key, value, gradient, *results, head_size, causal):
+def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradient, *results):
     *gradients, sums = results
     dtype = query.dtype
-    scale = head_size**-0.5
+    scale = how.head_size**-0.5
     sums[...] = jnp.zeros(sums.shape, jnp.float32)
     for row in range(query.shape[0]):
-        allowed = _allowed(query_ids[row], key_ids[row], causal)
+        allowed = _allowed(query_ids[row], key_ids[row], how.causal)
         queries, keys, values = _biased(biases, query[row], key[row], value[row])
         totals = [jnp.zeros(queries.shape, jnp.float32) for _ in range(3)]
-        for lanes in _heads(head_size):
-            exponentials, denominators = _softmax_parts(queries, keys, allowed, lanes, head_size)
+        for head, lanes in enumerate(_heads(how)):
+            exponentials, denominators = _softmax_parts(how, queries, keys, allowed, lanes)
             weights = exponentials / denominators
             of_head = _only(gradient[row], lanes)
-            d_weights = _product(of_head, values, (1, 1))
+            d_weights = _drop(how, _product(of_head, values, (1, 1)), words, row, head)
             inner = jnp.sum(weights * d_weights, axis=1, keepdims=True)
             d_logits = (weights * (d_weights - inner)).astype(dtype)
             totals[0] += _product(d_logits, _only(keys, lanes), (1, 0))
             totals[1] += _product(d_logits, _only(queries, lanes), (0, 0))
-            totals[2] += _product(weights.astype(dtype), of_head, (0, 0))
+            kept = _drop(how, weights, words, row, head)
+            totals[2] += _product(kept.astype(dtype), of_head, (0, 0))
         for place, (total, factor) in enumerate(zip(totals, (scale, scale, 1.0), strict=True)):
             gradients[place][row] = (total * factor).astype(dtype)
             sums[0, place : place + 1] += jnp.sum(total * factor, axis=0, keepdims=True)
+
+
+def _drop(how, x, words, row, head):
+    """Dropout of what belongs to the probabilities of a head, float32 [L, L]."""
+    if not how.rate:
+        return x
+    from jax.experimental import pallas as pl
+
+    first, second, first_head = (words[row, 0, i] for i in range(3))
+    length = x.shape[0]
+    head = first_head + pl.program_id(1) * how.heads + head
+    query, key = (jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) for axis in (0, 1))
+    index = ((head * length + query) * length + key).astype(jnp.uint32)
+    kept = keep(index, first.astype(jnp.uint32), second.astype(jnp.uint32), threshold(how.rate))
+    return jnp.where(kept, x * (1 / (1 - how.rate)), 0.0)
 
 
 def _biased(biases, *arrays):
@@ -185,10 +223,10 @@ def _biased(biases, *arrays):
     ]
 
 
-def _heads(head_size):
+def _heads(how):
     """bool [1, 128] for each head of a block: which lanes are its own."""
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
-    return [(lane >= first) & (lane < first + head_size) for first in range(0, LANES, head_size)]
+    return [(lane >= first) & (lane < first + how.head_size) for first in range(0, LANES, how.head_size)]
 
 
 def _only(x, lanes):
@@ -210,9 +248,9 @@ def _allowed(query_ids, key_ids, causal):
     return allowed
 
 
-def _softmax_parts(query, key, allowed, lanes, head_size):
+def _softmax_parts(how, query, key, allowed, lanes):
     """float32 [L, L] exponentials and [L, 1] sums of them, whose quotient is a head's probabilities."""
-    logits = _product(_only(query, lanes), key, (1, 1)) * head_size**-0.5
+    logits = _product(_only(query, lanes), key, (1, 1)) * how.head_size**-0.5
     logits = jnp.where(allowed, logits, _MASKED)
     exponentials = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))
     return exponentials, jnp.sum(exponentials, axis=1, keepdims=True)

@@ -85,7 +85,10 @@ def test_what_auto_stands_for():
     assert module.resolve("auto", "tpu", 0.0, **base | {"length": 1024}) == "splash"
     assert module.resolve("auto", "tpu", 0.0, **base | {"heads": 3}) == "splash"
     assert module.resolve("auto", "tpu", 0.0, **base | {"length": 96}) == "xla"
-    assert module.resolve("auto", "tpu", 0.1, **base) == "xla"  # dropout inside a kernel is not to be had
+    assert module.resolve("auto", "tpu", 0.1, **base) == "pallas"
+    # Dropout inside the other kernels is not to be had.
+    assert module.resolve("auto", "tpu", 0.1, **base | {"length": 1024}) == "xla"
+    assert module.resolve("auto", "gpu", 0.1, **base) == "xla"
     assert module.resolve("xla", "tpu", 0.0, **base) == "xla"
 
 

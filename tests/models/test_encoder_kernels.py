@@ -1,7 +1,11 @@
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from bert_jax import benchmark, config
+from bert_jax import benchmark, config, sharding
+from bert_jax.config import BertConfig
+from bert_jax.models import BertForPreTraining
 
 
 @pytest.mark.parametrize("attention", ["pallas", "splash", "cudnn"])
@@ -9,3 +13,36 @@ def test_parameters_need_no_kernel(attention):
     """They are initialised on any platform, on rows of a few tokens."""
     model = config.named("tiny", vocab_size=60, attention=attention, attention_probs_dropout_prob=0.0)
     assert jax.eval_shape(benchmark.make_task(model, 128).init, jax.random.key(0))
+
+
+def test_with_the_kernels_of_tpus_a_model_has_the_same_gradients_on_a_mesh():
+    config = BertConfig(
+        vocab_size=50, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=128, attention_probs_dropout_prob=0.2,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 50, (8, 128)).astype(np.int32)
+    zeros, ones = np.zeros_like(ids), np.ones_like(ids)
+    positions = np.broadcast_to(np.arange(128, dtype=np.int32), ids.shape)
+    few = zeros[:, :2]
+    params = BertForPreTraining(config).init(jax.random.key(0), ids, zeros, positions, ones, few, few)
+    params = sharding.unbox(params["params"])
+
+    def loss(params, kernels):
+        logits, _ = BertForPreTraining(config.replace(residual=kernels, attention=kernels)).apply(
+            {"params": params}, ids, zeros, positions, ids // 25, few, few,
+            deterministic=False, rngs={"dropout": jax.random.key(3)},
+        )  # fmt: skip
+        return jnp.mean(jnp.square(logits))
+
+    expected = jax.jit(jax.grad(loss), static_argnums=1)(params, "xla")
+    mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+    with sharding.on_mesh(mesh):
+        found = jax.jit(jax.grad(loss), static_argnums=1)(params, "pallas")
+    # The gradient of a key's bias is 0 but for rounding: only one bound for all of them has a meaning.
+    largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5 * largest), found, expected
+    )
+    one = expected["encoder"]["layers"]["stack"]["layer"]["output_norm"]["scale"]
+    assert jnp.abs(one).max() > 1e-3 * largest
