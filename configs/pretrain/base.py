@@ -10,8 +10,8 @@ the steps on rows of 128 tokens and the rest, with the state and the schedule th
     bert-jax pretrain --config=configs/pretrain/base.py:phase2 --workdir=runs/base-512 \
         --config.data.dir=records-512 --config.resume_from=runs/base-128
 
-Where a batch does not fit, set accumulate_steps. On TPUs the settings of base_v5e.py, layers unrolled and no
-dropout on attention probabilities, are faster by the compiler's estimate.
+Where a batch does not fit, set accumulate_steps. base_v5e.py is the same without dropout on attention
+probabilities.
 """
 
 from bert_jax import defaults
