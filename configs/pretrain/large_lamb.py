@@ -12,7 +12,7 @@ Dropout is on hidden states alone, which saves the attention kernel a hash for e
 
 Estimates for 256 chips of v5e, nothing measured (`bert-jax estimate --topology=v5e:16x16
 --config=configs/pretrain/large_lamb.py:phase1 --seq_length=128 --config.accumulate_steps=4`; `:phase2` with
-accumulate_steps=8): phase 1, 14.43 of 16 GiB a chip, a step of 518 ms, 60% MFU, 1.0 hours; phase 2, 14.45 GiB,
+accumulate_steps=8): phase 1, 14.43 of 16 GiB a chip, a step of 518 ms, 60% MFU, 1.0 hours; phase 2, 14.45,
 1,089 ms, 61% MFU, 0.5 hours.
 """
 
