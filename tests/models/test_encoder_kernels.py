@@ -17,7 +17,7 @@ def test_parameters_need_no_kernel(attention):
 
 def test_with_the_kernels_of_tpus_a_model_has_the_same_gradients_on_a_mesh():
     config = BertConfig(
-        vocab_size=50, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        vocab_size=50, hidden_size=256, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64,
         max_position_embeddings=128, attention_probs_dropout_prob=0.2,
     )  # fmt: skip
     rng = np.random.default_rng(0)
