@@ -12,6 +12,10 @@ the steps on rows of 128 tokens and the rest, with the state and the schedule th
 
 Where a batch does not fit, set accumulate_steps. base_v5e.py is the same without dropout on attention
 probabilities.
+
+Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate --topology=v5e:4x4
+--config=configs/pretrain/base.py`): 4.11 of 16 GiB a chip; a step of 51 ms, 10 of them all-reduces, without the
+hashing of masks in the kernels; 5,018 full rows a second, 48% MFU; 14 hours for the million steps.
 """
 
 from bert_jax import defaults
