@@ -14,8 +14,8 @@ Where a batch does not fit, set accumulate_steps. base_v5e.py is the same withou
 probabilities.
 
 Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate --topology=v5e:4x4
---config=configs/pretrain/base.py`): 4.11 of 16 GiB a chip; a step of 51 ms, 10 of them all-reduces, without the
-hashing of masks in the kernels; 5,018 full rows a second, 48% MFU; 14 hours for the million steps.
+--config=configs/pretrain/base.py`): 4.11 of 16 GiB a chip; a step of 51 ms, 10 of them all-reduces, without
+the hashing of masks in the kernels; 5,018 full rows a second, 48% MFU; 14 hours for the million steps.
 """
 
 from bert_jax import defaults
