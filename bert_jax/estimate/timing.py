@@ -11,6 +11,7 @@ from bert_jax.estimate.chips import Chip
 from bert_jax.estimate.collectives import KINDS
 from bert_jax.estimate.flop_count import matrix_flops
 from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
+from bert_jax.models import pallas_residual
 
 # They take no time of their own, or their time is another's.
 _FREE = {
@@ -24,7 +25,6 @@ _MOVES = {
     "constant", "dynamic-slice", "dynamic-update-slice", "get-tuple-element",
 }  # fmt: skip
 _KERNEL = "tpu_custom_call"  # Pallas's; the compiler's own custom calls are bookkeeping
-_NO_PRODUCTS = "/residual_norm/"  # in the name of the one kernel that is not attention's
 
 # The scalar unit does what has fewer elements, beside the rest.
 _SCALARS = 1024
@@ -88,7 +88,7 @@ def compute(
         elif max((array.size for array in instruction.arrays), default=0) > _SCALARS:
             added[label] += visit.times
             added_seconds += bytes_ / chip.hbm_bandwidth
-            kernels += label == _KERNEL and _NO_PRODUCTS not in instruction.op_name
+            kernels += label == _KERNEL and f"/{pallas_residual.SCOPE}/" not in instruction.op_name
     flops = matrix_flops(module)
     if kernels:
         flops += attention_flops

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from bert_jax.errors import UserError
 from bert_jax.models import pallas_attention
-from bert_jax.models.dropout import dropout, row_words
+from bert_jax.models.dropout import dropout, kernel_words
 from bert_jax.models.pallas_attention import LANES
-from bert_jax.models.platform import target_platform
+from bert_jax.models.platform import on_each_device, target_platform
 
 # google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax of either is
 # exactly 0.
@@ -127,21 +127,6 @@ def _heads_a_device(heads: int) -> int:
     return heads // math.prod(mesh.shape.get(axis, 1) for axis in axes)
 
 
-def _on_each_device(kernel, order, *more):
-    """A Pallas kernel is opaque to the partitioner: each device runs it on its own rows and heads.
-
-    Args:
-      kernel: a function of query, key, value, sequence ids and more.
-      order: the logical axes of the first three, and of what it returns.
-      more: the logical axes of each of the others.
-    """
-    heads, rows = nn.logical_to_mesh_axes(order), nn.logical_to_mesh_axes(("batch", None))
-    if heads is None or jax.sharding.get_abstract_mesh().empty:
-        return kernel
-    specs = (heads, heads, heads, rows, *map(nn.logical_to_mesh_axes, more))
-    return jax.shard_map(kernel, in_specs=specs, out_specs=heads, check_vma=False)
-
-
 def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_key=None):
     rows, _, heads, head_size = query.shape
     if biases is None:
@@ -155,19 +140,20 @@ def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_k
             head_size=head_size, causal=causal, rate=rate, interpret=target_platform() != "tpu",
         )  # fmt: skip
 
-    kernel = _on_each_device(kernel, ("batch", None, "heads"), (None, "heads"), ("batch", None), ("heads",))
+    by_head, by_row = ("batch", None, "heads"), ("batch", None)
+    axes = (by_head, by_head, by_head, by_row, (None, "heads"), by_row, ("heads",))
+    kernel = on_each_device(kernel, axes, by_head)
     # Flat before the kernel's boundary, so that no array with so few lanes as a head's is laid out there.
     flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
     biases = jnp.stack([bias.reshape(-1) for bias in biases])
-    words = jnp.zeros((rows, 2), jnp.int32)
-    if rate:
-        words = jax.lax.bitcast_convert_type(jnp.stack(row_words(dropout_key, rows), axis=1), jnp.int32)
+    words = kernel_words(dropout_key if rate else None, rows)
     return kernel(*flat, sequence_ids, biases, words, jnp.arange(heads)).reshape(query.shape)
 
 
 def _splash(query, key, value, sequence_ids, causal, interpret=False):
     kernel = functools.partial(_splash_local, causal=causal, interpret=interpret)
-    kernel = _on_each_device(kernel, ("batch", "heads", None, None))
+    by_head = ("batch", "heads", None, None)
+    kernel = on_each_device(kernel, (by_head, by_head, by_head, ("batch", None)), by_head)
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     return kernel(query, key, value, sequence_ids).swapaxes(1, 2)

@@ -34,6 +34,13 @@ def row_words(key: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
     return _mix(row ^ words[0]), _mix((row + np.uint32(0x9E3779B9)) ^ words[1])
 
 
+def kernel_words(key: jax.Array | None, rows: int) -> jax.Array:
+    """`row_words` as Pallas kernels take them, int32 [rows, 2]; zeros without a key."""
+    if key is None:
+        return jnp.zeros((rows, 2), jnp.int32)
+    return jax.lax.bitcast_convert_type(jnp.stack(row_words(key, rows), axis=1), jnp.int32)
+
+
 def keep(index: jax.Array, first: jax.Array, second: jax.Array, least: np.uint32) -> jax.Array:
     """bool of uint32 indices inside a row, from the row's two words: whether the hash is at least `least`."""
     x = index ^ first

@@ -87,7 +87,7 @@ def _dense_fwd(x, kernel, bias, transposed):
     y = jax.lax.dot_general(x, kernel, (((1,), (1 if transposed else 0,)), ((), ())))
     if bias is None:
         return y, (x, kernel, None)
-    return y + bias.astype(x.dtype), (x, kernel, ())
+    return y + bias.astype(x.dtype), (x, kernel, ())  # (): there is a bias, said without an array
 
 
 def _dense_bwd(transposed, residuals, g):
@@ -144,10 +144,11 @@ class Dense(nn.Module):
         return (y, bias) if bias_apart else y
 
 
-def _normalise(x, epsilon):
-    # On TPU in one pass over x, which is in HBM. The digits that E[x^2] - E[x]^2 loses in float32 where the
-    # mean is large are fewer than bfloat16 has lost of x before.
-    one_pass = x.dtype == jnp.bfloat16 and target_platform() == "tpu"
+def normalise(x: jax.Array, epsilon: float, one_pass: bool = False) -> tuple[jax.Array, jax.Array]:
+    """float32 x less its mean, by its standard deviation, over the last dimension; and the inverse.
+
+    With `one_pass` the variance is E[x^2] - E[x]^2.
+    """
     x = x.astype(jnp.float32)
     mean = jnp.mean(x, axis=-1, keepdims=True)
     if one_pass:
@@ -156,6 +157,18 @@ def _normalise(x, epsilon):
         variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
     scale = jax.lax.rsqrt(variance + epsilon)
     return (x - mean) * scale, scale
+
+
+def normalise_bwd(g: jax.Array, normalised: jax.Array, inverse: jax.Array) -> jax.Array:
+    """The gradient of x from that of `normalise`'s first result, all float32."""
+    mean = jnp.mean(g, axis=-1, keepdims=True)
+    return inverse * (g - mean - normalised * jnp.mean(g * normalised, axis=-1, keepdims=True))
+
+
+def _normalise(x, epsilon):
+    # On TPU in one pass over x, which is in HBM. The digits that E[x^2] - E[x]^2 loses in float32 where the
+    # mean is large are fewer than bfloat16 has lost of x before.
+    return normalise(x, epsilon, one_pass=x.dtype == jnp.bfloat16 and target_platform() == "tpu")
 
 
 @jax.custom_vjp
@@ -180,12 +193,7 @@ def _layer_norm_bwd(residuals, g):
     x, scale, epsilon = residuals
     normalised, inverse = _normalise(x, epsilon)
     g = _materialise(g).astype(jnp.float32)
-    inner = g * scale
-    dx = inverse * (
-        inner
-        - jnp.mean(inner, axis=-1, keepdims=True)
-        - normalised * jnp.mean(inner * normalised, axis=-1, keepdims=True)
-    )
+    dx = normalise_bwd(g * scale, normalised, inverse)
     features = x.shape[-1]
     return (
         dx.astype(x.dtype),

@@ -43,7 +43,7 @@ def row_attention(
     value: jax.Array,
     sequence_ids: jax.Array,
     biases: jax.Array,
-    words: jax.Array | None = None,
+    words: jax.Array,
     *,
     head_size: int,
     causal: bool = False,
@@ -56,7 +56,7 @@ def row_attention(
       query, key, value: [B, L, N D], float32 or bfloat16, of shapes that `supports` has.
       sequence_ids: int32 [B, L]; tokens see each other where their ids are equal.
       biases: float32 [3, N D], to be added to query, key and value.
-      words: int32 [B, 3] for dropout: the two of `dropout.row_words`, and the number of the first head here
+      words: int32 [B, 3] for dropout: those of `dropout.kernel_words`, and the number of the first head here
           among those of the whole row.
       head_size: D.
       causal: a token sees no later token.
@@ -76,9 +76,6 @@ def row_attention(
             f"{head_size} a device: it needs rows of a multiple of {LANES} up to {LONGEST} and heads that "
             f"fill {LANES} lanes; use attention=splash, or xla"
         )
-    if words is None:
-        words = jnp.zeros((query.shape[0], 3), jnp.int32)
-        rate = 0.0
     how = _How(head_size, causal, rate, interpret)
     return _attend(how, query, key, value, biases, (words, sequence_ids))
 

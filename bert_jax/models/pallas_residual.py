@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.dropout import keep, row_words, threshold
-from bert_jax.models.platform import target_platform
+from bert_jax.errors import UserError
+from bert_jax.models.dropout import keep, kernel_words, threshold
+from bert_jax.models.layers import normalise, normalise_bwd
+from bert_jax.models.platform import on_each_device, target_platform
 
 LANES = 128
 # Tokens of a step of the grid: a few float32 copies of [128, 1024] are in vector memory together.
 _TOKENS = 128
+_MOST_FEATURES = 1024
+SCOPE = "residual_norm"  # in the name of the operation, by which a compiled program's kernels are told apart
 
 
 def supports(length: int, features: int) -> bool:
     """Whether there is a kernel for rows of so many tokens and features."""
-    return length % _TOKENS == 0 and features % LANES == 0 and features <= 1024
+    return length % _TOKENS == 0 and features % LANES == 0 and features <= _MOST_FEATURES
 
 
 def resolve(implementation: str, platform: str, length: int, features: int) -> str:
@@ -55,21 +58,24 @@ def residual_norm(
 
     Returns:
       [B, L, F] of the dtype of x. Without a TPU the kernel is interpreted, slowly.
+
+    Raises:
+      UserError: there is no kernel for these shapes.
     """
-    rows = x.shape[0]
+    rows, length, features = x.shape
+    if not supports(length, features):
+        raise UserError(
+            f"residual=pallas has no kernel for rows of {length} tokens and {features} features: it needs a "
+            f"multiple of {_TOKENS} tokens, and of {LANES} features up to {_MOST_FEATURES}; use residual=xla"
+        )
     if key is None:
         rate = 0.0
-    words = jnp.stack(row_words(key, rows), axis=1) if rate else jnp.zeros((rows, 2), jnp.uint32)
-    words = jax.lax.bitcast_convert_type(words, jnp.int32)
+    words = kernel_words(key if rate else None, rows)[:, None]
     kernel = functools.partial(_residual, epsilon, rate, target_platform() != "tpu")
-    by_row = nn.logical_to_mesh_axes(("batch", None, None))
-    if by_row is not None and not jax.sharding.get_abstract_mesh().empty:
-        none = jax.sharding.PartitionSpec()
-        kernel = jax.shard_map(
-            kernel, in_specs=(by_row, by_row, none, by_row), out_specs=by_row, check_vma=False
-        )
-    with jax.named_scope("residual_norm"):
-        return kernel(x, h, jnp.stack([bias, scale, offset]), words[:, None])
+    by_row = ("batch", None, None)
+    kernel = on_each_device(kernel, (by_row, by_row, (None, None), by_row), by_row)
+    with jax.named_scope(SCOPE):
+        return kernel(x, h, jnp.stack([bias, scale, offset]), words)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -126,31 +132,20 @@ def _forward(words, parameters, x, h, out, total, *, epsilon, rate):
     branch = h[0].astype(jnp.float32) + bias
     summed = (x[0].astype(jnp.float32) + _drop(branch, words, rate)).astype(total.dtype)
     total[0] = summed
-    out[0] = (_normalise(summed, epsilon)[0] * scale + offset).astype(out.dtype)
+    out[0] = (normalise(summed, epsilon)[0] * scale + offset).astype(out.dtype)
 
 
 def _backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon, rate):
     scale = parameters[1:2]
     g = gradient[0].astype(jnp.float32)
-    normalised, inverse = _normalise(total[0], epsilon)
+    normalised, inverse = normalise(total[0], epsilon)
     inner = g * scale
-    d_total = inverse * (
-        inner
-        - jnp.mean(inner, axis=-1, keepdims=True)
-        - normalised * jnp.mean(inner * normalised, axis=-1, keepdims=True)
-    )
+    d_total = normalise_bwd(inner, normalised, inverse)
     d_branch = _drop(d_total, words, rate)
     dx[0] = d_total.astype(dx.dtype)
     dh[0] = d_branch.astype(dh.dtype)
     for place, summed in enumerate((d_branch, g * normalised, g)):
         sums[0, place : place + 1] = jnp.sum(summed, axis=0, keepdims=True)
-
-
-def _normalise(x, epsilon):
-    x = x.astype(jnp.float32)
-    centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
-    return centred * inverse, inverse
 
 
 def _drop(x, words, rate):

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.models import pallas_residual
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import layer_norm
@@ -57,6 +58,13 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
         for function in (fused, plain)
     ]
     assert errors[0] < 1.5 * errors[1]
+
+
+def test_what_there_is_no_kernel_for_is_refused():
+    for shape in ((96, 128), (128, 312), (128, 2048)):
+        given, _ = inputs(1, *shape)
+        with pytest.raises(UserError, match="residual=pallas has no kernel .* use residual=xla"):
+            fused(*given, 0.0, None)
 
 
 def test_what_there_is_a_kernel_for():
