@@ -57,25 +57,25 @@ def plan(
       bert: the model, for its FLOPs.
     """
     lengths = data.lengths
-    shortest, longest = int(np.min(lengths, initial=8)), int(np.max(lengths, initial=8))
+    shortest, longest = int(lengths.min()), int(lengths.max())
     tried = _orders(lengths, batch_size, seed, min(steps, _TRIED_BATCHES))
 
     def cost(length):
         return flops.train_flops_per_row(bert, length, 0)
 
-    best, least = None, np.inf
-    for length in range(_up(longest, 8), _up(2 * longest, 8) + 1, max(8, _up(longest // 8, 8))):
-        sequences = max(1, length // max(1, shortest))
-        needed = [_up(len(_fit(lengths, order, length, sequences)), multiple) for order in tried]
-        if (found := np.mean(needed) * cost(length)) < least:
-            best, least = (length, sequences), found
+    def cost_of_rows(length):
+        needed = [len(_fit(lengths, order, length, length // shortest)) for order in tried]
+        return np.mean([_up(rows, multiple) for rows in needed]) * cost(length)
+
+    spacing = _up(max(1, longest // 8), 8)
+    length = min(range(_up(longest, 8), _up(2 * longest, 8) + 1, spacing), key=cost_of_rows)
     buckets = np.asarray(bucket_lengths(lengths, batch_size, data.max_length))
     widths, counts = np.unique(buckets[np.searchsorted(buckets, lengths)], return_counts=True)
     apart = sum(count * cost(int(width)) for width, count in zip(widths, counts, strict=True))
-    if best is None or least > _DEARER * apart / len(lengths) * batch_size:
+    if cost_of_rows(length) > _DEARER * apart / len(lengths) * batch_size:
         return None
 
-    length, sequences = best
+    sequences = length // shortest
     orders = _orders(lengths, batch_size, seed, min(steps, _COUNTED_BATCHES))
     needed = np.array([len(_fit(lengths, order, length, sequences)) for order in orders])
     candidates = np.arange(multiple, _up(int(needed.max()), multiple) + 1, multiple)

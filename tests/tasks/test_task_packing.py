@@ -7,22 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_model import draw_parameters
+from tiny_model import draw_parameters, tiny_config
 
-from bert_jax.config import BertConfig
 from bert_jax.tasks import batches, packing
 from bert_jax.tasks.classification import ClassificationTask
 
-CONFIG = BertConfig(
-    vocab_size=40,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=32,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 RNG = np.random.default_rng
 
 
