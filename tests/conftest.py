@@ -9,9 +9,10 @@ import pytest
 
 # Before anything imports jax: the backend reads them once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda runs the tests marked gpu
-_DEVICES = "--xla_force_host_platform_device_count=8"
-if _DEVICES not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}".strip()
+# Most of the time goes to compiling programs that run once: the same XLA passes, but LLVM's cheapest code.
+for _flag, _value in (("xla_force_host_platform_device_count", 8), ("xla_backend_optimization_level", 0)):
+    if _flag not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{_flag}={_value}".strip()
 
 # Tests compile the same programs again, some in processes of their own; none of it goes to the user's cache.
 _CACHE = tempfile.TemporaryDirectory(prefix="bert_jax-tests-xla-")
