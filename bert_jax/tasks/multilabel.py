@@ -13,8 +13,9 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.tasks import batches
 from bert_jax.tasks.classification import ClassificationTask
+from bert_jax.tasks.file_rows import LABEL_SEPARATOR
 from bert_jax.tasks.problem import Problem
-from bert_jax.tasks.reading import LABEL_SEPARATOR, Examples, read_examples
+from bert_jax.tasks.reading import Examples, read_examples
 from bert_jax.tasks.text_problem import TextProblem, columns_of
 
 _METRICS = ("f1_micro", "f1_macro", "exact_match")

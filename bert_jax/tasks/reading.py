@@ -4,20 +4,15 @@ TSV is read as GLUE writes it: a tab separates, a newline ends the row, and a qu
 other. CSV follows RFC 4180: a quoted field may hold commas and newlines. JSON-lines holds one object a line.
 """
 
-import csv
 import dataclasses
-import gzip
-import json
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 from bert_jax.errors import UserError
+from bert_jax.tasks.file_rows import CHOICE, JsonRows, Lines, Malformed, TableRows, check_file
 
 FORMATS = ("tsv", "csv", "jsonl")
 MAX_MALFORMED = 0.05
-LABEL_SEPARATOR = ","  # of several labels in one column
 PREPARED = "tfds:"  # begins the path of what tensorflow-datasets prepared
-_CHOICE = "choice "  # and its number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +63,6 @@ class Examples:
             f"{self.path}: {self.malformed_count} of {self.rows} rows are malformed and were left out "
             f"(first: {self.malformed[0]})"
         )
-
-
-class _Malformed(Exception):
-    """What is wrong with one row."""
 
 
 def detect_format(path: str, file_format: str = "auto") -> str:
@@ -138,7 +129,7 @@ def read_examples(
     wanted = {"text_a": columns.text_a, "text_b": columns.text_b, "id": columns.id}
     wanted = {field: column for field, column in wanted.items() if column}
     choices = [column.strip() for column in columns.choices.split(",") if column.strip()]
-    wanted |= {f"{_CHOICE}{number}": column for number, column in enumerate(choices)}
+    wanted |= {f"{CHOICE}{number}": column for number, column in enumerate(choices)}
     optional = set()
     if wants_label:
         wanted["label"] = columns.label
@@ -153,7 +144,7 @@ def read_examples(
     for line, row in rows:
         out.rows += 1
         try:
-            if isinstance(row, _Malformed):
+            if isinstance(row, Malformed):
                 raise row
             values = select(row)
             if choices:
@@ -163,7 +154,7 @@ def read_examples(
                 unlabelled += 1
             elif wants_label:
                 label = _parse(values["label"], parse_label, columns.label, label_may_be_empty)
-        except _Malformed as error:
+        except Malformed as error:
             out.malformed_count += 1
             if len(out.malformed) < 5:
                 out.malformed.append(f"{path}:{line}: {error}")
@@ -197,235 +188,30 @@ def read_examples(
 
 def _choices(values, count, expected):
     """The answers of a row, as many as the first row has."""
-    answers = [values[f"{_CHOICE}{number}"] for number in range(count)]
+    answers = [values[f"{CHOICE}{number}"] for number in range(count)]
     if isinstance(answers[0], list):
         answers = answers[0]
     if len(answers) < 2 or (expected and len(answers) != expected):
         found = f"{expected} in the first row" if expected else "expected 2 or more"
-        raise _Malformed(f"{len(answers)} choices, {found}")
+        raise Malformed(f"{len(answers)} choices, {found}")
     return answers
 
 
 def _parse(text, parse_label, column, may_be_empty):
     if text is None or (text.strip() == "" and not may_be_empty):
-        raise _Malformed(f"an empty label in column {column!r}")
+        raise Malformed(f"an empty label in column {column!r}")
     try:
         return parse_label(text)
     except ValueError as error:
-        raise _Malformed(str(error)) from None
+        raise Malformed(str(error)) from None
 
 
 def _open_rows(path: str, columns: Columns, file_format: str, quoting: str):
     if quoting not in ("auto", "none", "csv"):
         raise UserError(f"data.quoting={quoting}: expected auto, none or csv")
     check_file(path, file_format)
-    lines = _Lines(path)
+    lines = Lines(path)
     if file_format == "jsonl":
-        return _JsonRows(path, lines)
+        return JsonRows(path, lines)
     quoted = quoting == "csv" or (quoting == "auto" and file_format == "csv")
-    return _TableRows(path, lines, columns.header, "," if file_format == "csv" else "\t", quoted)
-
-
-def check_file(path: str, expected: str) -> None:
-    """Raises UserError unless a file is there; `expected` is what it should hold."""
-    if not Path(path).exists():
-        raise UserError(f"{path}: no such file")
-    if Path(path).is_dir():
-        raise UserError(f"{path}: is a directory, expected a {expected} file")
-
-
-class _Lines:
-    """The decoded lines of a file, newline kept; a line that is not UTF-8 is decoded with U+FFFD and
-    remembered."""
-
-    def __init__(self, path: str):
-        self.undecodable: set[int] = set()
-        self._path = path
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            with (gzip.open if self._path.endswith(".gz") else open)(self._path, "rb") as file:
-                for number, raw in enumerate(file, 1):
-                    if number == 1:
-                        if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-                            raise UserError(
-                                f"{self._path}: UTF-16, expected UTF-8; try iconv -f UTF-16 -t UTF-8"
-                            )
-                        raw = raw.removeprefix(b"\xef\xbb\xbf")
-                    try:
-                        yield raw.decode("utf-8")
-                    except UnicodeDecodeError:
-                        self.undecodable.add(number)
-                        yield raw.decode("utf-8", "replace")
-        except (OSError, EOFError) as error:
-            raise UserError(
-                f"{self._path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-            ) from None
-
-
-class _TableRows:
-    """Rows of a TSV or CSV file as (line, list of fields); the header, if any, is read on construction."""
-
-    tabular = True
-
-    def __init__(self, path: str, lines: _Lines, header: bool, delimiter: str, quoted: bool):
-        self._path = path
-        self._lines = lines
-        self._rows = self._quoted(delimiter) if quoted else self._plain(delimiter)
-        self._delimiter = delimiter
-        self._header: list[str] | None = None
-        self._width = 0
-        if header:
-            first = next(self._rows, None)
-            if first is None:
-                raise UserError(f"{path}: the file is empty")
-            if isinstance(first[1], _Malformed):
-                raise UserError(f"{path}:{first[0]}: {first[1]}")
-            self._header = [name.strip() for name in first[1]]
-            self._width = len(self._header)
-
-    def _plain(self, delimiter):
-        for number, line in enumerate(self._lines, 1):
-            line = line.removesuffix("\n").removesuffix("\r")
-            if line:
-                bad = number in self._lines.undecodable
-                yield number, _Malformed("not UTF-8") if bad else line.split(delimiter)
-
-    def _quoted(self, delimiter):
-        # A text may be longer than the module's default of 128 KiB; the limit is global, so it is only ever
-        # raised.
-        csv.field_size_limit(max(csv.field_size_limit(), 1 << 24))
-        reader = csv.reader(iter(self._lines), delimiter=delimiter, strict=True)
-        while True:
-            start = reader.line_num + 1
-            try:
-                fields = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                # Past a broken quote, where rows begin is a guess.
-                raise UserError(
-                    f"{self._path}:{start}: {error} in the row that starts here; is a quote left open?"
-                ) from None
-            if not fields:
-                continue
-            if not self._lines.undecodable.isdisjoint(range(start, reader.line_num + 1)):
-                yield start, _Malformed("not UTF-8")
-            else:
-                yield start, fields
-
-    def __iter__(self):
-        return self._rows
-
-    def selector(
-        self, wanted: dict[str, str], optional: set[str]
-    ) -> Callable[[Sequence[str]], dict[str, str]]:
-        """A function from a row to the wanted fields; the columns are looked up once."""
-        places = {}
-        for field, column in wanted.items():
-            place = self._find(field, column, field in optional)
-            if place is not None:
-                places[field] = place
-
-        def select(row):
-            if not self._width:
-                self._width = len(row)
-            if len(row) != self._width:
-                expected = "in the header" if self._header else "in the first row"
-                raise _Malformed(f"{len(row)} columns, {self._width} {expected}")
-            for field, place in places.items():
-                if place >= len(row):
-                    raise _Malformed(f"no column {place} for {field}: the row has {len(row)}")
-            return {field: row[place] for field, place in places.items()}
-
-        return select
-
-    def _find(self, field, column, optional):
-        header = self._header
-        if header is None:
-            if not column.isdecimal():
-                raise UserError(
-                    f"data.{field}={column}: {self._path} is read without a header, so columns are numbers "
-                    "from 0 (or set --config.data.header=true)"
-                )
-            return int(column)
-        if header.count(column) > 1:
-            raise UserError(
-                f"{self._path}: {header.count(column)} columns are called {column!r}; give its number from 0"
-            )
-        if column in header:
-            return header.index(column)
-        if column.isdecimal() and int(column) < len(header):
-            return int(column)
-        if optional:
-            return None
-        hint = "; a file without labels is one for `bert-jax predict`" if field == "label" else ""
-        other = {"\t": ",", ",": "\t"}[self._delimiter]
-        if len(header) == 1 and other in header[0]:
-            hint += f"; is it {'CSV' if other == ',' else 'TSV'}? (--config.data.format)"
-        shown = ", ".join(repr(name[:40]) for name in header[:20])
-        raise UserError(
-            f"{self._path}:1: no column {column!r} for data.{field}; the header has {shown}{hint}"
-        )
-
-
-class _JsonRows:
-    """Rows of a JSON-lines file as (line, dict)."""
-
-    tabular = False
-
-    def __init__(self, path: str, lines: _Lines):
-        self._path = path
-        self._lines = lines
-
-    def __iter__(self):
-        for number, line in enumerate(self._lines, 1):
-            if not line.strip():
-                continue
-            if number in self._lines.undecodable:
-                yield number, _Malformed("not UTF-8")
-                continue
-            try:
-                yield number, _parse_object(line)
-            except _Malformed as error:
-                yield number, error
-
-    def selector(self, wanted: dict[str, str], optional: set[str]) -> Callable[[dict], dict[str, str]]:
-        def select(row):
-            values = {}
-            for field, key in wanted.items():
-                if key not in row or row[key] is None:
-                    if field in optional:
-                        values[field] = None
-                        continue
-                    raise _Malformed(
-                        f"no {key!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}"
-                    )
-                values[field] = _json_text(row[key], field, key)
-            return values
-
-        return select
-
-
-def _parse_object(line):
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        raise _Malformed(f"not JSON: {reason} (one object a line is expected)") from None
-    if not isinstance(row, dict):
-        raise _Malformed("a JSON value that is no object")
-    return row
-
-
-def _json_text(value, field, key):
-    if isinstance(value, str):
-        # json.loads lets a lone surrogate through, which no encoder takes.
-        return value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
-    if field.startswith(_CHOICE) and isinstance(value, list):
-        return [_json_text(one, "choice", key) for one in value]
-    if field == "label" and isinstance(value, list):
-        return LABEL_SEPARATOR.join(_json_text(one, field, key) for one in value)
-    if field in ("label", "id") and isinstance(value, (bool, int, float)):
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    raise _Malformed(f"{key!r} is {type(value).__name__}, expected a string")
+    return TableRows(path, lines, columns.header, "," if file_format == "csv" else "\t", quoted)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.reading import MAX_MALFORMED, _JsonRows, _Lines, _Malformed
+from bert_jax.tasks.file_rows import JsonRows, Lines, Malformed
+from bert_jax.tasks.reading import MAX_MALFORMED
 
 NO_ANSWER = -1  # the start of the answer to a question that has none
 UNKNOWN = -2  # and of one that is not where the file says, or not given
@@ -71,7 +72,7 @@ class Questions:
         )
 
 
-class _Unlabelled(_Malformed):
+class _Unlabelled(Malformed):
     """A question without answers."""
 
 
@@ -110,12 +111,12 @@ def read_questions(
     for where, item in items(path, keys):
         found.rows += 1
         try:
-            if isinstance(item, _Malformed):
+            if isinstance(item, Malformed):
                 raise item
             if (id_ := _id(item)) is not None:
                 where += f" question {id_!r}:"
             _read_item(found, places, seen, item, id_, v2, labelled, training)
-        except _Malformed as error:
+        except Malformed as error:
             unlabelled += isinstance(error, _Unlabelled)
             found.malformed_count += 1
             if len(found.malformed) < 5:
@@ -134,9 +135,9 @@ def read_questions(
 
 def _read_item(found, places, seen, item, id_, v2, labelled, training):
     if id_ is None:
-        raise _Malformed("no 'id'")
+        raise Malformed("no 'id'")
     if id_ in seen:
-        raise _Malformed("another question has this id")
+        raise Malformed("another question has this id")
     seen.add(id_)
     question, context = _text(item, "question"), _text(item, "context")
     answers, start = _answers(item, v2) if labelled else ([], UNKNOWN)
@@ -145,7 +146,7 @@ def _read_item(found, places, seen, item, id_, v2, labelled, training):
     if answers and not _is_found(context, answers[0], start):
         if training:
             there = context[start : start + len(answers[0])] if start >= 0 else ""
-            raise _Malformed(
+            raise Malformed(
                 f"the answer {answers[0][:60]!r} is not at its answer_start, {start}, where the context has "
                 f"{there[:60]!r}"
             )
@@ -169,11 +170,11 @@ def _id(item) -> str | None:
 def _text(item, name) -> str:
     value = item.get(name)
     if value is None:
-        raise _Malformed(f"no {name!r}")
+        raise Malformed(f"no {name!r}")
     if not isinstance(value, str):
-        raise _Malformed(f"{name!r} is {type(value).__name__}, expected a string")
+        raise Malformed(f"{name!r} is {type(value).__name__}, expected a string")
     if not value.strip():
-        raise _Malformed(f"an empty {name!r}")
+        raise Malformed(f"an empty {name!r}")
     return _clean(value)
 
 
@@ -192,25 +193,25 @@ def _answers(item, v2) -> tuple[list[str], int]:
     elif isinstance(given, dict) and isinstance(given.get("text"), list):
         starts = given.get("answer_start") or [UNKNOWN] * len(given["text"])
         if not isinstance(starts, list) or len(starts) != len(given["text"]):
-            raise _Malformed("'answers' has not as many places as texts")
+            raise Malformed("'answers' has not as many places as texts")
         given = [
             {"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)
         ]
     given = [] if given is None else given
     if not isinstance(given, list) or not all(isinstance(answer, dict) for answer in given):
-        raise _Malformed("'answers' is no list of {'text', 'answer_start'}")
+        raise Malformed("'answers' is no list of {'text', 'answer_start'}")
     if not given:
         if v2:
             return [], NO_ANSWER
         if item.get("is_impossible") is True:
-            raise _Malformed("it has no answer, as in SQuAD 2.0; set --config.v2=true")
+            raise Malformed("it has no answer, as in SQuAD 2.0; set --config.v2=true")
         raise _Unlabelled("no answer in 'answers'")
     texts = [answer.get("text") for answer in given]
     if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
-        raise _Malformed("an answer without 'text'")
+        raise Malformed("an answer without 'text'")
     start = given[0].get("answer_start", UNKNOWN)
     if isinstance(start, bool) or not isinstance(start, int):
-        raise _Malformed(f"answer_start is {start!r}, expected a whole number")
+        raise Malformed(f"answer_start is {start!r}, expected a whole number")
     return [_clean(text) for text in texts], start
 
 
@@ -253,14 +254,14 @@ def _check_file(path: str) -> None:
 def _squad_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
     del keys
     for place, paragraph in _paragraphs(path, _load_json(path)):
-        if isinstance(paragraph, _Malformed):
+        if isinstance(paragraph, Malformed):
             yield f"{path}: {place}:", paragraph
             continue
         for i, question in enumerate(paragraph["qas"]):
             if isinstance(question, dict):
                 item = question | {"context": paragraph.get("context")}
             else:
-                item = _Malformed("is no object")
+                item = Malformed("is no object")
             named = isinstance(question, dict) and _id(question) is not None
             yield f"{path}:" if named else f"{path}: {place}.qas[{i}]:", item
 
@@ -275,11 +276,11 @@ def _paragraphs(path, content):
     for i, entry in enumerate(entries):
         paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
         if not isinstance(paragraphs, list):
-            yield f"data[{i}]", _Malformed("no list 'paragraphs'")
+            yield f"data[{i}]", Malformed("no list 'paragraphs'")
             continue
         for j, paragraph in enumerate(paragraphs):
             good = isinstance(paragraph, dict) and isinstance(paragraph.get("qas"), list)
-            yield f"data[{i}].paragraphs[{j}]", paragraph if good else _Malformed("no list 'qas'")
+            yield f"data[{i}].paragraphs[{j}]", paragraph if good else Malformed("no list 'qas'")
 
 
 def _load_json(path: str) -> Any:
@@ -301,7 +302,7 @@ def _load_json(path: str) -> Any:
 
 def _jsonl_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
     _check_file(path)
-    for number, (line, row) in enumerate(_JsonRows(path, _Lines(path))):
+    for number, (line, row) in enumerate(JsonRows(path, Lines(path))):
         if isinstance(row, dict):
             item = {name: row.get(getattr(keys, name)) for name in ("question", "context", "answers", "id")}
             if keys.id == Keys.id and keys.id not in row:

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from bert_jax.errors import UserError
+from bert_jax.tasks.file_rows import Malformed, json_text, parse_object
 from bert_jax.tasks.predictor import Predictor
 from bert_jax.tasks.problem import Problem
-from bert_jax.tasks.reading import Examples, _json_text, _Malformed, _parse_object
+from bert_jax.tasks.reading import Examples
 from bert_jax.tasks.squad_reading import UNKNOWN, Questions
 from bert_jax.tasks.tag_reading import WORDS, TaggedSentences, _json_list
 from bert_jax.tasks.text_problem import columns_of
@@ -76,23 +77,23 @@ class RowReader:
         """The values of one line by column.
 
         Raises:
-          _Malformed: what is wrong with it.
+          Malformed: what is wrong with it.
         """
         try:
             text = line.decode("utf-8-sig").rstrip("\r\n")
         except UnicodeDecodeError:
-            raise _Malformed("not UTF-8") from None
+            raise Malformed("not UTF-8") from None
         if not text.strip():
-            raise _Malformed("an empty line")
+            raise Malformed("an empty line")
         if self._format == "jsonl" or (self._format == "auto" and text.lstrip().startswith("{")):
-            return self._from_object(_parse_object(text))
+            return self._from_object(parse_object(text))
         if self._kind == "tagging":
             return {"text_a": [word for word in re.split("[ \t]+", text) if word]}
         fields = text.split("\t")
         wanted = len(self._texts) + self._count
         if len(fields) != wanted:
             found = f"{len(fields)} column{'s' * (len(fields) > 1)}"
-            raise _Malformed(f"{found}, expected {self.expected}, or an object of JSON")
+            raise Malformed(f"{found}, expected {self.expected}, or an object of JSON")
         values = dict(zip(self._texts, fields, strict=False))
         return values | {"choices": fields[len(self._texts) :]} if self._count else values
 
@@ -103,13 +104,13 @@ class RowReader:
             if self._kind == "tagging":
                 values[field] = _json_list(row, key)
             else:
-                values[field] = _json_text(row[key], field, key)
+                values[field] = json_text(row[key], field, key)
             needed = values[field].strip() if self._kind == "question_answering" else values[field]
             if self._kind in _OWN_NAMES and not needed:
-                raise _Malformed(f"an empty {key!r}")
+                raise Malformed(f"an empty {key!r}")
         for key in self._names["id"]:
             if row.get(key) is not None:
-                values["id"] = _json_text(row[key], "id", key)
+                values["id"] = json_text(row[key], "id", key)
                 break
         if self._count:
             values["choices"] = self._choices_of(row)
@@ -117,12 +118,12 @@ class RowReader:
 
     def _choices_of(self, row):
         if len(self._choices) > 1 and all(isinstance(row.get(name), str) for name in self._choices):
-            return [_json_text(row[name], "choice", name) for name in self._choices]
+            return [json_text(row[name], "choice", name) for name in self._choices]
         key = _find(row, ("choices",) if len(self._choices) > 1 else (*self._choices, "choices"))
         found = row[key]
         if not isinstance(found, list) or len(found) != self._count:
-            raise _Malformed(f"{key!r} is no list of {self._count} choices, as the model was trained with")
-        return [_json_text(choice, "choice", key) for choice in found]
+            raise Malformed(f"{key!r} is no list of {self._count} choices, as the model was trained with")
+        return [json_text(choice, "choice", key) for choice in found]
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Any:
         """The examples of (number of the line from 1, what `parse` gave), as the task's files have them."""
@@ -147,7 +148,7 @@ def _find(row, names):
     for name in names:
         if row.get(name) is not None:
             return name
-    raise _Malformed(f"no {names[0]!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
+    raise Malformed(f"no {names[0]!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
 
 
 def serve(model: Predictor, reader: RowReader, source: IO[bytes], out: IO[bytes]) -> tuple[int, int]:
@@ -173,7 +174,7 @@ def serve(model: Predictor, reader: RowReader, source: IO[bytes], out: IO[bytes]
         for number, line in enumerate(lines, count + 1):
             try:
                 rows.append((number, reader.parse(line)))
-            except _Malformed as error:
+            except Malformed as error:
                 answers[number] = {"line": number, "error": str(error)}
         count, bad = count + len(lines), bad + len(answers)
         if rows:

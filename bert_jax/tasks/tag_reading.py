@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.tasks import reading
-from bert_jax.tasks.reading import MAX_MALFORMED, _JsonRows, _Lines, _Malformed
+from bert_jax.tasks.file_rows import JsonRows, Lines, Malformed, check_file
+from bert_jax.tasks.reading import MAX_MALFORMED
 
 FORMATS = ("conll", "jsonl")
 DOCUMENT_START = "-DOCSTART-"
@@ -116,16 +116,16 @@ def read_sentences(
       UserError: a missing or empty file, no such column, or more than 5% of the sentences malformed.
     """
     path = str(path)
-    reading.check_file(path, "CoNLL or JSON-lines")
+    check_file(path, "CoNLL or JSON-lines")
     out = TaggedSentences(path, tags=[] if tagged else None)
-    lines = _Lines(path)
+    lines = Lines(path)
     if detect_format(path, format) == "jsonl":
         found = _json_sentences(path, lines, word or WORDS, (tag or TAGS) if tagged else "", id, out)
     else:
         found = _column_sentences(path, lines, word, tag, tagged, out)
     for line, sentence in found:
         out.rows += 1
-        if isinstance(sentence, _Malformed):
+        if isinstance(sentence, Malformed):
             out.malformed.append(f"{path}:{line}: {sentence}")
             continue
         out.words.append(sentence.words)
@@ -179,9 +179,9 @@ def _column_sentences(path, lines, word, tag, tagged, out) -> Iterator[tuple[int
         width = width or len(fields)
         try:
             if number in lines.undecodable:
-                raise _Malformed("not UTF-8")
+                raise Malformed("not UTF-8")
             values = _values(fields, width, columns)
-        except _Malformed as malformed:
+        except Malformed as malformed:
             error = error or (number, malformed)
             continue
         sentence.words.append(values["text_a"])
@@ -212,30 +212,30 @@ def _fields(line):
 
 def _values(fields, width, columns):
     if "label" in columns and len(fields) < 2:
-        raise _Malformed("1 column, expected a word and its tag")
+        raise Malformed("1 column, expected a word and its tag")
     if len(fields) != width:
-        raise _Malformed(f"{len(fields)} columns, {width} in the first line")
+        raise Malformed(f"{len(fields)} columns, {width} in the first line")
     values = {}
     for field, column in columns.items():
         if not -len(fields) <= column < len(fields):
-            raise _Malformed(f"no column {column} for data.{field}: the line has {len(fields)}")
+            raise Malformed(f"no column {column} for data.{field}: the line has {len(fields)}")
         values[field] = fields[column]
         if not fields[column]:
-            raise _Malformed(f"an empty {'tag' if field == 'label' else 'word'} in column {column}")
+            raise Malformed(f"an empty {'tag' if field == 'label' else 'word'} in column {column}")
     return values
 
 
 def _json_sentences(path, lines, word, tag, id, out) -> Iterator[tuple[int, Any]]:
     document, previous = -1, object()
-    for line, row in _JsonRows(path, lines):
-        if not isinstance(row, _Malformed):
+    for line, row in JsonRows(path, lines):
+        if not isinstance(row, Malformed):
             key = row.get(DOCUMENT)
             out.has_documents |= key is not None
             document, previous = document + (key != previous), key
             try:
                 yield line, _json_sentence(row, line, document, word, tag, id)
                 continue
-            except _Malformed as error:
+            except Malformed as error:
                 row = error
         yield line, row
 
@@ -244,9 +244,9 @@ def _json_sentence(row, line, document, word, tag, id):
     words = _json_list(row, word)
     tags = _json_list(row, tag) if tag else []
     if tag and len(tags) != len(words):
-        raise _Malformed(f"{len(words)} words and {len(tags)} tags")
+        raise Malformed(f"{len(words)} words and {len(tags)} tags")
     if not words:
-        raise _Malformed(f"no words in {word!r}")
+        raise Malformed(f"no words in {word!r}")
     name = row.get(id) if id else None
     name = name if name is None or isinstance(name, str) else json.dumps(name)
     return _Sentence(document, words, tags, [line] * len(words), name)
@@ -254,11 +254,11 @@ def _json_sentence(row, line, document, word, tag, id):
 
 def _json_list(row, key):
     if key not in row:
-        raise _Malformed(f"no {key!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
+        raise Malformed(f"no {key!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
     values = row[key]
     if not isinstance(values, list):
-        raise _Malformed(f"{key!r} is {type(values).__name__}, expected a list of strings")
+        raise Malformed(f"{key!r} is {type(values).__name__}, expected a list of strings")
     for value in values:
         if not isinstance(value, str):
-            raise _Malformed(f"{key!r} holds {type(value).__name__}, expected strings")
+            raise Malformed(f"{key!r} holds {type(value).__name__}, expected strings")
     return [value.encode("utf-8", "replace").decode("utf-8") for value in values]

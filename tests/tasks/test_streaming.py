@@ -13,7 +13,7 @@ from fine_tuned import make_run
 
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.tasks import predictor, streaming
+from bert_jax.tasks import file_rows, predictor, streaming
 
 # Of each family a run, and rows as an object a line.
 QUESTION = {"max_query_length": 4, "doc_stride": 4, "v2": True}
@@ -142,7 +142,7 @@ def test_plain_text_is_what_an_object_is(run_of, task, plain, row):
 )
 def test_what_is_wrong_with_a_line(run_of, task, line, message):
     reader = streaming.RowReader(predictor.Predictor(str(run_of(task))).problem)
-    with pytest.raises(streaming._Malformed, match=".*") as raised:
+    with pytest.raises(file_rows.Malformed, match=".*") as raised:
         reader.parse(line)
     assert message in str(raised.value)
 

@@ -1,0 +1,221 @@
+"""Rows of TSV, CSV and JSON-lines files, with the line that each begins in."""
+
+import csv
+import gzip
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bert_jax.errors import UserError
+
+LABEL_SEPARATOR = ","  # of several labels in one column
+CHOICE = "choice "  # and its number: the field of a possible answer
+
+
+class Malformed(Exception):
+    """What is wrong with one row."""
+
+
+def check_file(path: str, expected: str) -> None:
+    """Raises UserError unless a file is there; `expected` is what it should hold."""
+    if not Path(path).exists():
+        raise UserError(f"{path}: no such file")
+    if Path(path).is_dir():
+        raise UserError(f"{path}: is a directory, expected a {expected} file")
+
+
+class Lines:
+    """The decoded lines of a file, newline kept; a line that is not UTF-8 is decoded with U+FFFD and
+    remembered."""
+
+    def __init__(self, path: str):
+        self.undecodable: set[int] = set()
+        self._path = path
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            with (gzip.open if self._path.endswith(".gz") else open)(self._path, "rb") as file:
+                for number, raw in enumerate(file, 1):
+                    if number == 1:
+                        if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                            raise UserError(
+                                f"{self._path}: UTF-16, expected UTF-8; try iconv -f UTF-16 -t UTF-8"
+                            )
+                        raw = raw.removeprefix(b"\xef\xbb\xbf")
+                    try:
+                        yield raw.decode("utf-8")
+                    except UnicodeDecodeError:
+                        self.undecodable.add(number)
+                        yield raw.decode("utf-8", "replace")
+        except (OSError, EOFError) as error:
+            raise UserError(
+                f"{self._path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+            ) from None
+
+
+class TableRows:
+    """Rows of a TSV or CSV file as (line, list of fields); the header, if any, is read on construction."""
+
+    tabular = True
+
+    def __init__(self, path: str, lines: Lines, header: bool, delimiter: str, quoted: bool):
+        self._path = path
+        self._lines = lines
+        self._rows = self._quoted(delimiter) if quoted else self._plain(delimiter)
+        self._delimiter = delimiter
+        self._header: list[str] | None = None
+        self._width = 0
+        if header:
+            first = next(self._rows, None)
+            if first is None:
+                raise UserError(f"{path}: the file is empty")
+            if isinstance(first[1], Malformed):
+                raise UserError(f"{path}:{first[0]}: {first[1]}")
+            self._header = [name.strip() for name in first[1]]
+            self._width = len(self._header)
+
+    def _plain(self, delimiter):
+        for number, line in enumerate(self._lines, 1):
+            line = line.removesuffix("\n").removesuffix("\r")
+            if line:
+                bad = number in self._lines.undecodable
+                yield number, Malformed("not UTF-8") if bad else line.split(delimiter)
+
+    def _quoted(self, delimiter):
+        # A text may be longer than the module's default of 128 KiB; the limit is global, so it is only ever
+        # raised.
+        csv.field_size_limit(max(csv.field_size_limit(), 1 << 24))
+        reader = csv.reader(iter(self._lines), delimiter=delimiter, strict=True)
+        while True:
+            start = reader.line_num + 1
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                # Past a broken quote, where rows begin is a guess.
+                raise UserError(
+                    f"{self._path}:{start}: {error} in the row that starts here; is a quote left open?"
+                ) from None
+            if not fields:
+                continue
+            if not self._lines.undecodable.isdisjoint(range(start, reader.line_num + 1)):
+                yield start, Malformed("not UTF-8")
+            else:
+                yield start, fields
+
+    def __iter__(self):
+        return self._rows
+
+    def selector(
+        self, wanted: dict[str, str], optional: set[str]
+    ) -> Callable[[Sequence[str]], dict[str, str]]:
+        """A function from a row to the wanted fields; the columns are looked up once."""
+        places = {}
+        for field, column in wanted.items():
+            place = self._find(field, column, field in optional)
+            if place is not None:
+                places[field] = place
+
+        def select(row):
+            if not self._width:
+                self._width = len(row)
+            if len(row) != self._width:
+                expected = "in the header" if self._header else "in the first row"
+                raise Malformed(f"{len(row)} columns, {self._width} {expected}")
+            for field, place in places.items():
+                if place >= len(row):
+                    raise Malformed(f"no column {place} for {field}: the row has {len(row)}")
+            return {field: row[place] for field, place in places.items()}
+
+        return select
+
+    def _find(self, field, column, optional):
+        header = self._header
+        if header is None:
+            if not column.isdecimal():
+                raise UserError(
+                    f"data.{field}={column}: {self._path} is read without a header, so columns are numbers "
+                    "from 0 (or set --config.data.header=true)"
+                )
+            return int(column)
+        if header.count(column) > 1:
+            raise UserError(
+                f"{self._path}: {header.count(column)} columns are called {column!r}; give its number from 0"
+            )
+        if column in header:
+            return header.index(column)
+        if column.isdecimal() and int(column) < len(header):
+            return int(column)
+        if optional:
+            return None
+        hint = "; a file without labels is one for `bert-jax predict`" if field == "label" else ""
+        other = {"\t": ",", ",": "\t"}[self._delimiter]
+        if len(header) == 1 and other in header[0]:
+            hint += f"; is it {'CSV' if other == ',' else 'TSV'}? (--config.data.format)"
+        shown = ", ".join(repr(name[:40]) for name in header[:20])
+        raise UserError(
+            f"{self._path}:1: no column {column!r} for data.{field}; the header has {shown}{hint}"
+        )
+
+
+class JsonRows:
+    """Rows of a JSON-lines file as (line, dict)."""
+
+    tabular = False
+
+    def __init__(self, path: str, lines: Lines):
+        self._path = path
+        self._lines = lines
+
+    def __iter__(self):
+        for number, line in enumerate(self._lines, 1):
+            if not line.strip():
+                continue
+            if number in self._lines.undecodable:
+                yield number, Malformed("not UTF-8")
+                continue
+            try:
+                yield number, parse_object(line)
+            except Malformed as error:
+                yield number, error
+
+    def selector(self, wanted: dict[str, str], optional: set[str]) -> Callable[[dict], dict[str, str]]:
+        def select(row):
+            values = {}
+            for field, key in wanted.items():
+                if key not in row or row[key] is None:
+                    if field in optional:
+                        values[field] = None
+                        continue
+                    raise Malformed(
+                        f"no {key!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}"
+                    )
+                values[field] = json_text(row[key], field, key)
+            return values
+
+        return select
+
+
+def parse_object(line):
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+        raise Malformed(f"not JSON: {reason} (one object a line is expected)") from None
+    if not isinstance(row, dict):
+        raise Malformed("a JSON value that is no object")
+    return row
+
+
+def json_text(value, field, key):
+    if isinstance(value, str):
+        # json.loads lets a lone surrogate through, which no encoder takes.
+        return value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
+    if field.startswith(CHOICE) and isinstance(value, list):
+        return [json_text(one, "choice", key) for one in value]
+    if field == "label" and isinstance(value, list):
+        return LABEL_SEPARATOR.join(json_text(one, field, key) for one in value)
+    if field in ("label", "id") and isinstance(value, (bool, int, float)):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    raise Malformed(f"{key!r} is {type(value).__name__}, expected a string")
