@@ -12,8 +12,9 @@ In two phases, of 128 and 512 tokens, as base.py has them:
 Where a batch does not fit the devices' memory, set accumulate_steps, or model.remat=full.
 
 Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate --topology=v5e:4x4
---config=configs/pretrain/large.py`): 11.13 of 16 GiB a chip; a step of 160 ms, 28 of them all-reduces, without
-the hashing of masks in the kernels; 1,603 full rows a second, 52% MFU; 44 hours for the million steps.
+--config=configs/pretrain/large.py`): 11.13 of 16 GiB a chip; a step of 160 ms, 28 of them all-reduces,
+without the hashing of masks in the kernels; 1,603 full rows a second, 52% MFU; 44 hours for the million
+steps.
 """
 
 from bert_jax import defaults
