@@ -74,7 +74,7 @@ class Compiled:
     """A program that fits.
 
     `memory` is in bytes a chip: parameters, optimizer, batch, temporary (activations, gradients and whatever
-    else lives within a step), program, padding (of the arguments' tiles), total.
+    else lives within a step, at its peak), program, padding (of the arguments' tiles), total.
     """
 
     text: str
@@ -166,10 +166,11 @@ class TrainStep:
     def _memory(self, analysis: Any, batch: dict[str, Any]) -> dict[str, float]:
         parts = self.chip_bytes | {"batch": chip_bytes(batch)}
         arguments = analysis.argument_size_in_bytes
-        results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
         parts |= {
             "padding": max(0.0, arguments - sum(parts.values())),
-            "temporary": analysis.temp_size_in_bytes + results,
+            # What is alive at once: all temporary buffers together can be more than the chip has where the
+            # compiler takes the program.
+            "temporary": max(0.0, analysis.peak_memory_in_bytes - arguments),
             "program": analysis.generated_code_size_in_bytes,
         }
         return parts | {"total": sum(parts.values())}

@@ -1,6 +1,7 @@
 """A whole estimate, of a small model on the eight devices of the CPU, and of models that do not fit."""
 
 import json
+import types
 
 import jax
 import pytest
@@ -45,6 +46,16 @@ def test_memory_is_that_of_the_shardings(step, result):
     assert memory["batch"] == 4 * 4 * (32 + 1 + 3 * 8 + 1)
     assert memory["total"] == sum(size for name, size in memory.items() if name != "total")
     assert result["fits"] and memory["temporary"] > 0
+
+
+def test_temporary_memory_is_what_is_alive_at_once(step):
+    mine = sum(step.chip_bytes.values())
+    analysis = types.SimpleNamespace(
+        argument_size_in_bytes=mine + 100, output_size_in_bytes=mine, alias_size_in_bytes=mine,
+        temp_size_in_bytes=9_000, peak_memory_in_bytes=mine + 5_100, generated_code_size_in_bytes=70,
+    )  # fmt: skip
+    memory = step._memory(analysis, {})
+    assert (memory["padding"], memory["temporary"], memory["total"]) == (100, 5_000, mine + 5_170)
 
 
 def test_flops(step, result):
