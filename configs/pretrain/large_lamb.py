@@ -10,10 +10,13 @@ warm-up of its own. Batches, steps, rates and warm-ups are those of NVIDIA's BER
 (DeepLearningExamples); the decay after warm-up is linear, as in the paper, where NVIDIA's is a square root.
 Dropout is on hidden states alone, which saves the attention kernel a hash for each probability.
 
-Estimates for 256 chips of v5e, nothing measured (`bert-jax estimate --topology=v5e:16x16
---config=configs/pretrain/large_lamb.py:phase1 --seq_length=128 --config.accumulate_steps=4`; `:phase2` with
-accumulate_steps=8): phase 1, 14.43 of 16 GiB a chip, a step of 518 ms, 60% MFU, 1.0 hours; phase 2, 14.45,
-1,089 ms, 61% MFU, 0.5 hours.
+Estimates, nothing measured (`bert-jax estimate --config=configs/pretrain/large_lamb.py:phase1
+--seq_length=128`, or `:phase2`, with these flags); without the start, evaluation and checkpoints:
+
+    --topology=v5e:16x16 --config.accumulate_steps=4   phase 1, 14.43 of 16 GiB, 518 ms, 60% MFU, 1.0 hours
+    --topology=v5e:16x16 --config.accumulate_steps=8   phase 2, 14.45 of 16 GiB, 1,089 ms, 61% MFU, 0.5 hours
+    --topology=v4:8x8x8                                phase 1, 17.24 of 32 GiB, 199 ms, 56% MFU, 0.4 hours
+    --topology=v4:8x8x8 --config.accumulate_steps=2    phase 2, 20.93 of 32 GiB, 425 ms, 56% MFU, 0.2 hours
 """
 
 from bert_jax import defaults
