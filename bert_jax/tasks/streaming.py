@@ -15,7 +15,7 @@ from bert_jax.tasks.predictor import Predictor
 from bert_jax.tasks.problem import Problem
 from bert_jax.tasks.reading import Examples
 from bert_jax.tasks.squad_reading import UNKNOWN, Questions
-from bert_jax.tasks.tag_reading import WORDS, TaggedSentences, _json_list
+from bert_jax.tasks.tag_reading import WORDS, TaggedSentences, json_list
 from bert_jax.tasks.text_problem import columns_of
 
 FORMATS = ("auto", "jsonl", "tsv")
@@ -102,7 +102,7 @@ class RowReader:
         for field in self._texts:
             key = _find(row, self._names[field])
             if self._kind == "tagging":
-                values[field] = _json_list(row, key)
+                values[field] = json_list(row, key)
             else:
                 values[field] = json_text(row[key], field, key)
             needed = values[field].strip() if self._kind == "question_answering" else values[field]

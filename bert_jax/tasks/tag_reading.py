@@ -241,8 +241,8 @@ def _json_sentences(path, lines, word, tag, id, out) -> Iterator[tuple[int, Any]
 
 
 def _json_sentence(row, line, document, word, tag, id):
-    words = _json_list(row, word)
-    tags = _json_list(row, tag) if tag else []
+    words = json_list(row, word)
+    tags = json_list(row, tag) if tag else []
     if tag and len(tags) != len(words):
         raise Malformed(f"{len(words)} words and {len(tags)} tags")
     if not words:
@@ -252,7 +252,7 @@ def _json_sentence(row, line, document, word, tag, id):
     return _Sentence(document, words, tags, [line] * len(words), name)
 
 
-def _json_list(row, key):
+def json_list(row, key):
     if key not in row:
         raise Malformed(f"no {key!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
     values = row[key]

@@ -17,11 +17,11 @@ def test_parameters_need_no_kernel(attention):
 
 def test_with_the_kernels_of_tpus_a_model_has_the_same_gradients_on_a_mesh():
     config = BertConfig(
-        vocab_size=50, hidden_size=256, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64,
+        vocab_size=50, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
         max_position_embeddings=128, attention_probs_dropout_prob=0.2,
     )  # fmt: skip
     rng = np.random.default_rng(0)
-    ids = rng.integers(0, 50, (4, 128)).astype(np.int32)
+    ids = rng.integers(0, 50, (8, 128)).astype(np.int32)
     zeros, ones = np.zeros_like(ids), np.ones_like(ids)
     positions = np.broadcast_to(np.arange(128, dtype=np.int32), ids.shape)
     few = zeros[:, :2]

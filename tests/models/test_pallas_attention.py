@@ -19,9 +19,10 @@ def inputs(batch, length, heads, head_size, dtype=jnp.float32):
 @pytest.mark.parametrize(
     "batch, length, heads, head_size, causal, rate",
     [
-        (2, 128, 1, 128, False, 0.0),
+        (2, 128, 2, 64, False, 0.0),
         (2, 128, 4, 64, True, 0.1),
-        (3, 128, 4, 32, False, 0.5),
+        (3, 256, 4, 32, False, 0.5),
+        (2, 128, 1, 128, False, 0.1),
     ],
 )
 def test_values_and_gradients_are_those_of_the_plain_formula(batch, length, heads, head_size, causal, rate):

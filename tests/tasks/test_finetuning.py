@@ -56,8 +56,11 @@ def finetuned(tmp_path_factory, files, pretrained):
 
 def test_examples_share_rows_over_all_devices(files, pretrained, tmp_path, capsys):
     flags = ("--config.epochs=1", "--config.batch_size=48", "--config.mesh.data=4", "--config.mesh.fsdp=2")
-    assert cli.main(arguments(files, tmp_path, pretrained, *flags, "--config.data.eval=")) == 0
+    flags += ("--config.data.eval=",)
+    assert cli.main(arguments(files, tmp_path / "packed", pretrained, *flags)) == 0
     assert "packed: 48 examples in 24 rows of 16 tokens" in capsys.readouterr().out
+    assert cli.main(arguments(files, tmp_path / "apart", pretrained, *flags, "--config.pack=false")) == 0
+    assert "packed" not in capsys.readouterr().out
 
 
 def test_a_run_learns_and_reports(finetuned, pretrained, files):
