@@ -69,7 +69,7 @@ def train(args):
 
     optimizer, schedule = peer_optimizer.make(model, args.learning_rate, args.steps)
     model.train()
-    begin, rows_seen = time.time(), 0
+    begin, rows_seen, losses = time.time(), 0, []
     for step, rows in enumerate(data["order"][: args.steps], 1):
         rows = rows[rows >= 0]
         inputs, _ = batch("train", rows)
@@ -79,9 +79,11 @@ def train(args):
         loss = model(**inputs).loss
         peer_optimizer.update(model, loss, optimizer, schedule)
         rows_seen += len(rows)
+        losses.append(loss.item())
         if step % 20 == 0:
             speed = rows_seen / (time.time() - begin)
-            print(f"step {step}  loss {loss.item():.4f}  {speed:.1f} seq/s", flush=True)
+            mean = sum(losses[-20:]) / 20
+            print(f"step {step}  mean loss {mean:.4f}  {speed:.1f} seq/s", flush=True)
     model.eval()
     offsets = data["dev_offsets"]
     outputs = np.empty((offsets[-1], 2), np.float32)
