@@ -5,12 +5,14 @@ for the longest one and the number of compiled shapes stays small.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from bert_jax.tasks import text_windows
 from bert_jax.tasks.reading import Examples
+from bert_jax.tasks.text_windows import Ids, Pair
 
 _ENCODE_CHUNK = 8192
 # Examples are grouped by length inside windows of this many batches, which leaves most of the order random.
@@ -66,6 +68,11 @@ class EncodedRows:
         return np.diff(self.offsets)
 
     @property
+    def group_examples(self) -> np.ndarray:
+        """int64 [N / group], the example of each group."""
+        return self.examples[:: self.group]
+
+    @property
     def group_lengths(self) -> np.ndarray:
         """int64 [N / group], tokens of the longest row of each group."""
         return self.lengths.reshape(-1, self.group).max(axis=1, initial=0)
@@ -85,39 +92,62 @@ def encode(
 ) -> EncodedRows:
     """Tokenizes in batches, joins pairs and truncates to `max_length` tokens with the special ones; or, with
     a `doc_stride`, makes windows of what is longer (`text_windows.split`)."""
+    first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
+    if examples.texts_b is not None:
+        second = tokenize(tokenizer, examples.texts_b)
+    rows = (
+        text_windows.split(a, b, max_length, doc_stride) if doc_stride else truncate(a, b, max_length)
+        for a, b in zip(first, second, strict=True)
+    )
+    return assemble(rows, examples.labels, tokenizer, max_length, kind, windows=bool(doc_stride))
+
+
+def tokenize(tokenizer, texts: Sequence[str]) -> Iterator[Ids]:
+    """The ids of each text, without special tokens; many texts at a time."""
+    for begin in range(0, len(texts), _ENCODE_CHUNK):
+        yield from tokenizer.encode_batch(texts[begin : begin + _ENCODE_CHUNK])
+
+
+def assemble(
+    found: Iterable[tuple[Sequence[Pair], bool]],
+    labels: Sequence | None,
+    tokenizer,
+    max_length: int,
+    kind: str = "classification",
+    *,
+    group: int = 1,
+    windows: bool = False,
+) -> EncodedRows:
+    """The rows of [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of every example.
+
+    Args:
+      found: of each example its pairs (A, B), ids without special tokens, B None of a single text; and
+        whether some of its tokens are in none.
+      labels: of each example, or None.
+      kind: "regression" has float32 targets, all others int32.
+      group: so many pairs in a row are one question.
+      windows: whether those of one example are windows of it, whose outputs are joined.
+    """
     pieces, lengths, first_lengths, owners = [], [], [], []
     truncated = 0
     cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-    for begin in range(0, len(examples), _ENCODE_CHUNK):
-        part = slice(begin, begin + _ENCODE_CHUNK)
-        ids_a = tokenizer.encode_batch(examples.texts_a[part])
-        ids_b = (
-            tokenizer.encode_batch(examples.texts_b[part])
-            if examples.texts_b is not None
-            else [None] * len(ids_a)
-        )
-        for number, (a, b) in enumerate(zip(ids_a, ids_b, strict=True), begin):
-            if doc_stride:
-                parts, cut = text_windows.split(a, b, max_length, doc_stride)
-            else:
-                parts, cut = _truncate(a, b, max_length)
-            truncated += cut
-            for first, second in parts:
-                row = cls + first + sep + (second + sep if second is not None else [])
-                pieces.append(np.asarray(row, np.int32))
-                lengths.append(len(row))
-                first_lengths.append(len(first) + 2)
-                owners.append(number)
+    for number, (pairs, cut) in enumerate(found):
+        truncated += cut
+        for first, second in pairs:
+            row = cls + first + sep + (second + sep if second is not None else [])
+            pieces.append(np.asarray(row, np.int32))
+            lengths.append(len(row))
+            first_lengths.append(len(first) + 2)
+            owners.append(number)
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     owners = np.asarray(owners, np.int64)
     targets = {}
-    if examples.labels is not None:
-        labels = np.asarray(examples.labels, np.float32 if kind == "regression" else np.int32)
+    if labels is not None:
+        labels = np.asarray(labels, np.float32 if kind == "regression" else np.int32)
         targets["targets"] = labels[owners]
-    tokens = np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
     return EncodedRows(
-        tokens,
+        np.concatenate(pieces) if pieces else np.zeros(0, np.int32),
         offsets,
         np.asarray(first_lengths, np.int32),
         targets,
@@ -125,11 +155,13 @@ def encode(
         max_length,
         truncated,
         examples=owners,
-        shares=text_windows.shares(owners) if doc_stride else None,
+        group=group,
+        shares=text_windows.shares(owners) if windows else None,
     )
 
 
-def _truncate(a, b, max_length):
+def truncate(a: Ids, b: Ids | None, max_length: int) -> tuple[list[Pair], bool]:
+    """The one row of a text or a pair (`truncate_pair`), and whether it was cut."""
     if b is None:
         kept = a[: max_length - 2]
         return [(kept, None)], len(kept) < len(a)

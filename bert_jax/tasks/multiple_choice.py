@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from bert_jax import losses
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.models import BertForSequenceClassification
-from bert_jax.tasks import batches, metrics, predictions
+from bert_jax.tasks import batches, metrics, predictions, text_windows
 from bert_jax.tasks.problem import Problem
 from bert_jax.tasks.reading import Examples, read_examples
 from bert_jax.tasks.row_task import RowTask
@@ -26,6 +27,7 @@ class MultipleChoiceTask(RowTask):
 
     config: BertConfig
     choices: int
+    windows: bool = False  # whether questions are windows of longer ones, with `shares`
 
     head = "classifier"
 
@@ -34,9 +36,9 @@ class MultipleChoiceTask(RowTask):
         return BertForSequenceClassification(self.config, num_labels=1)
 
     @property
-    def expected_initial_loss(self) -> float:
-        """ln of the number of choices."""
-        return float(np.log(self.choices))
+    def expected_initial_loss(self) -> float | None:
+        """ln of the number of choices; None for windows, where it depends on a batch's shares."""
+        return None if self.windows else float(np.log(self.choices))
 
     def logits(
         self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
@@ -48,8 +50,12 @@ class MultipleChoiceTask(RowTask):
         return {"task": jnp.sum(batch["weights"][:, 0])}
 
     def loss(self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None):
-        row = (self.logits(params, batch, dropout_key), batch["targets"][:, 0], batch["weights"][:, 0])
-        return {"task": losses.cross_entropy(*row)}, {"accuracy": losses.accuracy(*row)}
+        logits = self.logits(params, batch, dropout_key)
+        targets, weights = batch["targets"][:, 0], batch["weights"][:, 0]
+        counted = weights * batch["shares"][:, 0] if self.windows else weights
+        total, _ = losses.cross_entropy(logits, targets, counted)
+        # By the number of windows, not the sum of their shares, as in ClassificationTask.
+        return {"task": (total, jnp.sum(weights))}, {"accuracy": losses.accuracy(logits, targets, weights)}
 
     def predict(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
         """float32 [B, choices] probabilities of a batch as the loader gives it."""
@@ -57,9 +63,17 @@ class MultipleChoiceTask(RowTask):
 
 
 class MultipleChoiceProblem(Problem):
-    """Which of some endings follows a text. The labels are the choices' numbers from 0."""
+    """Which of some endings follows a text. The labels are the choices' numbers from 0.
+
+    With `config.doc_stride`, a text too long for a row has windows, each a question with the same answer;
+    scored and written is the mean of their probabilities."""
 
     exported_as = "multiple_choice"
+
+    def __init__(self, config, spec, labels, tokenizer, bert):
+        super().__init__(config, spec, labels, tokenizer, bert)
+        self._stride = config.get("doc_stride", 0)  # a run that was made before there was one has none
+        text_windows.check_stride(self._stride, config.max_length, pairs=True)
 
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
@@ -70,7 +84,7 @@ class MultipleChoiceProblem(Problem):
 
     @property
     def task(self) -> MultipleChoiceTask:
-        return MultipleChoiceTask(self.bert, len(self.labels))
+        return MultipleChoiceTask(self.bert, len(self.labels), windows=bool(self._stride))
 
     @property
     def group(self) -> int:
@@ -100,21 +114,27 @@ class MultipleChoiceProblem(Problem):
         return self._read(path, dataclasses.replace(self._columns(), **columns), format, parse_label=None)
 
     def encode(self, examples: Examples) -> batches.EncodedRows:
-        count = len(examples.choices[0])
+        count, length = len(examples.choices[0]), self.config.max_length
         starts = examples.texts_b or [""] * len(examples)
-        flat = dataclasses.replace(
-            examples,
-            ids=[name for name in examples.ids for _ in range(count)],
-            texts_a=[text for text in examples.texts_a for _ in range(count)],
-            texts_b=[
-                f"{start} {choice}".strip()
-                for start, choices in zip(starts, examples.choices, strict=True)
-                for choice in choices
-            ],
-            labels=examples.labels and [label for label in examples.labels for _ in range(count)],
+        endings = [
+            f"{start} {choice}".strip()
+            for start, choices in zip(starts, examples.choices, strict=True)
+            for choice in choices
+        ]
+        ids = batches.tokenize(self.tokenizer, endings)
+        rows = (
+            self._rows(text, list(itertools.islice(ids, count)), length)
+            for text in batches.tokenize(self.tokenizer, examples.texts_a)
         )
-        data = batches.encode(flat, self.tokenizer, self.config.max_length)
-        return dataclasses.replace(data, group=count, examples=np.repeat(np.arange(len(examples)), count))
+        return batches.assemble(
+            rows, examples.labels, self.tokenizer, length, group=count, windows=bool(self._stride)
+        )
+
+    def _rows(self, text, choices, length):
+        if self._stride:
+            return text_windows.split_question(text, choices, length, self._stride)
+        rows, cut = zip(*(batches.truncate(text, choice, length) for choice in choices), strict=True)
+        return [pair for pairs in rows for pair in pairs], any(cut)
 
     def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
         chosen = np.take_along_axis(outputs, self._targets(data)[:, None], axis=1)
@@ -130,7 +150,8 @@ class MultipleChoiceProblem(Problem):
         return predictions.records(examples.ids, outputs, self.labels)
 
     def _targets(self, data: batches.EncodedRows) -> np.ndarray:
-        return data.targets["targets"][:: data.group]
+        """Of each question: int32 [questions]."""
+        return data.targets["targets"][:: data.group][text_windows.first_rows(data.group_examples)]
 
     def _columns(self):
         columns = columns_of(self.config, self.spec)

@@ -89,7 +89,7 @@ def predict_all(
             if row >= 0:
                 begin, end = data.offsets[row : row + 2]
                 result[begin:end] = states[: end - begin]
-    return result if data.shares is None else text_windows.join(result, data.examples)
+    return result if data.shares is None else text_windows.join(result, data.group_examples)
 
 
 def check_output(path: str, formats: Sequence[str]) -> None:

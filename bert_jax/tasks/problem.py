@@ -146,12 +146,6 @@ def family(kind: str) -> type[Problem]:
     return getattr(importlib.import_module(module), name)
 
 
-_NO_STRIDE = {
-    "tagging": "tagging has windows as it is",
-    "multiple_choice": "multiple choice has no windows",
-}
-
-
 def from_training_file(config: Any) -> tuple[Problem, Any]:
     """The task that a configuration describes, with the examples of its training file.
 
@@ -163,10 +157,10 @@ def from_training_file(config: Any) -> tuple[Problem, Any]:
         for name in ("frozen", "feature_layers", "document_context"):
             if config.get(name):
                 raise UserError(f"{name}={config[name]}: is for tagging, and the task is {spec.name}")
-    if config.get("doc_stride") and spec.kind in _NO_STRIDE:
+    if config.get("doc_stride") and spec.kind == "tagging":
         raise UserError(
-            f"doc_stride={config.doc_stride}: {_NO_STRIDE[spec.kind]}, and the task is {spec.name}; leave it "
-            "at 0"
+            f"doc_stride={config.doc_stride}: tagging has windows as it is, and the task is {spec.name}; "
+            "leave it at 0"
         )
     path = split_file(config, spec, "train")
     if not path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 _MOST_SHOWN = 4  # of the numbers of windows, one by one
 
 Ids = list[int]
+Pair = tuple[Ids, Ids | None]
 
 
 def check_stride(stride: int, max_length: int, pairs: bool) -> None:
@@ -28,7 +29,7 @@ def check_stride(stride: int, max_length: int, pairs: bool) -> None:
         )
 
 
-def split(a: Ids, b: Ids | None, max_length: int, stride: int) -> tuple[list[tuple[Ids, Ids | None]], bool]:
+def split(a: Ids, b: Ids | None, max_length: int, stride: int) -> tuple[list[Pair], bool]:
     """The rows (A, B) of a text, whose `b` is None, or of a pair; and whether some tokens are in none.
 
     What fits is one row. Of a pair that does not, the longer text has windows (B, where both are as long),
@@ -51,8 +52,28 @@ def split(a: Ids, b: Ids | None, max_length: int, stride: int) -> tuple[list[tup
     return [(kept, window) for window in _windows(b, budget - len(kept), stride)], kept != a
 
 
+def split_question(a: Ids, choices: Sequence[Ids], max_length: int, stride: int) -> tuple[list[Pair], bool]:
+    """The rows (A, choice) of a question, a window of its text after the other, each with every choice; and
+    whether some tokens are in none.
+
+    Each choice sees the same windows of A, so that what tells two of them apart is the choice: there is room
+    for the longest one, which may have half of a row, and more where A leaves more.
+
+    Args:
+      max_length, stride: as in `split`.
+    """
+    budget = max_length - 3
+    longest = max(map(len, choices))
+    room = min(longest, max(budget // 2, budget - len(a)))
+    pairs = [(window, choice[:room]) for window in _windows(a, budget - room, stride) for choice in choices]
+    return pairs, room < longest
+
+
 def _windows(tokens: Ids, room: int, stride: int) -> Iterator[Ids]:
-    last = max(0, len(tokens) - room)
+    last = len(tokens) - room
+    if last <= 0:
+        yield tokens
+        return
     for start in (*range(0, last, min(stride, room)), last):
         yield tokens[start : start + room]
 

@@ -2,14 +2,16 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from tiny_model import draw_parameters, tiny_config
 
-from bert_jax import cli, losses, tasks, tokenization
+from bert_jax import cli, losses, sharding, tasks, tokenization
 from bert_jax.errors import UserError
-from bert_jax.tasks import batches
+from bert_jax.tasks import batches, predictions
 from bert_jax.tasks.multiple_choice import MultipleChoiceProblem, MultipleChoiceTask
+from bert_jax.tasks.reading import Examples
 
 COLORS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
 
@@ -32,9 +34,9 @@ def files(tmp_path_factory):
     return directory
 
 
-def problem(vocabulary, **columns):
+def problem(vocabulary, *, max_length=16, doc_stride=0, **columns):
     config = tasks.default_config("tiny")
-    config.task, config.max_length = "multiplechoice", 16
+    config.task, config.max_length, config.doc_stride = "multiplechoice", max_length, doc_stride
     config.data.update(dict(text_a="question", choices="a,b,c", label="right") | columns)
     tokenizer = tokenization.load(vocabulary)
     bert = tiny_config(tokenizer.vocab_size)
@@ -80,7 +82,8 @@ def test_the_softmax_is_over_the_choices_of_a_question(vocabulary, files):
     np.testing.assert_allclose(task.predict(params, batch).sum(-1), 1, rtol=1e-5)
 
 
-def test_from_training_to_predictions(pretrained, files, tmp_path, capsys):
+@pytest.mark.parametrize("windows", [False, True], ids=["whole", "windows"])
+def test_from_training_to_predictions(pretrained, files, tmp_path, capsys, windows):
     columns = ["--config.data.text_a=question", "--config.data.choices=a,b,c", "--config.data.label=right"]
     command = [
         "finetune",
@@ -89,13 +92,14 @@ def test_from_training_to_predictions(pretrained, files, tmp_path, capsys):
         f"--config.init_from={pretrained}",
         f"--config.data.train={files / 'train.tsv'}",
         f"--config.data.eval={files / 'dev.tsv'}",
-        "--config.max_length=16",
+        *(["--config.max_length=6", "--config.doc_stride=1"] if windows else ["--config.max_length=16"]),
         "--config.batch_size=16",
         "--config.epochs=6",
         "--config.optimizer.learning_rate=3e-3",
         *columns,
     ]
     assert cli.main(command) == 0
+    assert ("48 windows (examples: 24 in 2)" in capsys.readouterr().out) == windows
     best = json.loads((tmp_path / "run" / "best.json").read_text())
     assert best["scores"]["accuracy"] > 0.9  # chance is a third
     capsys.readouterr()
@@ -117,6 +121,60 @@ def test_from_training_to_predictions(pretrained, files, tmp_path, capsys):
         "1",
         "2",
     }
+
+
+def long_questions():
+    """Two that fit a row of 12 and one whose text has three windows of 5 words."""
+    words = "one two three cat dog bird the a is one two three".split()
+    return Examples(
+        "q.tsv",
+        ["x", "y", "z"],
+        ["the cat", " ".join(words), "is"],
+        None,
+        [1, 0, 2],
+        [1, 2, 3],
+        3,
+        0,
+        [],
+        [["red", "small", "blue"], ["a bird", "blue", "the one is red"], ["cat", "dog", "bird"]],
+    )
+
+
+def test_a_long_text_has_windows_with_every_choice(vocabulary):
+    found = problem(vocabulary, max_length=12, doc_stride=4)
+    examples = long_questions()
+    data = found.encode(examples)
+    assert data.group_examples.tolist() == [0, 1, 1, 1, 2] and data.group == 3 and data.truncated == 0
+    np.testing.assert_allclose(data.shares[::3], np.array([1, 1 / 3, 1 / 3, 1 / 3, 1]) * 5 / 3, rtol=1e-6)
+    assert data.targets["targets"][::3].tolist() == [1, 0, 0, 0, 2]
+    text, *choices = found.tokenizer.encode_batch([examples.texts_a[1], *examples.choices[1]])
+    cls, sep = found.tokenizer.cls_id, found.tokenizer.sep_id
+    for window, start in enumerate((0, 4, 7)):
+        for choice, ids in enumerate(choices):
+            row = 3 * (1 + window) + choice
+            tokens = data.tokens[data.offsets[row] : data.offsets[row + 1]].tolist()
+            assert tokens == [cls, *text[start : start + 5], sep, *ids, sep]
+
+    # Its loss is the mean over questions, its output the mean over a question's windows.
+    task = found.task
+    rng = np.random.default_rng(0)  # parameters so large that windows differ
+    params = jax.tree.map(lambda x: x + np.float32(rng.normal(0, 0.3, x.shape)), draw_parameters(task))
+    batch = batches.make_batch(data, np.array([0, 1, 2, 3, 4, -1]), (12,))
+    prepared = task.prepare(batch, None, True)
+    total, weight = task.loss(params, prepared, None)[0]["task"]
+    outputs = np.asarray(task.predict(params, batch))[:5]
+    each = -np.log(outputs[np.arange(5), [1, 0, 0, 0, 2]])
+    assert weight == task.loss_weights(prepared)["task"] == 5
+    assert float(total) / 5 == pytest.approx(np.mean([each[0], each[1:4].mean(), each[4]]), rel=1e-4)
+    mesh = sharding.make_mesh()
+    joined = predictions.predict_all(predictions.make_predict(task, mesh), params, data, 8, mesh)
+    expected = np.stack([outputs[0], outputs[1:4].mean(axis=0), outputs[4]])
+    np.testing.assert_allclose(joined, expected, atol=1e-5)
+    assert np.ptp(outputs[1:4], axis=0).max() > 1e-3
+    right = np.mean(expected.argmax(-1) == [1, 0, 2])
+    assert found.score(examples, data, joined) == {"accuracy": right}
+    assert found.loss(data, joined) == pytest.approx(-np.log(expected[[0, 1, 2], [1, 0, 2]]).mean(), rel=1e-4)
+    assert [one["id"] for one in found.records(examples, data, joined)] == ["x", "y", "z"]
 
 
 def test_the_authors_files(shared_data, vocabulary):

@@ -50,6 +50,34 @@ def test_windows_cover_every_token(max_length, length_a, length_b, data):
     assert covered([row[long] for row in rows], texts[long], stride)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(5, 20), st.integers(0, 60), st.lists(st.integers(0, 30), min_size=2, max_size=4), st.data()
+)
+def test_every_choice_sees_the_same_windows(max_length, length, lengths, data):
+    text = list(range(length))
+    choices = [list(range(100 * number, 100 * number + n)) for number, n in enumerate(lengths, 1)]
+    stride = data.draw(st.integers(1, (max_length - 2) // 2))
+    text_windows.check_stride(stride, max_length, pairs=True)
+    rows, cut = text_windows.split_question(text, choices, max_length, stride)
+    budget, longest = max_length - 3, max(lengths)
+    if length + longest <= budget:
+        assert (rows, cut) == ([(text, choice) for choice in choices], False)
+        return
+    groups = [rows[i : i + len(choices)] for i in range(0, len(rows), len(choices))]
+    windows = [group[0][0] for group in groups]
+    assert windows == [text] if len(windows) == 1 else covered(windows, text, stride)
+    kept = [choice for _, choice in groups[0]]
+    assert rows == [(window, choice) for window in windows for choice in kept]
+    assert kept == [choice[: len(k)] for choice, k in zip(choices, kept, strict=True)]
+    assert cut == (kept != choices)
+    assert max(len(a) + len(b) for a, b in rows) <= budget
+    # What is cut fills the rows, and is never cut below half of one.
+    if cut:
+        assert len(groups) == 1 or max(map(len, kept)) == budget // 2
+        assert len(windows[0]) + max(map(len, kept)) == budget
+
+
 def test_rows_of_a_file():
     texts = ["a bb ccc", "a bb ccc dddd eeeee ffffff", "a"]
     data = batches.encode(examples(texts, labels=[1, 0, 1]), WordTokenizer(), 5, doc_stride=2)
@@ -223,10 +251,9 @@ def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsy
             ["--config.doc_stride=6", "--config.data.text_b=colour"],
             "to 5, the tokens of the longer text of a pair",
         ),
-        (["--config.task=multiplechoice"], "doc_stride=5: multiple choice has no windows"),
         (["--config.task=tagging"], "doc_stride=5: tagging has windows as it is"),
     ],
-    ids=["large", "negative", "pair", "choice", "tagging"],
+    ids=["large", "negative", "pair", "tagging"],
 )
 def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, message):
     assert cli.main(command(files, tmp_path / "run", pretrained, *more)) == 2
