@@ -7,14 +7,14 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.tasks import batches
+from bert_jax.tasks import batches, reports
 from bert_jax.tasks.classification import ClassificationTask
 from bert_jax.tasks.file_rows import LABEL_SEPARATOR
-from bert_jax.tasks.problem import Problem
 from bert_jax.tasks.reading import Examples, read_examples
 from bert_jax.tasks.text_problem import TextProblem, columns_of
 
@@ -133,7 +133,29 @@ class MultiLabelProblem(TextProblem):
         """Whether every example gets the same labels."""
         return len(np.unique(outputs > _THRESHOLD, axis=0)) == 1
 
-    report = Problem.report
+    def report(
+        self, directory: Any, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray
+    ) -> None:
+        """Confidence is that in the label, given or not given, that is wrong most surely."""
+        from sklearn.metrics import f1_score
+
+        given, expected = outputs > _THRESHOLD, self.targets(data) > 0
+        confidence = np.where(given == expected, 0, np.maximum(outputs, 1 - outputs)).max(axis=1)
+        rows = self.records(examples, data, outputs)
+        reports.write_table(
+            directory / "errors-dev.tsv",
+            ["line", "label", "prediction", "confidence", "text_a", "text_b"],
+            (
+                [
+                    *(examples.lines[i], LABEL_SEPARATOR.join(examples.labels[i])),
+                    *(LABEL_SEPARATOR.join(rows[i]["prediction"]), f"{confidence[i]:.4f}"),
+                    *(examples.texts_a[i], examples.texts_b[i] if examples.texts_b else ""),
+                ]
+                for i in reports.surest_first(confidence == 0, confidence)
+            ),
+        )
+        scores = f1_score(expected, given, average=None, zero_division=0.0)
+        reports.plot_by_label(directory / "scores-dev.png", scores, self.labels, "F1")
 
     def describe(self, examples: Examples, data: batches.EncodedRows) -> str:
         if examples.labels is None:

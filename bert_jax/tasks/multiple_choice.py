@@ -14,7 +14,7 @@ from bert_jax import losses
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.models import BertForSequenceClassification
-from bert_jax.tasks import batches, metrics, predictions, text_windows
+from bert_jax.tasks import batches, metrics, predictions, reports, text_windows
 from bert_jax.tasks.problem import Problem
 from bert_jax.tasks.reading import Examples, read_examples
 from bert_jax.tasks.row_task import RowTask
@@ -148,6 +148,25 @@ class MultipleChoiceProblem(Problem):
 
     def records(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict]:
         return predictions.records(examples.ids, outputs, self.labels)
+
+    def report(
+        self, directory: Any, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray
+    ) -> None:
+        targets, predicted, confidence = self._targets(data), outputs.argmax(axis=-1), outputs.max(axis=-1)
+        right = predicted == targets
+        reports.write_table(
+            directory / "errors-dev.tsv",
+            ["line", "label", "prediction", "confidence", "text", "right choice", "predicted choice"],
+            (
+                [
+                    *(examples.lines[i], targets[i], predicted[i], f"{confidence[i]:.4f}"),
+                    " ".join([examples.texts_a[i], *([examples.texts_b[i]] if examples.texts_b else [])]),
+                    *(examples.choices[i][targets[i]], examples.choices[i][predicted[i]]),
+                ]
+                for i in reports.surest_first(right, confidence)
+            ),
+        )
+        reports.plot_confidence(directory / "scores-dev.png", confidence, right, "questions")
 
     def _targets(self, data: batches.EncodedRows) -> np.ndarray:
         """Of each question: int32 [questions]."""

@@ -88,10 +88,10 @@ class Problem(abc.ABC):
         """Whether a model has learned nothing that tells examples apart."""
         return not scores[self.metrics[0]]
 
-    def report(  # noqa: B027, most tasks have nothing to add
-        self, directory: Any, examples: Any, data: batches.EncodedRows, outputs: np.ndarray
-    ) -> None:
-        """Writes what a person wants to see of the evaluation file into the work directory."""
+    @abc.abstractmethod
+    def report(self, directory: Any, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
+        """Writes what a person wants to see of the evaluation file into the work directory: the mistakes, the
+        surest first, to errors-dev.tsv, and a picture to scores-dev.png."""
 
     packs = False  # whether several examples may share a row
     frozen = False  # whether only the head is trained

@@ -15,7 +15,7 @@ from bert_jax import losses, tasks
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.models import BertForQuestionAnswering
-from bert_jax.tasks import squad_decoding, squad_scores, squad_windows
+from bert_jax.tasks import reports, squad_decoding, squad_scores, squad_windows
 from bert_jax.tasks.problem import Problem
 from bert_jax.tasks.row_task import RowTask
 from bert_jax.tasks.squad_reading import NO_ANSWER, Keys, Questions, read_questions
@@ -173,6 +173,30 @@ class QuestionAnswering(Problem):
             if found.null_odds is not None:
                 rows[-1]["null_odds"] = round(found.null_odds[i], 6)
         return rows
+
+    def report(
+        self, directory: Any, examples: Questions, data: squad_windows.WindowRows, outputs: np.ndarray
+    ) -> None:
+        """Right is what matches an answer exactly; errors-dev.tsv has the F1 of what does not."""
+        rows = self.records(examples, data, outputs)
+        confidence = np.array([row["probability"] for row in rows])
+        matches = [
+            squad_scores.best_match(answers, row["prediction"], self.config.v2)
+            for answers, row in zip(examples.answers, rows, strict=True)
+        ]
+        right = np.array([exact > 0 for exact, _ in matches])
+        reports.write_table(
+            directory / "errors-dev.tsv",
+            ["id", "question", "answers", "prediction", "confidence", "f1"],
+            (
+                [
+                    *(examples.ids[i], examples.questions[i], " | ".join(dict.fromkeys(examples.answers[i]))),
+                    *(rows[i]["prediction"], f"{confidence[i]:.4f}", f"{100 * matches[i][1]:.1f}"),
+                ]
+                for i in reports.surest_first(right, confidence)
+            ),
+        )
+        reports.plot_confidence(directory / "scores-dev.png", confidence, right, "questions")
 
     def describe(self, examples: Questions, data: squad_windows.WindowRows) -> str:
         parts = [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,21 +36,40 @@ def write_errors(
         ]
     else:
         predicted = np.argmax(outputs, axis=-1)
-        wrong = np.flatnonzero(predicted != targets)
-        order = wrong[np.argsort(-outputs[wrong, predicted[wrong]], kind="stable")]
+        order = surest_first(predicted == targets, outputs.max(axis=-1))
         rows = [(labels[targets[i]], labels[predicted[i]], f"{outputs[i, predicted[i]]:.4f}") for i in order]
     measure = "difference" if labels is None else "confidence"
-    lines = ["\t".join(["line", "label", "prediction", measure, "text_a", "text_b"])]
-    for i, row in zip(order, rows, strict=True):
-        texts = [examples.texts_a[i], examples.texts_b[i] if examples.texts_b else ""]
-        lines.append("\t".join([str(examples.lines[i]), *row, *(" ".join(text.split()) for text in texts)]))
+    write_table(
+        path,
+        ["line", "label", "prediction", measure, "text_a", "text_b"],
+        (
+            [examples.lines[i], *row, examples.texts_a[i], examples.texts_b[i] if examples.texts_b else ""]
+            for i, row in zip(order, rows, strict=True)
+        ),
+    )
+
+
+def write_table(path: os.PathLike, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a TSV whose fields have no quotes, and one space for whatever white space they had."""
     temporary = Path(f"{os.fspath(path)}.tmp")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with open(temporary, "w", encoding="utf-8") as file:
+        for row in (header, *rows):
+            file.write("\t".join(" ".join(str(field).split()) for field in row) + "\n")
     temporary.replace(path)
 
 
+def surest_first(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+    """int64 [wrong]: which of [N] are wrong, by falling confidence."""
+    wrong = np.flatnonzero(~right)
+    return wrong[np.argsort(-confidence[wrong], kind="stable")]
+
+
 def plot_confusions(
-    path: os.PathLike, targets: np.ndarray, predicted: np.ndarray, labels: Sequence[str]
+    path: os.PathLike,
+    targets: np.ndarray,
+    predicted: np.ndarray,
+    labels: Sequence[str],
+    unit: str = "examples",
 ) -> None:
     """Draws how many examples of each label were given which. Nothing is drawn for over 40 labels."""
     if len(labels) > _MOST_LABELS:
@@ -60,7 +80,7 @@ def plot_confusions(
     size = min(14.0, 3.0 + 0.55 * len(labels))
     with _figure(path, (size, size)) as axis:
         axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        names = [name if len(name) <= 20 else name[:19] + "\u2026" for name in labels]
+        names = [_short(name) for name in labels]
         axis.set_xticks(range(len(labels)), names, rotation=45, ha="right")
         axis.set_yticks(range(len(labels)), names)
         axis.set_xlabel("predicted")
@@ -70,7 +90,7 @@ def plot_confusions(
                 colour = "white" if shares[row, column] > 0.5 else "0.2"
                 axis.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=9)
         right = np.trace(counts) / max(1, counts.sum())
-        axis.set_title(f"{counts.sum():,} examples, {right:.1%} right", fontsize=11, loc="left")
+        axis.set_title(f"{counts.sum():,} {unit}, {right:.1%} right", fontsize=11, loc="left")
 
 
 def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) -> None:
@@ -83,6 +103,55 @@ def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) 
         axis.set_ylabel("predicted")
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_title(f"{len(targets):,} examples", fontsize=11, loc="left")
+
+
+def plot_confidence(path: os.PathLike, confidence: np.ndarray, right: np.ndarray, unit: str) -> None:
+    """Draws how many predictions of each confidence, from 0 to 1, were right and how many wrong."""
+    with _figure(path, (5.2, 3.6)) as axis:
+        edges = np.linspace(0, 1, 21)
+        axis.hist(
+            [confidence[right], confidence[~right]],
+            edges,
+            stacked=True,
+            color=["#0072B2", "#D55E00"],
+            label=[f"right ({right.sum():,})", f"wrong ({(~right).sum():,})"],
+            edgecolor="white",
+            linewidth=0.5,
+        )
+        axis.set_xlim(0, 1)
+        axis.set_xlabel("probability of what was predicted")
+        axis.set_ylabel(unit)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False)
+        axis.set_title(f"{len(right):,} {unit}, {np.mean(right):.1%} right", fontsize=11, loc="left")
+
+
+def plot_by_label(path: os.PathLike, scores: Sequence[float], labels: Sequence[str], metric: str) -> None:
+    """Draws a score from 0 to 1 for each label. Nothing is drawn for over 40 labels."""
+    if len(labels) > _MOST_LABELS:
+        return
+    with _figure(path, (5.2, 1.2 + 0.28 * len(labels))) as axis:
+        axis.barh(range(len(labels)), scores, color="#0072B2")
+        axis.set_yticks(range(len(labels)), [_short(name) for name in labels])
+        axis.invert_yaxis()
+        axis.set_xlim(0, 1)
+        axis.set_xlabel(metric)
+        axis.spines[["top", "right"]].set_visible(False)
+        for row, score in enumerate(scores):
+            beside = score < 0.85
+            axis.text(
+                score + (0.01 if beside else -0.01),
+                row,
+                f"{score:.3f}",
+                ha="left" if beside else "right",
+                va="center",
+                color="0.2" if beside else "white",
+                fontsize=9,
+            )
+
+
+def _short(name):
+    return name if len(name) <= 20 else name[:19] + "\u2026"
 
 
 class _figure:

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from bert_jax.errors import UserError
-from bert_jax.tasks import entities, features, metrics
+from bert_jax.tasks import entities, features, metrics, reports
 from bert_jax.tasks.problem import Problem
 from bert_jax.tasks.tag_encoding import TaggedRows, encode
 from bert_jax.tasks.tag_reading import DOCUMENT_START, TaggedSentences, read_sentences
@@ -203,6 +203,30 @@ class TaggingProblem(Problem):
             rows.append(row)
             begin += len(words)
         return rows
+
+    def report(
+        self, directory: Any, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray
+    ) -> None:
+        """A row of errors-dev.tsv is a word with its sentence."""
+        sentences, confidence = self.predicted(examples, data, outputs)
+        numbers = {tag: number for number, tag in enumerate(self.labels)}
+        targets, predicted = (
+            np.array([numbers[tag] for tags in side for tag in tags]) for side in (examples.tags, sentences)
+        )
+        places = [(i, j) for i, words in enumerate(examples.words) for j in range(len(words))]
+        wrong = reports.surest_first(targets == predicted, confidence)
+        reports.write_table(
+            directory / "errors-dev.tsv",
+            ["line", "label", "prediction", "confidence", "word", "sentence"],
+            (
+                [
+                    *(examples.lines[i][j], examples.tags[i][j], sentences[i][j], f"{confidence[word]:.4f}"),
+                    *(examples.words[i][j], " ".join(examples.words[i])),
+                ]
+                for word, (i, j) in ((word, places[word]) for word in wrong)
+            ),
+        )
+        reports.plot_confusions(directory / "scores-dev.png", targets, predicted, self.labels, "words")
 
     def describe(self, examples: TaggedSentences, data: TaggedRows) -> str:
         parts = [f"{len(data.word_tokens):,} words"]

@@ -8,19 +8,24 @@ from bert_jax.tasks import question_answering
 from bert_jax.tasks.problem import family
 
 
-def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
-    """`fields` are of the configuration, `data` those of `config.data`. Returns the directory."""
+def make_problem(vocabulary, task, labels=None, fields=(), **data):
+    """`fields` are of the configuration, `data` those of `config.data`."""
     spec, tokenizer = tasks.get(task), tokenization.load(vocabulary)
     answers = spec.kind == "question_answering"
     config = question_answering.default_config() if answers else tasks.default_config("tiny")
     bert = tiny_config(tokenizer.vocab_size)
     config.update(dict(task=task, max_length=16, batch_size=16) | dict(fields))
     config.model, config.data = bert.to_dict(), dict(config.data) | data
-    problem = family(spec.kind)(config, spec, labels, tokenizer, bert)
+    return family(spec.kind)(config, spec, labels, tokenizer, bert)
+
+
+def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
+    """As `make_problem`. Returns the directory."""
+    problem = make_problem(vocabulary, task, labels, fields, **data)
     with workdir.WorkDir(directory) as held:
-        run = {"command": "finetune", "config": config.to_dict(), "labels": labels}
-        held.open_run(run | {"vocabulary": tokenizer.settings(), "head": problem.exported_as})
-        held.copy_vocabulary(tokenizer.path)
+        run = {"command": "finetune", "config": problem.config.to_dict(), "labels": labels}
+        held.open_run(run | {"vocabulary": problem.tokenizer.settings(), "head": problem.exported_as})
+        held.copy_vocabulary(problem.tokenizer.path)
         keeper = checkpoint.Checkpointer(held.checkpoints)
         keeper.save(3, {"params": draw_parameters(problem.task)})
         keeper.close()
