@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import string
 from typing import Any
 
 import jax
@@ -98,15 +99,7 @@ class MultipleChoiceProblem(Problem):
         columns = self._columns()
         if not columns.label:
             raise UserError("which column holds the right choice? give --config.data.label=COLUMN")
-        examples = self._read(path, columns, self.config.data.format, parse_label=_number)
-        count = len(examples.choices[0])
-        for number, label in enumerate(examples.labels):
-            if not 0 <= label < count:
-                raise UserError(
-                    f"{examples.where(number)}: the right choice is {label}, expected a number from 0 to "
-                    f"{count - 1}"
-                )
-        return examples
+        return self._read(path, columns, self.config.data.format, parse_label=_number)
 
     def read_unlabelled(self, path: str, *, test: bool = False, format: str = "auto", **columns) -> Examples:
         """`columns`: those that differ from the training file's."""
@@ -195,7 +188,11 @@ class MultipleChoiceProblem(Problem):
 
 
 def _number(text: str) -> int:
+    """Of a choice, from 0; A is 0."""
+    text = text.strip()
+    if len(text) == 1 and text.upper() in string.ascii_uppercase:
+        return string.ascii_uppercase.index(text.upper())
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"label {text.strip()[:40]!r} is no number of a choice") from None
+        raise ValueError(f"label {text[:40]!r} is neither the number nor the letter of a choice") from None

@@ -105,8 +105,8 @@ def read_examples(
       columns: which columns to read.
       file_format: "tsv", "csv", "jsonl", or "auto" for the suffix.
       quoting: "none", "csv", or "auto": off in TSV, on in CSV.
-      parse_label: turns a label's text into a value; a ValueError makes the row malformed. None: no labels
-        are read.
+      parse_label: turns a label's text into a value, with choices into the number of one; a ValueError makes
+        the row malformed. None: no labels are read.
       label_may_be_empty: an empty label is a label, and no malformed row.
       label_optional: a file without the label column is read as unlabelled, not refused.
       max_malformed: the share of malformed rows above which the file is refused.
@@ -154,6 +154,8 @@ def read_examples(
                 unlabelled += 1
             elif wants_label:
                 label = _parse(values["label"], parse_label, columns.label, label_may_be_empty)
+                if choices and not 0 <= label < len(answers):
+                    raise Malformed(f"the right choice is {label} of {len(answers)}, counted from 0")
         except Malformed as error:
             out.malformed_count += 1
             if len(out.malformed) < 5:

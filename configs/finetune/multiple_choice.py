@@ -6,10 +6,10 @@
         --config.init_from=runs/base --config.data.train=train.csv --config.data.eval=dev.csv \
         --config.data.text_a=question --config.data.choices=a,b,c --config.data.label=right
 
-The right choice is a number from 0. data.text_b names the column of a text that every choice goes on from, as
-SWAG's sent2. Texts longer than --config.max_length are cut, or with --config.doc_stride=64 have windows, 64
-tokens apart, whose predictions are averaged. Hyper-parameters are the paper's (section 4.4): batches of 16
-questions, 2e-5, three epochs.
+The right choice is a number from 0, or a letter from A. data.text_b names the column of a text that every
+choice goes on from, as SWAG's sent2. Texts longer than --config.max_length are cut, or with
+--config.doc_stride=64 have windows, 64 tokens apart, whose predictions are averaged. Hyper-parameters are the
+paper's (section 4.4): batches of 16 questions, 2e-5, three epochs.
 """
 
 from bert_jax import tasks

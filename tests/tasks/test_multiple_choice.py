@@ -208,17 +208,34 @@ def test_choices_in_a_json_list_that_go_on_from_a_text(vocabulary, tmp_path):
     assert tokens == [found.tokenizer.cls_id, *first, found.tokenizer.sep_id, *second, found.tokenizer.sep_id]
 
 
+def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
+    path = tmp_path / "q.csv"
+    rows = [f"is {i},cat,dog,{label}" for i, label in enumerate(("A", "b", "1", "0", "B") * 20)]
+    path.write_text("\n".join(["q,a,b,y", *rows[:7], "is it,cat,dog,C", *rows[7:]]) + "\n")
+    found = problem(vocabulary, text_a="q", choices="a,b", label="y")
+    found.labels = ("0", "1")
+    examples = found.read(str(path))
+    assert examples.labels == [0, 1, 1, 0, 1] * 20 and examples.malformed_count == 1
+    assert f"{path}:9: the right choice is 2 of 2, counted from 0" in examples.warning()
+
+
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
-        ("q\ta\tb\ty\nx\t1\t2\t2\n", {}, r":2: the right choice is 2, expected a number from 0 to 1"),
-        ("q\ta\tb\ty\nx\t1\t2\tyes\n", {}, r":2: label 'yes' is no number of a choice"),
+        ("q\ta\tb\ty\nx\t1\t2\t2\n", {}, r":2: the right choice is 2 of 2, counted from 0 .1 of 1 rows"),
+        ("q\ta\tb\ty\nx\t1\t2\tC\n", {}, r":2: the right choice is 2 of 2, counted from 0"),
+        ("q\ta\tb\ty\nx\t1\t2\t-1\n", {}, r":2: the right choice is -1 of 2"),
+        (
+            "q\ta\tb\ty\nx\t1\t2\tyes\n",
+            {},
+            r":2: label 'yes' is neither the number nor the letter of a choice",
+        ),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a"}, "1 choices, expected 2 or more"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": ""}, "which columns hold the choices"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a,d"}, "no column 'd'"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"label": ""}, "which column holds the right choice"),
     ],
-    ids=["outside", "no-number", "one", "none", "missing", "unlabelled"],
+    ids=["outside", "letter", "negative", "no-number", "one", "none", "missing", "unlabelled"],
 )
 def test_mistakes(vocabulary, tmp_path, content, columns, message):
     path = tmp_path / "q.tsv"
