@@ -51,10 +51,6 @@ class Examples:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def where(self, i: int) -> str:
-        """FILE:LINE of example i."""
-        return f"{self.path}:{self.lines[i]}"
-
     def warning(self) -> str:
         """One line on the rows that were left out; empty when there were none."""
         if not self.malformed_count:

@@ -75,7 +75,7 @@ def test_byte_order_mark_gzip_and_no_header(tmp_path):
         ["1", "0"],
         ["0", "1"],
     )
-    assert examples.where(1).endswith("x.tsv.gz:2")
+    assert examples.path.endswith("x.tsv.gz") and examples.lines[1] == 2
 
 
 def test_columns_by_number_with_a_header(tmp_path):
