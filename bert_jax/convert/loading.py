@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,6 +22,8 @@ from bert_jax.tokenization import Tokenizer
 NATIVE = "bert_jax"
 KINDS = (NATIVE, names.HUGGINGFACE, names.TENSORFLOW)
 
+_HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
+
 
 def detect(path: epath.PathLike) -> str:
     """Which of `KINDS` a path is.
@@ -35,9 +38,12 @@ def detect(path: epath.PathLike) -> str:
     if epath.Path(path).is_dir() and huggingface.is_huggingface(path):
         return names.HUGGINGFACE
     what = "it is no checkpoint" if epath.Path(path).exists() else "no such directory or prefix"
+    hint = ""
+    if not epath.Path(path).exists() and _HUB_NAME.fullmatch(os.fspath(path)):
+        hint = f"; if it is a name on the Hugging Face hub: hf download {path} --local-dir {path}"
     raise UserError(
         f"{path}: {what}; expected a work directory of bert-jax or one of its checkpoints, a Hugging Face "
-        "folder, or the prefix of a TF1 checkpoint"
+        f"folder, or the prefix of a TF1 checkpoint{hint}"
     )
 
 

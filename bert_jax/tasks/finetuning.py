@@ -205,7 +205,7 @@ def _plan_packing(problem, data, mesh):
     if not (problem.packs and config.pack):
         return None
     parts = mesh.shape["data"] * mesh.shape["fsdp"] * config.accumulate_steps
-    return packing.plan(data, config.batch_size, config.seed, config.steps, parts, problem.bert)
+    return packing.plan(data, config.batch_size, config.steps, parts, problem.bert)
 
 
 def _train_batches(data, packed, config, mesh, step, own):

@@ -16,7 +16,9 @@ from bert_jax.config import BertConfig
 from bert_jax.data.best_fit import best_fit
 from bert_jax.tasks.batches import EncodedRows, bucket_lengths, choose_sizes, epoch_order, steps_per_epoch
 
-_TRIED_BATCHES, _COUNTED_BATCHES = 32, 2000
+# Random batches like the run's, but not its own: runs that differ in the seed share the compiled shapes.
+_PLAN_SEED = 0
+_TRIED_BATCHES, _COUNTED_BATCHES = 32, 1000
 _STEPS_A_SHAPE, _MOST_SHAPES = 100, 4
 # Batches of one length are one-sided, which this much computation more is worth.
 _DEARER = 1.1
@@ -44,21 +46,19 @@ class Packing:
         return next((rows for rows in self.rows if rows >= needed), _up(needed, self.multiple))
 
 
-def plan(
-    data: EncodedRows, batch_size: int, seed: int, steps: int, multiple: int, bert: BertConfig
-) -> Packing | None:
+def plan(data: EncodedRows, batch_size: int, steps: int, multiple: int, bert: BertConfig) -> Packing | None:
     """The shape that computes least for the batches of a run; None where batches of similar lengths, each
     padded to a length of its own, compute much less, as when every device has only an example or two.
 
     Args:
       batch_size: examples a batch.
-      seed, steps: of the run.
+      steps: of the run.
       multiple: what the number of rows must be a multiple of: parts that the batch is split into.
       bert: the model, for its FLOPs.
     """
     lengths = data.lengths
     shortest, longest = int(lengths.min()), int(lengths.max())
-    tried = _orders(lengths, batch_size, seed, min(steps, _TRIED_BATCHES))
+    tried = _orders(lengths, batch_size, _TRIED_BATCHES)
 
     def cost(length):
         return flops.train_flops_per_row(bert, length, 0)
@@ -76,7 +76,7 @@ def plan(
         return None
 
     sequences = length // shortest
-    orders = _orders(lengths, batch_size, seed, min(steps, _COUNTED_BATCHES))
+    orders = _orders(lengths, batch_size, _COUNTED_BATCHES)
     needed = np.array([len(_fit(lengths, order, length, sequences)) for order in orders])
     candidates = np.arange(multiple, _up(int(needed.max()), multiple) + 1, multiple)
     shapes = min(_MOST_SHAPES, 1 + steps // _STEPS_A_SHAPE)
@@ -154,10 +154,10 @@ def _fit(lengths, indices, capacity, most):
     return [indices[places] for places in best_fit(lengths[indices].tolist(), capacity, most)]
 
 
-def _orders(lengths, batch_size, seed, count):
+def _orders(lengths, batch_size, count):
     per_epoch = steps_per_epoch(len(lengths), batch_size)
     epochs = range(-(-count // per_epoch))
-    orders = [epoch_order(lengths, batch_size, seed, epoch, group_by_length=False) for epoch in epochs]
+    orders = [epoch_order(lengths, batch_size, _PLAN_SEED, epoch, group_by_length=False) for epoch in epochs]
     return np.concatenate(orders)[:count]
 
 
