@@ -23,6 +23,7 @@ install: $(INSTALLED)
 $(INSTALLED): setup.py requirements.lock
 	@test -n '$(PYTHON)' || { echo 'no Python 3.11 or newer found; name one: make PYTHON=/path/to/python'; exit 1; }
 	$(PYTHON) -m venv .venv || { echo 'Debian and Ubuntu need: apt-get install python3-venv'; exit 1; }
+	@echo 'installing the versions of requirements.lock into .venv, some 1.5 GB: minutes'
 	@# The lock is tested on Python 3.11. Where it does not install, newer Pythons take the ranges of setup.py.
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -r requirements.lock || \
 		{ $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && \

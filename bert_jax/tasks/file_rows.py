@@ -94,9 +94,10 @@ class TableRows:
                 return
             except csv.Error as error:
                 # Past a broken quote, where rows begin is a guess.
-                raise UserError(
-                    f"{self._path}:{start}: {error} in the row that starts here; is a quote left open?"
-                ) from None
+                what = f"{error} in the row that starts here; is a quote left open?"
+                if "new-line character" in str(error):
+                    what = "a carriage return inside a row; is it a text file, with a row a line?"
+                raise UserError(f"{self._path}:{start}: {what}") from None
             if not fields:
                 continue
             if not self._lines.undecodable.isdisjoint(range(start, reader.line_num + 1)):

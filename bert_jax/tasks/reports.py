@@ -81,7 +81,8 @@ def plot_confusions(
     with _figure(path, (size, size)) as axis:
         axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         names = [_short(name) for name in labels]
-        axis.set_xticks(range(len(labels)), names, rotation=45, ha="right")
+        turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
+        axis.set_xticks(range(len(labels)), names, **turned)
         axis.set_yticks(range(len(labels)), names)
         axis.set_xlabel("predicted")
         axis.set_ylabel("label")

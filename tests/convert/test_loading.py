@@ -77,3 +77,19 @@ def test_architecture_comes_without_the_weights(source):
         file.write_bytes(b"")
     config, tokenizer = convert.load_architecture(path)
     assert config == model.config and tokenizer.tokens == model.tokenizer.tokens
+
+
+@pytest.mark.parametrize(
+    "path, hinted",
+    [
+        ("bert-base-uncased", True),
+        ("google/bert_uncased", True),
+        ("/no/such/folder", False),
+        ("a/b/c", False),
+    ],
+)
+def test_the_name_of_a_hubs_model_gets_a_hint(path, hinted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no such directory or prefix; expected a work directory") as caught:
+        convert.load_architecture(path)
+    assert (f"hf download {path} --local-dir {path}" in str(caught.value)) == hinted

@@ -49,6 +49,13 @@ def test_csv_with_a_quote_left_open_names_the_line_where_its_row_starts(tmp_path
         read_examples(path, Columns("a", label="y"))
 
 
+def test_a_carriage_return_in_a_row_is_told(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"a,b\nx\ry,z\n")
+    with pytest.raises(UserError, match=r"x\.csv:2: a carriage return inside a row; is it a text file"):
+        read_examples(str(path), Columns("a", "", "b", "", True, ""))
+
+
 def test_a_tsv_written_with_quotes_can_be_read_with_them(tmp_path):
     path = write(tmp_path / "x.tsv", 'a\ty\n"one\ttwo"\t1\n')
     assert read_examples(path, Columns("a", label="y"), quoting="csv").texts_a == ["one\ttwo"]
