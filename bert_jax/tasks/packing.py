@@ -18,7 +18,8 @@ from bert_jax.tasks.batches import EncodedRows, bucket_lengths, choose_sizes, ep
 
 # Random batches like the run's, but not its own: runs that differ in the seed share the compiled shapes.
 _PLAN_SEED = 0
-_TRIED_BATCHES, _COUNTED_BATCHES = 32, 1000
+_TRIED_BATCHES, _MOST_COUNTED = 32, 2000
+_COUNTED = 4  # batches for each of the run, so that few of another seed need more rows
 _STEPS_A_SHAPE, _MOST_SHAPES = 100, 4
 # Batches of one length are one-sided, which this much computation more is worth.
 _DEARER = 1.1
@@ -76,7 +77,7 @@ def plan(data: EncodedRows, batch_size: int, steps: int, multiple: int, bert: Be
         return None
 
     sequences = length // shortest
-    orders = _orders(lengths, batch_size, _COUNTED_BATCHES)
+    orders = _orders(lengths, batch_size, min(_COUNTED * steps, _MOST_COUNTED))
     needed = np.array([len(_fit(lengths, order, length, sequences)) for order in orders])
     candidates = np.arange(multiple, _up(int(needed.max()), multiple) + 1, multiple)
     shapes = min(_MOST_SHAPES, 1 + steps // _STEPS_A_SHAPE)
