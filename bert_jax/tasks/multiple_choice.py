@@ -142,6 +142,10 @@ class MultipleChoiceProblem(Problem):
     def records(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict]:
         return predictions.records(examples.ids, outputs, self.labels)
 
+    def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
+        """Whether the choice of the same number is taken everywhere."""
+        return len(np.unique(np.argmax(outputs, axis=-1))) == 1
+
     def report(
         self, directory: Any, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray
     ) -> None:

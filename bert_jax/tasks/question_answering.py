@@ -174,6 +174,10 @@ class QuestionAnswering(Problem):
                 rows[-1]["null_odds"] = round(found.null_odds[i], 6)
         return rows
 
+    def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
+        """Whether no question that has an answer gets any of it, however many have none."""
+        return not scores.get("HasAns_f1", scores[self.metrics[0]])
+
     def report(
         self, directory: Any, examples: Questions, data: squad_windows.WindowRows, outputs: np.ndarray
     ) -> None:

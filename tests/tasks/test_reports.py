@@ -43,6 +43,8 @@ def test_multiple_choice(vocabulary, tmp_path):
         problem, path, lambda rng, data: softmax(rng.normal(size=(20, 3))), tmp_path
     )
     assert len(rows) == round(20 * (1 - scores["accuracy"]))
+    assert not problem.is_degenerate(scores, outputs)
+    assert problem.is_degenerate(scores, np.tile(outputs[:1], (20, 1)))
     for row in rows:
         number = int(row["line"]) - 2
         choices = examples.choices[number]
@@ -55,7 +57,7 @@ def test_multiple_choice(vocabulary, tmp_path):
 
 @pytest.mark.parametrize("v2", [False, True], ids=["1.1", "2.0"])
 def test_questions(vocabulary, tmp_path, v2):
-    words = "one two three cat dog bird the a is big small one two three cat".split()
+    words = "one two three cat dog bird red blue is big small one two three cat".split()
     path = tmp_path / "dev.json"
     asked = [
         {
@@ -80,6 +82,12 @@ def test_questions(vocabulary, tmp_path, v2):
     examples, data, outputs, scores, rows = report(problem, path, outputs_of, tmp_path)
     exact = scores["exact" if v2 else "exact_match"]
     assert 0 < exact < 100 and len(rows) == round(12 * (1 - exact / 100))
+    assert not problem.is_degenerate(scores, outputs)
+    if v2:  # every question gets none
+        silent = np.zeros_like(outputs)
+        silent[data.offsets[:-1]] = 9
+        scored = problem.score(examples, data, silent)
+        assert scored["exact"] > 0 and problem.is_degenerate(scored, silent)
     predicted = {row["id"]: row for row in problem.records(examples, data, outputs)}
     for row in rows:
         number = int(row["id"][1:])
