@@ -13,7 +13,7 @@ export JAX_PLATFORMS=cpu
 BERT_JAX="${BERT_JAX:-.venv/bin/bert-jax}"
 PEER="${PEER:-../shared/peers/hf_torch_pretrain.py}"
 PEER_PYTHON="${PEER_PYTHON:-python3}"
-case "${1:-}" in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit ;; esac
+case "${1:-}" in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' benchmarks/cpu.sh; exit ;; esac
 [ -f "$PEER" ] || { echo "cpu.sh: PEER=$PEER: no such file; expected a script called as --help says" >&2; exit 2; }
 pairs="${1:-3}"
 log=$(mktemp)

@@ -37,9 +37,9 @@ def detect(path: epath.PathLike) -> str:
         return names.TENSORFLOW
     if epath.Path(path).is_dir() and huggingface.is_huggingface(path):
         return names.HUGGINGFACE
-    what = "it is no checkpoint" if epath.Path(path).exists() else "no such directory or prefix"
-    hint = ""
-    if not epath.Path(path).exists() and _HUB_NAME.fullmatch(os.fspath(path)):
+    exists, hint = epath.Path(path).exists(), ""
+    what = "it is no checkpoint" if exists else "no such directory or prefix"
+    if not exists and _HUB_NAME.fullmatch(os.fspath(path)):
         hint = f"; if it is a name on the Hugging Face hub: hf download {path} --local-dir {path}"
     raise UserError(
         f"{path}: {what}; expected a work directory of bert-jax or one of its checkpoints, a Hugging Face "

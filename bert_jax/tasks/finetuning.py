@@ -240,7 +240,8 @@ def _describe(split, examples, data, problem):
         parts.append(described)
     cut = f"{data.truncated:,} cut at {data.max_length}"
     if data.shares is not None:
-        cut = text_windows.describe(data.group_examples, data.truncated)
+        what = "the shorter text" if data.group == 1 else "a choice"
+        cut = text_windows.describe(data.group_examples, data.truncated, what)
     parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}")
     return "; ".join(parts) + (f"\nwarning: {examples.warning()}" if examples.warning() else "")
 

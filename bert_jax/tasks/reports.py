@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bert_jax.data import atomic
 from bert_jax.tasks.reading import Examples
 
 _MOST_LABELS = 40  # of a picture of confusions; more could not be read
@@ -51,11 +51,9 @@ def write_errors(
 
 def write_table(path: os.PathLike, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Writes a TSV whose fields have no quotes, and one space for whatever white space they had."""
-    temporary = Path(f"{os.fspath(path)}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
+    with atomic.replace_file(os.fspath(path)) as file:
         for row in (header, *rows):
-            file.write("\t".join(" ".join(str(field).split()) for field in row) + "\n")
-    temporary.replace(path)
+            file.write(("\t".join(" ".join(str(field).split()) for field in row) + "\n").encode())
 
 
 def surest_first(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:

@@ -99,11 +99,12 @@ def join(outputs: np.ndarray, examples: np.ndarray) -> np.ndarray:
     return np.add.reduceat(outputs, first_rows(examples), axis=0) / counts[:, None]
 
 
-def describe(examples: np.ndarray, cut: int) -> str:
-    """How many examples have how many windows; `examples` as in `shares`, of which `cut` lost tokens."""
+def describe(examples: np.ndarray, cut: int, what: str = "the shorter text") -> str:
+    """How many examples have how many windows; `examples` as in `shares`, of which `cut` lost tokens of
+    `what`."""
     numbers, found = np.unique(np.bincount(examples), return_counts=True)
     parts = [f"{count:,} in {n}" for n, count in zip(numbers, found, strict=True)][:_MOST_SHOWN]
     if rest := numbers[_MOST_SHOWN:].tolist():
         parts.append(f"{found[_MOST_SHOWN:].sum():,} in {rest[0]}" + (f" to {rest[-1]}" if rest[1:] else ""))
-    of_cut = f"; the shorter text cut in {cut:,}" if cut else ""
+    of_cut = f"; {what} cut in {cut:,}" if cut else ""
     return f"{len(examples):,} windows (examples: {', '.join(parts)}{of_cut})"

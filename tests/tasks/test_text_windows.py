@@ -137,6 +137,7 @@ def test_many_numbers_of_windows_are_summed_up():
     shown = text_windows.describe(np.repeat(np.arange(len(windows)), windows), 3)
     counts = "1,200 in 1, 2 in 2, 1 in 3, 1 in 5, 3 in 8 to 30"
     assert shown == f"1,259 windows (examples: {counts}; the shorter text cut in 3)"
+    assert text_windows.describe(np.array([0, 1, 1]), 1, "a choice").endswith("1 in 2; a choice cut in 1)")
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "multilabel"])
