@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import errno
 import importlib
 import importlib.util
 import inspect
@@ -24,7 +25,7 @@ from absl import flags as absl_flags
 
 import bert_jax
 from bert_jax import distributed, runtime
-from bert_jax.errors import ClusterError, Preempted, UserError
+from bert_jax.errors import ClusterError, Preempted, StorageError, UserError, is_wrong_path
 
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
 COMMANDS = (
@@ -73,7 +74,7 @@ def _run(argv: list[str]) -> int:
         return _dispatch(argv)
     except UserError as error:
         return _fail(error, 2)
-    except ClusterError as error:
+    except (ClusterError, StorageError) as error:
         return _fail(error, 1)
     except Preempted as stop:
         print(f"bert-jax: {stop or 'stopped; the same command goes on from here'}", file=sys.stderr)
@@ -85,12 +86,25 @@ def _run(argv: list[str]) -> int:
         # The reader of our output has gone (`| head`); without this Python would complain again as it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        # One that names no file, or a file that is missing, is more likely a bug, whose traceback is needed.
+        if error.filename is None and not _is_full(error) or isinstance(error, FileNotFoundError):
+            raise
+        code = 2 if is_wrong_path(error) else 1
+        return _fail(f"{error.filename or 'storage'}: {error.strerror or error}", code)
     except Exception as error:
+        if _is_full(error):
+            return _fail(error, 1)
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         what = str(error).splitlines()[0][:200]
         hint = "a smaller --config.batch_size, more --config.accumulate_steps, or --config.model.remat=full"
         return _fail(f"out of device memory ({what}); try {hint}", 1)
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether a disk is full, also where a library has wrapped what the operating system said."""
+    return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def _fail(error: object, code: int) -> int:

@@ -1,3 +1,5 @@
+import errno
+import os
 import subprocess
 import sys
 import types
@@ -7,7 +9,7 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_jax import cli
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import ClusterError, Preempted, StorageError, UserError, file_error
 
 
 def command(run, doc="Do a thing."):
@@ -73,6 +75,28 @@ def test_the_result_is_the_exit_code(use, result, code):
         (UserError("no such\nfile"), 2, "bert-jax: error: no such file\n"),
         (Preempted("saved at step 3"), 3, "bert-jax: saved at step 3\n"),
         (KeyboardInterrupt(), 130, "bert-jax: interrupted\n"),
+        (ClusterError("process 1 is gone"), 1, "bert-jax: error: process 1 is gone\n"),
+        (StorageError("saving step 3 failed"), 1, "bert-jax: error: saving step 3 failed\n"),
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+            1,
+            "bert-jax: error: storage: No space left on device\n",
+        ),
+        (
+            OSError(errno.EIO, "Input/output error", "x.npy"),
+            1,
+            "bert-jax: error: x.npy: Input/output error\n",
+        ),
+        (
+            OSError(errno.EACCES, "Permission denied", "x.npy"),
+            2,
+            "bert-jax: error: x.npy: Permission denied\n",
+        ),
+        (
+            RuntimeError("I/O error: No space left on device"),
+            1,
+            "bert-jax: error: I/O error: No space left on device\n",
+        ),
     ],
 )
 def test_errors_are_one_line_and_a_code(use, capsys, error, code, line):
@@ -213,3 +237,19 @@ def test_an_override_of_no_field_is_named(field, capsys):
     assert cli.main(["pretrain", f"--config={config}", "--workdir=x", f"--config.{field}=1"]) == 2
     error = capsys.readouterr().err
     assert f"--config.{field}: the config has no such field" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (FileNotFoundError("no errno, as of fsspec"), UserError),
+        (OSError(errno.ENOTDIR, ""), UserError),
+        (OSError(errno.ENAMETOOLONG, ""), UserError),
+        (OSError(errno.ENOSPC, ""), StorageError),
+        (OSError(errno.EIO, ""), StorageError),
+        (OSError("a bucket's own words"), StorageError),
+        (TimeoutError(), StorageError),
+    ],
+)
+def test_a_wrong_path_is_the_users_and_a_failing_disk_is_not(error, expected):
+    assert type(file_error("line", error)) is expected
