@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.data import atomic, files
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 from data_pipelines import workers
 
 

@@ -14,8 +14,9 @@ from etils import epath
 
 import bert_jax
 from bert_jax import tokenization
-from bert_jax.data import atomic, files, google, packed
+from bert_jax.data import google, packed
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 from data_pipelines import cleaning, duplicates, fingerprints, readers, stages, static
 from data_pipelines.claims import claimed, finished
 from data_pipelines.progress import Progress

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 import bert_jax
-from bert_jax.data import atomic, files, packed
+from bert_jax.data import packed
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 from data_pipelines.settings import difference
 
 UNFINISHED = "unfinished"  # the folder, inside the output, that an interrupted build goes on from

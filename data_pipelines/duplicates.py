@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import atomic, files
+from bert_jax.io import atomic, files
 from data_pipelines import cleaning, fingerprints, spill
 
 PARTITION_ENTRIES = 2 << 20  # hashes, or band hashes, that one task holds: some 200 MB

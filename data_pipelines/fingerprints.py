@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.data import atomic, files
+from bert_jax.io import atomic, files
 from data_pipelines import cleaning, spill
 from data_pipelines.readers import Document
 

@@ -15,8 +15,8 @@ import re
 import sysconfig
 from collections.abc import Iterator, Sequence
 
-from bert_jax.data import atomic
 from bert_jax.errors import UserError
+from bert_jax.io import atomic
 from data_pipelines.sentences import split_paragraph
 
 TOPIC, MODULE = "topic", "module"

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bert_jax.data import atomic, files
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 
 KEY_BITS = 64
 _HEADER = struct.Struct("<8sQQQ")

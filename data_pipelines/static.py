@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import atomic, files, packed, tfrecord
+from bert_jax.data import packed, tfrecord
+from bert_jax.io import atomic, files
 from data_pipelines import spill, stages
 
 

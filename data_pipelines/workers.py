@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from bert_jax.data import atomic, files
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 
 
 def count(requested: int) -> int:

@@ -114,7 +114,7 @@ def apply(
 def _add_tokens(model: Model, path: str, vocab_path: str, log: Callable[[str], None]) -> Model:
     from bert_jax import tokenization
     from bert_jax.convert import vocabulary
-    from bert_jax.data import atomic
+    from bert_jax.io import atomic
 
     old = model.tokenizer
     if old is None:

@@ -11,8 +11,9 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax.data import atomic, files, packed
+from bert_jax.data import packed
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 
 _THREADS = 8
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data import files, tfrecord
+from bert_jax.data import tfrecord
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 SCHEMA = "packed"
 VERSION = 1

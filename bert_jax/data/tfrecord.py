@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import google_crc32c
 import numpy as np
 
-from bert_jax.data import atomic, files
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 
 INDEX_SUFFIX = ".index"
 BYTES, FLOAT, INT64 = 1, 2, 3  # the kinds of a feature: its field in tf.train.Feature

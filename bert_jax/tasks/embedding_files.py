@@ -13,8 +13,8 @@ from typing import IO
 
 import numpy as np
 
-from bert_jax.data import atomic
 from bert_jax.errors import UserError
+from bert_jax.io import atomic
 from bert_jax.tasks.embedding import Features, Text
 
 FORMATS = (".npy", ".safetensors", ".jsonl")

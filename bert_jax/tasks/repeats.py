@@ -19,8 +19,8 @@ import ml_collections
 import numpy as np
 
 from bert_jax.convert import card
-from bert_jax.data import atomic
 from bert_jax.errors import UserError
+from bert_jax.io import atomic
 from bert_jax.tasks import finetuning, metrics
 
 SUMMARY_FILE = "summary.json"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import atomic
+from bert_jax.io import atomic
 from bert_jax.tasks.reading import Examples
 
 _MOST_LABELS = 40  # of a picture of confusions; more could not be read

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import atomic
+from bert_jax.io import atomic
 from bert_jax.tasks.squad_reading import BETWEEN_WORDS, Questions
 from bert_jax.tasks.squad_windows import WindowRows
 

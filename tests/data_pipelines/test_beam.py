@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from bert_jax.cli import main
-from bert_jax.data import cache, files, packed
+from bert_jax.data import cache, packed
 from bert_jax.errors import UserError
+from bert_jax.io import files
 from data_pipelines import build
 
 

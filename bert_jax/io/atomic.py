@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO
 
-from bert_jax.data import files
+from bert_jax.io import files
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.data import atomic
+from bert_jax.io import atomic
 
 
 def test_two_writers_of_one_file_do_not_mix(tmp_path):
