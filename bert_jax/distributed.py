@@ -24,6 +24,11 @@ from bert_jax.errors import ClusterError, Preempted, UserError
 
 _FLAGS = ("coordinator_address", "num_processes", "process_id")
 
+# Variables of Slurm, Open MPI, Cloud TPU and GKE from which the number of processes can be read.
+_CLUSTER_SIZES = (
+    "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES",
+)  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -87,10 +92,21 @@ def _given_place(address, processes, process):
 
 
 def _detected_place(timeout, environ):
-    """What JAX knows of clusters. Its detection has no public name; `jax.distributed.initialize` calls it."""
+    """Returns the place that JAX's cluster detection finds.
+
+    The detection has no public name (`jax.distributed.initialize` calls it after connecting), so a JAX that
+    moves it must not make the processes of a cluster run alone, each as if it were the only one.
+    """
     try:
         from jax._src import clusters
-    except ImportError:  # of another JAX: flags are left
+    except ImportError as error:
+        several = [name for name in _CLUSTER_SIZES if _is_several(environ.get(name, ""))]
+        if several:
+            raise UserError(
+                f"{several[0]}={environ[several[0]]} says that this process belongs to a cluster, which "
+                "this version of JAX cannot detect; give --coordinator_address, --num_processes and "
+                "--process_id, or --distributed=off to run alone"
+            ) from error
         return None
 
     try:
@@ -109,6 +125,11 @@ def _detected_place(timeout, environ):
     if local is not None and not _shares_devices(processes, environ):
         local = None
     return Place(address, int(processes), int(process), None if local is None else tuple(local))
+
+
+def _is_several(value: str) -> bool:
+    """Whether a variable names more than one process: a count, or a list of hosts."""
+    return int(value) > 1 if value.isdigit() else "," in value
 
 
 def _shares_devices(processes: int, environ: Mapping[str, str]) -> bool:

@@ -87,14 +87,16 @@ class Pool:
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise UserError(
-                "a worker process died, perhaps for lack of memory; run the same command again, which goes "
-                "on "
-                "from what is done, with fewer --workers if it was the memory"
+                "a worker process died, perhaps for lack of memory; run the same command again, which "
+                "continues from what is done, with fewer --workers if it was the memory"
             ) from error
 
     def close(self) -> None:
         """Ends the processes, whatever they are doing."""
         if self._executor is None:
+            return
+        if hasattr(self._executor, "terminate_workers"):  # Python 3.14
+            self._executor.terminate_workers()
             return
         processes = list((self._executor._processes or {}).values())
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,5 @@
 import os
+import sys
 
 import pytest
 from jax._src import clusters
@@ -79,6 +80,18 @@ def test_a_cluster_that_does_not_tell(monkeypatch):
     monkeypatch.setattr(clusters.ClusterEnv, "auto_detect_unset_distributed_params", detect)
     with pytest.raises(UserError, match="no permission to list pods.*--distributed=off to run alone"):
         distributed.find_place(environ={})
+
+
+@pytest.mark.parametrize(
+    "name, value", [("SLURM_NTASKS", "8"), ("OMPI_COMM_WORLD_SIZE", "2"), ("TPU_WORKER_HOSTNAMES", "a,b")]
+)
+def test_a_jax_without_detection_does_not_let_a_cluster_run_as_single_processes(monkeypatch, name, value):
+    monkeypatch.setitem(sys.modules, "jax._src.clusters", None)
+    monkeypatch.delattr("jax._src.clusters", raising=False)
+    assert distributed.find_place(environ={}) is None
+    assert distributed.find_place(environ={name: "1"}) is None
+    with pytest.raises(UserError, match=f"{name}={value} says .* give --coordinator_address"):
+        distributed.find_place(environ={name: value})
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,11 @@ def test_multiple_choice(golden):
 
 
 def test_labels_that_do_not_exclude_each_other(golden):
-    """The logits alone: there is no sigmoid cross-entropy here."""
+    """Two yes-or-no questions per row, each with its own sigmoid cross-entropy."""
     case = golden("test_sequence_binary_classification")
     params = parameters(case["params"], ["encoder", "pooler", "classifier"], 2)
     logits = apply(BertForSequenceClassification(CONFIG), params, *inputs(case))
     close(logits, case["outputs"]["logits"])
+    targets = case["inputs"]["target_labels"].astype(np.float32)
+    pair = losses.binary_cross_entropy(logits, targets, np.ones(len(targets), np.float32))
+    close(losses.mean(pair), case["outputs"]["loss"])
