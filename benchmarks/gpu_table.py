@@ -91,7 +91,7 @@ def attention(args) -> None:
     import numpy as np
 
     from bert_jax import benchmark, pretraining
-    from bert_jax.models.attention import attention as attend
+    from bert_jax.kernels.attention import attention as attend
 
     if jax.default_backend() != "gpu":
         emit(skipped=f"no GPU: jax runs on {jax.default_backend()}")

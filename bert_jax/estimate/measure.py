@@ -9,7 +9,7 @@ from bert_jax import sharding
 from bert_jax.estimate import collectives, hlo, search, timing, wastes
 from bert_jax.estimate.chips import Slices
 from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
-from bert_jax.models import attention
+from bert_jax.kernels import attention
 
 _GIB = 2.0**30
 

@@ -11,7 +11,7 @@ from bert_jax.estimate.chips import Chip
 from bert_jax.estimate.collectives import KINDS
 from bert_jax.estimate.flop_count import matrix_flops
 from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
-from bert_jax.models import pallas_residual
+from bert_jax.kernels import pallas_residual
 
 # They take no time of their own, or their time is another's.
 _FREE = {

@@ -6,8 +6,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.kernels.dense import dense
 from bert_jax.models.encoder import BertEncoder, Pooler, _Module
-from bert_jax.models.layers import activation, dense
+from bert_jax.models.layers import activation
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:

@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import BertConfig
-from bert_jax.models import pallas_residual
-from bert_jax.models.attention import attention, resolve_here
-from bert_jax.models.dropout import dropout
+from bert_jax.kernels import pallas_residual, platform
+from bert_jax.kernels.attention import attention, resolve_here
+from bert_jax.kernels.dropout import dropout
 from bert_jax.models.layers import Dense, LayerNorm, activation, kernel_init
-from bert_jax.models.platform import target_platform
 
 
 class _Module(nn.Module):
@@ -106,7 +105,7 @@ class EncoderLayer(_Module):
         config = self.config
         chosen = "xla"
         if not self.is_initializing():
-            chosen = pallas_residual.resolve(config.residual, target_platform(), *x.shape[1:])
+            chosen = pallas_residual.resolve(config.residual, platform.target_platform(), *x.shape[1:])
         if chosen == "xla":
             return norm(x + self.drop(project(inner), deterministic))
         out, bias = project(inner, bias_apart=True)

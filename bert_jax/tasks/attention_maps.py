@@ -13,8 +13,8 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.config import BertConfig
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
+from bert_jax.kernels.attention import probabilities
 from bert_jax.models import BertEncoder
-from bert_jax.models.attention import probabilities
 from bert_jax.tasks.embedding import inputs
 
 

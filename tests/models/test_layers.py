@@ -4,13 +4,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.kernels import dense, layer_norm
+from bert_jax.kernels import platform as platform_module
 from bert_jax.models import layers
 
 
 @pytest.fixture(params=["cpu", "gpu", "tpu"])
 def platform(request, monkeypatch):
     """Has the layers compute as they do there, on the machine at hand."""
-    monkeypatch.setattr(layers, "target_platform", lambda: request.param)
+    monkeypatch.setattr(platform_module, "target_platform", lambda: request.param)
 
 
 def normal(*shape, seed=0):
@@ -31,14 +33,14 @@ def assert_same_gradients(mine, theirs, args, atol=2e-5):
 @pytest.mark.parametrize("sizes", [(5, 7), (7, 5)])
 def test_dense(sizes, platform):
     args = normal(11, sizes[0]), normal(*sizes, seed=1), normal(sizes[1], seed=2)
-    assert_same_gradients(layers.dense, lambda x, w, b: x @ w + b, args)
+    assert_same_gradients(dense.dense, lambda x, w, b: x @ w + b, args)
     args = args[0], args[1].T, args[2]
-    assert_same_gradients(lambda x, w, b: layers.dense(x, w, b, True), lambda x, w, b: x @ w.T + b, args)
+    assert_same_gradients(lambda x, w, b: dense.dense(x, w, b, True), lambda x, w, b: x @ w.T + b, args)
 
 
 def test_dense_of_bfloat16_accumulates_gradients_in_float32(platform):
     x, kernel, bias = normal(4096, 3).astype(jnp.bfloat16), normal(3, 5, seed=1), jnp.zeros(5)
-    _, vjp = jax.vjp(layers.dense, x, kernel, bias)
+    _, vjp = jax.vjp(dense.dense, x, kernel, bias)
     dx, dkernel, dbias = vjp(jnp.ones((4096, 5), jnp.bfloat16))
     assert (dx.dtype, dkernel.dtype, dbias.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
     assert np.array_equal(dbias, np.full(5, 4096.0))  # bfloat16 stops counting at 256
@@ -48,7 +50,7 @@ def test_layer_norm_against_flax(platform):
     x, scale, bias = 3 + normal(6, 4, 10), 1 + normal(10, seed=1), normal(10, seed=2)
     reference = nn.LayerNorm(epsilon=1e-12, use_fast_variance=False)
     assert_same_gradients(
-        lambda x, s, b: layers.layer_norm(x, s, b, 1e-12),
+        lambda x, s, b: layer_norm.layer_norm(x, s, b, 1e-12),
         lambda x, s, b: reference.apply({"params": {"scale": s, "bias": b}}, x),
         (x, scale, bias),
     )
@@ -56,7 +58,7 @@ def test_layer_norm_against_flax(platform):
 
 def test_layer_norm_statistics_are_float32_and_in_two_passes(platform):
     x = (1000 + normal(2, 64)).astype(jnp.float32)  # E[x2] - E[x]2 would lose all digits of the variance
-    out = layers.layer_norm(x, jnp.ones(64), jnp.zeros(64), 1e-12)
+    out = layer_norm.layer_norm(x, jnp.ones(64), jnp.zeros(64), 1e-12)
     exact = np.asarray(x, np.float64)
     exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
     np.testing.assert_allclose(out, exact, atol=2e-4)
@@ -64,7 +66,7 @@ def test_layer_norm_statistics_are_float32_and_in_two_passes(platform):
 
 def test_layer_norm_of_bfloat16_is_as_good_as_its_numbers(platform):
     x = (30 + normal(64, 768)).astype(jnp.bfloat16)
-    normalised, _ = layers._normalise(x, 1e-12)
+    normalised, _ = layer_norm._normalise(x, 1e-12)
     exact = np.asarray(x, np.float64)
     exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
     np.testing.assert_allclose(normalised, exact, atol=2e-3)  # neighbours of 30 are 0.125 apart

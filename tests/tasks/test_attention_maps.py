@@ -4,7 +4,7 @@ import pytest
 from embedding_support import by_hand, tiny_model
 
 from bert_jax.errors import UserError
-from bert_jax.models import attention
+from bert_jax.kernels import attention
 from bert_jax.tasks.attention_maps import attention_maps
 
 

@@ -4,7 +4,7 @@ import jax
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax import sharding
-from bert_jax.models.platform import target_platform
+from bert_jax.kernels.platform import target_platform
 
 
 def test_without_a_mesh_it_is_the_backend():

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.dropout import dropout, keep_mask
+from bert_jax.kernels.dropout import dropout, keep_mask
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.02])

@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax import sharding
 from bert_jax.errors import UserError
-from bert_jax.models import attention as module
+from bert_jax.kernels import attention as module
 
 
 def inputs(batch=2, length=128, heads=2, dim=64, seed=0):

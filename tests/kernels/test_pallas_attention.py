@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import attention, pallas_attention
+from bert_jax.kernels import attention, pallas_attention
 
 
 def inputs(batch, length, heads, head_size, dtype=jnp.float32):

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
-from bert_jax.models import pallas_attention
-from bert_jax.models.dropout import dropout, kernel_words
-from bert_jax.models.pallas_attention import LANES
-from bert_jax.models.platform import on_each_device, target_platform
+from bert_jax.kernels import pallas_attention, platform
+from bert_jax.kernels.dropout import dropout, kernel_words
+from bert_jax.kernels.pallas_attention import LANES
 
 # google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax of either is
 # exactly 0.
@@ -21,22 +20,22 @@ _MASKED = -1e9
 
 
 def resolve(
-    implementation: str, platform: str, dropout_rate: float, length: int, heads: int, head_size: int
+    implementation: str, on: str, dropout_rate: float, length: int, heads: int, head_size: int
 ) -> str:
     """The implementation that `auto` stands for: a fused kernel where there is one that can do it."""
     if implementation != "auto":
         return implementation
-    if platform == "tpu" and pallas_attention.supports(length, heads, head_size):
+    if on == "tpu" and pallas_attention.supports(length, heads, head_size):
         return "pallas"
-    if dropout_rate == 0 and platform == "tpu" and length % LANES == 0:
+    if dropout_rate == 0 and on == "tpu" and length % LANES == 0:
         return "splash"
-    return "cudnn" if dropout_rate == 0 and platform == "gpu" else "xla"
+    return "cudnn" if dropout_rate == 0 and on == "gpu" else "xla"
 
 
 def resolve_here(implementation: str, dropout_rate: float, length: int, heads: int, head_size: int) -> str:
     """`resolve` for the platform and the mesh that are being traced for."""
     heads = _heads_a_device(heads)
-    return resolve(implementation, target_platform(), dropout_rate, length, heads, head_size)
+    return resolve(implementation, platform.target_platform(), dropout_rate, length, heads, head_size)
 
 
 def attention(
@@ -137,12 +136,12 @@ def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_k
         first = jnp.broadcast_to(heads[:1], (words.shape[0], 1))
         return pallas_attention.row_attention(
             query, key, value, sequence_ids, biases, jnp.concatenate([words, first], axis=1),
-            head_size=head_size, causal=causal, rate=rate, interpret=target_platform() != "tpu",
+            head_size=head_size, causal=causal, rate=rate, interpret=platform.target_platform() != "tpu",
         )  # fmt: skip
 
     by_head, by_row = ("batch", None, "heads"), ("batch", None)
     axes = (by_head, by_head, by_head, by_row, (None, "heads"), by_row, ("heads",))
-    kernel = on_each_device(kernel, axes, by_head)
+    kernel = platform.on_each_device(kernel, axes, by_head)
     # Flat before the kernel's boundary, so that no array with so few lanes as a head's is laid out there.
     flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
     biases = jnp.stack([bias.reshape(-1) for bias in biases])
@@ -153,7 +152,7 @@ def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_k
 def _splash(query, key, value, sequence_ids, causal, interpret=False):
     kernel = functools.partial(_splash_local, causal=causal, interpret=interpret)
     by_head = ("batch", "heads", None, None)
-    kernel = on_each_device(kernel, (by_head, by_head, by_head, ("batch", None)), by_head)
+    kernel = platform.on_each_device(kernel, (by_head, by_head, by_head, ("batch", None)), by_head)
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     return kernel(query, key, value, sequence_ids).swapaxes(1, 2)

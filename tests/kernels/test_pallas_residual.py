@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.models import pallas_residual
-from bert_jax.models.dropout import dropout
-from bert_jax.models.layers import layer_norm
+from bert_jax.kernels import pallas_residual
+from bert_jax.kernels.dropout import dropout
+from bert_jax.kernels.layer_norm import layer_norm
 
 EPSILON = 1e-12
 

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
-from bert_jax.models.dropout import keep, kernel_words, threshold
-from bert_jax.models.layers import normalise, normalise_bwd
-from bert_jax.models.platform import on_each_device, target_platform
+from bert_jax.kernels import platform
+from bert_jax.kernels.dropout import keep, kernel_words, threshold
+from bert_jax.kernels.layer_norm import normalise, normalise_bwd
 
 LANES = 128
 # Tokens of a step of the grid: a few float32 copies of [128, 1024] are in vector memory together.
@@ -29,11 +29,11 @@ def supports(length: int, features: int) -> bool:
     return length % _TOKENS == 0 and features % LANES == 0 and features <= _MOST_FEATURES
 
 
-def resolve(implementation: str, platform: str, length: int, features: int) -> str:
+def resolve(implementation: str, on: str, length: int, features: int) -> str:
     """The implementation that `auto` stands for."""
     if implementation != "auto":
         return implementation
-    return "pallas" if platform == "tpu" and supports(length, features) else "xla"
+    return "pallas" if on == "tpu" and supports(length, features) else "xla"
 
 
 def residual_norm(
@@ -71,9 +71,9 @@ def residual_norm(
     if key is None:
         rate = 0.0
     words = kernel_words(key if rate else None, rows)[:, None]
-    kernel = functools.partial(_residual, epsilon, rate, target_platform() != "tpu")
+    kernel = functools.partial(_residual, epsilon, rate, platform.target_platform() != "tpu")
     by_row = ("batch", None, None)
-    kernel = on_each_device(kernel, (by_row, by_row, (None, None), by_row), by_row)
+    kernel = platform.on_each_device(kernel, (by_row, by_row, (None, None), by_row), by_row)
     with jax.named_scope(SCOPE):
         return kernel(x, h, jnp.stack([bias, scale, offset]), words)
 

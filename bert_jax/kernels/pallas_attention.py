@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
-from bert_jax.models.dropout import keep, threshold
+from bert_jax.kernels.dropout import keep, threshold
 
 LANES = 128
 LONGEST = 512  # the [L, L] arrays of the backward pass, in float32, are in vector memory together

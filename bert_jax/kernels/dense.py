@@ -1,0 +1,71 @@
+"""Matrix products with biases, computed in a chosen dtype with gradients accumulated in float32."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.kernels import platform
+
+
+def sum_rows(x: jax.Array) -> jax.Array:
+    """[N, F] -> float32 [F]. On CPU as a product with ones: XLA's column sums are ten times slower there."""
+    if platform.target_platform() != "cpu":
+        return jnp.sum(x, axis=0, dtype=jnp.float32)
+    ones = jnp.ones((1, x.shape[0]), x.dtype)
+    return jnp.dot(ones, x, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)[0]
+
+
+def materialise(x: jax.Array) -> jax.Array:
+    # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and computes it in
+    # strides.
+    return jax.lax.optimization_barrier(x) if platform.target_platform() == "cpu" else x
+
+
+def _apart(x: jax.Array) -> jax.Array:
+    # XLA:TPU fuses the cast of a kernel into the product, which then reads float32 for each tile of rows, and
+    # the reshape of a kernel's gradient, which then wants transposed copies of its operands.
+    return jax.lax.optimization_barrier(x) if platform.target_platform() == "tpu" else x
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, transposed: bool = False) -> jax.Array:
+    """x W + b, or x W' + b where `transposed`; gradients of W and b are accumulated in float32.
+
+    Args:
+      x: [N, I] float32 or bfloat16, which is the dtype of the product.
+      kernel: float32 [I, O], or [O, I] where transposed.
+      bias: float32 [O]; None for x W alone.
+    """
+    return _dense_fwd(x, kernel, bias, transposed)[0]
+
+
+def _dense_fwd(x, kernel, bias, transposed):
+    kernel = kernel.astype(x.dtype)
+    if not transposed:  # the word embeddings, which meet few rows, are large
+        kernel = _apart(kernel)
+    y = jax.lax.dot_general(x, kernel, (((1,), (1 if transposed else 0,)), ((), ())))
+    if bias is None:
+        return y, (x, kernel, None)
+    return y + bias.astype(x.dtype), (x, kernel, ())  # (): there is a bias, said without an array
+
+
+def _dense_bwd(transposed, residuals, g):
+    x, kernel, biased = residuals
+    x, g = materialise(x), materialise(g)
+    dx = jax.lax.dot_general(g, kernel.astype(g.dtype), (((1,), (0 if transposed else 1,)), ((), ())))
+
+    def outer(left, right):  # sum over rows of left[n] right[n]'
+        return jax.lax.dot_general(left, right, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+
+    # The left operand is the one that gets transposed: let it be the narrower.
+    if transposed:
+        dkernel = outer(g, x)
+    else:
+        dkernel = _apart(outer(x, g) if x.shape[1] <= g.shape[1] else outer(g, x).T)
+    return dx.astype(x.dtype), dkernel, None if biased is None else sum_rows(g)
+
+
+dense.defvjp(_dense_fwd, _dense_bwd)
