@@ -124,9 +124,9 @@ class MetricsWriter:
             self._progress = None
 
     def _open_tensorboard(self, step: int) -> None:
-        import tensorboardX
-
         try:
+            import tensorboardX
+
             # TensorBoard hides what an earlier process wrote from the purge step on. File names have seconds:
             # with the suffix, a run that is started again at once does not overwrite the events of the first.
             self._tensorboard = tensorboardX.SummaryWriter(

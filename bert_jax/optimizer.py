@@ -227,8 +227,9 @@ def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransfo
         raise UserError(f"optimizer.name={config.name!r} is unknown; choose one of {', '.join(OPTIMIZERS)}")
     if config.warmup_steps >= total_steps > 0:
         raise UserError(
-            f"optimizer.warmup_steps={config.warmup_steps} must be less than steps={total_steps}: set "
-            f"--config.optimizer.warmup_steps (a tenth: {total_steps // 10}), or more --config.steps"
+            f"optimizer.warmup_steps={config.warmup_steps}: expected less than the {total_steps} steps of "
+            f"the run; set fewer (a tenth is {total_steps // 10}), or train for longer by --config.steps or, "
+            "in fine-tuning, --config.epochs"
         )
     uncorrected = config.name in ("adamw", "lamb_uncorrected")
     adam = scale_by_uncorrected_adam if uncorrected else scale_by_corrected_adam

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import sys
 
 import pytest
 
@@ -148,3 +149,10 @@ def test_no_directory_writes_to_the_terminal_alone(capsys):
 @pytest.mark.parametrize("kind", ["train", None])
 def test_no_metrics_yet(tmp_path, kind):
     assert read_metrics(tmp_path, kind) == []
+
+
+def test_without_tensorboardx_a_run_has_no_events_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    write_run(tmp_path, [1, 2])
+    assert "warning: no TensorBoard events" in capsys.readouterr().out
+    assert len(lines_of(tmp_path)) == 3 and not (tmp_path / "tensorboard").exists()

@@ -6,7 +6,6 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import jax
@@ -19,6 +18,7 @@ from bert_jax.config import BertConfig
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.models import BertEncoder, Pooler
+from bert_jax.tasks import pipelining
 from bert_jax.tasks.batches import truncate_pair
 
 POOLINGS = ("mean", "cls", "pooler", "none")
@@ -28,7 +28,6 @@ _WINDOW_TEXTS = 16384  # texts that are sorted by length at a time,
 _WINDOW_BYTES = 128 << 20  # or fewer, whose results take this much
 _TOKENS = {"cpu": 4096}  # of a batch and device
 _TOKENS_ELSEWHERE = 32768
-_IN_FLIGHT = 2  # batches given to the devices before the first of them is waited for
 
 Text = str | tuple[str, str]
 
@@ -201,20 +200,7 @@ class Embedder:
         # From the longest on: what memory the window takes is known at its first batch.
         order = np.argsort(-lengths, kind="stable")
         values: list[np.ndarray | None] = [None] * len(rows)
-        in_flight: deque = deque()
-        begin = 0
-        while begin < len(order) or in_flight:
-            if begin < len(order) and len(in_flight) < _IN_FLIGHT:
-                length = self._lengths[bisect.bisect_left(self._lengths, lengths[order[begin]])]
-                size = self._batch_size(length, texts)
-                indices = order[begin : begin + size]
-                batch = self._batch([rows[i] for i in indices], size, length)
-                with sharding.on_mesh(self._mesh):
-                    in_flight.append((indices, self._apply(self._params, batch)))
-                begin += size
-                continue
-            indices, result = in_flight.popleft()
-            result = np.asarray(result)
+        for indices, result in pipelining.computed(self._compute, self._batches(rows, lengths, order, texts)):
             for i, value in zip(indices, result, strict=False):
                 # A copy, so that the batch's padding is not kept with it.
                 values[i] = value[: lengths[i]].copy() if self.pooling == "none" else value
@@ -222,6 +208,20 @@ class Embedder:
             progress(before)
         for row, value in zip(rows, values, strict=True):
             yield Features(row.token_ids, value, row.cut)
+
+    def _compute(self, batch):
+        with sharding.on_mesh(self._mesh):
+            return self._apply(self._params, batch)
+
+    def _batches(self, rows, lengths, order, texts):
+        """Yields (numbers of the rows, their batch) in this order."""
+        begin = 0
+        while begin < len(order):
+            length = self._lengths[bisect.bisect_left(self._lengths, lengths[order[begin]])]
+            size = self._batch_size(length, texts)
+            indices = order[begin : begin + size]
+            yield indices, self._batch([rows[i] for i in indices], size, length)
+            begin += size
 
     def _batch_size(self, length, texts):
         """Rows of every batch of one length; fewer where the whole input is only so many texts."""

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from bert_jax import convert, sharding
-from bert_jax.tasks import batches
+from bert_jax.tasks import batches, pipelining
 
 _MOST_BYTES = 2 << 30  # of features that are kept; more of them are computed in each step
 
@@ -59,14 +59,17 @@ def compute(
     )
     apply = jax.jit(task.features, out_shardings=replicated)
     own = sharding.local_rows(mesh, config.batch_size)
+
+    def call(batch):
+        with sharding.on_mesh(mesh):
+            return apply(params, sharding.global_batch(batch, mesh))
+
     result = {}
     for split, rows in data.items():
         kept = np.empty((len(rows.tokens), width), np.float16)
         order = batches.eval_order(rows, config.batch_size)
         found = batches.eval_batches(rows, config.batch_size, own=own)
-        for indices, batch in zip(order, found, strict=True):
-            with sharding.on_mesh(mesh):
-                output = np.asarray(apply(params, sharding.global_batch(batch, mesh)))
+        for indices, output in pipelining.computed(call, zip(order, found, strict=True)):
             for place, row in enumerate(indices):
                 if row >= 0:
                     begin, end = rows.offsets[row : row + 2]

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax import sharding
 from bert_jax.errors import UserError
-from bert_jax.tasks import batches, text_windows
+from bert_jax.tasks import batches, pipelining, text_windows
 
 # Of a work directory: the checkpoint that is best on the evaluation file.
 BEST = "best"
@@ -60,9 +60,10 @@ def predict_all(
     mesh,
     buckets: Sequence[int] = (),
 ) -> np.ndarray:
-    """The outputs for every group of rows, once, in their order: float32 [N / group, C], or, of a task whose
-    outputs are [B, L, C], float32 [total, C] for every token. Of windows with `shares`, the mean over those
-    of each example: float32 [examples, C].
+    """Returns the output of every group of rows, in their order.
+
+    That is float32 [N / group, C], or, of a task whose outputs are [B, L, C], float32 [total, C] for every
+    token. Of windows with `shares` it is the mean over the windows of each example: float32 [examples, C].
 
     Args:
       predict: as `make_predict` returns it.
@@ -74,14 +75,16 @@ def predict_all(
     """
     order = batches.eval_order(data, batch_size)
     own = sharding.local_rows(mesh, batch_size)
-    outputs = [
-        predict(params, sharding.global_batch(batch, mesh))
-        for batch in batches.eval_batches(data, batch_size, own=own, buckets=buckets)
-    ]
-    per_token = outputs[0].ndim == 3
-    rows = len(data.tokens) if per_token else len(data) // data.group
-    result = np.empty((rows, outputs[0].shape[-1]), np.float32)
-    for groups, output in zip(order, map(np.asarray, outputs), strict=True):
+    outputs = pipelining.computed(
+        lambda batch: predict(params, sharding.global_batch(batch, mesh)),
+        zip(order, batches.eval_batches(data, batch_size, own=own, buckets=buckets), strict=True),
+    )
+    result = None
+    for groups, output in outputs:
+        per_token = output.ndim == 3
+        if result is None:
+            rows = len(data.tokens) if per_token else len(data) // data.group
+            result = np.empty((rows, output.shape[-1]), np.float32)
         if not per_token:
             result[groups[groups >= 0]] = output[groups >= 0]
             continue

@@ -70,7 +70,8 @@ class TextProblem(Problem):
         if test and self.spec.test_columns:
             known = self.spec.test_columns
         known = dataclasses.replace(known, **columns)
-        return read_examples(path, known, file_format=format, parse_label=None)
+        quoting = self.config.data.quoting
+        return read_examples(path, known, file_format=format, quoting=quoting, parse_label=None)
 
     def encode(self, examples: Examples) -> batches.EncodedRows:
         return batches.encode(examples, self.tokenizer, self.config.max_length, self.spec.kind, self._stride)
@@ -155,10 +156,15 @@ def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]
 
 
 def columns_of(config: Any, spec: tasks.TaskSpec) -> Columns:
-    """The columns that a configuration names, else the task's."""
+    """Returns the columns of a run's files.
+
+    A task that is known by name has columns of its own. A configuration that names a text or the label
+    describes another table, and then names every column of it; the other fields alone replace what they name.
+    """
     data = config.data
     if spec.columns is not None and not (data.text_a or data.text_b or data.label):
-        return spec.columns
+        given = {name: data[name] for name in ("id", "choices") if data[name]}
+        return dataclasses.replace(spec.columns, **given, header=spec.columns.header and data.header)
     return Columns(data.text_a, data.text_b, data.label, data.id, data.header, data.choices)
 
 

@@ -1,0 +1,37 @@
+"""Overlapping computation on the devices with work on the host, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+IN_FLIGHT = 2  # outputs that the devices hold before the first of them is copied to the host
+
+Key = TypeVar("Key")
+
+
+def computed(
+    compute: Callable[[Any], jax.Array], batches: Iterable[tuple[Key, Any]]
+) -> Iterator[tuple[Key, np.ndarray]]:
+    """Yields the output of every batch in order, as an array on the host.
+
+    The next batch is dispatched before the output of the previous one is waited for, so that the devices
+    always have work, but no more than `IN_FLIGHT` outputs take device memory at a time.
+
+    Args:
+        compute: dispatches a batch and returns its output without waiting for it.
+        batches: (key, batch) pairs, read as they are needed. The key is handed back with the output.
+    """
+    pending: deque[tuple[Key, jax.Array]] = deque()
+    for key, batch in batches:
+        if len(pending) == IN_FLIGHT:
+            done, output = pending.popleft()
+            yield done, np.asarray(output)
+        pending.append((key, compute(batch)))
+    while pending:
+        done, output = pending.popleft()
+        yield done, np.asarray(output)

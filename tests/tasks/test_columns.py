@@ -1,0 +1,65 @@
+"""Which columns of a file a task reads, and how: the same when training, evaluating and predicting."""
+
+import fine_tuned
+import pytest
+
+from bert_jax import tasks
+from bert_jax.errors import UserError
+from bert_jax.tasks.text_problem import columns_of
+
+# Quoted, the tab belongs to the text; as plain TSV the first row has one column more than the header.
+QUOTED = '"a\tred cat"'
+LABELS = {"classification": ["dog", "one"], "multilabel": ["dog", "one"]}
+
+
+@pytest.mark.parametrize(
+    "task, columns, header, row",
+    [
+        ("classification", dict(text_a="text"), "text\tlabel", f"{QUOTED}\tone"),
+        ("classification", dict(text_a="text", text_b="b"), "text\tb\tlabel", f'{QUOTED}\t"""b"""\tone'),
+        ("multilabel", dict(text_a="text"), "text\tlabel", f'{QUOTED}\t"dog,one"'),
+        ("regression", dict(text_a="text"), "text\tlabel", f"{QUOTED}\t2.5"),
+        (
+            "multiplechoice",
+            dict(text_a="text", choices="x,y"),
+            "text\tx\ty\tlabel",
+            f'{QUOTED}\t"1\t2"\t3\t0',
+        ),
+    ],
+)
+def test_prediction_reads_a_table_as_training_does(vocabulary, tmp_path, task, columns, header, row):
+    path = tmp_path / "rows.tsv"
+    path.write_text(f"{header}\n{row}\n")
+    problem = fine_tuned.make_problem(
+        vocabulary, task, LABELS.get(task), label="label", quoting="csv", **columns
+    )
+    if task == "multiplechoice":
+        problem.labels = ("0", "1")
+    labelled, unlabelled = problem.read(str(path)), problem.read_unlabelled(str(path))
+    assert unlabelled.texts_a == labelled.texts_a == ["a\tred cat"]
+    assert unlabelled.texts_b == labelled.texts_b
+    assert unlabelled.choices == labelled.choices
+
+
+def test_an_id_or_the_lack_of_a_header_alone_changes_the_columns_of_a_known_task():
+    config = tasks.default_config()
+    spec = tasks.get("sst2")
+    assert columns_of(config, spec) == spec.columns
+    config.data.id = "number"
+    assert columns_of(config, spec) == tasks.Columns("sentence", label="label", id="number")
+    config.data.header = False
+    assert not columns_of(config, spec).header
+    assert not columns_of(tasks.default_config(), tasks.get("cola")).header  # its own files have none
+    config = tasks.default_config()
+    config.data.choices = "a,b"
+    assert columns_of(config, tasks.get("swag")).choices == "a,b"
+    config.data.text_a = "review"  # another table: nothing of the task's own is left
+    assert columns_of(config, spec) == tasks.Columns("review", choices="a,b")
+
+
+def test_a_known_task_without_a_header_says_what_its_columns_are_by_name(vocabulary, tmp_path):
+    path = tmp_path / "rows.tsv"
+    path.write_text("a red cat\t1\n")
+    problem = fine_tuned.make_problem(vocabulary, "sst2", ["0", "1"], header=False)
+    with pytest.raises(UserError, match="sentence"):
+        problem.read(str(path))
