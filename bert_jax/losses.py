@@ -55,11 +55,15 @@ _negative_log_likelihood.defvjp(_negative_log_likelihood_fwd, _negative_log_like
 def accuracy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Pair:
     """Weighted count of rows whose largest logit is the label's; shapes as in `cross_entropy`.
 
-    The maximum is at hand from the loss, where an argmax would read the logits once more. A tie counts as
-    right.
+    A label that shares the maximum with others counts for one part of the tie, which is what choosing among
+    them at random scores on average: bfloat16 logits have 8 significant bits, and ties are common among
+    30,522 classes. The maximum is at hand from the loss, where an argmax would read the logits once more.
     """
     labels = jnp.where(weights > 0, labels, 0)
-    return jnp.sum((_pick(logits, labels) >= jnp.max(logits, axis=-1)) * weights), jnp.sum(weights)
+    largest = jnp.max(logits, axis=-1)
+    tied = jnp.sum(logits == largest[..., None], axis=-1, dtype=jnp.float32)
+    hit = (_pick(logits, labels) >= largest) / jnp.maximum(tied, 1.0)
+    return jnp.sum(hit * weights), jnp.sum(weights)
 
 
 def squared_error(predictions: jax.Array, targets: jax.Array, weights: jax.Array) -> Pair:

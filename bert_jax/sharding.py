@@ -25,6 +25,7 @@ from bert_jax.errors import UserError
 from bert_jax.step import Task, TrainState
 
 AXES = ("data", "fsdp", "tensor")
+_NO_DIMENSION = object()
 
 # In order: for each dimension the first rule whose mesh axes are still free in this array and divide it.
 RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -122,7 +123,11 @@ def unbox(boxed: Any) -> Any:
 
 
 def abstract_state(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """The whole state as ShapeDtypeStructs that carry shardings; moments lie as their parameters do."""
+    """The whole state as ShapeDtypeStructs that carry shardings.
+
+    A moment is split as its parameter is, along the dimensions that it has of it: all of them in Adam, rows
+    or columns in Adafactor. What matches no dimensions of the parameter is replicated.
+    """
     boxed = jax.eval_shape(task.init, jax.random.key(0))
     replicated = NamedSharding(mesh, PartitionSpec())
 
@@ -136,13 +141,27 @@ def abstract_state(task: Task, optimizer: optax.GradientTransformation, mesh: Me
 
     opt_state = optax.tree_map_params(
         optimizer,
-        lambda moment, param: moment if is_frozen(moment) else place(moment, param.sharding),
+        lambda moment, param: (
+            moment if is_frozen(moment) else place(moment, _sharding_of_moment(moment.shape, param))
+        ),
         jax.eval_shape(optimizer.init, params),
         params,
         transform_non_params=lambda leaf: place(leaf, replicated),
         is_leaf=is_frozen,
     )
     return TrainState(jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated), params, opt_state)
+
+
+def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> NamedSharding:
+    """The parameter's sharding along the dimensions of `shape`, which has all or some of the parameter's."""
+    spec: list[Any] = []
+    remaining = iter(zip(param.shape, param.sharding.spec, strict=True))
+    for size in shape:
+        found = next((axes for of_param, axes in remaining if of_param == size), _NO_DIMENSION)
+        if found is _NO_DIMENSION:
+            return NamedSharding(param.sharding.mesh, PartitionSpec())
+        spec.append(found)
+    return NamedSharding(param.sharding.mesh, PartitionSpec(*spec))
 
 
 def state_shardings(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:

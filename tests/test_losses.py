@@ -42,3 +42,24 @@ def test_accuracy():
     logits = jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0], [0.0, 1.0, 5.0]])
     assert losses.accuracy(logits, jnp.array([1, 1, 2]), jnp.ones(3)) == (2.0, 3.0)
     assert losses.accuracy(logits, jnp.array([1, 1, 2]), jnp.array([1.0, 1.0, 0.0])) == (1.0, 2.0)
+
+
+def test_a_tie_at_the_top_counts_by_its_size():
+    labels = jnp.array([0, 3, 1])
+    assert losses.accuracy(jnp.zeros((3, 4)), labels, jnp.ones(3)) == (0.75, 3.0)
+    logits = jnp.array([[2.0, 2.0, 0.0, 0.0], [2.0, 2.0, 0.0, 0.0], [2.0, 2.0, 2.0, 0.0]])
+    total, weight = losses.accuracy(logits, labels, jnp.array([1.0, 1.0, 3.0]))
+    np.testing.assert_allclose((total, weight), (0.5 + 0 + 3 / 3, 5))
+    assert losses.accuracy(jnp.full((1, 4), jnp.nan), jnp.array([0]), jnp.ones(1)) == (0, 1)
+
+
+def test_accuracy_of_bfloat16_logits_is_not_above_that_of_float32():
+    # Logits as close together as an untrained model's: rounded to 8 bits, hundreds share the maximum.
+    logits = 6 + 0.01 * jax.random.normal(jax.random.key(0), (512, 2000))
+    labels = jax.random.randint(jax.random.key(1), (512,), 0, 2000)
+    rounded = logits.astype(jnp.bfloat16)
+    assert jnp.mean(jnp.sum(rounded == rounded.max(-1, keepdims=True), -1)) > 100
+    exact, approximate = (
+        float(losses.mean(losses.accuracy(x, labels, jnp.ones(512)))) for x in (logits, rounded)
+    )
+    assert abs(approximate - exact) < 0.005

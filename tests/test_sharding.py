@@ -2,13 +2,16 @@
 
 import functools
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 from models_support import packed_batch, tiny_task
 
-from bert_jax import defaults, optimizer, sharding
+from bert_jax import checkpoint, defaults, optimizer, sharding
 from bert_jax.errors import UserError
 from bert_jax.step import make_eval_step, make_train_step
 
@@ -126,3 +129,55 @@ def test_a_batch_that_does_not_divide():
     sharding.check_batch_size(16, sharding.make_mesh(4, 2, 1), 2)
     with pytest.raises(UserError, match="multiple of data x fsdp x accumulate_steps = 4 x 2 x 4 = 32"):
         sharding.check_batch_size(16, sharding.make_mesh(4, 2, 1), 4)
+
+
+class Factored:
+    """A parameter of three dimensions whose second moments Adafactor keeps by rows and columns."""
+
+    def init(self, key):
+        return {
+            "kernel": nn.Partitioned(jax.random.normal(key, (2, 16, 32)), names=("layers", "embed", "mlp")),
+            "bias": nn.Partitioned(jnp.zeros(32), names=("mlp",)),
+        }
+
+    def prepare(self, batch, key, train):
+        return batch
+
+    def loss_weights(self, batch):
+        return {"square": jnp.float32(batch["x"].shape[0])}
+
+    def loss(self, params, batch, dropout_key):
+        out = jnp.einsum("bi,lij->bj", batch["x"], params["kernel"]) + params["bias"]
+        return {"square": (jnp.sum(jnp.square(out - 1)), jnp.float32(out.shape[0]))}, {}
+
+
+@pytest.mark.parametrize(
+    "tx,rate",
+    [
+        (optax.adafactor(min_dim_size_to_factor=8), -0.1),  # its updates are a descent already
+        (optax.chain(optax.scale_by_factored_rms(min_dim_size_to_factor=8), optax.trace(0.9)), 1e-3),
+    ],
+    ids=["adafactor", "factored_rms"],
+)
+def test_an_optimizer_whose_state_has_other_shapes_than_the_parameters(tx, rate, tmp_path):
+    mesh, task = sharding.make_mesh(2, 2, 2), Factored()
+    abstract = sharding.abstract_state(task, tx, mesh)
+    same = [leaf for leaf in jax.tree.leaves(abstract.opt_state) if leaf.shape == (2, 16, 32)]
+    assert all(leaf.sharding.spec == P(None, "fsdp", "tensor") for leaf in same)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    step = sharding.jit_train_step(make_train_step(task, tx, lambda step: rate), mesh, shardings)
+    state, losses = sharding.init_state(task, tx, mesh, seed=0), []
+    batch = sharding.global_batch(
+        {"x": np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)}, mesh
+    )
+    for _ in range(3):
+        state, metrics = step(state, batch, np.uint32(0))
+        losses.append(float(metrics["loss"]))
+    assert losses[2] < losses[0] and int(state.step) == 3
+    saver = checkpoint.Checkpointer(tmp_path)
+    saver.save(3, state)
+    saver.wait()
+    number, restored = saver.restore_latest(abstract)
+    saver.close()
+    assert number == 3
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), restored, state)
