@@ -1,1 +1,1 @@
-"""Files, local or behind a URL. Nothing else in bert_jax asks which of the two a path is."""
+"""Files, local or behind a URL. Nothing outside of this package asks which of the two a path is."""

@@ -14,8 +14,9 @@ from typing import IO
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.io import atomic
+from bert_jax.io import atomic, compression
 from bert_jax.tasks.embedding import Features, Text
+from bert_jax.tasks.file_rows import open_file, read_lines
 
 FORMATS = (".npy", ".safetensors", ".jsonl")
 _JSON = (".jsonl", ".ndjson")
@@ -40,14 +41,9 @@ class Texts:
     """
 
     def __init__(self, path: str, pairs: bool = False, text_a: str = "text", text_b: str = ""):
-        from data_pipelines.readers import inputs
-
         self.path, self.pairs, self.blank = path, pairs, 0
         self._fields = [text_a, text_b] if text_b else [text_a]
-        self._open = inputs.opened
-        name = path.lower()
-        for packed in inputs.OPENERS:
-            name = name.removesuffix(packed)
+        name = compression.strip_suffix(path).lower()
         self._json = name.endswith(_JSON)
         if pairs and self._json:
             raise UserError(f"--pairs is of lines with a tab; of {path}, give the second --text_b=FIELD")
@@ -62,9 +58,9 @@ class Texts:
             raise UserError(f"--input={path}: no such file; expected one text a line, or .jsonl")
 
     def __iter__(self) -> Iterator[Text]:
-        opened = contextlib.nullcontext(sys.stdin.buffer) if self.path == "-" else self._open(self.path)
-        with opened as file:
-            for number, line in enumerate(file, 1):
+        stdin = self.path == "-"
+        with contextlib.nullcontext(sys.stdin.buffer) if stdin else open_file(self.path) as file:
+            for number, line in enumerate(read_lines("standard input" if stdin else self.path, file), 1):
                 text = self._text(line, number)
                 self.blank += not (text if isinstance(text, str) else "".join(text)).strip()
                 yield text
@@ -87,8 +83,9 @@ class Texts:
     def _from_json(self, text, where):
         try:
             row = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{where} is not JSON ({error.msg}); expected one object a line") from None
+        except (ValueError, RecursionError) as error:
+            what = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+            raise UserError(f"{where} is not JSON ({what}); expected one object a line") from None
         found = []
         for flag, name in zip(("--text_a", "--text_b"), self._fields, strict=False):
             value = row.get(name) if isinstance(row, dict) else None

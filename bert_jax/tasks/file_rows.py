@@ -1,14 +1,16 @@
 """Rows of TSV, CSV and JSON-lines files, with the line that each begins in."""
 
 import csv
-import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from bert_jax.errors import UserError
+from bert_jax.io import compression, files
 
 LABEL_SEPARATOR = ","  # of several labels in one column
+LONGEST_LINE = 32 << 20  # bytes, decompressed; so that one line cannot fill the memory
 CHOICE = "choice "  # and its number: the field of a possible answer
 
 
@@ -24,6 +26,27 @@ def check_file(path: str, expected: str) -> None:
         raise UserError(f"{path}: is a directory, expected a {expected} file")
 
 
+def read_lines(path: str, file: BinaryIO) -> Iterator[bytes]:
+    """Yields the lines of an open file, with their newlines.
+
+    Raises:
+        UserError: A line is longer than LONGEST_LINE, or the file cannot be read or decompressed.
+    """
+    number = 0
+    try:
+        with compression.decompressed(file, path) as content:
+            while line := content.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise UserError(
+                        f"{path}:{number}: the line is longer than {LONGEST_LINE >> 20} MiB; expected one "
+                        "row on each line"
+                    )
+                yield line
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
 class Lines:
     """The decoded lines of a file, newline kept; a line that is not UTF-8 is decoded with U+FFFD and
     remembered."""
@@ -33,24 +56,25 @@ class Lines:
         self._path = path
 
     def __iter__(self) -> Iterator[str]:
-        try:
-            with (gzip.open if self._path.endswith(".gz") else open)(self._path, "rb") as file:
-                for number, raw in enumerate(file, 1):
-                    if number == 1:
-                        if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-                            raise UserError(
-                                f"{self._path}: UTF-16, expected UTF-8; try iconv -f UTF-16 -t UTF-8"
-                            )
-                        raw = raw.removeprefix(b"\xef\xbb\xbf")
-                    try:
-                        yield raw.decode("utf-8")
-                    except UnicodeDecodeError:
-                        self.undecodable.add(number)
-                        yield raw.decode("utf-8", "replace")
-        except (OSError, EOFError) as error:
-            raise UserError(
-                f"{self._path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-            ) from None
+        with open_file(self._path) as file:
+            for number, raw in enumerate(read_lines(self._path, file), 1):
+                if number == 1:
+                    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                        raise UserError(f"{self._path}: UTF-16, expected UTF-8; try iconv -f UTF-16 -t UTF-8")
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                try:
+                    yield raw.decode("utf-8")
+                except UnicodeDecodeError:
+                    self.undecodable.add(number)
+                    yield raw.decode("utf-8", "replace")
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a file of rows. Raises UserError if it cannot be opened."""
+    try:
+        return files.open_read(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 class TableRows:
@@ -134,7 +158,7 @@ class TableRows:
     def _find(self, field, column, optional):
         header = self._header
         if header is None:
-            if not column.isdecimal():
+            if not _is_number(column):
                 raise UserError(
                     f"data.{field}={column}: {self._path} is read without a header, so columns are numbers "
                     "from 0 (or set --config.data.header=true)"
@@ -146,7 +170,7 @@ class TableRows:
             )
         if column in header:
             return header.index(column)
-        if column.isdecimal() and int(column) < len(header):
+        if _is_number(column) and int(column) < len(header):
             return int(column)
         if optional:
             return None
@@ -158,6 +182,10 @@ class TableRows:
         raise UserError(
             f"{self._path}:1: no column {column!r} for data.{field}; the header has {shown}{hint}"
         )
+
+
+def _is_number(column: str) -> bool:
+    return column.isdecimal() and len(column) < 10
 
 
 class JsonRows:

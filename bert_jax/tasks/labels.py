@@ -55,7 +55,9 @@ class LabelSet:
 
 
 def _sort_key(name: str):
-    return (0, int(name), name) if name.removeprefix("-").isdecimal() else (1, 0, name)
+    # Python converts no numbers of over 4,300 digits; those of over 18 are sorted as text.
+    is_number = name.removeprefix("-").isdecimal() and len(name) < 20
+    return (0, int(name), name) if is_number else (1, 0, name)
 
 
 def parse_number(text: str) -> float:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable
 
 from bert_jax.errors import UserError
+from bert_jax.io import compression
 from bert_jax.tasks.file_rows import CHOICE, JsonRows, Lines, Malformed, TableRows, check_file
 
 FORMATS = ("tsv", "csv", "jsonl")
@@ -62,12 +63,12 @@ class Examples:
 
 
 def detect_format(path: str, file_format: str = "auto") -> str:
-    """The format by name, or by the file's suffix (before .gz) when it is "auto"."""
+    """The format by name, or by the file's suffix (before that of a compression) when it is "auto"."""
     if file_format in FORMATS:
         return file_format
     if file_format != "auto":
         raise UserError(f"data.format={file_format}: expected auto, {', '.join(FORMATS)}")
-    name = str(path).removesuffix(".gz")
+    name = compression.strip_suffix(str(path))
     for suffix, found in (
         (".tsv", "tsv"),
         (".csv", "csv"),
@@ -96,8 +97,8 @@ def read_examples(
     """Reads a whole file of examples.
 
     Args:
-      path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly gzipped; or
-        what `glue_prepared.find` gave.
+      path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly
+        compressed (.gz, .bz2, .xz, .zst); or what `glue_prepared.find` gave.
       columns: which columns to read.
       file_format: "tsv", "csv", "jsonl", or "auto" for the suffix.
       quoting: "none", "csv", or "auto": off in TSV, on in CSV.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.io import compression
 from bert_jax.tasks.file_rows import JsonRows, Lines, Malformed, check_file
 from bert_jax.tasks.reading import MAX_MALFORMED
 
@@ -105,7 +106,7 @@ def read_sentences(
     """Reads a whole file.
 
     Args:
-      path: UTF-8, with or without a byte-order mark, possibly gzipped.
+      path: UTF-8, with or without a byte-order mark, possibly compressed (.gz, .bz2, .xz, .zst).
       word, tag: CoNLL: numbers of columns from 0, or from the end, as -1; empty: the first and the last.
         JSON-lines: keys; empty: "words" and "tags". "document" there may tell which document a line is of.
       id: JSON-lines: a key.
@@ -142,7 +143,7 @@ def detect_format(path: str, given: str = "auto") -> str:
     """One of `FORMATS`."""
     if given in FORMATS:
         return given
-    name = path.removesuffix(".gz").lower()
+    name = compression.strip_suffix(path).lower()
     if given != "auto" or name.endswith(".csv"):
         what = f"{path}: CSV" if given == "auto" else f"data.format={given}"
         raise UserError(f"{what}: expected CoNLL columns or JSON-lines (auto, {', '.join(FORMATS)})")
@@ -195,7 +196,7 @@ def _column_sentences(path, lines, word, tag, tagged, out) -> Iterator[tuple[int
 def _column(field, given, default, path):
     if not given:
         return default
-    if not re.fullmatch(r"-?\d+", given):
+    if not re.fullmatch(r"-?\d{1,9}", given):
         raise UserError(
             f"data.{field}={given}: {path} has CoNLL columns, which are numbers: 0 is the first, -1 the last"
         )

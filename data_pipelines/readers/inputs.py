@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import dataclasses
 import glob
-import gzip
 import hashlib
 import io
-import lzma
 import os
 import pathlib
 import re
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import fsspec
 
 from bert_jax.errors import UserError
+from bert_jax.io import compression
 from data_pipelines.readers import prepared
 
-try:
-    from compression import zstd
-except ImportError:  # before Python 3.14
-    from backports import zstd
-
-OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-    ".zst": zstd.open,
-}
-_REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in OPENERS))
+_REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
 _REMOTE_BUFFER = 1 << 20
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # a bzip2 stream and its first block begin
 _LONGEST_STREAM = 32 << 20  # compressed; what is longer isn't looked for
@@ -210,12 +196,12 @@ def split_ranges(
             ]
             continue
         edges = [size * i // number for i in range(number + 1)] if number else []
-        kind = os.path.splitext(path)[1]
+        kind = compression.suffix(path)
         if kind == ".bz2" and streams and number > 1:
             edges = _stream_edges(path, edges)
-        elif whole or kind in OPENERS:
+        elif whole or kind:
             edges = [0, size] if size else []
-        one = len(edges) == 2 and kind in OPENERS
+        one = len(edges) == 2 and bool(kind)
         ranges += [
             Range(path, name, a, None if one else b, b - a) for a, b in zip(edges, edges[1:], strict=False)
         ]
@@ -306,24 +292,5 @@ def opened(path: str) -> Iterator[BinaryIO]:
         UserError: It is not the archive that its name says.
         OSError: It can't be read.
     """
-    opener = OPENERS.get(os.path.splitext(path)[1])
-    with open_raw(path) as raw:
-        if opener is None:
-            yield raw
-            return
-        with archive_errors(path), opener(raw) as file:
-            yield file
-
-
-@contextlib.contextmanager
-def archive_errors(path: str) -> Iterator[None]:
-    """Turns the errors of broken archives into UserErrors."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        kind = os.path.splitext(path)[1]
-        raise UserError(
-            f"{path} is cut short or not a {kind} file ({error}); compress or copy it again"
-        ) from None
+    with open_raw(path) as raw, compression.decompressed(raw, path) as file:
+        yield file

@@ -6,15 +6,15 @@ in it.
 
 import bz2
 import collections
-import os
 import re
 from collections.abc import Iterator
 from xml.sax.saxutils import unescape
 
 from bert_jax.errors import UserError
+from bert_jax.io import compression
 from data_pipelines.readers import wikitext
 from data_pipelines.readers.documents import Document, Fields, Passages, decode_line, plain_paragraphs
-from data_pipelines.readers.inputs import Range, archive_errors, open_raw, opened
+from data_pipelines.readers.inputs import Range, open_raw, opened
 from data_pipelines.readers.lines import check_head
 
 MAX_PAGE_BYTES = 8 << 20  # MediaWiki itself takes none of over 2 MB; the rest of a longer one is left out
@@ -40,7 +40,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
 
     Redirects, disambiguation pages and other namespaces than the articles' are counted and left out.
     """
-    with archive_errors(range_.path):
+    with compression.errors(range_.path):
         hidden = _hidden_namespaces(range_)
         for page in _pages(_chunks(range_), counts):
             counts["bytes"] += len(page)
@@ -60,8 +60,7 @@ def _hidden_namespaces(range_: Range) -> frozenset[str]:
 
 def _chunks(range_: Range) -> Iterator[tuple[bytes, bool]]:
     """The bytes from the start of a range on, to the end of the file, and whether they are the range's."""
-    kind = os.path.splitext(range_.path)[1]
-    if kind == ".bz2":
+    if compression.suffix(range_.path) == ".bz2":
         yield from _bzip2_chunks(range_)
         return
     with opened(range_.path) as file:

@@ -8,8 +8,8 @@ import fsspec
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.io import compression
 from data_pipelines import build, readers
-from data_pipelines.readers import inputs
 
 TEXT = b"One sentence.\nAnother one.\n\nA second document.\n\nThird.\n"
 
@@ -21,7 +21,7 @@ def bucket():
     for name, data in {
         "a.txt": TEXT,
         "deep/b.txt.gz": gzip.compress(TEXT),
-        "deep/c.txt.zst": inputs.zstd.compress(TEXT),
+        "deep/c.txt.zst": compression.zstd.compress(TEXT),
     }.items():
         system.pipe(f"/bucket/{name}", data)
     yield "memory://bucket"

@@ -12,9 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bert_jax.errors import UserError
+from bert_jax.io import compression
 from data_pipelines import readers
 from data_pipelines.readers import documents as document_parts
-from data_pipelines.readers import inputs, lines
+from data_pipelines.readers import lines
 
 TEXT = b"One sentence.\nAnother one.\n\n\nA second document.\n \nThird.\n"
 WIKI = b"""<doc id="12" url="http://en.wikipedia.org/wiki?curid=12" title="Anarchism">
@@ -182,7 +183,7 @@ def test_ranges_of_many_files_cover_them_in_order(tmp_path, target):
         (".gz", gzip.compress),
         (".bz2", bz2.compress),
         (".xz", lzma.compress),
-        (".zst", inputs.zstd.compress),
+        (".zst", compression.zstd.compress),
     ],
 )
 def test_compressed_files(tmp_path, extension, compress):

@@ -10,8 +10,8 @@ import tracemalloc
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.io import compression
 from data_pipelines import readers
-from data_pipelines.readers import inputs
 
 UNITS = [
     b"{{",
@@ -62,7 +62,7 @@ PACKED = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
-    ".zst": inputs.zstd.compress,
+    ".zst": compression.zstd.compress,
 }
 
 

@@ -1,0 +1,70 @@
+"""Compressed files, by the suffix of their names: opened for reading, and what is wrong with a broken one."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from bert_jax.errors import UserError
+
+try:
+    from compression import zstd
+except ImportError:  # before Python 3.14
+    from backports import zstd
+
+OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": zstd.open,
+}
+
+
+def suffix(path: str) -> str:
+    """Returns the suffix that says how a file is compressed, in lower case; "" if it is not compressed."""
+    found = os.path.splitext(path)[1].lower()
+    return found if found in OPENERS else ""
+
+
+def strip_suffix(path: str) -> str:
+    """Returns a file's name without the suffix of its compression, if it has one."""
+    return path[: len(path) - len(suffix(path))]
+
+
+@contextlib.contextmanager
+def decompressed(raw: BinaryIO, path: str) -> Iterator[BinaryIO]:
+    """Yields the content of an open file, decompressed if the suffix of its name says that it is compressed.
+
+    Args:
+        raw: The file as it is stored.
+        path: Its name.
+
+    Raises:
+        UserError: The file is not what its suffix says, or is truncated or damaged.
+        OSError: The file cannot be read.
+    """
+    kind = suffix(path)
+    if not kind:
+        yield raw
+        return
+    with errors(path), OPENERS[kind](raw) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def errors(path: str) -> Iterator[None]:
+    """Turns what the decompressors raise for damaged content into UserErrors that name the file."""
+    try:
+        yield
+    except (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise UserError(
+            f"{path} is cut short or not a {suffix(path)} file ({error}); compress or copy it again"
+        ) from None
