@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from etils import epath
 
+from bert_jax.errors import file_error
+
 _FILE = "metrics.jsonl"
-_REMOTE_FLUSH_SECONDS = 60.0
+_FLUSH_SECONDS = 60.0  # of what is not written line by line
 
 # What the terminal shows of a line, in order; everything goes to the files.
 _SHOWN = {
@@ -67,9 +70,10 @@ class MetricsWriter:
         if self._progress:
             self._progress.update(self._bar, completed=step)
             self._progress.start()
-        if self._lines:
-            self._lines.rewind(step)
-            self._open_tensorboard(step)
+        with self._storing():
+            if self._lines:
+                self._lines.rewind(step)
+                self._open_tensorboard(step)
 
     def write(self, step: int, values: Mapping[str, float], kind: str = "train") -> None:
         """Writes the metrics of a step.
@@ -82,12 +86,12 @@ class MetricsWriter:
         if not self._primary:
             return
         values = {name: float(value) for name, value in values.items()}
-        if self._lines:
-            finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-            self._lines.append(json.dumps({"step": step, "kind": kind} | finite))
-        if self._tensorboard:
-            for name, value in values.items():
-                self._tensorboard.add_scalar(f"{kind}/{name}", value, step)
+        with self._storing():
+            if self._lines:
+                finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+                self._lines.append(json.dumps({"step": step, "kind": kind} | finite))
+            if self._tensorboard:
+                self._tensorboard.add(step, {f"{kind}/{name}": value for name, value in values.items()})
         shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
         if values.get("skipped"):
             shown.append(f"skipped {values['skipped']:.0f}")
@@ -109,31 +113,36 @@ class MetricsWriter:
 
     def flush(self) -> None:
         """What was written outlives this process. Called before a step is saved."""
-        if self._lines:
-            self._lines.flush()
-        if self._tensorboard:
-            self._tensorboard.flush()
+        with self._storing():
+            if self._lines:
+                self._lines.flush()
+            if self._tensorboard:
+                self._tensorboard.flush()
 
     def close(self) -> None:
-        self.flush()
-        if self._tensorboard:
-            self._tensorboard.close()
-            self._tensorboard = None
+        """Flushes, and takes the progress bar away.
+
+        Raises:
+            StorageError: what was written last cannot be stored, and no earlier call has said so.
+        """
         if self._progress:
             self._progress.stop()
             self._progress = None
+        self.flush()
+
+    @contextlib.contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Turns what the storage raises into one line, and writes no more files after it."""
+        try:
+            yield
+        except OSError as error:
+            self._lines = self._tensorboard = None
+            message = f"{self._directory}: the metrics cannot be written ({error.strerror or error})"
+            raise file_error(f"{message}; check the storage and run the same command", error) from error
 
     def _open_tensorboard(self, step: int) -> None:
         try:
-            import tensorboardX
-
-            # TensorBoard hides what an earlier process wrote from the purge step on. File names have seconds:
-            # with the suffix, a run that is started again at once does not overwrite the events of the first.
-            self._tensorboard = tensorboardX.SummaryWriter(
-                str(self._directory / "tensorboard"),
-                purge_step=step + 1 if step else None,
-                filename_suffix=f".{os.getpid()}-{step}",
-            )
+            self._tensorboard = _Events(self._directory / "tensorboard", step)
         except ImportError as error:
             self.message(f"warning: no TensorBoard events, {error}")
 
@@ -145,6 +154,42 @@ class MetricsWriter:
         if not first < step < self._total:
             return []
         return [f"left {_duration((now - began) / (step - first) * (self._total - step))}"]
+
+
+class _Events:
+    """TensorBoard's event file of one process, from a step on.
+
+    Written in the caller's thread: that of tensorboardX's SummaryWriter ends with the first write that fails,
+    and whoever then adds to its queue waits for ever.
+    """
+
+    def __init__(self, directory: epath.Path, step: int):
+        from tensorboardX import event_file_writer, record_writer  # not on every machine
+        from tensorboardX.proto import event_pb2, summary_pb2
+
+        self._event_type, self._summary_type = event_pb2.Event, summary_pb2.Summary
+        record_writer.directory_check(str(directory))
+        # File names have seconds: with the suffix, a run that is started again at once does not overwrite the
+        # events of the first.
+        self._file = event_file_writer.EventsWriter(str(directory / "events"), f".{os.getpid()}-{step}")
+        self._flushed = time.monotonic()
+        if step:  # TensorBoard hides what an earlier process wrote from there on
+            purge = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._write(step + 1, session_log=purge)
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds scalars by their tags."""
+        scalars = [self._summary_type.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._write(step, summary=self._summary_type(value=scalars))
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        self._file.flush()
+        self._flushed = time.monotonic()
+
+    def _write(self, step: int, **content) -> None:
+        self._file.write_event(self._event_type(wall_time=time.time(), step=step, **content))
 
 
 class _Lines:
@@ -179,7 +224,7 @@ class _Lines:
             self._file.write(line + "\n")
         else:
             self._kept.append(line)
-            if time.monotonic() - self._written > _REMOTE_FLUSH_SECONDS:
+            if time.monotonic() - self._written > _FLUSH_SECONDS:
                 self.flush()
 
     def flush(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from bert_jax import checkpoint, flops, sharding
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError
 from bert_jax.meter import Meter, RunClock
 from bert_jax.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.profiling import Profiler
@@ -73,7 +73,8 @@ def fit(
         The state after `config.steps`, or where `stop_early` ended the run; saved.
 
     Raises:
-        UserError: a damaged or foreign work directory, a failed save, too many steps skipped in a row.
+        UserError: a damaged or foreign work directory, too many steps skipped in a row.
+        StorageError: a failed save, or no room for one.
         Preempted: SIGTERM came; the state is saved. KeyboardInterrupt: the same for SIGINT.
     """
     mesh = sharding.make_mesh(**config.mesh)
@@ -308,7 +309,7 @@ def _closing(checkpointer: checkpoint.Checkpointer):
     try:
         yield checkpointer
     except BaseException:
-        with contextlib.suppress(UserError):
+        with contextlib.suppress(StorageError):
             checkpointer.close()
         raise
     checkpointer.close()

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax import checkpoint, sharding
 from bert_jax.checkpoint import reading, saving
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError
 from bert_jax.step import TrainState
 
 
@@ -311,7 +311,7 @@ def test_an_error_in_the_background_surfaces_at_the_next_call(copy, mesh, monkey
     checkpointer.wait()
     monkeypatch.setattr(saving, "write_file_digests", fail)
     checkpointer.save(10, make_state(mesh, 10))
-    with pytest.raises(UserError, match="saving step 10 failed .*Input/output error.*intact: 4, 6, 8;"):
+    with pytest.raises(StorageError, match="step 10 failed .*Input/output error.*intact steps: 4, 6, 8;"):
         while True:
             checkpointer.poll()
             time.sleep(0.01)
@@ -332,7 +332,7 @@ def small_disk(tmp_path):
 
 def test_a_full_disk_fails_the_save_and_keeps_the_earlier_steps(small_disk, mesh):
     checkpointer = checkpoint.Checkpointer(small_disk / "checkpoints", keep=100)
-    with pytest.raises(UserError, match="saving step .* failed .*No space left on device.*; intact: 1"):
+    with pytest.raises(StorageError, match="step .* failed .*No space left on device.*; intact steps: 1"):
         for step in range(1, 20):
             checkpointer.save(step, make_state(mesh, step, hidden=800))
             checkpointer.wait()
@@ -347,7 +347,7 @@ def test_a_full_disk_fails_the_save_and_keeps_the_earlier_steps(small_disk, mesh
 def test_too_little_space_is_found_before_anything_is_saved(small_disk, mesh):
     checkpointer = checkpoint.Checkpointer(small_disk / "checkpoints")
     checkpointer.check_space(abstract(make_state(mesh)))
-    with pytest.raises(UserError, match="MB are free and a checkpoint takes up to"):
+    with pytest.raises(StorageError, match="MB are free and a checkpoint takes up to"):
         checkpointer.check_space(abstract(make_state(mesh, hidden=4096)))
 
 

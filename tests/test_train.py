@@ -15,7 +15,7 @@ import training_support
 
 from bert_jax import checkpoint, train
 from bert_jax.checkpoint import saving
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import Preempted, StorageError, UserError
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.workdir import WorkDir
 
@@ -395,7 +395,7 @@ def test_a_failed_save_is_no_success(tmp_path, monkeypatch):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(saving, "write_file_digests", fail)
-    with pytest.raises(UserError, match="saving step 12 failed .*No space left on device.*intact: none"):
+    with pytest.raises(StorageError, match="step 12 failed .*No space left on device.*intact steps: none"):
         Run(tmp_path / "run", checkpoint__every=0).fit()  # its only save is the last thing that happens
 
 

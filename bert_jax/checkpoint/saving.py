@@ -6,6 +6,8 @@ import concurrent.futures
 import contextlib
 import logging
 import shutil
+import sys
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -24,7 +26,7 @@ from bert_jax.checkpoint.reading import (
     read_state,
 )
 from bert_jax.digests import array_digests, write_file_digests
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError
 
 _SET_ASIDE = "bad-"
 _DELETING = "deleting-"
@@ -81,7 +83,7 @@ class Checkpointer:
             state: pytree of jax.Array, sharded in any way over the same devices.
 
         Raises:
-            UserError: the previous save failed.
+            StorageError: the previous save failed.
         """
         self.wait()
         if step in self._agreed_steps():
@@ -166,7 +168,7 @@ class Checkpointer:
             raise UserError(f"{self._directory / str(step)}: {error}; choose another step") from error
 
     def check_space(self, abstract_state: PyTree) -> None:
-        """Raises UserError when the disk has no room for one more step. Only local paths can tell."""
+        """Raises StorageError when the disk has no room for one more step. Only local paths can tell."""
         sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state)]
         needed = sum(sizes) // jax.process_count()
         try:
@@ -174,7 +176,7 @@ class Checkpointer:
         except OSError:
             return
         if free < needed:
-            raise UserError(
+            raise StorageError(
                 f"{self._directory}: {free / 1e6:,.0f} MB are free and a checkpoint takes up to "
                 f"{needed / 1e6:,.0f} MB; free some space or choose another --workdir"
             )
@@ -229,19 +231,39 @@ class Checkpointer:
             yield
         except Exception as error:
             self._saving = None
-            raise UserError(
-                f"{self._directory}: saving step {self._begun} failed ({one_line(error)}); intact: "
-                f"{', '.join(map(str, self.steps())) or 'none'}; see to the disk, then run the same command"
+            raise StorageError(
+                f"{self._directory}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
+                f"{', '.join(map(str, self.steps())) or 'none'}; check the storage and run the same command"
             ) from error
 
 
 def _quieten_orbax() -> None:
-    """Orbax logs a traceback of what it also raises; the one line that is made of it is enough."""
-    logger = logging.getLogger("absl")
-    if not any(isinstance(each, _NotOrbax) for each in logger.filters):
-        logger.addFilter(_NotOrbax())
+    """A save that fails raises one error. What else is printed of it, up to hundreds of lines, is left out.
+
+    Orbax logs a traceback of what it also raises. After the first write that failed it closes the event loop
+    in which others are under way: each of them then logs that nobody asks for its error, and tensorstore
+    reports that the loop is closed.
+    """
+    for name in ("absl", "asyncio"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(each, _NotOfSaves) for each in logger.filters):
+            logger.addFilter(_NotOfSaves())
+    if not isinstance(sys.unraisablehook, _NotClosedLoop):
+        sys.unraisablehook = _NotClosedLoop(sys.unraisablehook)
 
 
-class _NotOrbax(logging.Filter):
+class _NotOfSaves(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == "asyncio":
+            return "never retrieved" not in str(record.msg)
         return "orbax" not in record.pathname or record.levelno >= logging.CRITICAL
+
+
+class _NotClosedLoop:
+    def __init__(self, otherwise: Callable):
+        self._otherwise = otherwise
+
+    def __call__(self, unraisable) -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            self._otherwise(unraisable)
