@@ -9,7 +9,7 @@ from bert_jax import sharding
 from bert_jax.estimate import collectives, hlo, search, timing, wastes
 from bert_jax.estimate.chips import Slices
 from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
-from bert_jax.kernels import attention
+from bert_jax.kernels import dispatch, platform
 
 _GIB = 2.0**30
 
@@ -106,7 +106,9 @@ def _attention(step: TrainStep) -> str:
     heads = model.num_attention_heads
     heads //= tensor if heads % tensor == 0 else 1
     rate = model.attention_probs_dropout_prob
-    return attention.resolve(model.attention, "tpu", rate, step.rows.length, heads, model.head_dim)
+    case = dispatch.AttentionCase(model.dtype, step.rows.length, heads, model.head_dim, rate)
+    target = platform.target_of(step.mesh.devices.flat[0])
+    return dispatch.choose("attention", model.attention, case, target).implementation
 
 
 def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> dict[str, Any]:

@@ -9,33 +9,32 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.errors import UserError
-from bert_jax.kernels import pallas_attention, platform
+from bert_jax.kernels import dispatch, pallas_attention, platform
+from bert_jax.kernels.dispatch import AttentionCase, Choice
 from bert_jax.kernels.dropout import dropout, kernel_words
-from bert_jax.kernels.pallas_attention import LANES
 
 # google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax of either is
 # exactly 0.
 _MASKED = -1e9
 
 
-def resolve(
-    implementation: str, on: str, dropout_rate: float, length: int, heads: int, head_size: int
-) -> str:
-    """The implementation that `auto` stands for: a fused kernel where there is one that can do it."""
-    if implementation != "auto":
-        return implementation
-    if on == "tpu" and pallas_attention.supports(length, heads, head_size):
-        return "pallas"
-    if dropout_rate == 0 and on == "tpu" and length % LANES == 0:
-        return "splash"
-    return "cudnn" if dropout_rate == 0 and on == "gpu" else "xla"
+def choose_here(
+    requested: str, dtype: str, dropout_rate: float, length: int, heads: int, head_size: int
+) -> Choice:
+    """The attention to use, and why, for the platform and the mesh that are being traced for.
 
+    Args:
+      requested: "auto", "xla", "cudnn", "pallas" or "splash".
+      dtype: of query, key and value.
+      dropout_rate: on the attention probabilities.
+      length: tokens of a row.
+      heads, head_size: of the whole model.
 
-def resolve_here(implementation: str, dropout_rate: float, length: int, heads: int, head_size: int) -> str:
-    """`resolve` for the platform and the mesh that are being traced for."""
-    heads = _heads_a_device(heads)
-    return resolve(implementation, platform.target_platform(), dropout_rate, length, heads, head_size)
+    Raises:
+      UserError: a kernel is requested by name that cannot compute this.
+    """
+    case = AttentionCase(dtype, length, _heads_a_device(heads), head_size, dropout_rate)
+    return dispatch.choose("attention", requested, case, platform.target())
 
 
 def attention(
@@ -58,17 +57,20 @@ def attention(
           padding.
       biases: float32 [N, D] each, still to be added to query, key and value. "pallas" does so itself, and
           takes their gradients where it has what they are the sums of.
-      implementation: "xla", "cudnn", "pallas", "splash", or "auto" by platform. Without a TPU "pallas" is
-          interpreted, slowly.
+      implementation: "xla", "cudnn", "pallas", "splash", or "auto" by `dispatch`. On a CPU "pallas" and
+          "splash" are interpreted, slowly.
       causal: a token sees no later token.
       dropout_rate: on the attention probabilities, per element; "xla" and "pallas" only.
       dropout_key: None for no dropout.
 
     Returns:
       [B, L, N, D] of the query's dtype. Softmax is taken in float32.
+
+    Raises:
+      UserError: an implementation is requested by name that cannot compute this.
     """
     rate = dropout_rate if dropout_key is not None else 0.0
-    chosen = resolve_here(implementation, rate, *query.shape[1:])
+    chosen = choose_here(implementation, str(query.dtype), rate, *query.shape[1:]).implementation
     if chosen == "pallas":
         return _pallas(query, key, value, biases, sequence_ids, causal, rate, dropout_key)
     if biases is not None:
@@ -77,10 +79,6 @@ def attention(
         )
     if chosen == "xla":
         return _xla(query, key, value, sequence_ids, causal, rate, dropout_key)
-    if rate:
-        raise UserError(
-            f"attention={chosen} has no dropout on the attention probabilities; use attention=xla"
-        )
     if chosen == "cudnn":
         return _cudnn(query, key, value, sequence_ids, causal)
     return _splash(query, key, value, sequence_ids, causal)
@@ -136,7 +134,7 @@ def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_k
         first = jnp.broadcast_to(heads[:1], (words.shape[0], 1))
         return pallas_attention.row_attention(
             query, key, value, sequence_ids, biases, jnp.concatenate([words, first], axis=1),
-            head_size=head_size, causal=causal, rate=rate, interpret=platform.target_platform() != "tpu",
+            head_size=head_size, causal=causal, rate=rate, interpret=platform.interprets_kernels(),
         )  # fmt: skip
 
     by_head, by_row = ("batch", None, "heads"), ("batch", None)
@@ -149,8 +147,8 @@ def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_k
     return kernel(*flat, sequence_ids, biases, words, jnp.arange(heads)).reshape(query.shape)
 
 
-def _splash(query, key, value, sequence_ids, causal, interpret=False):
-    kernel = functools.partial(_splash_local, causal=causal, interpret=interpret)
+def _splash(query, key, value, sequence_ids, causal):
+    kernel = functools.partial(_splash_local, causal=causal, interpret=platform.interprets_kernels())
     by_head = ("batch", "heads", None, None)
     kernel = platform.on_each_device(kernel, (by_head, by_head, by_head, ("batch", None)), by_head)
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
@@ -165,11 +163,7 @@ def _splash_local(query, key, value, sequence_ids, *, causal, interpret):
     )
 
     _, heads, length, _ = query.shape
-    block = next((size for size in (512, 256, 128) if length % size == 0), None)
-    if block is None:
-        raise UserError(
-            f"attention=splash needs a length that is a multiple of 128, not {length}; use attention=xla"
-        )
+    block = next(size for size in (512, 256, 128) if length % size == 0)
     mask = (splash_attention_mask.CausalMask if causal else splash_attention_mask.FullMask)((length, length))
     sizes = splash_attention_kernel.BlockSizes(
         block_q=block,

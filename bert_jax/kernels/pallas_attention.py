@@ -19,22 +19,11 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from bert_jax.errors import UserError
+from bert_jax.kernels import dispatch
+from bert_jax.kernels.dispatch import LANES, LONGEST_ROW, AttentionCase
 from bert_jax.kernels.dropout import keep, threshold
 
-LANES = 128
-LONGEST = 512  # the [L, L] arrays of the backward pass, in float32, are in vector memory together
 _MASKED = -1e9
-
-
-def supports(length: int, heads: int, head_size: int) -> bool:
-    """Whether there is a kernel for rows of this length and heads of this size."""
-    return (
-        length % LANES == 0
-        and length <= LONGEST
-        and LANES % head_size == 0
-        and (heads * head_size) % LANES == 0
-    )
 
 
 def row_attention(
@@ -53,7 +42,7 @@ def row_attention(
     """Scaled dot-product attention within each sequence of a row.
 
     Args:
-      query, key, value: [B, L, N D], float32 or bfloat16, of shapes that `supports` has.
+      query, key, value: [B, L, N D], float32 or bfloat16, of shapes that `dispatch` has for this kernel.
       sequence_ids: int32 [B, L]; tokens see each other where their ids are equal.
       biases: float32 [3, N D], to be added to query, key and value.
       words: int32 [B, 3] for dropout: those of `dropout.kernel_words`, and the number of the first head here
@@ -70,12 +59,8 @@ def row_attention(
       UserError: there is no kernel for these shapes.
     """
     _, length, width = query.shape
-    if not supports(length, width // head_size, head_size):
-        raise UserError(
-            f"attention=pallas has no kernel for rows of {length} tokens and {width // head_size} heads of "
-            f"{head_size} a device: it needs rows of a multiple of {LANES} up to {LONGEST} and heads that "
-            f"fill {LANES} lanes; use attention=splash, or xla"
-        )
+    case = AttentionCase(length=length, heads=width // head_size, head_size=head_size)
+    dispatch.check_case("attention", "pallas", case)
     how = _How(head_size, causal, rate, interpret)
     return _attend(how, query, key, value, biases, (words, sequence_ids))
 
@@ -154,7 +139,7 @@ def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
 
 def _rows_a_step(batch: int, length: int) -> int:
     """Short rows go several at a time, or the steps of the grid would cost more than what they do."""
-    rows = max(1, LONGEST // length)
+    rows = max(1, LONGEST_ROW // length)
     while batch % rows:
         rows -= 1
     return rows

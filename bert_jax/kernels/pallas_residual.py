@@ -12,28 +12,26 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from bert_jax.errors import UserError
-from bert_jax.kernels import platform
+from bert_jax.kernels import dispatch, platform
+from bert_jax.kernels.dispatch import RESIDUAL_TOKENS, Choice, ResidualCase
 from bert_jax.kernels.dropout import keep, kernel_words, threshold
 from bert_jax.kernels.layer_norm import normalise, normalise_bwd
 
-LANES = 128
-# Tokens of a step of the grid: a few float32 copies of [128, 1024] are in vector memory together.
-_TOKENS = 128
-_MOST_FEATURES = 1024
 SCOPE = "residual_norm"  # in the name of the operation, by which a compiled program's kernels are told apart
 
 
-def supports(length: int, features: int) -> bool:
-    """Whether there is a kernel for rows of so many tokens and features."""
-    return length % _TOKENS == 0 and features % LANES == 0 and features <= _MOST_FEATURES
+def choose_here(requested: str, length: int, features: int) -> Choice:
+    """Which implementation, and why, for the platform that is being traced for.
 
+    Args:
+      requested: "auto", "xla" or "pallas".
+      length: tokens of a row.
+      features: of a token.
 
-def resolve(implementation: str, on: str, length: int, features: int) -> str:
-    """The implementation that `auto` stands for."""
-    if implementation != "auto":
-        return implementation
-    return "pallas" if on == "tpu" and supports(length, features) else "xla"
+    Raises:
+      UserError: the kernel is requested by name and cannot compute this.
+    """
+    return dispatch.choose("residual", requested, ResidualCase(length, features), platform.target())
 
 
 def residual_norm(
@@ -50,7 +48,8 @@ def residual_norm(
     """LayerNorm(x + dropout(h + bias)) over the last dimension; statistics in float32.
 
     Args:
-      x, h: [B, L, F], float32 or bfloat16, of shapes that `supports` has. On a mesh the rows may be split.
+      x, h: [B, L, F], float32 or bfloat16, of shapes that `dispatch` has for this kernel. On a
+          mesh the rows may be split.
       bias: float32 [F], added to h.
       scale, offset: float32 [F], of LayerNorm.
       epsilon: added to the variance.
@@ -62,16 +61,12 @@ def residual_norm(
     Raises:
       UserError: there is no kernel for these shapes.
     """
-    rows, length, features = x.shape
-    if not supports(length, features):
-        raise UserError(
-            f"residual=pallas has no kernel for rows of {length} tokens and {features} features: it needs a "
-            f"multiple of {_TOKENS} tokens, and of {LANES} features up to {_MOST_FEATURES}; use residual=xla"
-        )
+    rows, *shape = x.shape
+    dispatch.check_case("residual", "pallas", ResidualCase(*shape))
     if key is None:
         rate = 0.0
     words = kernel_words(key if rate else None, rows)[:, None]
-    kernel = functools.partial(_residual, epsilon, rate, platform.target_platform() != "tpu")
+    kernel = functools.partial(_residual, epsilon, rate, platform.interprets_kernels())
     by_row = ("batch", None, None)
     kernel = platform.on_each_device(kernel, (by_row, by_row, (None, None), by_row), by_row)
     with jax.named_scope(SCOPE):
@@ -105,8 +100,8 @@ def _call(kernel, arrays, parameters, words, interpret, sums=False):
     from jax.experimental.pallas import tpu as pltpu
 
     rows, length, features = arrays[0].shape
-    parts = length // _TOKENS
-    block = pl.BlockSpec((1, _TOKENS, features), lambda row, part: (row, part, 0))
+    parts = length // RESIDUAL_TOKENS
+    block = pl.BlockSpec((1, RESIDUAL_TOKENS, features), lambda row, part: (row, part, 0))
     out_specs = [block] * 2
     out_shape = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * 2
     if sums:

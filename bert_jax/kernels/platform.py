@@ -1,11 +1,26 @@
-"""Which platform a program is being traced for, and kernels on its devices."""
+"""What device a program is being traced for, and kernels on its devices."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
+
+from bert_jax.kernels.dispatch import Target
+
+# By the device kind, for devices that are not attached: the compute capability of the data center GPUs that
+# are older than Ampere.
+_OLDER_GPUS = {
+    "K80": "3.7",
+    "M60": "5.2",
+    "P4": "6.1",
+    "P40": "6.1",
+    "P100": "6.0",
+    "V100": "7.0",
+    "T4": "7.5",
+}
 
 
 def target_platform() -> str:
@@ -13,6 +28,41 @@ def target_platform() -> str:
     the default backend."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
+
+
+def target() -> Target:
+    """The device that is traced for; see `target_platform`."""
+    platform = target_platform()
+    if platform != "gpu":
+        return Target(platform)
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return Target(platform, _capability(None if device is None else device.device_kind))
+
+
+def target_of(device: jax.Device) -> Target:
+    """A device as a target; it may be one that is compiled for without being attached."""
+    if device.platform != "gpu":
+        return Target(device.platform)
+    return Target("gpu", str(getattr(device, "compute_capability", "")) or _of_kind(device.device_kind))
+
+
+def _capability(kind: str | None) -> str:
+    """Of the GPU of this kind, or of this process's where None."""
+    if jax.default_backend() == "gpu":
+        device = jax.local_devices()[0]
+        if kind in (None, device.device_kind):
+            return str(getattr(device, "compute_capability", ""))
+    return _of_kind(kind or "")
+
+
+def _of_kind(kind: str) -> str:
+    words = re.split(r"[\s-]+", kind)
+    return next((_OLDER_GPUS[word] for word in words if word in _OLDER_GPUS), "")
+
+
+def interprets_kernels() -> bool:
+    """Whether Pallas kernels are interpreted, which is slow, because the program is not for a TPU."""
+    return target_platform() != "tpu"
 
 
 Axes = tuple[str | None, ...]

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import BertConfig
-from bert_jax.kernels import pallas_residual, platform
-from bert_jax.kernels.attention import attention, resolve_here
+from bert_jax.kernels import pallas_residual
+from bert_jax.kernels.attention import attention, choose_here
 from bert_jax.kernels.dropout import dropout
 from bert_jax.models.layers import Dense, LayerNorm, activation, kernel_init
 
@@ -72,9 +72,10 @@ class EncoderLayer(_Module):
         heads = (config.num_attention_heads, config.head_dim)
         rate = 0.0 if deterministic else config.attention_probs_dropout_prob
         # Parameters are initialised on a few tokens, for which kernels are not made.
-        implementation = (
-            "xla" if self.is_initializing() else resolve_here(config.attention, rate, x.shape[1], *heads)
-        )
+        implementation = "xla"
+        if not self.is_initializing():
+            choice = choose_here(config.attention, str(self.dtype), rate, x.shape[1], *heads)
+            implementation = choice.implementation
         bias_apart = implementation == "pallas"
         projected = [
             self.dense(name, heads, ("embed",), ("heads", "kv"))(x, bias_apart)
@@ -105,7 +106,7 @@ class EncoderLayer(_Module):
         config = self.config
         chosen = "xla"
         if not self.is_initializing():
-            chosen = pallas_residual.resolve(config.residual, platform.target_platform(), *x.shape[1:])
+            chosen = pallas_residual.choose_here(config.residual, *x.shape[1:]).implementation
         if chosen == "xla":
             return norm(x + self.drop(project(inner), deterministic))
         out, bias = project(inner, bias_apart=True)

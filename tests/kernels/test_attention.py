@@ -2,6 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax import sharding
 from bert_jax.errors import UserError
@@ -43,7 +45,7 @@ def test_splash_equals_xla_with_gradients(causal):
     real = (ids > 0)[..., None, None]
 
     def splash(q, k, v):
-        return module._splash(q, k, v, ids, causal, interpret=True)
+        return module._splash(q, k, v, ids, causal)
 
     def xla(q, k, v):
         return module.attention(q, k, v, ids, implementation="xla", causal=causal)
@@ -77,19 +79,15 @@ def test_cudnn_equals_xla():
     )
 
 
-def test_what_auto_stands_for():
-    base = dict(length=512, heads=12, head_size=64)
-    assert module.resolve("auto", "cpu", 0.0, **base) == "xla"
-    assert module.resolve("auto", "gpu", 0.0, **base) == "cudnn"
-    assert module.resolve("auto", "tpu", 0.0, **base) == "pallas"
-    assert module.resolve("auto", "tpu", 0.0, **base | {"length": 1024}) == "splash"
-    assert module.resolve("auto", "tpu", 0.0, **base | {"heads": 3}) == "splash"
-    assert module.resolve("auto", "tpu", 0.0, **base | {"length": 96}) == "xla"
-    assert module.resolve("auto", "tpu", 0.1, **base) == "pallas"
-    # Dropout inside the other kernels is not to be had.
-    assert module.resolve("auto", "tpu", 0.1, **base | {"length": 1024}) == "xla"
-    assert module.resolve("auto", "gpu", 0.1, **base) == "xla"
-    assert module.resolve("xla", "tpu", 0.0, **base) == "xla"
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_auto_lowers_for_cuda(dtype, monkeypatch):
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)  # jaxlib for CPU has no cuDNN to ask
+    gpu = AbstractDevice(device_kind="NVIDIA H100 80GB HBM3", num_cores=None, platform="gpu")
+    x, ids = jnp.zeros((2, 128, 2, 64), dtype), jnp.ones((2, 128), jnp.int32)
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=gpu)):
+        traced = jax.jit(lambda x: module.attention(x, x, x, ids)).trace(x)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert ("__cudnn$fmha" in text) == (dtype == "bfloat16")
 
 
 def test_heads_of_a_device_where_tensors_are_split():
@@ -109,7 +107,7 @@ def test_dropout_is_applied_to_the_probabilities_and_refused_by_fused_kernels():
     # their mean 1.
     assert float(jnp.ptp(out, axis=-1).max()) < 1e-5
     assert 0.8 < float(out.mean()) < 1.2 and float(out.std()) > 0.05
-    with pytest.raises(UserError, match="use attention=xla"):
+    with pytest.raises(UserError, match="splash has no dropout .*; use attention=auto, or xla"):
         module.attention(
             query,
             key,

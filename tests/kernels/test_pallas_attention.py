@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.kernels import attention, pallas_attention
 
 
@@ -27,7 +28,6 @@ def inputs(batch, length, heads, head_size, dtype=jnp.float32):
 )
 def test_values_and_gradients_are_those_of_the_plain_formula(batch, length, heads, head_size, causal, rate):
     query, key, value, weights, biases, ids = inputs(batch, length, heads, head_size)
-    assert pallas_attention.supports(length, heads, head_size)
 
     def fused(*inputs):
         return attention._pallas(*inputs, ids, causal, rate, jax.random.key(5))
@@ -68,8 +68,11 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
 @pytest.mark.parametrize(
     "shape", [(96, 2, 64), (1024, 12, 64), (128, 3, 64), (128, 2, 48)], ids=["short", "long", "odd", "size"]
 )
-def test_what_there_is_no_kernel_for(shape):
-    assert not pallas_attention.supports(*shape)
+def test_what_there_is_no_kernel_for_is_refused(shape):
+    length, heads, size = shape
+    query, key, value, _, biases, ids = inputs(1, length, heads, size)
+    with pytest.raises(UserError, match="attention=pallas needs .*; use attention=auto, or xla"):
+        attention._pallas(query, key, value, biases, ids, False)
 
 
 @pytest.mark.parametrize("batch, length, rows", [(32, 512, 1), (32, 128, 4), (6, 128, 3), (7, 128, 1)])

@@ -1,0 +1,275 @@
+"""The one table of which implementation computes an operation: by platform, dtype, shape and dropout.
+
+Nothing else decides by the platform. Every choice comes with its reason, for the run's log and for
+`bert-jax doctor`. The module imports no jax, so that a configuration can be checked before jax starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+
+from bert_jax.errors import UserError
+
+# The lanes of a TPU's vector registers, which the Pallas kernels are laid out for.
+LANES = 128
+# Longest row of the Pallas attention kernel: the [L, L] float32 arrays of its backward pass are in vector
+# memory together.
+LONGEST_ROW = 512
+# The Pallas residual kernel takes a few float32 copies of [128, 1024] into vector memory at a time.
+RESIDUAL_TOKENS = 128
+MAX_RESIDUAL_FEATURES = 1024
+
+HALF_PRECISION = ("bfloat16", "float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The device that a program is traced for.
+
+    Attributes:
+        platform: "cpu", "gpu" or "tpu".
+        capability: of a GPU: NVIDIA's compute capability such as "9.0", or another vendor's name of the
+            architecture such as "gfx942"; "" where it is not known.
+    """
+
+    platform: str
+    capability: str = ""
+
+    @property
+    def is_before_ampere(self) -> bool:
+        """Whether this is known to be an NVIDIA GPU without bfloat16 products (compute capability < 8.0)."""
+        found = re.fullmatch(r"(\d+)\.\d+", self.capability)
+        return found is not None and int(found[1]) < 8
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionCase:
+    """What the choice of an attention depends on; None for what is not known yet.
+
+    Attributes:
+        dtype: of query, key and value.
+        length: tokens of a row.
+        heads: on one device, where heads are split over devices.
+        head_size: numbers of a head.
+        dropout_rate: on the attention probabilities.
+    """
+
+    dtype: str | None = None
+    length: int | None = None
+    heads: int | None = None
+    head_size: int | None = None
+    dropout_rate: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualCase:
+    """What the choice of dropout, sum and LayerNorm depends on: tokens of a row, and features of a token."""
+
+    length: int | None = None
+    features: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """An implementation, and why it is this one."""
+
+    operation: str
+    implementation: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.operation}: {self.implementation} ({self.reason})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A fused kernel.
+
+    Attributes:
+        operation: "attention" or "residual", which is the field of the configuration too.
+        implementation: the value of that field.
+        platform: that it is made for.
+        why_not: (case, target) -> what it lacks for this case, as the end of a sentence that begins with
+            its name; None where it can compute it.
+    """
+
+    operation: str
+    implementation: str
+    platform: str
+    why_not: Callable[[AttentionCase | ResidualCase, Target], str | None]
+
+    @property
+    def name(self) -> str:
+        return f"{self.operation}={self.implementation}"
+
+
+def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
+    length, heads, size = case.length, case.heads, case.head_size
+    if length is not None and (length % LANES or length > LONGEST_ROW):
+        return f"needs rows of a multiple of {LANES} tokens up to {LONGEST_ROW}, not {length}"
+    if size is not None and LANES % size:
+        return f"needs heads of a size that divides {LANES}, not {size}"
+    if size is not None and heads is not None and heads * size % LANES:
+        return f"needs heads that fill {LANES} lanes on each device, and {heads} of {size} do not"
+    return None
+
+
+def _splash(case: AttentionCase, target: Target) -> str | None:
+    if case.dropout_rate:
+        return "has no dropout on the attention probabilities"
+    if case.length is not None and case.length % LANES:
+        return f"needs rows of a multiple of {LANES} tokens, not {case.length}"
+    return None
+
+
+def _cudnn(case: AttentionCase, target: Target) -> str | None:
+    # The limits of jax.nn.dot_product_attention(implementation="cudnn") with a mask, in a program that may
+    # be differentiated; larger heads, which Hopper has, would need a check of the device at hand.
+    if target.is_before_ampere:
+        return f"needs compute capability 8.0 or newer, and this GPU has {target.capability}"
+    if target.capability and not re.fullmatch(r"\d+\.\d+", target.capability):
+        return f"needs an NVIDIA GPU, and this one is {target.capability}"
+    if case.dropout_rate:
+        return "has no dropout on the attention probabilities"
+    if case.dtype not in (None, *HALF_PRECISION):
+        return f"needs bfloat16 or float16, not {case.dtype}"
+    if case.head_size is not None and (case.head_size % 8 or case.head_size > 128):
+        return f"needs heads of a multiple of 8 up to 128, not {case.head_size}"
+    if case.length is not None and case.length % 2:
+        return f"needs rows of an even number of tokens, not {case.length}"
+    return None
+
+
+def _pallas_residual(case: ResidualCase, target: Target) -> str | None:
+    length, features = case.length, case.features
+    if length is not None and length % RESIDUAL_TOKENS:
+        return f"needs rows of a multiple of {RESIDUAL_TOKENS} tokens, not {length}"
+    if features is not None and (features % LANES or features > MAX_RESIDUAL_FEATURES):
+        return f"needs a multiple of {LANES} features up to {MAX_RESIDUAL_FEATURES}, not {features}"
+    return None
+
+
+# In the order in which "auto" prefers them.
+KERNELS = (
+    Kernel("attention", "pallas", "tpu", _pallas_attention),
+    Kernel("attention", "splash", "tpu", _splash),
+    Kernel("attention", "cudnn", "gpu", _cudnn),
+    Kernel("residual", "pallas", "tpu", _pallas_residual),
+)
+
+_PLATFORM_NAMES = {"cpu": "a CPU", "gpu": "a GPU", "tpu": "a TPU"}
+
+
+def kernels_of(platform: str) -> tuple[Kernel, ...]:
+    """The fused kernels that are made for a platform."""
+    return tuple(kernel for kernel in KERNELS if kernel.platform == platform)
+
+
+def choose(operation: str, requested: str, case: AttentionCase | ResidualCase, target: Target) -> Choice:
+    """The implementation of an operation, and why.
+
+    Args:
+        operation: "attention" or "residual".
+        requested: "auto", "xla", or the name of a kernel, which is then chosen or refused.
+        case: what is computed.
+        target: what it is computed on.
+
+    Raises:
+        UserError: a kernel is requested by name that cannot compute this, or failed its check.
+    """
+    if requested == "auto":
+        choice = _choose_automatically(operation, case, target)
+    elif requested == "xla":
+        choice = Choice(operation, "xla", "as configured")
+    else:
+        kernel = find(operation, requested)
+        if problem := _why_not_requested(kernel, case, target):
+            raise UserError(f"{kernel.name} {problem}; use {operation}=auto, or xla")
+        choice = Choice(operation, requested, "as configured")
+    if (choices := _recording.get()) is not None and choice not in choices:
+        choices.append(choice)
+    return choice
+
+
+def _choose_automatically(operation, case, target):
+    reasons = []
+    for kernel in kernels_of(target.platform):
+        if kernel.operation != operation:
+            continue
+        problem = kernel.why_not(case, target)
+        if problem is None and kernel.name in _distrusted:
+            problem = "failed its check on this device"
+        if problem is None:
+            return Choice(operation, kernel.implementation, f"the fused kernel of {target.platform}")
+        reasons.append(f"{kernel.implementation} {problem}")
+    return Choice(operation, "xla", "; ".join(reasons) or f"{target.platform} has no fused kernel")
+
+
+def _why_not_requested(kernel, case, target):
+    # Pallas kernels are interpreted on a CPU, which is how they are tested without a TPU.
+    interpreted = target.platform == "cpu" and kernel.platform == "tpu"
+    if kernel.platform != target.platform and not interpreted:
+        return f"is made for {_PLATFORM_NAMES[kernel.platform]}, and this program is for " + (
+            _PLATFORM_NAMES.get(target.platform, target.platform)
+        )
+    if kernel.name in _distrusted:
+        return f"failed its check on this device ({_distrusted[kernel.name]})"
+    return kernel.why_not(case, target)
+
+
+def find(operation: str, implementation: str) -> Kernel:
+    """The kernel of this name."""
+    return next(k for k in KERNELS if (k.operation, k.implementation) == (operation, implementation))
+
+
+def check_case(operation: str, requested: str, case: AttentionCase | ResidualCase) -> None:
+    """UserError where a kernel that is requested by name cannot compute the case on any device.
+
+    Args:
+        operation, requested: as in `choose`.
+        case: as much of it as is known; what is None is not checked.
+    """
+    if requested not in ("auto", "xla"):
+        kernel = find(operation, requested)
+        if problem := kernel.why_not(case, Target("")):
+            raise UserError(f"{kernel.name} {problem}; use {operation}=auto, or xla")
+
+
+def resolve_dtype(dtype: str, target: Target) -> str:
+    """The dtype of matrix products that "auto" means: bfloat16 on TPU and GPU, float32 on CPU and on GPUs
+    that have no bfloat16 products. Any other name means itself."""
+    if dtype != "auto":
+        return dtype
+    return "float32" if target.platform == "cpu" or target.is_before_ampere else "bfloat16"
+
+
+# Kernels that failed their check in this process, with what was wrong; see `bert_jax.kernels.check`.
+_distrusted: dict[str, str] = {}
+
+
+def distrust(name: str, problem: str) -> None:
+    """From now on "auto" leaves this kernel out, and a request for it by name is refused."""
+    _distrusted[name] = problem
+
+
+def trust_all() -> None:
+    """Forgets which kernels failed."""
+    _distrusted.clear()
+
+
+_recording: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar("choices", default=None)
+
+
+@contextlib.contextmanager
+def record() -> Iterator[list[Choice]]:
+    """Collects the choices that are made while a program is traced inside the block."""
+    choices: list[Choice] = []
+    token = _recording.set(choices)
+    try:
+        yield choices
+    finally:
+        _recording.reset(token)

@@ -1,0 +1,119 @@
+"""Which implementation is chosen for what, and what is refused by name."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.kernels import dispatch
+from bert_jax.kernels.dispatch import AttentionCase, ResidualCase, Target
+
+CPU, TPU, H100, T4, MI300 = (
+    Target("cpu"),
+    Target("tpu"),
+    Target("gpu", "9.0"),
+    Target("gpu", "7.5"),
+    Target("gpu", "gfx942"),
+)
+BASE = AttentionCase("bfloat16", 512, 12, 64, 0.0)
+
+
+def attention(target, requested="auto", **changes):
+    return dispatch.choose("attention", requested, dataclasses.replace(BASE, **changes), target)
+
+
+@pytest.mark.parametrize(
+    "target, changes, chosen, reason",
+    [
+        (CPU, {}, "xla", "cpu has no fused kernel"),
+        (TPU, {}, "pallas", "the fused kernel of tpu"),
+        (TPU, {"dtype": "float32", "dropout_rate": 0.1}, "pallas", "the fused kernel of tpu"),
+        (TPU, {"length": 1024}, "splash", "the fused kernel of tpu"),
+        (TPU, {"heads": 3}, "splash", "the fused kernel of tpu"),
+        (TPU, {"length": 96}, "xla", "multiple of 128 tokens"),
+        (TPU, {"length": 1024, "dropout_rate": 0.1}, "xla", "splash has no dropout"),
+        (H100, {}, "cudnn", "the fused kernel of gpu"),
+        (Target("gpu"), {}, "cudnn", "the fused kernel of gpu"),
+        (Target("gpu", "8.0"), {"dtype": "float16"}, "cudnn", "the fused kernel of gpu"),
+        (H100, {"dtype": "float32"}, "xla", "cudnn needs bfloat16 or float16, not float32"),
+        (H100, {"length": 127}, "xla", "cudnn needs rows of an even number of tokens, not 127"),
+        (H100, {"head_size": 20}, "xla", "cudnn needs heads of a multiple of 8 up to 128, not 20"),
+        (H100, {"head_size": 256}, "xla", "cudnn needs heads of a multiple of 8 up to 128, not 256"),
+        (H100, {"dropout_rate": 0.1}, "xla", "cudnn has no dropout on the attention probabilities"),
+        (T4, {}, "xla", "cudnn needs compute capability 8.0 or newer, and this GPU has 7.5"),
+        (MI300, {}, "xla", "cudnn needs an NVIDIA GPU, and this one is gfx942"),
+    ],
+)
+def test_what_auto_chooses_and_why(target, changes, chosen, reason):
+    choice = attention(target, **changes)
+    assert choice.implementation == chosen and reason in choice.reason
+
+
+@pytest.mark.parametrize(
+    "target, requested, changes, problem",
+    [
+        (H100, "cudnn", {"dtype": "float32"}, "needs bfloat16 or float16, not float32"),
+        (H100, "cudnn", {"length": 127}, "even number of tokens"),
+        (H100, "cudnn", {"dropout_rate": 0.1}, "no dropout"),
+        (T4, "cudnn", {}, "compute capability 8.0"),
+        (CPU, "cudnn", {}, "is made for a GPU, and this program is for a CPU"),
+        (TPU, "cudnn", {}, "is made for a GPU, and this program is for a TPU"),
+        (H100, "pallas", {}, "is made for a TPU, and this program is for a GPU"),
+        (TPU, "pallas", {"length": 1024}, "up to 512, not 1024"),
+        (TPU, "splash", {"length": 96}, "multiple of 128 tokens, not 96"),
+    ],
+)
+def test_a_kernel_requested_by_name_that_cannot_work_is_refused(target, requested, changes, problem):
+    with pytest.raises(UserError, match=f"attention={requested} .*{problem}.*; use attention=auto, or xla"):
+        attention(target, requested, **changes)
+
+
+def test_what_is_requested_by_name_is_chosen():
+    assert attention(TPU, "xla").implementation == "xla"
+    assert attention(TPU, "splash").implementation == "splash"
+    assert attention(H100, "cudnn").implementation == "cudnn"
+    assert attention(CPU, "pallas").implementation == "pallas"  # interpreted
+
+
+@pytest.mark.parametrize(
+    "target, shape, chosen",
+    [
+        (TPU, (512, 768), "pallas"),
+        (TPU, (512, 1024), "pallas"),
+        (TPU, (96, 768), "xla"),
+        (TPU, (128, 312), "xla"),
+        (TPU, (128, 2048), "xla"),
+        (H100, (512, 768), "xla"),
+        (CPU, (512, 768), "xla"),
+    ],
+)
+def test_the_end_of_half_a_layer(target, shape, chosen):
+    assert dispatch.choose("residual", "auto", ResidualCase(*shape), target).implementation == chosen
+    assert dispatch.choose("residual", "xla", ResidualCase(*shape), target).implementation == "xla"
+
+
+@pytest.mark.parametrize(
+    "target, dtype",
+    [(CPU, "float32"), (TPU, "bfloat16"), (H100, "bfloat16"), (T4, "float32"), (MI300, "bfloat16")],
+)
+def test_the_dtype_that_auto_means(target, dtype):
+    assert dispatch.resolve_dtype("auto", target) == dtype
+    assert dispatch.resolve_dtype("float32", target) == "float32"
+    assert dispatch.resolve_dtype("bfloat16", target) == "bfloat16"
+
+
+def test_choices_are_recorded_once_each():
+    with dispatch.record() as choices:
+        attention(TPU)
+        attention(TPU)
+        attention(TPU, length=96)
+    attention(CPU)
+    assert [choice.implementation for choice in choices] == ["pallas", "xla"]
+    assert str(choices[0]) == "attention: pallas (the fused kernel of tpu)"
+
+
+def test_the_table_needs_no_jax():
+    code = "import sys, bert_jax.kernels.dispatch; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
