@@ -7,12 +7,13 @@ BIN := .venv/bin
 WORKERS ?= 2
 INSTALLED := .venv/installed
 
-.PHONY: help install demo test test-all lint lock
+.PHONY: help install demo test test-all wheel-test lint lock
 
 help:
 	@echo 'make demo      text to a fine-tuned classifier on a corpus that every machine has, in minutes'
 	@echo 'make test      the fast tests'
 	@echo 'make test-all  the slow ones too, and those that compare with other libraries'
+	@echo 'make wheel-test  the wheel: built, installed and run in an empty directory'
 	@echo 'make lint      ruff'
 	@echo 'make install   .venv with the versions of requirements.lock, and bert-jax in it'
 	@echo 'make lock      writes requirements.lock from what .venv has'
@@ -39,6 +40,9 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(BIN)/pytest -q
+
+wheel-test: $(INSTALLED)
+	.ci/wheel-test $(BIN)/python
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

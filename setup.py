@@ -19,7 +19,12 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=find_packages(include=["bert_jax", "bert_jax.*", "data_pipelines", "data_pipelines.*"]),
+    packages=[
+        *find_packages(include=["bert_jax", "bert_jax.*", "data_pipelines", "data_pipelines.*"]),
+        *(f"bert_jax.configs.{folder.name}" for folder in sorted((HERE / "configs").glob("[!_]*/"))),
+    ],
+    # In a wheel the config files are part of the package: `configs` is no name to put beside those of others.
+    package_dir={"bert_jax.configs": "configs"},
     install_requires=[
         "absl-py>=2.1",
         'backports.zstd>=1.0; python_version < "3.14"',

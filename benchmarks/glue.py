@@ -43,7 +43,7 @@ def run_ours(args, task, seed, limit, *flags, name="bert_jax"):
     data_dir = limited(args, task, limit) if limit else args.data_dir
     workdir = Path(args.output, f"{name}-{task}-{seed}")
     command = [
-        *("bert-jax", "finetune", f"--config=configs/finetune/glue.py:{task}", f"--workdir={workdir}"),
+        *("bert-jax", "finetune", f"--config=finetune/glue:{task}", f"--workdir={workdir}"),
         *(f"--config.data_dir={data_dir}", f"--config.seed={seed}", f"--config.init_from={args.model}"),
         *("--config.optimizer.learning_rate=5e-5", "--config.optimizer.name=adamw_bias_corrected"),
         *("--config.optimizer.schedule=warmup_then_decay", "--config.epochs=3", "--config.batch_size=32"),

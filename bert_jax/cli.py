@@ -29,8 +29,8 @@ from bert_jax.errors import ClusterError, Preempted, StorageError, UserError, is
 
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
 COMMANDS = (
-    "doctor", "demo", "vocab", "data", "inspect", "pretrain", "finetune", "evaluate", "predict", "fill-mask",
-    "embed", "convert", "estimate", "bench", "plot",
+    "doctor", "demo", "configs", "vocab", "data", "inspect", "pretrain", "finetune", "evaluate", "predict",
+    "fill-mask", "embed", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
 
 # Those that compute for long enough to gain from it.
@@ -150,7 +150,7 @@ def parse_flags(
         if any(arg in _HELP for arg in _before_separator(argv)):
             print(_command_help(module, name, flags))
             return None, []
-        _check_config_paths(flags, argv)
+        config_paths = _config_paths(flags, argv)
         try:
             args = flags(["bert-jax", *argv])[1:]
         except absl_flags.UnrecognizedFlagError as error:
@@ -162,7 +162,7 @@ def parse_flags(
             raise
         except Exception as error:  # a config file is Python and may raise anything
             given = _unknown_override(flags, argv, error)
-            raise UserError(given or f"{_line_of_config(flags, argv, error)}{_last_line(error)}") from error
+            raise UserError(given or f"{_line_of_config(config_paths, error)}{_last_line(error)}") from error
         _check_configs(flags)
         return flags, args
     finally:
@@ -184,29 +184,26 @@ def _config_flags(flags: absl_flags.FlagValues) -> list[str]:
     return [name for name in flags if config_flags and config_flags.is_config_flag(flags[name])]
 
 
-def _config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> dict[str, Path]:
-    """{flag as given: file it names}, for `--config=PATH[:ARG]` and `--config PATH[:ARG]`."""
-    paths = {}
-    for name in _config_flags(flags):
-        for arg, following in zip(argv, [*argv[1:], ""], strict=False):
-            if arg == f"--{name}" or arg.startswith(f"--{name}="):
-                value = arg.partition("=")[2] or following
-                paths[f"--{name}={value}"] = Path(value.partition(":")[0])
-    return paths
+def _config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> list[Path]:
+    """The files that `--config=CONFIG[:ARG]` and `--config CONFIG[:ARG]` stand for.
+
+    Raises:
+        UserError: a CONFIG that is neither a name nor a file; ml_collections would report it only when the
+            config is first used, and as a page of attempts.
+    """
+    from bert_jax import config_files  # with ml_collections, which few commands need
+
+    return [
+        config_files.find(config_files.split(arg.partition("=")[2] or following)[0])
+        for name in _config_flags(flags)
+        for arg, following in zip(argv, [*argv[1:], ""], strict=False)
+        if arg == f"--{name}" or arg.startswith(f"--{name}=")
+    ]
 
 
-def _check_config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> None:
-    """ml_collections reports a missing file only when the config is first used, and as a page of attempts."""
-    for given, path in _config_paths(flags, argv).items():
-        if not path.is_file():
-            files = sorted(str(file) for file in Path("configs").glob("*/*.py"))
-            have = f"there are {', '.join(files)}" if files else "expected a Python file"
-            raise UserError(f"{given}: no such file{_did_you_mean(str(path), files)}; {have}")
-
-
-def _line_of_config(flags: absl_flags.FlagValues, argv: list[str], error: Exception) -> str:
+def _line_of_config(paths: Sequence[Path], error: Exception) -> str:
     """`FILE, line N: ` when a config file raised the error, else nothing."""
-    files = {str(path.resolve()) for path in _config_paths(flags, argv).values()}
+    files = {str(path.resolve()) for path in paths}
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if str(Path(frame.filename).resolve()) in files]
     return f"{lines[-1].filename}, line {lines[-1].lineno}: {type(error).__name__}: " if lines else ""
@@ -221,11 +218,23 @@ def _unknown_override(flags: absl_flags.FlagValues, argv: list[str], error: Exce
             given, _, _ = arg.partition("=")
             parts = given.split(".")[1:] if given.startswith(f"--{name}.") else []
             if any(f"'{part}'" in str(error) or f'"{part}"' in str(error) for part in parts):
-                hint = re.search(r"[Dd]id you mean (\S+)", str(error))
-                return f"{given}: the config has no such field" + (
-                    f"; did you mean {hint[1]}?" if hint else "; docs/config.md lists them"
-                ).replace('"', "")
+                hint = re.search(r"[Dd]id you mean \"?([\w.]+)", str(error))
+                return f"{given}: the config has no such field; " + (
+                    f"did you mean {hint[1]}?" if hint else _fields_beside(flags[name], argv, parts)
+                )
     return ""
+
+
+def _fields_beside(flag: absl_flags.Flag, argv: list[str], parts: Sequence[str]) -> str:
+    """The fields of the part of a config where an override looked for another one."""
+    given = [value for arg, value in zip(argv, [*argv[1:], ""], strict=True) if arg == f"--{flag.name}"]
+    given += [arg.partition("=")[2] for arg in argv if arg.startswith(f"--{flag.name}=")]
+    config, within = flag.parser.parse(given[-1]), "it"
+    for part in parts[:-1]:
+        if part not in config or not hasattr(config[part], "keys"):
+            break
+        config, within = config[part], part
+    return f"{within} has {', '.join(sorted(config.keys()))}"
 
 
 def _check_configs(flags: absl_flags.FlagValues) -> None:

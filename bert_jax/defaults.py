@@ -1,5 +1,4 @@
-"""Run configurations with every field explicit; files under configs/ start from these and change what they
-must."""
+"""Run configurations with every field explicit; the files under configs/ start from these and change some."""
 
 from __future__ import annotations
 

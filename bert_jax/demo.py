@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import bert_jax
 from bert_jax import demo_data
-from bert_jax.errors import UserError
 from bert_jax.metrics_writer import read_metrics
 
 # Packages of several modules that every CPython has; a fifth of the corpus.
@@ -29,7 +27,7 @@ class Budget:
     """How much is computed. The default takes two CPU cores less than four minutes."""
 
     vocabulary: int = 4000
-    pretrain_flags: tuple[str, ...] = ()  # besides what configs/pretrain/demo.py says
+    pretrain_flags: tuple[str, ...] = ()  # besides what the config pretrain/demo says
     train_examples: int = 150  # few, as labels are: with a thousand the words alone tell the packages apart
     epochs: int = 10
     masks: int = 5
@@ -53,11 +51,6 @@ class Demo:
 
     def __init__(self, directory: str, budget: Budget = Budget(), say: Callable[[str], None] = print):
         self.root, self.budget, self.say = Path(directory), budget, say
-        self._configs = Path(bert_jax.__file__).resolve().parents[1] / "configs"
-        if not self._configs.is_dir():
-            raise UserError(
-                f"the demo needs the folder configs of a checkout, and {self._configs} is not there"
-            )
 
     def run(self) -> None:
         """Runs every step; what an earlier run finished is not done again."""
@@ -120,7 +113,7 @@ class Demo:
         """Pre-training: masked words and next sentences"""
         self._command(
             "pretrain",
-            self._config("pretrain/demo.py"),
+            "--config=pretrain/demo",
             f"--workdir={self.root}/pretrain",
             f"--config.data.dir={self.root}/records",
             *self.budget.pretrain_flags,
@@ -158,7 +151,7 @@ class Demo:
             workdir = self.root / f"finetune-{name}"
             self._command(
                 "finetune",
-                self._config("finetune/classification.py"),
+                "--config=finetune/classification",
                 f"--workdir={workdir}",
                 f"--config.init_from={self.root}/pretrain",
                 f"--config.data.train={self.root}/task/train.tsv",
@@ -177,14 +170,6 @@ class Demo:
             f"\naccuracy on {len(labels):,} sentences: {scores['pretrained']:.3f} with pre-training, "
             f"{scores['scratch']:.3f} without; always the most frequent answer {chance:.3f}"
         )
-
-    def _config(self, name: str) -> str:
-        path = self._configs / name
-        try:
-            path = path.relative_to(Path.cwd())
-        except ValueError:
-            pass
-        return f"--config={path}"
 
     def _command(self, *arguments: str) -> None:
         from bert_jax import cli

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 USAGE="Several processes of one run on this machine, each with CPU devices of its own: multi-host training to try out.
 
-  launch/local.sh --processes=2 --devices=4 -- bert-jax pretrain --config=configs/pretrain/tiny.py --workdir=...
+  launch/local.sh --processes=2 --devices=4 -- bert-jax pretrain --config=pretrain/tiny --workdir=...
 
 The command gets --coordinator_address, --num_processes and --process_id. Each line of output is prefixed with the
 process that wrote it. When one fails, the others get SIGTERM, and SIGKILL after --grace_seconds; when one exits

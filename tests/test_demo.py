@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import training_support
 
-from bert_jax import cli, demo, demo_data
+from bert_jax import cli, demo_data
 from bert_jax.data import loader, packed
 
 
@@ -81,12 +81,6 @@ def test_baselines_are_of_the_tokens_that_the_evaluation_masks(pretrained):
     # Random tokens: few of them are twice among the masked ones.
     assert np.log(found.masked) - 1 < found.unigram_entropy <= np.log(found.masked)
     assert found == demo_data.pretraining_baselines(str(root))
-
-
-def test_a_missing_checkout_is_told(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(demo.bert_jax, "__file__", str(tmp_path / "bert_jax" / "__init__.py"))
-    assert cli.main(["demo", f"--workdir={tmp_path}"]) == 2
-    assert "the demo needs the folder configs of a checkout" in capsys.readouterr().err
 
 
 def test_a_command_that_fails_ends_the_demo_with_its_code(tmp_path, capsys):

@@ -1,7 +1,7 @@
 """Time the train step on synthetic rows or on records, and the loader alone.
 
     bert-jax bench --size=base --batch_size=8 --seq_length=128
-    bert-jax bench --config=configs/pretrain/base.py --data_dir=records --json
+    bert-jax bench --config=pretrain/base --data_dir=records --json
 
 Best and median of the steps; rates count real sequences and tokens, FLOPs are the model's by formula.
 """
@@ -13,18 +13,13 @@ import sys
 from typing import Any
 
 from absl import flags as absl_flags
-from ml_collections import config_flags
 
+from bert_jax import config_files
 from bert_jax.errors import UserError
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    config_flags.DEFINE_config_file(
-        "config",
-        None,
-        "A run, like configs/pretrain/base.py; --config.a.b=V sets a field.",
-        flag_values=flag_values,
-    )
+    config_files.define_flag(flag_values, "A run, such as pretrain/base.")
     absl_flags.DEFINE_string("size", "base", "Without a config: the model, by name.", flag_values=flag_values)
     absl_flags.DEFINE_integer(
         "batch_size", None, "Rows a step. Default: the config's, or 8.", flag_values=flag_values

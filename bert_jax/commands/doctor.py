@@ -75,7 +75,8 @@ def report(checks: Sequence[Check]) -> str:
 def check_python(version: Sequence[int]) -> Check:
     text = ".".join(map(str, version[:3]))
     if tuple(version[:2]) < (3, 11):
-        fix = "rm -rf .venv; make install PYTHON=/path/to/python3.11"
+        in_clone = "rm -rf .venv; make install PYTHON=/path/to/python3.11"
+        fix = in_clone if LOCK.exists() else "install bert-jax into an environment of python3.11 or newer"
         return Check("python", PROBLEM, f"{text}; 3.11 or newer is needed", fix)
     return Check("python", OK, f"{text} at {sys.executable}")
 
@@ -110,7 +111,7 @@ def check_packages(
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    checks = []
+    checks, within = [], 0
     if requirements is None:
         detail = "bert-jax itself is not installed"
         checks.append(Check("packages", WARNING, detail, "pip install --no-deps -e ."))
@@ -123,6 +124,8 @@ def check_packages(
         if version is None or not requirement.specifier.contains(version, prereleases=True):
             detail = f"{requirement.name} is {version or 'missing'}; {wanted} is needed"
             checks.append(Check("packages", PROBLEM, detail, f"pip install '{wanted}'"))
+        else:
+            within += 1
 
     pins = [line.split("==") for line in lock.splitlines() if "==" in line and not line.startswith("#")]
     differing = [
@@ -135,7 +138,9 @@ def check_packages(
         detail = f"not those that are tested: {shown}"
         checks.append(Check("versions", WARNING, detail, "pip install -r requirements.lock"))
     elif not checks:
-        tested = f"{len(pins)} pinned versions as tested" if pins else "no requirements.lock to compare with"
+        tested = f"{len(pins)} pinned versions as tested"
+        if not pins:  # an installed wheel has its ranges alone
+            tested = f"{within} packages in the ranges that bert-jax needs"
         jax, flax = installed.get("jax"), installed.get("flax")
         checks.append(Check("packages", OK, f"jax {jax}, flax {flax}, {tested}"))
     return checks
@@ -211,6 +216,11 @@ def probe_in_child(seconds: float = PROBE_SECONDS) -> dict[str, Any]:
 _INSTALL = {"nvidia": 'pip install -U "jax[cuda12]"', "tpu": 'pip install -U "jax[tpu]"'}
 
 
+def _install_jax() -> str:
+    """The command that installs a jax that works: the tested one in a clone, the newest without."""
+    return "pip install -r requirements.lock" if LOCK.exists() else "pip install -U jax"
+
+
 def check_backend(found: Mapping[str, Any], accelerators: Sequence[str]) -> list[Check]:
     """Judges what `probe` returned beside what the operating system has."""
     asked = os.environ.get("JAX_PLATFORMS", "")
@@ -218,7 +228,7 @@ def check_backend(found: Mapping[str, Any], accelerators: Sequence[str]) -> list
         if asked:
             fix = f"unset JAX_PLATFORMS (it is {asked!r}), then bert-jax doctor"
         elif "No module named" in found["error"]:
-            fix = "pip install -r requirements.lock"
+            fix = _install_jax()
         elif accelerators:
             fix = f"end what else uses the device, or {_INSTALL[accelerators[0]]}"
         else:
@@ -244,7 +254,7 @@ def check_backend(found: Mapping[str, Any], accelerators: Sequence[str]) -> list
 
     if found["wrong_products"]:
         wrong = ", ".join(f"{dtype} off by {value:.1%}" for dtype, value in found["wrong_products"].items())
-        fix = "unset XLA_FLAGS, then bert-jax doctor; if it stays, pip install -r requirements.lock"
+        fix = f"unset XLA_FLAGS, then bert-jax doctor; if it stays, {_install_jax()}"
         checks.append(Check("compilation", PROBLEM, f"a matrix product comes out wrong: {wrong}", fix))
     else:
         detail = f"matrix products right, compiled and run in {found['compile_seconds']:.1f} s"

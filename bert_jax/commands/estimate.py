@@ -1,7 +1,7 @@
 """What a run would cost on TPUs: memory, step time, hours and money, with no TPU attached.
 
-    bert-jax estimate --config=configs/pretrain/base.py --topology=v5e:4x4
-    bert-jax estimate --config=configs/pretrain/large.py --topology=v4:8x8x8 --config.mesh.fsdp=8 --json
+    bert-jax estimate --config=pretrain/base --topology=v5e:4x4
+    bert-jax estimate --config=pretrain/large --topology=v4:8x8x8 --config.mesh.fsdp=8 --json
 
 Compiles the train step of the config for the slice that is named, with the TPU's own compiler (pip install
 'bert-jax[estimate]'), and reads the figures off the program. They are estimates: nothing runs.
@@ -13,18 +13,13 @@ import json
 import sys
 
 from absl import flags as absl_flags
-from ml_collections import config_flags
 
+from bert_jax import config_files
 from bert_jax.errors import UserError
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    config_flags.DEFINE_config_file(
-        "config",
-        None,
-        "The run, like configs/pretrain/base.py; --config.a.b=V sets a field of it.",
-        flag_values=flag_values,
-    )
+    config_files.define_flag(flag_values, "The run, such as pretrain/base.")
     absl_flags.DEFINE_string(
         "topology", None, "Chip and sides of a slice: v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16.",
         flag_values=flag_values,
@@ -52,7 +47,7 @@ def run(flags, args: list[str]) -> int:
     if args:
         raise UserError(f"estimate takes no arguments besides its flags, but was given {args[0]!r}")
     if flags.config is None:
-        raise UserError("what to estimate? give --config=configs/pretrain/SIZE.py")
+        raise UserError("what to estimate? give --config=pretrain/SIZE; `bert-jax configs` lists them")
     from bert_jax.estimate import chips, topology
 
     if not flags.topology:

@@ -1,11 +1,11 @@
 """Fine-tune a pre-trained model on a task: classes or numbers of texts and pairs of texts, tags of words.
 
-    bert-jax finetune --config=configs/finetune/classification.py --workdir=runs/reviews \\
+    bert-jax finetune --config=finetune/classification --workdir=runs/reviews \\
         --config.init_from=runs/mini --config.data.train=train.csv --config.data.eval=dev.csv \\
         --config.data.text_a=review --config.data.label=stars
-    bert-jax finetune --config=configs/finetune/glue.py:mrpc --workdir=runs/mrpc \\
+    bert-jax finetune --config=finetune/glue:mrpc --workdir=runs/mrpc \\
         --config.init_from=runs/mini --config.data_dir=glue
-    bert-jax finetune --config=configs/finetune/tagging.py --workdir=runs/entities \\
+    bert-jax finetune --config=finetune/tagging --workdir=runs/entities \\
         --config.init_from=runs/mini --config.data.train=train.conll --config.data.eval=dev.conll
 
 Files are TSV (a quote is a character), CSV or JSON-lines; columns go by name, or by number from 0. The labels
@@ -25,9 +25,7 @@ from bert_jax.errors import UserError
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    define_run_flags(
-        flag_values, "configs/finetune/classification.py", "checkpoints, metrics and predictions"
-    )
+    define_run_flags(flag_values, "finetune/classification", "checkpoints, metrics and predictions")
 
     absl_flags.DEFINE_integer(
         "seeds",
@@ -48,7 +46,10 @@ def run(flags, args: list[str]) -> int:
     if args:
         raise UserError(f"finetune takes no arguments besides its flags, but was given {args[0]!r}")
     if flags.config is None:
-        raise UserError("which task? give --config=configs/finetune/classification.py, or glue.py:TASK")
+        raise UserError(
+            "which task? give --config=finetune/classification, or finetune/glue:TASK; `bert-jax configs` "
+            "lists them"
+        )
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
     fit_options = start_processes(flags)

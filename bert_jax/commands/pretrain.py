@@ -1,6 +1,6 @@
 """Pre-train BERT on records: masked language modelling and next-sentence prediction.
 
-    bert-jax pretrain --config=configs/pretrain/mini.py --workdir=runs/mini --config.data.dir=records
+    bert-jax pretrain --config=pretrain/mini --workdir=runs/mini --config.data.dir=records
 
 The records come from `bert-jax data`, or from google-research/bert's create_pretraining_data
 (--config.data.vocab names their vocabulary). The same command in the same directory goes on where the run
@@ -22,7 +22,7 @@ from bert_jax.errors import UserError
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    define_run_flags(flag_values, "configs/pretrain/base.py", "checkpoints, metrics and the resolved config")
+    define_run_flags(flag_values, "pretrain/base", "checkpoints, metrics and the resolved config")
     absl_flags.DEFINE_bool(
         "allow_changes",
         False,
@@ -35,7 +35,7 @@ def run(flags, args: list[str]) -> int:
     if args:
         raise UserError(f"pretrain takes no arguments besides its flags, but was given {args[0]!r}")
     if flags.config is None:
-        raise UserError("what to train? give --config=configs/pretrain/SIZE.py")
+        raise UserError("what to train? give --config=pretrain/SIZE; `bert-jax configs` lists them")
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
     fit_options = start_processes(flags)

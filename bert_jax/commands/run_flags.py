@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 from absl import flags as absl_flags
-from ml_collections import config_flags
 
+from bert_jax import config_files
 from bert_jax.commands.process_flags import define_process_flags
 from bert_jax.errors import UserError
 
@@ -15,15 +15,10 @@ def define_run_flags(flag_values: absl_flags.FlagValues, example: str, contents:
     """--config, --workdir, --compilation_cache and the flags of several processes.
 
     Args:
-        example: a config file, for the help of --config.
+        example: a config, for the help of --config.
         contents: what goes into the work directory.
     """
-    config_flags.DEFINE_config_file(
-        "config",
-        None,
-        f"The run, like {example}; --config.a.b=V sets a field of it.",
-        flag_values=flag_values,
-    )
+    config_files.define_flag(flag_values, f"The run, such as {example}.")
     absl_flags.DEFINE_string("workdir", None, f"Where {contents} go.", flag_values=flag_values)
     absl_flags.DEFINE_string(
         "compilation_cache",

@@ -1,6 +1,6 @@
 """Named entities of CoNLL-2003 (Tjong Kim Sang and De Meulder 2003).
 
-    bert-jax finetune --config=configs/finetune/conll.py --workdir=runs/conll \
+    bert-jax finetune --config=finetune/conll --workdir=runs/conll \
         --config.init_from=runs/base --config.data_dir=conll2003
 
 data_dir holds eng.train and eng.testa (or train.txt and valid.txt). Take a cased checkpoint where there is

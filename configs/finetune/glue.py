@@ -1,6 +1,6 @@
-"""One task of GLUE from its TSV files: glue.py:cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
+"""One task of GLUE from its TSV files: glue:cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
 
-    bert-jax finetune --config=configs/finetune/glue.py:mrpc --workdir=runs/mrpc \
+    bert-jax finetune --config=finetune/glue:mrpc --workdir=runs/mrpc \
         --config.init_from=runs/base --config.data_dir=glue
 
 data_dir holds MRPC/train.tsv and MRPC/dev.tsv as GLUE's archive has them. Hyper-parameters are the paper's.
@@ -15,9 +15,7 @@ from bert_jax.errors import UserError
 def get_config(task: str = ""):
     if not task:
         names = [spec.name for spec in tasks.GLUE]
-        raise UserError(
-            f"which task of GLUE? --config=configs/finetune/glue.py:TASK with one of {', '.join(names)}"
-        )
+        raise UserError(f"which task of GLUE? --config=finetune/glue:TASK with one of {', '.join(names)}")
     config = tasks.default_config("base")
     config.task = tasks.get(task).name
     return config

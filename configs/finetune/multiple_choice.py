@@ -1,8 +1,8 @@
-"""Multiple choice: multiple_choice.py:swag, multiple_choice.py:codah, or your own questions.
+"""Multiple choice: multiple_choice:swag, multiple_choice:codah, or your own questions.
 
-    bert-jax finetune --config=configs/finetune/multiple_choice.py:codah --workdir=runs/codah \
+    bert-jax finetune --config=finetune/multiple_choice:codah --workdir=runs/codah \
         --config.init_from=runs/base --config.data.train=train.tsv --config.data.eval=dev.tsv
-    bert-jax finetune --config=configs/finetune/multiple_choice.py --workdir=runs/mine \
+    bert-jax finetune --config=finetune/multiple_choice --workdir=runs/mine \
         --config.init_from=runs/base --config.data.train=train.csv --config.data.eval=dev.csv \
         --config.data.text_a=question --config.data.choices=a,b,c --config.data.label=right
 

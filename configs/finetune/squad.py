@@ -1,6 +1,6 @@
-"""Question answering: SQuAD 1.1 (squad.py:v1), 2.0 with unanswerable questions (squad.py:v2), or your own.
+"""Question answering: SQuAD 1.1 (squad:v1), 2.0 with unanswerable questions (squad:v2), or your own.
 
-    bert-jax finetune --config=configs/finetune/squad.py:v1 --workdir=runs/squad \
+    bert-jax finetune --config=finetune/squad:v1 --workdir=runs/squad \
         --config.init_from=runs/base --config.data_dir=squad
 
 data_dir holds train-v1.1.json and dev-v1.1.json, or those of v2.0; --config.data.train and
@@ -14,5 +14,5 @@ from bert_jax.tasks import question_answering
 
 def get_config(version: str = "v1"):
     if version not in ("v1", "v2"):
-        raise UserError(f"squad.py:{version}: expected squad.py:v1 or squad.py:v2")
+        raise UserError(f"finetune/squad:{version}: expected finetune/squad:v1 or finetune/squad:v2")
     return question_answering.default_config(v2=version == "v2")

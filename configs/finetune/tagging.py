@@ -1,11 +1,11 @@
 """Tags of words in your own files: named entities, parts of speech, chunks.
 
-    bert-jax finetune --config=configs/finetune/tagging.py --workdir=runs/entities \
+    bert-jax finetune --config=finetune/tagging --workdir=runs/entities \
         --config.init_from=runs/base --config.data.train=train.conll --config.data.eval=dev.conll
 
 CoNLL columns (the word first, the tag last, or --config.data.text_a=0 --config.data.label=3) or JSON-lines
-with `words` and `tags`; docs/tagging.md has the formats. --config.document_context=true fills rows up with
-the sentences around. Small models want a higher rate: 1e-4 to 3e-4. tagging.py:SIZE is a size's defaults.
+with `words` and `tags`. --config.document_context=true fills rows up with the sentences around. Small models
+want a higher rate: 1e-4 to 3e-4. finetune/tagging:SIZE has the defaults of a size.
 """
 
 from bert_jax import tasks

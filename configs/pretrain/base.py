@@ -1,20 +1,20 @@
 """BERT-Base, as in the paper (appendix A.2): 110M parameters, 1M steps of 256 rows. For TPUs and GPUs.
 
-    bert-jax pretrain --config=configs/pretrain/base.py --workdir=runs/base --config.data.dir=records
+    bert-jax pretrain --config=pretrain/base --workdir=runs/base --config.data.dir=records
 
 Rows are packed, so that records of 512 tokens cost no padding from the start. The paper's own way is 90% of
 the steps on rows of 128 tokens and the rest, with the state and the schedule that they left, on rows of 512:
 
-    bert-jax pretrain --config=configs/pretrain/base.py:phase1 --workdir=runs/base-128 \
+    bert-jax pretrain --config=pretrain/base:phase1 --workdir=runs/base-128 \
         --config.data.dir=records-128
-    bert-jax pretrain --config=configs/pretrain/base.py:phase2 --workdir=runs/base-512 \
+    bert-jax pretrain --config=pretrain/base:phase2 --workdir=runs/base-512 \
         --config.data.dir=records-512 --config.resume_from=runs/base-128
 
-Where a batch does not fit, set accumulate_steps. base_v5e.py is the same without dropout on attention
+Where a batch does not fit, set accumulate_steps. pretrain/base_v5e is the same without dropout on attention
 probabilities.
 
 Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate --topology=v5e:4x4
---config=configs/pretrain/base.py`): 4.11 of 16 GiB a chip; a step of 51 ms, 10 of them all-reduces, without
+--config=pretrain/base`): 4.11 of 16 GiB a chip; a step of 51 ms, 10 of them all-reduces, without
 the hashing of masks in the kernels; 5,018 full rows a second, 48% MFU; 14 hours for the million steps.
 """
 

@@ -1,7 +1,7 @@
-"""BERT-Base on NVIDIA GPUs of one machine: base_gpu.py, or base_gpu.py:8 for eight.
+"""BERT-Base on NVIDIA GPUs of one machine: base_gpu, or base_gpu:8 for eight.
 
-    bert-jax pretrain --config=configs/pretrain/base_gpu.py --workdir=runs/base --config.data.dir=records
-    bert-jax pretrain --config=configs/pretrain/base_gpu.py:8 --workdir=runs/base --config.data.dir=records
+    bert-jax pretrain --config=pretrain/base_gpu --workdir=runs/base --config.data.dir=records
+    bert-jax pretrain --config=pretrain/base_gpu:8 --workdir=runs/base --config.data.dir=records
 
 One process drives all GPUs of a machine. The batch is the paper's; on one GPU it is computed in four parts.
 Dropout is on hidden states alone: cuDNN's fused attention has none on its probabilities here.
@@ -17,7 +17,9 @@ from bert_jax.errors import UserError
 
 def get_config(gpus: str = "1"):
     if gpus not in ("1", "8"):
-        raise UserError(f"base_gpu.py:{gpus}: expected base_gpu.py:1 or :8; for others set accumulate_steps")
+        raise UserError(
+            f"pretrain/base_gpu:{gpus}: expected pretrain/base_gpu:1 or :8; for others set accumulate_steps"
+        )
     c = defaults.pretrain("base")
     c.model.dtype = "bfloat16"
     c.model.attention_probs_dropout_prob = 0.0

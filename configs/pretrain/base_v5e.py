@@ -1,11 +1,11 @@
-"""BERT-Base on one host of Cloud TPU v5e, eight chips: as base.py, 32 rows of 512 tokens a chip.
+"""BERT-Base on one host of Cloud TPU v5e, eight chips: as base, 32 rows of 512 tokens a chip.
 
-    bert-jax pretrain --config=configs/pretrain/base_v5e.py --workdir=runs/base --config.data.dir=records
+    bert-jax pretrain --config=pretrain/base_v5e --workdir=runs/base --config.data.dir=records
 
 Dropout is on hidden states alone, which saves the attention kernel a hash for each probability. Layers are
 unrolled, which costs minutes of compilation once and saves copies of stacked activations in every step.
 
-Estimate, nothing measured (`bert-jax estimate --config=configs/pretrain/base_v5e.py --topology=v5e:2x4`):
+Estimate, nothing measured (`bert-jax estimate --config=pretrain/base_v5e --topology=v5e:2x4`):
 6.42 of 16 GiB a chip; a step of 94 ms, 68 of them computation by the compiler's cycles, 16 what it has no
 cycles for, 9 all-reduces; 2,722 full rows a second, 52% MFU; 26 hours for the million steps.
 """

@@ -1,6 +1,6 @@
 """What `bert-jax demo` pre-trains: 2 layers of 128 on a megabyte of text, in a minute or two on two cores.
 
-    bert-jax pretrain --config=configs/pretrain/demo.py --workdir=demo/pretrain --config.data.dir=demo/records
+    bert-jax pretrain --config=pretrain/demo --workdir=demo/pretrain --config.data.dir=demo/records
 
 So short a run wants a high learning rate, no dropout, Adam with a short memory, and weights that start twice
 as large. And short rows: with 32 positions the model learns within a thousand steps to look at the words next

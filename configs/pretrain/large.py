@@ -1,18 +1,18 @@
 """BERT-Large, as in the paper (appendix A.2): 335M parameters, 1M steps of 256 rows. For TPUs and GPUs.
 
-    bert-jax pretrain --config=configs/pretrain/large.py --workdir=runs/large --config.data.dir=records
+    bert-jax pretrain --config=pretrain/large --workdir=runs/large --config.data.dir=records
 
-In two phases, of 128 and 512 tokens, as base.py has them:
+In two phases, of 128 and 512 tokens, as pretrain/base has them:
 
-    bert-jax pretrain --config=configs/pretrain/large.py:phase1 --workdir=runs/large-128 \
+    bert-jax pretrain --config=pretrain/large:phase1 --workdir=runs/large-128 \
         --config.data.dir=records-128
-    bert-jax pretrain --config=configs/pretrain/large.py:phase2 --workdir=runs/large-512 \
+    bert-jax pretrain --config=pretrain/large:phase2 --workdir=runs/large-512 \
         --config.data.dir=records-512 --config.resume_from=runs/large-128
 
 Where a batch does not fit the devices' memory, set accumulate_steps, or model.remat=full.
 
 Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate --topology=v5e:4x4
---config=configs/pretrain/large.py`): 11.13 of 16 GiB a chip; a step of 160 ms, 28 of them all-reduces,
+--config=pretrain/large`): 11.13 of 16 GiB a chip; a step of 160 ms, 28 of them all-reduces,
 without the hashing of masks in the kernels; 1,603 full rows a second, 52% MFU; 44 hours for the million
 steps.
 """

@@ -1,8 +1,8 @@
 """BERT-Large in about 8,600 steps of 65,536 and 32,768 rows, with LAMB (You et al. 2020). For pod slices.
 
-    bert-jax pretrain --config=configs/pretrain/large_lamb.py:phase1 --workdir=runs/lamb-128 \
+    bert-jax pretrain --config=pretrain/large_lamb:phase1 --workdir=runs/lamb-128 \
         --config.data.dir=records-128
-    bert-jax pretrain --config=configs/pretrain/large_lamb.py:phase2 --workdir=runs/lamb-512 \
+    bert-jax pretrain --config=pretrain/large_lamb:phase2 --workdir=runs/lamb-512 \
         --config.data.dir=records-512 --config.init_from=runs/lamb-128
 
 Phase 1 has rows of 128 tokens, phase 2 of 512; it starts with the weights of the first, fresh moments and a
@@ -10,7 +10,7 @@ warm-up of its own. Batches, steps, rates and warm-ups are those of NVIDIA's BER
 (DeepLearningExamples); the decay after warm-up is linear, as in the paper, where NVIDIA's is a square root.
 Dropout is on hidden states alone, which saves the attention kernel a hash for each probability.
 
-Estimates, nothing measured (`bert-jax estimate --config=configs/pretrain/large_lamb.py:phase1
+Estimates, nothing measured (`bert-jax estimate --config=pretrain/large_lamb:phase1
 --seq_length=128`, or `:phase2`, with these flags); without the start, evaluation and checkpoints:
 
     --topology=v5e:16x16 --config.accumulate_steps=4   phase 1, 14.43 of 16 GiB, 518 ms, 60% MFU, 1.0 hours
@@ -28,7 +28,7 @@ PHASES = {"phase1": (65_536, 7_038, 6e-3, 0.2843), "phase2": (32_768, 1_563, 4e-
 
 def get_config(phase: str = ""):
     if phase not in PHASES:
-        raise UserError(f"large_lamb.py:{phase}: expected large_lamb.py:phase1, or :phase2")
+        raise UserError(f"pretrain/large_lamb:{phase}: expected pretrain/large_lamb:phase1 or :phase2")
     c = defaults.pretrain("large")
     c.model.dtype = "bfloat16"
     c.model.attention_probs_dropout_prob = 0.0

@@ -1,6 +1,6 @@
 """BERT-Small (4 layers of 512, Turc et al. 2019): 29M parameters. For one GPU or TPU.
 
-bert-jax pretrain --config=configs/pretrain/small.py --workdir=runs/small --config.data.dir=records
+bert-jax pretrain --config=pretrain/small --workdir=runs/small --config.data.dir=records
 """
 
 from bert_jax import defaults

@@ -1,6 +1,6 @@
 """BERT-Tiny (2 layers of 128, Turc et al. 2019): 4.4M parameters, in float32, to try things out on a laptop.
 
-bert-jax pretrain --config=configs/pretrain/tiny.py --workdir=runs/tiny --config.data.dir=records
+bert-jax pretrain --config=pretrain/tiny --workdir=runs/tiny --config.data.dir=records
 """
 
 from bert_jax import defaults

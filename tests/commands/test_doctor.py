@@ -67,6 +67,22 @@ def test_packages_within_the_ranges_and_as_tested():
     assert check.status == OK and "3 pinned" in check.detail and "0.10.2" in check.detail
 
 
+def test_packages_of_a_wheel_are_within_the_ranges(monkeypatch, tmp_path):
+    """It has no requirements.lock, of which no word is to be lost."""
+    monkeypatch.setattr(doctor, "LOCK", tmp_path / "requirements.lock")
+    needed = ["jax>=0.10", "flax>=0.12", "pytest>=8; extra == 'dev'"]
+    (check,) = doctor.check_packages(needed, {"jax": "0.10.2", "flax": "0.12.1"}, "")
+    assert check == doctor.Check(
+        "packages", OK, "jax 0.10.2, flax 0.12.1, 2 packages in the ranges that bert-jax needs"
+    )
+    fixes = [
+        *(check.fix for check in doctor.check_backend({"error": "No module named 'jaxlib'"}, [])),
+        *(check.fix for check in doctor.check_backend(HEALTHY | {"wrong_products": {"float32": 1}}, [])),
+        doctor.check_python((3, 10, 1)).fix,
+    ]
+    assert not [fix for fix in fixes if "requirements.lock" in fix or "make" in fix]
+
+
 def test_packages_missing_or_too_old_are_problems_and_others_than_tested_a_warning():
     checks = doctor.check_packages(
         ["jax>=0.10", "flax>=0.12"], {"jax": "0.9", "ml-dtypes": "2"}, "jax==0.10.2\nml_dtypes==1\n"

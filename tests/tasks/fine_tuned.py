@@ -36,7 +36,7 @@ def command(files, workdir, pretrained, *more, text="text", label="label"):
     """`finetune` of files/train.csv and dev.csv, whose columns are named."""
     return [
         "finetune",
-        "--config=configs/finetune/classification.py",
+        "--config=finetune/classification",
         f"--workdir={workdir}",
         f"--config.init_from={pretrained}",
         f"--config.data.train={files}/train.csv",

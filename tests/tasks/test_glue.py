@@ -235,7 +235,7 @@ def test_from_a_run_to_the_zip(archive, pretrained, tmp_path, capsys):
     for split in ("train", "dev"):
         (archive / "WNLI" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
     run = tmp_path / "run"
-    command = ["finetune", "--config=configs/finetune/glue.py:wnli", f"--workdir={run}", "--config.epochs=1"]
+    command = ["finetune", "--config=finetune/glue:wnli", f"--workdir={run}", "--config.epochs=1"]
     command += [f"--config.init_from={pretrained}", f"--config.data_dir={archive}", "--config.max_length=16"]
     assert cli.main([*command, "--config.batch_size=16"]) == 0
     out = tmp_path / "s.zip"

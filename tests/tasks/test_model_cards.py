@@ -60,7 +60,7 @@ def test_several_runs(run):
 
 def test_the_command_line_is_that_which_was_given():
     given = [
-        "--config=configs/finetune/glue.py:rte",
+        "--config=finetune/glue:rte",
         "--config.data_dir=my glue",
         "--config.optimizer.name=adamw",
     ]

@@ -87,7 +87,7 @@ def test_from_training_to_predictions(pretrained, files, tmp_path, capsys, windo
     columns = ["--config.data.text_a=question", "--config.data.choices=a,b,c", "--config.data.label=right"]
     command = [
         "finetune",
-        "--config=configs/finetune/multiple_choice.py",
+        "--config=finetune/multiple_choice",
         f"--workdir={tmp_path / 'run'}",
         f"--config.init_from={pretrained}",
         f"--config.data.train={files / 'train.tsv'}",

@@ -48,7 +48,7 @@ def toy(tmp_path_factory):
 def arguments(toy, workdir, pretrained, *more):
     return [
         "finetune",
-        "--config=configs/finetune/squad.py:v2",
+        "--config=finetune/squad:v2",
         f"--workdir={workdir}",
         f"--config.init_from={pretrained}",
         f"--config.data_dir={toy}",

@@ -51,7 +51,7 @@ def files(tmp_path_factory):
 def arguments(files, workdir, pretrained, *more):
     return [
         "finetune",
-        "--config=configs/finetune/conll.py",
+        "--config=finetune/conll",
         f"--workdir={workdir}",
         f"--config.init_from={pretrained}",
         f"--config.data_dir={files}",

@@ -1,0 +1,116 @@
+"""Config files by name: `--config=pretrain/tiny` is one that came with bert_jax, anything else a path.
+
+The files lie in `configs/` at the top of the repository. A wheel carries them in the package's folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+from absl import flags as absl_flags
+from ml_collections import config_flags
+
+import bert_jax
+from bert_jax.errors import UserError
+
+
+def folder() -> Path:
+    """The folder of the config files: of the installed package, or of the clone that the package lies in.
+
+    Raises:
+        UserError: there is none.
+    """
+    package = Path(bert_jax.__file__).resolve().parent
+    for candidate in (package / "configs", package.parent / "configs"):
+        if (candidate / "pretrain").is_dir():
+            return candidate
+    raise UserError(
+        f"the config files of bert-jax are neither in {package} nor beside it; install bert-jax again"
+    )
+
+
+def names() -> list[str]:
+    """The names of all config files, such as "pretrain/tiny", sorted."""
+    root = folder()
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.glob("*/*.py"))
+
+
+def split(given: str) -> tuple[str, str | None]:
+    """(name or path, argument of its get_config or None) of NAME, NAME:ARG, PATH or PATH:ARG."""
+    name, colon, argument = given.partition(":")
+    return name, argument if colon else None
+
+
+def find(given: str) -> Path:
+    """The file of a config.
+
+    Args:
+        given: a name of `names()`, or the path of a file, without an argument.
+
+    Raises:
+        UserError: neither; with the closest name and all names.
+    """
+    path = Path(given)
+    if path.is_file():
+        return path
+    known = names()
+    if given in known:
+        return folder() / f"{given}.py"
+    # What a user means who gives the path of a file that is in the repository, or leaves out the command.
+    wanted = given.removesuffix(".py").removeprefix("configs/")
+    by_size = [name for name in known if name.partition("/")[2] == wanted]
+    near = by_size or difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise UserError(
+        f"config {given!r}: no such file, and none of the names; {hint}The names are {', '.join(known)}"
+    )
+
+
+def fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted name, value) of every field."""
+    for name, value in config.items():
+        if isinstance(value, Mapping | ml_collections.ConfigDict):
+            yield from fields(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def summary(name: str) -> str:
+    """The first line of a config's docstring."""
+    source = find(name).read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
+def define_flag(flag_values: absl_flags.FlagValues, text: str) -> None:
+    """--config=NAME[:ARG] or --config=FILE[:ARG], with --config.a.b=V for its fields.
+
+    Args:
+        text: the flag's help, to which the ways to set fields and to list the names are added.
+    """
+    config_flags.DEFINE_config_file(
+        "config",
+        None,
+        f"{text} A name (`bert-jax configs` lists them) or a Python file; --config.a.b=V sets a field.",
+        flag_values=flag_values,
+    )
+    flag = flag_values["config"]
+    flag.parser = _Named(flag.parser)
+
+
+class _Named(absl_flags.ArgumentParser):
+    """Hands the parser of ml_collections, which knows paths alone, the path of a name."""
+
+    def __init__(self, parser: absl_flags.ArgumentParser):
+        self._parser = parser
+
+    def parse(self, argument: str):
+        name, of_config = split(argument)
+        return self._parser.parse(str(find(name)) + ("" if of_config is None else f":{of_config}"))
+
+    def flag_type(self) -> str:
+        return self._parser.flag_type()

@@ -1,0 +1,101 @@
+"""Config files are found by name, in a clone and in an installed package."""
+
+import re
+from pathlib import Path
+
+import ml_collections
+import pytest
+
+from bert_jax import cli, config_files
+from bert_jax.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_names_are_those_of_the_files():
+    found = config_files.names()
+    assert {"pretrain/tiny", "pretrain/base", "finetune/glue", "finetune/squad"} <= set(found)
+    assert found == sorted(f"{path.parent.name}/{path.stem}" for path in (ROOT / "configs").rglob("*.py"))
+
+
+@pytest.mark.parametrize("name", config_files.names())
+def test_every_config_opens_with_one_line_and_its_command_by_name(name):
+    source = config_files.find(name).read_text(encoding="utf-8")
+    assert 20 < len(config_files.summary(name)) < 110 and config_files.summary(name).endswith(".")
+    command = name.partition("/")[0]
+    assert re.search(rf"bert-jax {command} --config={name}(:\w+)? --workdir=", source)
+    assert "configs/" not in source
+
+
+def test_a_file_goes_before_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert config_files.find("pretrain/tiny") == ROOT / "configs" / "pretrain" / "tiny.py"
+    (tmp_path / "pretrain").mkdir()
+    (tmp_path / "pretrain" / "tiny").write_text("")
+    assert config_files.find("pretrain/tiny") == Path("pretrain/tiny")
+
+
+@pytest.mark.parametrize(
+    "given, near",
+    [
+        ("pretrain/tinny", "pretrain/tiny"),
+        ("tiny", "pretrain/tiny"),
+        ("glue", "finetune/glue"),
+        ("configs/pretrain/tiny.py", "pretrain/tiny"),
+        ("configs/pretrain/mimi.py", "pretrain/mini"),
+        ("zzz", None),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_one_and_all(given, near, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        config_files.find(given)
+    assert repr(given) in str(error.value) and "finetune/tagging" in str(error.value)
+    assert ("did you mean" in str(error.value)) == bool(near)
+    assert near is None or f"did you mean {near}?" in str(error.value)
+
+
+def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "bert_jax"
+    (package / "configs" / "pretrain").mkdir(parents=True)
+    (package / "configs" / "pretrain" / "one.py").write_text('"""One."""\n')
+    monkeypatch.setattr(config_files.bert_jax, "__file__", str(package / "__init__.py"))
+    assert config_files.names() == ["pretrain/one"] and config_files.summary("pretrain/one") == "One."
+    (package / "configs" / "pretrain" / "one.py").unlink()
+    (package / "configs" / "pretrain").rmdir()
+    with pytest.raises(UserError, match="install bert-jax again"):
+        config_files.folder()
+
+
+@pytest.mark.parametrize("command", ["pretrain", "estimate", "bench"])
+def test_a_name_with_overrides_on_the_command_line(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = __import__(f"bert_jax.commands.{command}", fromlist=["run"])
+    argv = ["--config=pretrain/large_lamb:phase1", "--config.optimizer.learning_rate=.5"]
+    flags, _ = cli.parse_flags(module, command, argv)
+    assert (flags.config.batch_size, flags.config.optimizer.learning_rate) == (65_536, 0.5)
+    assert flags["config"].config_filename == "pretrain/large_lamb:phase1"  # and not where it is installed
+
+
+def test_a_name_for_fine_tuning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    from bert_jax.commands import finetune
+
+    flags, _ = cli.parse_flags(finetune, "finetune", ["--config", "finetune/glue:mrpc"])
+    assert flags.config.task == "mrpc"
+
+
+def test_fields_are_dotted():
+    config = ml_collections.ConfigDict(dict(a=1, b=dict(c=2)))
+    assert list(config_files.fields(config)) == [("a", 1), ("b.c", 2)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for folder in (".", "docs", "launch") for page in (ROOT / folder).glob("*.*") if page.is_file()],
+    ids=lambda page: page.name,
+)
+def test_every_config_that_a_page_names_is_there(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for given in re.findall(r"--config[= ]([\w/.]*/[\w/.]+)", page.read_text(encoding="utf-8")):
+        config_files.find(given.rstrip("."))
