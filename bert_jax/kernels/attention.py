@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -33,7 +31,7 @@ def choose_here(
     Raises:
       UserError: a kernel is requested by name that cannot compute this.
     """
-    case = AttentionCase(dtype, length, _heads_a_device(heads), head_size, dropout_rate)
+    case = AttentionCase(dtype, length, heads // platform.shards("heads"), head_size, dropout_rate)
     return dispatch.choose("attention", requested, case, platform.target())
 
 
@@ -115,13 +113,6 @@ def _cudnn(query, key, value, sequence_ids, causal):
     return jax.nn.dot_product_attention(
         query, key, value, mask=_allowed(sequence_ids, False), is_causal=causal, implementation="cudnn"
     )
-
-
-def _heads_a_device(heads: int) -> int:
-    axes = (nn.logical_to_mesh_axes(("heads",)) or (None,))[0]
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = (axes,) if isinstance(axes, str) else axes or ()
-    return heads // math.prod(mesh.shape.get(axis, 1) for axis in axes)
 
 
 def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_key=None):

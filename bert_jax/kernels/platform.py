@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -28,6 +29,14 @@ def target_platform() -> str:
     the default backend."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
+
+
+def shards(axis: str) -> int:
+    """How many parts the mesh in context splits a dimension of this logical name into; 1 without a mesh."""
+    axes = (nn.logical_to_mesh_axes((axis,)) or (None,))[0]
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = (axes,) if isinstance(axes, str) else axes or ()
+    return math.prod(mesh.shape.get(name, 1) for name in axes)
 
 
 def target() -> Target:

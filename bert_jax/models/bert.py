@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels.dense import dense
+from bert_jax.kernels import tied_table
 from bert_jax.models.encoder import BertEncoder, Pooler, _Module
 from bert_jax.models.layers import activation
 
@@ -22,7 +22,7 @@ def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 class MaskedLanguageModelHead(_Module):
-    """Dense, GELU, LayerNorm, then the transposed word embeddings and a bias. [..., H] -> [..., V]."""
+    """Dense, GELU, LayerNorm, then the transposed word embeddings and a bias. [B, P, H] -> [B, P, V]."""
 
     @nn.compact
     def __call__(self, x, word_embeddings):
@@ -34,8 +34,7 @@ class MaskedLanguageModelHead(_Module):
             (self.config.vocab_size,),
             jnp.float32,
         )
-        logits = dense(x.reshape(-1, x.shape[-1]), word_embeddings, bias, True)
-        return logits.reshape(*x.shape[:-1], -1)
+        return tied_table.logits(x, word_embeddings, bias)
 
 
 class BertForPreTraining(_Module):
@@ -67,8 +66,9 @@ class BertForPreTraining(_Module):
         Returns:
           [B, P, V] masked LM logits and [B, S, 2] next-sentence logits (1 = random next), in `config.dtype`.
         """
-        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
-        mlm_logits = self.mlm(gather_positions(hidden, masked_positions), self.encoder.embeddings.word)
+        word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
+        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word)
+        mlm_logits = self.mlm(gather_positions(hidden, masked_positions), word)
         nsp_logits = self.nsp(self.pooler(gather_positions(hidden, cls_positions)))
         return mlm_logits, nsp_logits
 

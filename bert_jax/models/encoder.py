@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import BertConfig
-from bert_jax.kernels import pallas_residual
+from bert_jax.kernels import pallas_residual, tied_table
 from bert_jax.kernels.attention import attention, choose_here
 from bert_jax.kernels.dropout import dropout
 from bert_jax.models.layers import Dense, LayerNorm, activation, kernel_init
@@ -54,8 +54,9 @@ class Embeddings(_Module):
         self.position = table("position_embeddings", "position", config.max_position_embeddings)
         self.layer_norm = LayerNorm(config.layer_norm_eps, self.dtype)
 
-    def __call__(self, input_ids, token_type_ids, position_ids, deterministic):
-        x = jnp.take(self.word, input_ids, axis=0, mode="clip")
+    def __call__(self, input_ids, token_type_ids, position_ids, deterministic, word=None):
+        """`word`: `self.word` as `tied_table.for_each_shard` gives it, where the model uses it twice."""
+        x = tied_table.look_up(self.word if word is None else word, input_ids)
         # Few rows: a product with one-hot vectors has a cheap gradient, where a scatter into two rows
         # serialises.
         x += jax.nn.one_hot(token_type_ids, self.config.type_vocab_size, dtype=x.dtype) @ self.token_type
@@ -174,15 +175,18 @@ class BertEncoder(_Module):
 
     Inputs are int32 [B, L]: `input_ids`; `token_type_ids` (0 for sentence A, 1 for B); `position_ids`,
     restarting at each sequence of a packed row; `sequence_ids`, 0 at padding and 1, 2, ... for the sequences
-    of a row. Returns hidden states [B, L, H] in `config.dtype`.
+    of a row. `word`: the word embeddings as `tied_table.for_each_shard` gives them, where the model uses them
+    twice. Returns hidden states [B, L, H] in `config.dtype`.
     """
 
     def setup(self):
         self.embeddings = Embeddings(self.config)
         self.layers = Encoder(self.config)
 
-    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
-        x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic)
+    def __call__(
+        self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, word=None
+    ):
+        x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)
         return self.layers(x, sequence_ids, deterministic)[0]
 
     def every_layer(self, input_ids, token_type_ids, position_ids, sequence_ids, collect):

@@ -8,6 +8,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from bert_jax import sharding
 from bert_jax.errors import UserError
 from bert_jax.kernels import attention as module
+from bert_jax.kernels import platform
 
 
 def inputs(batch=2, length=128, heads=2, dim=64, seed=0):
@@ -91,10 +92,10 @@ def test_auto_lowers_for_cuda(dtype, monkeypatch):
 
 
 def test_heads_of_a_device_where_tensors_are_split():
-    assert module._heads_a_device(12) == 12
-    for tensor, heads in ((1, 12), (4, 3)):
+    assert platform.shards("heads") == 1
+    for tensor in (1, 4):
         with sharding.on_mesh(sharding.make_mesh(-1, 1, tensor)):
-            assert module._heads_a_device(12) == heads
+            assert platform.shards("heads") == tensor
 
 
 def test_dropout_is_applied_to_the_probabilities_and_refused_by_fused_kernels():
