@@ -17,7 +17,7 @@ VOCAB, HIDDEN = 104, 32
 
 def all_reduced(mesh, rows=16):
     """The shapes that the all-reduces of a train step have on this mesh."""
-    task = tiny_task(vocab_size=VOCAB)
+    task = tiny_task(vocab_size=VOCAB, num_hidden_layers=1)
     tx, schedule = optimizer.make_optimizer(defaults.pretrain().optimizer, 20_000)
     state = sharding.abstract_state(task, tx, mesh)
     step = sharding.jit_train_step(
