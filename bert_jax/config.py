@@ -100,6 +100,20 @@ class BertConfig:
 
 EXECUTION_FIELDS = ("dtype", "attention", "residual", "remat", "scan_unroll")
 
+# Fields that a run decides, whatever checkpoint it starts from; the others are the checkpoint's.
+RUN_FIELDS = (*EXECUTION_FIELDS, "hidden_dropout_prob", "attention_probs_dropout_prob")
+
+# Fields that decide the shapes of the parameters.
+SIZE_FIELDS = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "vocab_size",
+)
+
 
 def _size(layers: int, hidden: int, heads: int | None = None) -> dict[str, int]:
     return dict(

@@ -102,6 +102,12 @@ def define_flag(flag_values: absl_flags.FlagValues, text: str) -> None:
     flag.parser = _Named(flag.parser)
 
 
+def overridden(flags: absl_flags.FlagValues, part: str) -> list[str]:
+    """The fields of a part of the config that were set on the command line: [a, ...] of --config.PART.a=V."""
+    given = flags["config"].override_values
+    return [name.removeprefix(f"{part}.") for name in given if name.startswith(f"{part}.")]
+
+
 class _Named(absl_flags.ArgumentParser):
     """Hands the parser of ml_collections, which knows paths alone, the path of a name."""
 

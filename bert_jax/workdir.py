@@ -42,7 +42,8 @@ FREE_FIELDS = (
 
 REPORT_FILE = "initialised.json"  # which parameters came from `init_from`
 
-# Fields that the checkpoints of a run are made of.
+_VOCABULARIES = ("vocab.txt", "vocab.model")  # the names that a vocabulary has in a work directory
+
 _DIGEST = re.compile("[0-9a-f]{32,}")
 
 # What the digests of a run are of, and where it comes from.
@@ -51,6 +52,7 @@ _INPUTS = {
     "vocabulary.digest": "the digest of the vocabulary",
 }
 
+# Fields that the checkpoints of a run are made of.
 _FIXED = {
     "vocabulary.digest",
     *(
@@ -110,6 +112,8 @@ class WorkDir:
     def open_run(self, run: Mapping[str, Any], *, allow_changes: bool = False) -> None:
         """Writes `run` to config.json, unless the directory belongs to a run that computes something else.
 
+        A run that ended before its first step has no claim on the directory.
+
         Args:
             run: JSON-able: `command`, `config` (every field resolved) and what identifies the inputs, like
                 `records` and `vocabulary`.
@@ -121,7 +125,8 @@ class WorkDir:
         """
         run = json.loads(json.dumps(run))
         file = self.path / "config.json"
-        differing = changes(read_run(self.path), run) if file.exists() else {}
+        before = read_run(self.path) if file.exists() else {}
+        differing = changes(before, run) if has_started(self.path) else {}
         fixed = {name: values for name, values in differing.items() if name in _FIXED}
         if fixed and allow_changes:
             raise UserError(
@@ -135,6 +140,8 @@ class WorkDir:
                 f"--workdir{allow if run['command'] == 'pretrain' and not fixed else ''}"
             )
         if self.primary:
+            if not has_started(self.path):
+                (self.path / REPORT_FILE).unlink(missing_ok=True)
             _write_text(file, json.dumps(run, indent=2, sort_keys=True) + "\n")
 
     def write_json(self, name: str, content: Any) -> None:
@@ -152,6 +159,10 @@ class WorkDir:
         source = epath.Path(source)
         if self.primary:
             target = self.path / f"vocab{source.suffix}"
+            # One of another kind was left by a start that came to nothing: a run has one vocabulary.
+            for name in _VOCABULARIES:
+                if name != target.name:
+                    (self.path / name).unlink(missing_ok=True)
             temporary = target.parent / f"{target.name}.tmp"
             source.copy(temporary, overwrite=True)
             temporary.replace(target)
@@ -168,6 +179,15 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[A
         for name, value in old.items()
         if name in new and new[name] != value and not _is_free(name)
     }
+
+
+def has_started(path: epath.PathLike) -> bool:
+    """Whether the run in a work directory made a step: it has a checkpoint, or metrics of one."""
+    path = epath.Path(path)
+    checkpoints, metrics = path / "checkpoints", path / "metrics.jsonl"
+    if checkpoints.exists() and any(checkpoints.iterdir()):
+        return True
+    return metrics.exists() and metrics.stat().length > 0
 
 
 def find_root(path: epath.PathLike) -> epath.Path:
@@ -210,7 +230,7 @@ def load_config(path: epath.PathLike) -> ml_collections.ConfigDict:
 def find_vocabulary(path: epath.PathLike) -> epath.Path:
     """The vocabulary file of the work directory that `path` is or lies in."""
     root = find_root(path)
-    for name in ("vocab.txt", "vocab.model"):
+    for name in _VOCABULARIES:
         if (root / name).exists():
             return root / name
     raise UserError(f"{root}: no vocab.txt or vocab.model in it; copy the run's vocabulary there")

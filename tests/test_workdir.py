@@ -32,6 +32,7 @@ def make_run(**changes):
 def opened(tmp_path):
     with WorkDir(tmp_path / "run") as held:
         held.open_run(make_run())
+        (held.checkpoints / "5").mkdir(parents=True)
         yield held
 
 
@@ -182,3 +183,34 @@ def test_no_work_directory(tmp_path):
 def test_config_json_is_plain(opened):
     content = json.loads((opened.path / "config.json").read_text())
     assert content["config"]["optimizer"]["learning_rate"] == 1e-4
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".model"])
+def test_a_run_that_made_no_step_leaves_no_claim(tmp_path, suffix):
+    """Neither its config nor its vocabulary nor its report."""
+    (tmp_path / "v.txt").write_text("words")
+    (tmp_path / f"w{suffix}").write_text("others")
+    with WorkDir(tmp_path / "run") as held:
+        held.open_run(make_run())
+        held.copy_vocabulary(tmp_path / "v.txt")
+        held.write_json(workdir.REPORT_FILE, {})
+        held.checkpoints.mkdir()
+    changed = make_run(config__seed=1, config__model__hidden_size=64)
+    with WorkDir(tmp_path / "run") as held:
+        held.open_run(changed)
+        held.copy_vocabulary(tmp_path / f"w{suffix}")
+        assert workdir.find_vocabulary(held.path).read_text() == "others"
+        assert not (held.path / workdir.REPORT_FILE).exists()
+    assert workdir.read_run(tmp_path / "run") == changed
+
+
+@pytest.mark.parametrize("left", ["checkpoints/10", "checkpoints/bad-10", "metrics.jsonl"])
+def test_a_run_that_made_a_step_has_a_claim(tmp_path, left):
+    with WorkDir(tmp_path / "run") as held:
+        held.open_run(make_run())
+        assert not workdir.has_started(held.path)
+        (held.path / left).parent.mkdir(exist_ok=True)
+        (held.path / left).write_text("{}\n")
+        assert workdir.has_started(held.path)
+        with pytest.raises(UserError, match="belongs to another run"):
+            held.open_run(make_run(config__seed=1))

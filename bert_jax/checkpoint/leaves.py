@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -68,11 +68,46 @@ def check_shapes(
 ) -> None:
     differing = [name for name, x in wanted.items() if name in saved and saved[name].shape != tuple(x.shape)]
     if differing:
+        there, here = (sizes({name: x.shape for name, x in leaves.items()}) for leaves in (saved, wanted))
+        if fields := [name for name in here if there.get(name, here[name]) != here[name]]:
+            listed = ", ".join(f"{name} is {there[name]} there and {here[name]} here" for name in fields)
+            raise UserError(f"{path} is of another model: {listed}")
         name, more = differing[0], len(differing) - 1
         raise UserError(
             f"{path} is of another model: {name} has shape {saved[name].shape} there and "
             f"{tuple(wanted[name].shape)} here" + (f", and {more} more differ" if more else "")
         )
+
+
+# Where a size of the model stands in the shapes: {parameter: {field of BertConfig: axis}}.
+_SIZES = {
+    "encoder/layers/stack/layer/query/kernel": {
+        "num_hidden_layers": 0,
+        "hidden_size": 1,
+        "num_attention_heads": 2,
+    },
+    "encoder/layers/stack/layer/intermediate/kernel": {"intermediate_size": 2},
+    "encoder/embeddings/position_embeddings": {"max_position_embeddings": 0},
+    "encoder/embeddings/token_type_embeddings": {"type_vocab_size": 0},
+    "encoder/embeddings/word_embeddings": {"vocab_size": 0},
+}
+
+
+def sizes(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The sizes of a model, by their names in BertConfig, from the shapes of its parameters.
+
+    Args:
+        shapes: by names like `encoder/...` or `params/encoder/...`; a parameter that is not there says
+            nothing.
+    """
+    by_name = {name.removeprefix("params/"): shape for name, shape in shapes.items()}
+    return {
+        field: by_name[name][axis]
+        for name, axes in _SIZES.items()
+        if name in by_name
+        for field, axis in axes.items()
+        if axis < len(by_name[name])
+    }
 
 
 def flatten(tree: PyTree) -> dict[str, Any]:

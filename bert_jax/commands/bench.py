@@ -77,6 +77,7 @@ def _resolve(flags) -> Any:
     import jax
 
     from bert_jax import defaults
+    from bert_jax.commands import pretrain
 
     config = flags.config
     if config is None:
@@ -84,6 +85,8 @@ def _resolve(flags) -> Any:
         config.batch_size = 8
         if jax.default_backend() != "cpu":
             config.model.dtype = "bfloat16"
+    elif adopted := pretrain.adopt_architecture(config, config_files.overridden(flags, "model")):
+        _say(adopted)
     if flags.batch_size is not None:
         config.batch_size = flags.batch_size
     if flags.dtype is not None:

@@ -66,6 +66,8 @@ def run(flags, args: list[str]) -> int:
     from bert_jax.estimate import measure, program, report
 
     pretrain.check_fields(config)
+    if adopted := pretrain.adopt_architecture(config, config_files.overridden(flags, "model")):
+        _say(adopted)
     if config.data.dir:
         rows = program.rows_of_records(config, _say)
     else:

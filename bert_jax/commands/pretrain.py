@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Collection
 from typing import Any
 
 import ml_collections
 from absl import flags as absl_flags
 
+from bert_jax import config_files
 from bert_jax.commands.process_flags import start_processes
 from bert_jax.commands.run_flags import define_run_flags
 from bert_jax.errors import UserError
@@ -42,7 +44,8 @@ def run(flags, args: list[str]) -> int:
     from bert_jax import train
 
     train.enable_compilation_cache(flags.compilation_cache)
-    pretrain(flags.config, flags.workdir, allow_changes=flags.allow_changes, **fit_options)
+    explicit = config_files.overridden(flags, "model")
+    pretrain(flags.config, flags.workdir, explicit=explicit, allow_changes=flags.allow_changes, **fit_options)
     return 0
 
 
@@ -50,6 +53,7 @@ def pretrain(
     config: ml_collections.ConfigDict,
     workdir: os.PathLike | str,
     *,
+    explicit: Collection[str] = (),
     allow_changes: bool = False,
     **fit_options: Any,
 ):
@@ -58,6 +62,8 @@ def pretrain(
     Args:
         config: with the fields of `defaults.pretrain`.
         workdir: see `bert_jax.workdir`.
+        explicit: the fields of `config.model` that were set by name, such as on the command line: where
+            `config.init_from` names a checkpoint, the other fields of the architecture are the checkpoint's.
         allow_changes: see `WorkDir.open_run`.
         fit_options: others of `train.fit`.
 
@@ -70,7 +76,7 @@ def pretrain(
     # Here, so that the command's help does not wait for jax.
     import jax
 
-    from bert_jax import flops, train
+    from bert_jax import convert, flops, train
     from bert_jax.config import from_dict
     from bert_jax.data import loader
     from bert_jax.masking import MaskingOptions, Vocabulary, default_max_predictions
@@ -82,12 +88,14 @@ def pretrain(
     config = ml_collections.ConfigDict(config)
     check_fields(config)
     train_set, eval_set, tokenizer = _open_records(config.data, workdir, print)
+    adopted = adopt_architecture(config, explicit, workdir, tokenizer)
     length = train_set.max_seq_length
     if length > config.model.max_position_embeddings:
+        enlarge = f", or set --config.model.max_position_embeddings={length}"
         raise UserError(
             f"the records {config.data.dir} have rows of {length} tokens and the model has "
             f"{config.model.max_position_embeddings} positions; make records with a --max_seq_length of at "
-            f"most that, or set --config.model.max_position_embeddings={length}"
+            f"most that{'' if config.init_from else enlarge}"
         )
     if config.model.vocab_size == 0:
         config.model.vocab_size = tokenizer.vocab_size
@@ -123,9 +131,12 @@ def pretrain(
         try:
             held.open_run(_describe_run(config, train_set, tokenizer), allow_changes=allow_changes)
             held.copy_vocabulary(tokenizer.path)
+            if adopted:
+                writer.message(adopted)
             _say_what(config, train_set, eval_set, writer.message)
             if config.resume_from and not held.checkpoints.exists():
-                _check_vocabulary("resume_from", config.resume_from, tokenizer)
+                theirs = convert.load_architecture(config.resume_from)[1]
+                _check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
             return train.fit(
                 workdir=held,
                 config=config,
@@ -147,7 +158,7 @@ def pretrain(
                 ),
                 flops_per_step=row_flops * config.batch_size,
                 writer=writer,
-                initial_params=_load_initial(config, tokenizer, held, writer.message),
+                initial_params=_load_initial(config, held, writer.message),
                 **fit_options,
             )
         finally:
@@ -158,7 +169,7 @@ def check_fields(config: ml_collections.ConfigDict) -> None:
     """UserError unless the config has the fields of a pre-training run, with values that can be."""
     from bert_jax import defaults
 
-    have, expected = _field_names(config), _field_names(defaults.pretrain())
+    have, expected = ({name for name, _ in config_files.fields(one)} for one in (config, defaults.pretrain()))
     if missing := sorted(expected - have):
         raise UserError(f"the config has no {', '.join(missing)}: start it from bert_jax.defaults.pretrain()")
     if unknown := sorted(have - expected):
@@ -166,16 +177,6 @@ def check_fields(config: ml_collections.ConfigDict) -> None:
     for name in ("steps", "batch_size", "accumulate_steps", "log_every", "max_skipped_steps"):
         if config[name] < 1:
             raise UserError(f"{name}={config[name]} must be at least 1")
-
-
-def _field_names(config: ml_collections.ConfigDict, prefix: str = "") -> set[str]:
-    names = set()
-    for name, value in config.items():
-        if isinstance(value, ml_collections.ConfigDict):
-            names |= _field_names(value, f"{prefix}{name}.")
-        else:
-            names.add(prefix + name)
-    return names
 
 
 def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, say):
@@ -241,7 +242,7 @@ def _say_what(config, train_set, eval_set, say) -> None:
         say(f"evaluation on {min(used, len(eval_set)):,} of {len(eval_set):,} rows held out")
 
 
-def _load_initial(config, tokenizer, held, say):
+def _load_initial(config, held, say):
     """A function of the abstract parameters that loads those of init_from; None where there is none."""
     if not config.init_from:
         return None
@@ -249,7 +250,6 @@ def _load_initial(config, tokenizer, held, say):
     from bert_jax.workdir import REPORT_FILE
 
     def load(abstract_params):
-        _check_vocabulary("init_from", config.init_from, tokenizer)
         params, report = convert.load_params(
             config.init_from, abstract_params, ignore=config.init_ignore, log=say
         )
@@ -260,10 +260,56 @@ def _load_initial(config, tokenizer, held, say):
     return load
 
 
-def _check_vocabulary(field: str, path: str, tokenizer) -> None:
-    from bert_jax import convert
+def adopt_architecture(
+    config: ml_collections.ConfigDict,
+    explicit: Collection[str],
+    workdir: os.PathLike | str = "",
+    tokenizer: Any = None,
+) -> str:
+    """Gives `config.model` the architecture of `config.init_from`, where that names a checkpoint.
 
-    if convert.load_architecture(path)[1].tokens != tokenizer.tokens:
+    Args:
+        config: of a pre-training run.
+        explicit: see `pretrain`.
+        workdir: a run that has started there with the weights of the same checkpoint does not need that
+            checkpoint any more.
+        tokenizer: of the records, which has to be the checkpoint's too.
+
+    Returns:
+        A line that says what was taken, "" for nothing.
+
+    Raises:
+        UserError: no checkpoint, another vocabulary, or an explicit size that is not the checkpoint's.
+    """
+    if not config.init_from:
+        return ""
+    from bert_jax import convert
+    from bert_jax import workdir as workdirs
+    from bert_jax.config import RUN_FIELDS, SIZE_FIELDS
+
+    before = config.model.to_dict()
+    if workdir and workdirs.has_started(workdir):
+        run = workdirs.load_config(workdir)
+        if run.get("init_from") == config.init_from:
+            kept = {name: before[name] for name in (*RUN_FIELDS, *explicit)}
+            config.model.update({name: value for name, value in run.model.items() if name in before} | kept)
+            return ""
+    fields, theirs = convert.adopt_architecture(config.init_from, before, explicit)
+    if tokenizer is not None:
+        _check_vocabulary("init_from", config.init_from, theirs, tokenizer)
+    config.model.update(fields)
+    sizes = ", ".join(f"{name} {fields[name]:,}" for name in SIZE_FIELDS)
+    replaced = [
+        name for name in fields if fields[name] != before[name] and (name, before[name]) != ("vocab_size", 0)
+    ]
+    instead = (
+        f"; the config has {', '.join(f'{name} {before[name]}' for name in replaced)}" if replaced else ""
+    )
+    return f"architecture of {config.init_from}: {sizes}{instead}"
+
+
+def _check_vocabulary(field: str, path: str, theirs, tokenizer) -> None:
+    if theirs.tokens != tokenizer.tokens:
         raise UserError(
             f"{field}={path} was trained with another vocabulary than that of the records; make the records "
             "with its vocabulary"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from etils import epath
 
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
-from bert_jax.config import BertConfig
+from bert_jax.config import RUN_FIELDS, SIZE_FIELDS, BertConfig
 from bert_jax.convert import huggingface, names, native, tensorflow1
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
@@ -65,6 +65,36 @@ def load_architecture(path: epath.PathLike) -> tuple[BertConfig, Tokenizer]:
     if tokenizer is None:
         raise UserError(f"{folder}: no vocabulary in it; copy the model's vocab.txt there")
     return config, tokenizer
+
+
+def adopt_architecture(
+    path: epath.PathLike, fields: Mapping[str, Any], explicit: Collection[str] = ()
+) -> tuple[dict[str, Any], Tokenizer]:
+    """The architecture and the vocabulary of a run that starts with the weights of a checkpoint.
+
+    Args:
+        path: as for `load_architecture`.
+        fields: of BertConfig, as the run's config has them. Those of `config.RUN_FIELDS` stay.
+        explicit: names of further fields that stay, because they were asked for by name.
+
+    Returns:
+        Every field of BertConfig, and the tokenizer.
+
+    Raises:
+        UserError: as `load_architecture`; also an explicit size that is not the checkpoint's.
+    """
+    theirs, tokenizer = load_architecture(path)
+    adopted = theirs.to_dict()
+    # A vocab_size of 0 leaves the choice to others.
+    kept = [name for name in explicit if name != "vocab_size" or fields[name]]
+    wrong = [name for name in kept if name in SIZE_FIELDS and fields[name] != adopted[name]]
+    if wrong:
+        listed = ", ".join(f"{name} is {adopted[name]} there and {fields[name]} here" for name in wrong)
+        flags = " and ".join(f"--config.model.{name}" for name in wrong)
+        raise UserError(
+            f"init_from={path}: {listed}; leave out {flags}: the architecture is taken from init_from"
+        )
+    return adopted | {name: fields[name] for name in (*RUN_FIELDS, *kept)}, tokenizer
 
 
 def load(path: epath.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
@@ -148,10 +178,19 @@ def _check_report(report: checkpoint.Report, may_be_new: set[str], ignore: str) 
     # A pooler is of no use to some heads; a head is of no use to another.
     new = [n for n in report.new if group(n) not in may_be_new and not ignored.fullmatch(n)]
     unused = [n for n in report.unused if group(n) not in (*_HEADS, "pooler") and not ignored.fullmatch(n)]
-    for what, which in (("lacks", new), ("has beyond this model", unused)):
-        if which:
-            more = f" and {len(which) - 3} more" if len(which) > 3 else ""
-            raise UserError(
-                f"{report.source} {what} {', '.join(which[:3])}{more}; give another init_from, or, if that "
-                f"is as it should be, --config.init_ignore='{group(which[0])}/.*'"
-            )
+    if not new and not unused:
+        return
+    differing = [
+        f"{what} {', '.join(which)}"
+        for what, which in (("lacks", new), ("has beyond this model", unused))
+        if which
+    ]
+    # Of the encoder by name: whoever lacks a part of it should say which. A head is new or left as a whole.
+    patterns = dict.fromkeys(
+        re.escape(name) if group(name) == "encoder" else f"{group(name)}/.*" for name in (*new, *unused)
+    )
+    complete = "|".join([*filter(None, [ignore]), *patterns])
+    raise UserError(
+        f"{report.source} {' and '.join(differing)}; give another init_from or, if these parameters may be "
+        f"new or left behind, --config.init_ignore='{complete}'"
+    )

@@ -185,7 +185,7 @@ def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tok
     """
     fields = config.model.to_dict()
     if config.init_from:
-        theirs, tokenizer = convert.load_architecture(config.init_from)
+        fields, tokenizer = convert.adopt_architecture(config.init_from, fields)
         if config.vocab:
             given = tokenization.load(config.vocab)
             if given.tokens != tokenizer.tokens:
@@ -193,8 +193,6 @@ def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tok
                     f"vocab={config.vocab} is not the vocabulary of the checkpoint {config.init_from} "
                     f"({tokenizer.path}): its ids would mean other words; leave config.vocab empty"
                 )
-        kept = (*bert_config.EXECUTION_FIELDS, "hidden_dropout_prob", "attention_probs_dropout_prob")
-        fields = theirs.to_dict() | {name: fields[name] for name in kept}
     elif config.from_scratch:
         raise UserError(
             "from_scratch takes the architecture and vocabulary of a checkpoint; give --config.init_from"
