@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, checks
 from bert_jax.tasks.attention_maps import AttentionMaps
 
 _MOST_LABELS = 72  # tokens; with more of them the labels of a grid could not be read
@@ -48,8 +48,7 @@ def plot_attention(
     Raises:
         UserError: no such layer or head, or another format.
     """
-    if Path(output).suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UserError(f"--output={output}: expected a name ending in .png, .pdf or .svg")
+    checks.check_output(output, checks.PICTURES)
     layers = choose(layer, maps.weights.shape[0], "layer")
     heads = choose(head, maps.weights.shape[1], "head")
     import matplotlib
@@ -66,8 +65,7 @@ def plot_attention(
         bar.ax.tick_params(labelsize=7)
         where = f"{_which('layer', layers)}, {_which('head', heads)}"
         figure.suptitle(f"{title}\n{where}" if title else where, fontsize=11, parse_math=False)
-        Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, dpi=150)
+        atomic.save_figure(figure, output, dpi=150)
     finally:
         plt.close(figure)
 

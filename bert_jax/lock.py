@@ -11,9 +11,8 @@ import threading
 import time
 import uuid
 
-from etils import epath
-
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, file_error
+from bert_jax.io import atomic, files, owners
 
 _NAME = ".lock"
 
@@ -27,16 +26,18 @@ class Lock:
     others wait out.
 
     Args:
-        directory: an existing directory; any path that etils.epath opens.
+        directory: an existing directory, local or a URL.
         lease: seconds without a renewal after which another host takes the lock over.
         log: called with one line when there is something to wait for.
     """
 
-    def __init__(self, directory: epath.PathLike, *, lease: float = 60.0, log=print):
-        self._path = epath.Path(directory) / _NAME
+    def __init__(self, directory: files.PathLike, *, lease: float = 60.0, log=print):
+        self._directory = os.fspath(directory)
+        self._path = os.path.join(self._directory, _NAME)
         self._lease, self._log = lease, log
         self._token = uuid.uuid4().hex
         self._file: int | None = None
+        self._in_kernel = False  # whether the kernel's lock is held
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost_to: dict | None = None
@@ -54,10 +55,8 @@ class Lock:
             self._write()
         except OSError as error:
             self._close()
-            raise UserError(
-                f"{self._path.parent}: cannot be written ({error.strerror or error}); "
-                "choose another --workdir"
-            ) from error
+            message = f"{self._directory}: cannot be written ({error.strerror or error})"
+            raise file_error(f"{message}; choose another --workdir", error) from error
         except BaseException:
             self._close()
             raise
@@ -69,7 +68,7 @@ class Lock:
         """Raises UserError when another run took the lock over, as when this one slept through its lease."""
         if self._lost_to is not None:
             raise UserError(
-                f"{self._path.parent}: taken over by {_name(self._lost_to)} while this run was suspended; "
+                f"{self._directory}: taken over by {_name(self._lost_to)} while this run was suspended; "
                 "leave it to that run"
             )
 
@@ -86,11 +85,12 @@ class Lock:
         self._close()
 
     def _open(self) -> None:
-        if not _is_local(self._path):
+        if files.is_remote(self._path):
             return
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._in_kernel = True
         except BlockingIOError:
             raise self._in_use(self._read() or {}) from None
         except OSError:
@@ -99,21 +99,24 @@ class Lock:
     def _close(self) -> None:
         if self._file is not None:
             os.close(self._file)
-            self._file = None
+            self._file, self._in_kernel = None, False
 
     def _check_dead(self, holder: dict) -> None:
         """Returns once the holder is known to be dead; raises UserError if it is alive."""
-        if holder.get("boot") == _boot_id():
-            if self._file is None and _is_alive(holder):
+        if self._in_kernel and holder.get("boot") == owners.boot_id():
+            return  # else the kernel would have refused the lock
+        dead = owners.is_dead(holder.get("owner", ""))
+        if dead is not None:
+            if not dead:
                 raise self._in_use(holder)
             return
-        if holder.get("host") == socket.gethostname():
+        if holder.get("host") == socket.gethostname() and holder.get("boot") != owners.boot_id():
             return  # this host has been restarted since
         # A live holder is one that renews, so at least two renewals are awaited, whatever the clocks say.
         interval = self._interval
         age = time.time() - holder.get("renewed", 0.0)
         wait = min(max(self._lease - age, 2.5 * interval), self._lease)
-        self._log(f"waiting {wait:.0f} s to see whether {_name(holder)} still uses {self._path.parent}")
+        self._log(f"waiting {wait:.0f} s to see whether {_name(holder)} still uses {self._directory}")
         deadline = time.monotonic() + wait
         while time.monotonic() < deadline:
             time.sleep(min(interval / 4, 1.0))
@@ -122,7 +125,7 @@ class Lock:
 
     def _in_use(self, holder: dict) -> UserError:
         return UserError(
-            f"{self._path.parent}: in use by another run ({_name(holder)}); wait for it, stop it, or choose "
+            f"{self._directory}: in use by another run ({_name(holder)}); wait for it, stop it, or choose "
             "another --workdir"
         )
 
@@ -143,7 +146,7 @@ class Lock:
 
     def _read(self) -> dict | None:
         try:
-            holder = json.loads(self._path.read_text())
+            holder = json.loads(files.read(self._path))
         except (OSError, ValueError):
             return None
         return holder if isinstance(holder, dict) else None
@@ -151,9 +154,9 @@ class Lock:
     def _write(self) -> None:
         holder = {
             "host": socket.gethostname(),
-            "boot": _boot_id(),
+            "boot": owners.boot_id(),
             "pid": os.getpid(),
-            "started": _process_start(os.getpid()),
+            "owner": owners.token(),
             "token": self._token,
             "renewed": time.time(),
         }
@@ -161,43 +164,12 @@ class Lock:
 
     def _write_text(self, text: str) -> None:
         if self._file is None:
-            self._path.write_text(text)
+            atomic.write_text(self._path, text)
         else:
             # In place, since the kernel's lock is on this very file.
             os.pwrite(self._file, text.encode(), 0)
             os.ftruncate(self._file, len(text.encode()))
 
 
-def _is_local(path: epath.Path) -> bool:
-    return "://" not in str(path)
-
-
 def _name(holder: dict) -> str:
     return f"process {holder.get('pid', '?')} on {holder.get('host', 'an unknown host')}"
-
-
-def _is_alive(holder: dict) -> bool:
-    start = _process_start(holder.get("pid", -1))
-    return start is not None and start == holder.get("started")
-
-
-def _process_start(pid: int) -> str | None:
-    """When a process of this host started, in a form to compare; None when there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[19]
-    except OSError:
-        pass
-    try:
-        os.kill(pid, 0)
-    except (OSError, OverflowError):
-        return None
-    return "unknown"
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return socket.gethostname()

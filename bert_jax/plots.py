@@ -3,12 +3,12 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 
 from bert_jax import metrics_writer
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, checks, files
 
 # Colour-blind safe (Okabe and Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -39,7 +39,7 @@ METRICS = tuple(metric for panel in _PANELS for metric in panel.metrics)
 
 def read_metrics(workdir: str) -> list[dict]:
     """The lines of a run's metrics.jsonl. Raises UserError when there are none."""
-    if not Path(workdir).is_dir():
+    if not files.is_directory(workdir):
         raise UserError(f"{workdir}: no such directory; --workdir is the directory of a run")
     rows = metrics_writer.read_metrics(workdir)
     if not rows:
@@ -72,8 +72,7 @@ def plot_metrics(
       title: above the picture.
       references: dashed lines to compare with: {metric, one of METRICS: (label, value)}.
     """
-    if Path(output).suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UserError(f"--output={output}: expected a name ending in .png, .pdf or .svg")
+    checks.check_output(output, checks.PICTURES)
     import matplotlib
 
     matplotlib.use("Agg")
@@ -97,8 +96,7 @@ def plot_metrics(
             _draw(axis, runs, panel, references or {})
         if title:
             figure.suptitle(title, fontsize=12, x=0.01, ha="left")
-        Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, dpi=150)
+        atomic.save_figure(figure, output, dpi=150)
     finally:
         plt.close(figure)
 

@@ -14,6 +14,7 @@ from absl import flags as absl_flags
 
 from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
+from bert_jax.io import checks
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -56,14 +57,14 @@ def run(flags, args: list[str]) -> int:
             raise UserError("--null_score_diff_threshold is for one run: give a single --workdir")
         return _table([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.json)
     from bert_jax import train
-    from bert_jax.tasks import predictions, predictor
+    from bert_jax.tasks import predictor
 
     train.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
     apply_threshold(problem, flags.null_score_diff_threshold)
     if flags.output:
-        predictions.check_output(flags.output, problem.formats)
+        checks.check_output(flags.output, problem.formats)
     path = flags.input or problem.file(flags.split)
     if not path:
         raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")

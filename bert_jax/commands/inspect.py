@@ -23,6 +23,7 @@ from absl import flags as absl_flags
 
 from bert_jax.commands import corpus_flags
 from bert_jax.errors import UserError
+from bert_jax.io import checks
 
 _MOST_PROBLEMS = 20
 
@@ -58,9 +59,7 @@ def run(flags, args: list[str]) -> int:
     if flags.plot and (len(args) > 1 or flags.input_format):
         raise UserError(f"--plot={flags.plot}: expected one record directory, and nothing else")
     if flags.plot:
-        from bert_jax.data import record_plots
-
-        record_plots.check_name(flags.plot)  # before all rows are read
+        checks.check_output(flags.plot, checks.PICTURES, "--plot")  # before all rows are read
     if not flags.input_format:
         for path in args:
             if not os.path.exists(path):

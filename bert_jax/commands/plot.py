@@ -10,14 +10,15 @@ layer a row; with --layer or --head the squares are larger and have the tokens b
 that looks, a column the one it looks at; [MASK] may be spelled out in the text.
 """
 
+import os
 import sys
 import textwrap
-from pathlib import Path
 
 from absl import flags
 
 from bert_jax import plots
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -69,7 +70,7 @@ def run(flags, args) -> int | None:
     directories = [name.strip() for name in flags.workdir.split(",") if name.strip()]
     if len(directories) > 1 and not flags.output:
         raise UserError("where should the picture of several runs go? give --output=FILE.png")
-    output = flags.output or str(Path(directories[0], "curves.png"))
+    output = flags.output or os.path.join(directories[0], "curves.png")
     runs = {name: plots.read_metrics(directory) for name, directory in _names(directories).items()}
     title = ", ".join(runs) if flags.title is None else flags.title
     plots.plot_metrics(runs, output, title, dict(map(_reference, flags.reference)))
@@ -80,7 +81,7 @@ def run(flags, args) -> int | None:
 
 def _names(directories: list[str]) -> dict[str, str]:
     """{what the runs are called: where they are}; by their whole paths where the last part is not enough."""
-    names = [Path(directory).name for directory in directories]
+    names = [files.name(directory) for directory in directories]
     return dict(zip(names if len(set(names)) == len(names) else directories, directories, strict=True))
 
 

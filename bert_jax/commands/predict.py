@@ -19,6 +19,7 @@ from absl import flags as absl_flags
 
 from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
+from bert_jax.io import checks
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -77,7 +78,7 @@ def run(flags, args: list[str]) -> int:
     if not flags.output:
         raise UserError("where should the predictions go? give --output=FILE.tsv")
     from bert_jax import train
-    from bert_jax.tasks import predictions, predictor
+    from bert_jax.tasks import predictor
 
     if flags.output.endswith(".zip"):
         return _submit([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.output)
@@ -85,7 +86,7 @@ def run(flags, args: list[str]) -> int:
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
     apply_threshold(problem, flags.null_score_diff_threshold)
-    predictions.check_output(flags.output, problem.formats)
+    checks.check_output(flags.output, problem.formats)
     path = flags.input or problem.file(flags.split)
     if not path:
         raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
@@ -139,9 +140,9 @@ def _serve(flags) -> int:
 def _submit(directories: list[str], output: str) -> int:
     """The zip that GLUE's server takes, with the test sets of these runs."""
     from bert_jax import train
-    from bert_jax.tasks import glue, predictions, predictor
+    from bert_jax.tasks import glue, predictor
 
-    predictions.check_output(output, (".zip",))
+    checks.check_output(output, (".zip",))
     train.enable_compilation_cache()
     files = {}
     for directory in directories:

@@ -1,20 +1,13 @@
 """A picture of what is in records: how long their sequences are, and how well these fill the rows."""
 
-from pathlib import Path
-
 import numpy as np
 
 from bert_jax.data.inspection import Report
 from bert_jax.errors import UserError
+from bert_jax.io import atomic
 
 _COLOURS = ("#0072B2", "#E69F00")  # colour-blind safe (Okabe and Ito)
 _BINS = 32
-
-
-def check_name(output: str) -> None:
-    """Raises UserError for a picture's name whose suffix is no format."""
-    if Path(output).suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UserError(f"--plot={output}: expected a name ending in .png, .pdf or .svg")
 
 
 def plot_records(report: Report, output: str) -> None:
@@ -62,8 +55,7 @@ def plot_records(report: Report, output: str) -> None:
         axes[0].set_ylabel("share")
         axes[2].legend(fontsize=8, framealpha=0.8, edgecolor="none")
         figure.suptitle(report.path, fontsize=12, x=0.01, ha="left")
-        Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, dpi=150)
+        atomic.save_figure(figure, output, dpi=150)
     finally:
         plt.close(figure)
 

@@ -1,33 +1,50 @@
-"""Files that appear whole or not at all: written under a temporary name, then renamed."""
+"""Files that appear whole or not at all: written under a temporary name, then renamed.
+
+The only writer of the project, but for logs that are appended to and for what libraries write by themselves.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
-from bert_jax.io import files
+from bert_jax.io import files, owners, scratch
+
+_TEMPORARY = ".tmp-"  # NAME.tmp-OWNER-RANDOM
+_cleaned: set[str] = set()  # directories in which this process has removed what dead ones left
 
 
 @contextlib.contextmanager
-def replace_file(path: str, sync: bool = False) -> Iterator[IO[bytes]]:
+def replace_file(path: files.PathLike, sync: bool = False) -> Iterator[IO[bytes]]:
     """Opens a temporary file beside `path` for writing and renames it to `path` when the block ends without
-    an error. For a path in an object store it is a local one, and is copied there.
+    an error. For a URL it is a local one, and is copied there.
 
     Args:
-        path: the final name; an older file of that name is replaced in one step.
+        path: the final name; an older file of that name is replaced in one step. A device or a pipe, such as
+            /dev/stdout, is written to as it is.
         sync: whether the bytes must be on the disk before the rename, so that they outlive a power failure.
     """
+    path = os.fspath(path)
     if files.is_remote(path):
-        with tempfile.NamedTemporaryFile() as file:
-            yield file
-            file.flush()
-            files.upload(file.name, path)
+        with scratch.directory() as folder:
+            copy = os.path.join(folder, "file")
+            with open(copy, "wb", buffering=1 << 20) as file:
+                yield file
+            files.upload(copy, path)
         return
-    # Processes of several machines or containers may have one id, and write to one disk.
-    temporary = f"{path}.tmp-{os.getpid()}-{os.urandom(4).hex()}"
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    directory = os.path.dirname(os.path.abspath(path))
+    if directory not in _cleaned:
+        _cleaned.add(directory)
+        scratch.remove_leftovers(directory, infix=_TEMPORARY)
+    temporary = f"{path}{_TEMPORARY}{owners.token()}-{os.urandom(4).hex()}"
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:
             yield file
@@ -41,7 +58,33 @@ def replace_file(path: str, sync: bool = False) -> Iterator[IO[bytes]]:
         raise
 
 
-def write_file(path: str, content: bytes, sync: bool = False) -> None:
+def write_file(path: files.PathLike, content: bytes, sync: bool = False) -> None:
     """Writes `content` to `path` atomically."""
     with replace_file(path, sync) as file:
         file.write(content)
+
+
+def write_text(path: files.PathLike, content: str, sync: bool = False) -> None:
+    """Writes `content` to `path` in UTF-8, atomically."""
+    write_file(path, content.encode(), sync)
+
+
+def save_figure(figure: Any, path: files.PathLike, dpi: int) -> None:
+    """Writes a matplotlib figure, and makes its directory; the suffix of the path names the format."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format=files.suffix(path).removeprefix("."), dpi=dpi)
+    files.make_directory(files.parent(path))
+    write_file(path, picture.getvalue())
+
+
+def copy_file(source: files.PathLike, target: files.PathLike) -> None:
+    """Copies a file, local or remote, to where it appears whole."""
+    with files.open_read(source) as file, replace_file(target) as out:
+        shutil.copyfileobj(file, out, 1 << 20)
+
+
+def copy_directory(source: files.PathLike, target: files.PathLike) -> None:
+    """Copies the files of a directory one after the other, in order of their names."""
+    for name in files.walk(source):
+        files.make_directory(os.path.dirname(os.path.join(target, name)))
+        copy_file(os.path.join(source, name), os.path.join(target, name))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 try:
     from compression import zstd
@@ -35,6 +36,18 @@ def suffix(path: str) -> str:
 def strip_suffix(path: str) -> str:
     """Returns a file's name without the suffix of its compression, if it has one."""
     return path[: len(path) - len(suffix(path))]
+
+
+@contextlib.contextmanager
+def opened(path: files.PathLike) -> Iterator[BinaryIO]:
+    """Yields the content of a file, local or remote, decompressed as its name says.
+
+    Raises:
+        UserError: The file is not what its suffix says, or is truncated or damaged.
+        OSError: The file cannot be read.
+    """
+    with files.open_read(path) as raw, decompressed(raw, os.fspath(path)) as file:
+        yield file
 
 
 @contextlib.contextmanager

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import struct
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, compression
+from bert_jax.io import atomic, checks, compression, files
 from bert_jax.tasks.embedding import Features, Text
 from bert_jax.tasks.file_rows import open_file, read_lines
 
@@ -54,7 +52,7 @@ class Texts:
                 f"--input={path}: expected a text a line, .jsonl, or with --pairs two texts a line and a tab "
                 "between them"
             )
-        if path != "-" and "://" not in path and (not os.path.exists(path) or os.path.isdir(path)):
+        if path != "-" and not files.is_file(path):
             raise UserError(f"--input={path}: no such file; expected one text a line, or .jsonl")
 
     def __iter__(self) -> Iterator[Text]:
@@ -98,23 +96,12 @@ class Texts:
 
 def check_output(path: str, pooling: str) -> None:
     """Refuses an unknown format, or a place that cannot be written, before anything is computed."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in FORMATS:
-        raise UserError(f"--output={path}: expected a name ending in {', '.join(FORMATS)}")
-    if suffix == ".npy" and pooling == "none":
+    if files.suffix(path) == ".npy" and pooling == "none":
         raise UserError(
             f"--output={path}: with --pooling=none texts have as many states as tokens, and .npy holds equal "
             "ones; expected .jsonl or .safetensors"
         )
-    if "://" in path:
-        return
-    directory = Path(path).absolute().parent
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output={path}: {error.strerror or error}") from None
-    if Path(path).is_dir() or not os.access(directory, os.W_OK):
-        raise UserError(f"--output={path}: cannot be written there")
+    checks.check_output(path, FORMATS)
 
 
 @contextlib.contextmanager
@@ -129,7 +116,7 @@ def writer(path: str, embedder) -> Iterator[Writer]:
             `features` of google-research/bert's extract_features; six digits behind the point.
         embedder: a `bert_jax.tasks.embedding.Embedder`.
     """
-    kind = {".npy": _Npy, ".safetensors": _Safetensors, ".jsonl": _JsonLines}[Path(path).suffix.lower()]
+    kind = {".npy": _Npy, ".safetensors": _Safetensors, ".jsonl": _JsonLines}[files.suffix(path)]
     with atomic.replace_file(path) as file:
         out = kind(file, embedder)
         yield out

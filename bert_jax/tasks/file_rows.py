@@ -3,7 +3,6 @@
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import BinaryIO
 
 from bert_jax.errors import UserError
@@ -16,14 +15,6 @@ CHOICE = "choice "  # and its number: the field of a possible answer
 
 class Malformed(Exception):
     """What is wrong with one row."""
-
-
-def check_file(path: str, expected: str) -> None:
-    """Raises UserError unless a file is there; `expected` is what it should hold."""
-    if not Path(path).exists():
-        raise UserError(f"{path}: no such file")
-    if Path(path).is_dir():
-        raise UserError(f"{path}: is a directory, expected a {expected} file")
 
 
 def read_lines(path: str, file: BinaryIO) -> Iterator[bytes]:

@@ -10,8 +10,8 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ import numpy as np
 from bert_jax import checkpoint, convert, flops, sharding, train, workdir
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import card
+from bert_jax.io import files
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.optimizer import make_optimizer
 from bert_jax.tasks import batches, metrics, packing, predictions, text_windows
@@ -156,7 +157,7 @@ class _BestKeeper:
         sign = -1 if name in metrics.LOWER_IS_BETTER else 1
         better = self.best is None or sign * scores[name] > sign * self.best["scores"][name]
         if better:
-            keeper = checkpoint.Checkpointer(self._held.path / BEST, keep=1, log=self._say)
+            keeper = checkpoint.Checkpointer(os.path.join(self._held.path, BEST), keep=1, log=self._say)
             keeper.save(step, {"params": state.params})
             keeper.close()
             degenerate = problem.is_degenerate(scores, outputs)
@@ -165,7 +166,7 @@ class _BestKeeper:
             self.best["since_best"] = 0 if better else self.best["since_best"] + 1
         self.last_step = step
         if better and self._held.primary:
-            path = str(self._held.path / f"predictions-dev{problem.formats[0]}")
+            path = os.path.join(self._held.path, f"predictions-dev{problem.formats[0]}")
             problem.write(path, self._examples, self._data, outputs)
             problem.report(self._held.path, self._examples, self._data, outputs)
         self._held.write_json(BEST_FILE, self.best | {"last_step": step})
@@ -230,8 +231,8 @@ def _flops_per_step(bert, data, batch_size, packed):
 
 def read_best(directory: Any) -> dict[str, Any] | None:
     """What best.json of a work directory holds; None when there is none."""
-    path = Path(directory, BEST_FILE)
-    return json.loads(path.read_text()) if path.exists() else None
+    path = os.path.join(directory, BEST_FILE)
+    return json.loads(files.read(path)) if files.exists(path) else None
 
 
 def _describe(split, examples, data, problem):
@@ -254,6 +255,6 @@ def _digest(path):
         parts = glue_prepared.files(path)
     digest = hashlib.sha256()
     for part in parts:
-        with open(part, "rb") as file:
+        with files.open_read(part) as file:
             hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()

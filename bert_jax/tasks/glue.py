@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.io import atomic
 from bert_jax.tasks.reading import Columns
 from bert_jax.tasks.spec import TaskSpec
 
@@ -114,10 +114,7 @@ def write_submission(path: str, files: Mapping[str, str]) -> list[str]:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             archive.writestr(name, content)
-    temporary = f"{path}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(buffer.getvalue())
-    os.replace(temporary, path)
+    atomic.write_file(path, buffer.getvalue())
     wanted = [name for of_task in _SUBMISSION.values() for name in of_task.values()]
     return [name for name in wanted if name not in files]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 from bert_jax.tasks import batches, reports
 from bert_jax.tasks.classification import ClassificationTask
 from bert_jax.tasks.file_rows import LABEL_SEPARATOR
@@ -101,7 +100,7 @@ class MultiLabelProblem(TextProblem):
     def write(self, path: str, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         """A row an example: its id, the labels given, with commas between, and the probability of each."""
         rows = self.records(examples, data, outputs)
-        suffix = Path(path).suffix.lower()
+        suffix = files.suffix(path)
         if suffix == ".jsonl":
             lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         else:
@@ -112,10 +111,7 @@ class MultiLabelProblem(TextProblem):
                 for row, probabilities in zip(rows, outputs, strict=True)
             ]
             lines = [separator.join(map(quote, fields)) for fields in table]
-        temporary = f"{path}.tmp"
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            file.writelines(line + "\n" for line in lines)
-        os.replace(temporary, path)
+        atomic.write_text(path, "".join(line + "\n" for line in lines))
 
     def records(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict]:
         return [

@@ -1,16 +1,15 @@
 """Predictions of a fine-tuned model over a whole set, and the file they are written to."""
 
 import csv
+import io
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 import jax
 import numpy as np
 
 from bert_jax import sharding
-from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 from bert_jax.tasks import batches, pipelining, text_windows
 
 # Of a work directory: the checkpoint that is best on the evaluation file.
@@ -95,19 +94,6 @@ def predict_all(
     return result if data.shares is None else text_windows.join(result, data.group_examples)
 
 
-def check_output(path: str, formats: Sequence[str]) -> None:
-    """Refuses an unknown format, or a place that cannot be written, before anything is computed."""
-    if Path(path).suffix.lower() not in formats:
-        raise UserError(f"--output={path}: expected a name ending in {', '.join(formats)}")
-    directory = Path(path).absolute().parent
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output={path}: {error.strerror or error}") from None
-    if Path(path).is_dir() or not os.access(directory, os.W_OK):
-        raise UserError(f"--output={path}: cannot be written there")
-
-
 def write_predictions(
     path: str, ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str] | None
 ) -> None:
@@ -119,15 +105,14 @@ def write_predictions(
       outputs: float32 [N, C] probabilities, or [N, 1] numbers of a regression.
       labels: the C label names; None for a regression.
     """
-    suffix = Path(path).suffix.lower()
-    temporary = f"{path}.tmp"
-    with open(temporary, "w", encoding="utf-8", newline="") as file:
-        if suffix == ".jsonl":
-            for row in records(ids, outputs, labels):
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        else:
-            _write_table(file, suffix, ids, outputs, labels)
-    os.replace(temporary, path)
+    suffix = files.suffix(path)
+    content = io.StringIO()
+    if suffix == ".jsonl":
+        for row in records(ids, outputs, labels):
+            content.write(json.dumps(row, ensure_ascii=False) + "\n")
+    else:
+        _write_table(content, suffix, ids, outputs, labels)
+    atomic.write_text(path, content.getvalue())
 
 
 def records(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str] | None) -> list[dict]:

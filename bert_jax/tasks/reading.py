@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Callable
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression
-from bert_jax.tasks.file_rows import CHOICE, JsonRows, Lines, Malformed, TableRows, check_file
+from bert_jax.io import checks, compression
+from bert_jax.tasks.file_rows import CHOICE, JsonRows, Lines, Malformed, TableRows
 
 FORMATS = ("tsv", "csv", "jsonl")
 MAX_MALFORMED = 0.05
@@ -208,7 +208,7 @@ def _parse(text, parse_label, column, may_be_empty):
 def _open_rows(path: str, columns: Columns, file_format: str, quoting: str):
     if quoting not in ("auto", "none", "csv"):
         raise UserError(f"data.quoting={quoting}: expected auto, none or csv")
-    check_file(path, file_format)
+    checks.check_input(path, file_format)
     lines = Lines(path)
     if file_format == "jsonl":
         return JsonRows(path, lines)

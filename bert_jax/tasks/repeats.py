@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import ml_collections
@@ -20,7 +19,7 @@ import numpy as np
 
 from bert_jax.convert import card
 from bert_jax.errors import UserError
-from bert_jax.io import atomic
+from bert_jax.io import atomic, files
 from bert_jax.tasks import finetuning, metrics
 
 SUMMARY_FILE = "summary.json"
@@ -116,9 +115,9 @@ def run_all(
     for name, configs in queue.items():
         runs = []
         for each in configs:
-            path = Path(directory, name, f"seed-{each.seed}")
+            path = os.path.join(directory, name, f"seed-{each.seed}")
             log(f"run {len(settings) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
-            runs.append(finetuning.finetune(each, str(path), log, command_line=command_line, **fit_options))
+            runs.append(finetuning.finetune(each, path, log, command_line=command_line, **fit_options))
             if not runs[-1]["scores"]:
                 raise UserError("there is nothing to compare the runs by; give --config.data.eval=FILE")
             metric = runs[-1]["metric"]
@@ -126,24 +125,25 @@ def run_all(
     sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
     settings.sort(key=lambda setting: -sign * float(np.median(setting.scores)))
     summaries = [setting.summary() for setting in settings]
-    best = Path(directory, settings[0].name, f"seed-{config.seed}")
+    best = os.path.join(directory, settings[0].name, f"seed-{config.seed}")
     for name, content in (
         (SUMMARY_FILE, json.dumps(summaries, indent=2) + "\n"),
-        (card.FILE, card.of_repeats(str(best), summaries)),
+        (card.FILE, card.of_repeats(best, summaries)),
     ):
-        atomic.write_file(os.path.join(directory, name), content.encode())
+        atomic.write_text(os.path.join(directory, name), content)
     return settings
 
 
 def read_summary(directory: str) -> dict[str, Any] | None:
     """Of the best setting of a `run_all`: `scores`, the medians, and `run`, one of its directories; None
     where there was no such run."""
-    path = Path(directory, SUMMARY_FILE)
-    if not path.exists():
+    path = os.path.join(directory, SUMMARY_FILE)
+    if not files.exists(path):
         return None
-    best = json.loads(path.read_text())[0]
-    runs = sorted(Path(directory, best["setting"]).glob("seed-*"))
-    return {"scores": {name: one["median"] for name, one in best["scores"].items()}, "run": str(runs[0])}
+    best = json.loads(files.read(path))[0]
+    folder = os.path.join(directory, best["setting"])
+    runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
+    return {"scores": {name: one["median"] for name, one in best["scores"].items()}, "run": runs[0]}
 
 
 def table(settings: Sequence[Setting]) -> list[str]:

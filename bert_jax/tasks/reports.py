@@ -173,6 +173,6 @@ class _figure:
 
         try:
             if kind is None:
-                self._figure.savefig(self._path, dpi=130)
+                atomic.save_figure(self._figure, self._path, dpi=130)
         finally:
             plt.close(self._figure)

@@ -1,9 +1,10 @@
 """What sets one task apart from the others of its kind."""
 
 import dataclasses
-from pathlib import Path
+import os
 
 from bert_jax.errors import UserError
+from bert_jax.io import files
 from bert_jax.tasks.reading import PREPARED, Columns
 
 
@@ -36,12 +37,13 @@ class TaskSpec:
 
             return glue_prepared.find(self.name, data_dir, splits[0])
         names = [self.file_name.format(split=name) for name in splits]
-        tried = dict.fromkeys(Path(data_dir, folder, name) for name in names for folder in (self.folder, ""))
+        tried = dict.fromkeys(
+            os.path.join(data_dir, folder, name) for name in names for folder in (self.folder, "")
+        )
         for path in tried:
-            if path.exists():
-                return str(path)
-        expected = Path(self.folder, names[0])
+            if files.exists(path):
+                return path
+        expected = os.path.join(self.folder, names[0])
         raise UserError(
-            f"{self.name}: found no {' and no '.join(map(str, tried))}; data_dir is the folder that holds "
-            f"{expected}"
+            f"{self.name}: found no {' and no '.join(tried)}; data_dir is the folder that holds {expected}"
         )

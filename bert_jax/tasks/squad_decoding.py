@@ -7,12 +7,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from pathlib import Path
+import os
 from typing import Any
 
 import numpy as np
 
-from bert_jax.io import atomic
+from bert_jax.io import atomic, files
 from bert_jax.tasks.squad_reading import BETWEEN_WORDS, Questions
 from bert_jax.tasks.squad_windows import WindowRows
 
@@ -150,11 +150,11 @@ def write(path: str, ids: list[str], answers: Answers) -> None:
     Next to predictions.json these are nbest_predictions.json and null_odds.json; next to NAME.json
     nbest_NAME.json and null_odds_NAME.json.
     """
-    name = Path(path).name
+    name = files.name(path)
     rest = name.removeprefix("predictions") if name.startswith("predictions") else f"_{name}"
-    files = {name: answers.texts, f"nbest_{name}": answers.n_best}
+    contents = {name: answers.texts, f"nbest_{name}": answers.n_best}
     if answers.null_odds is not None:
-        files[f"null_odds{rest}"] = answers.null_odds
-    for file, values in files.items():
+        contents[f"null_odds{rest}"] = answers.null_odds
+    for file, values in contents.items():
         content = json.dumps(dict(zip(ids, values, strict=True)), indent=4) + "\n"
-        atomic.write_file(str(Path(path).with_name(file)), content.encode())
+        atomic.write_text(os.path.join(os.path.dirname(path), file), content)

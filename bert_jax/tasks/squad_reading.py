@@ -7,11 +7,10 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression
+from bert_jax.io import checks, compression
 from bert_jax.tasks.file_rows import JsonRows, Lines, Malformed, open_file
 from bert_jax.tasks.reading import MAX_MALFORMED
 
@@ -246,13 +245,6 @@ def _detect_format(path: str, file_format: str) -> str:
     )
 
 
-def _check_file(path: str) -> None:
-    if not Path(path).exists():
-        raise UserError(f"{path}: no such file")
-    if Path(path).is_dir():
-        raise UserError(f"{path}: is a directory, expected a file of questions")
-
-
 def _squad_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
     del keys
     for place, paragraph in _paragraphs(path, _load_json(path)):
@@ -286,7 +278,7 @@ def _paragraphs(path, content):
 
 
 def _load_json(path: str) -> Any:
-    _check_file(path)
+    checks.check_input(path, "questions")
     try:
         with open_file(path) as raw, compression.decompressed(raw, path) as file:
             content = file.read(_LARGEST + 1)
@@ -311,7 +303,7 @@ def _load_json(path: str) -> Any:
 
 
 def _jsonl_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
-    _check_file(path)
+    checks.check_input(path, "questions")
     for number, (line, row) in enumerate(JsonRows(path, Lines(path))):
         if isinstance(row, dict):
             item = {name: row.get(getattr(keys, name)) for name in ("question", "context", "answers", "id")}

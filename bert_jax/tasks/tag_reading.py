@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression
-from bert_jax.tasks.file_rows import JsonRows, Lines, Malformed, check_file
+from bert_jax.io import checks, compression
+from bert_jax.tasks.file_rows import JsonRows, Lines, Malformed
 from bert_jax.tasks.reading import MAX_MALFORMED
 
 FORMATS = ("conll", "jsonl")
@@ -117,7 +117,7 @@ def read_sentences(
       UserError: a missing or empty file, no such column, or more than 5% of the sentences malformed.
     """
     path = str(path)
-    check_file(path, "CoNLL or JSON-lines")
+    checks.check_input(path, "CoNLL or JSON-lines")
     out = TaggedSentences(path, tags=[] if tagged else None)
     lines = Lines(path)
     if detect_format(path, format) == "jsonl":

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optax
 
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 from bert_jax.tasks import entities, features, metrics, reports
 from bert_jax.tasks.problem import Problem
 from bert_jax.tasks.tag_encoding import TaggedRows, encode
@@ -173,14 +173,13 @@ class TaggingProblem(Problem):
         return {type: counts[type].scores | counts[type]._asdict() for type in counts}
 
     def write(self, path: str, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray) -> None:
-        temporary = f"{path}.tmp"
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            if Path(path).suffix.lower() == ".jsonl":
-                for row in self.records(examples, data, outputs):
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            else:
-                _write_columns(file, examples, self.predicted(examples, data, outputs)[0])
-        os.replace(temporary, path)
+        content = io.StringIO()
+        if files.suffix(path) == ".jsonl":
+            for row in self.records(examples, data, outputs):
+                content.write(json.dumps(row, ensure_ascii=False) + "\n")
+        else:
+            _write_columns(content, examples, self.predicted(examples, data, outputs)[0])
+        atomic.write_text(path, content.getvalue())
 
     def records(
         self, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray

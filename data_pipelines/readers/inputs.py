@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import glob
 import hashlib
-import io
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-import fsspec
-
-from bert_jax.errors import UserError
-from bert_jax.io import compression
+from bert_jax.errors import UserError, file_error
+from bert_jax.io import compression, files
 from data_pipelines.readers import prepared
 
 _REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
-_REMOTE_BUFFER = 1 << 20
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # a bzip2 stream and its first block begin
 _LONGEST_STREAM = 32 << 20  # compressed; what is longer isn't looked for
 
@@ -65,11 +60,12 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
         if pattern.startswith(prepared.PREFIX):
             paths.add(prepared.find(pattern, tfds_data_dir))
             continue
-        files = _remote_files(pattern) if "://" in pattern else _local_files(pattern)
-        if not files:
-            where = "" if "://" in pattern else f" (from {os.getcwd()})"
+        remote = files.is_remote(pattern)
+        found = _remote_files(pattern) if remote else _local_files(pattern)
+        if not found:
+            where = "" if remote else f" (from {os.getcwd()})"
             raise UserError(f"no input file matches {pattern!r}{where}; expected text files")
-        paths.update(files)
+        paths.update(found)
     for path in sorted(paths):
         if pathlib.Path(path).is_fifo():
             raise UserError(f"{path} is a pipe, and text is read more than once; write it to a file first")
@@ -100,30 +96,21 @@ def _files_under(path: str) -> list[str]:
 
 
 def _remote_files(pattern: str) -> list[str]:
-    scheme = pattern.partition("://")[0]
+    scheme = files.scheme(pattern)
     try:
-        system, bare = _remote(pattern)
-        files = []
-        for path in system.glob(bare):
-            if not system.isdir(path):
-                files.append(path)
-                continue
-            under = [file for file in system.find(path) if "/." not in file[len(path) :]]
-            files += [file for file in under if system.size(file) is not None]
-    except UserError:
-        raise
-    except Exception as error:  # each file system has its own
-        raise UserError(
-            f"can't list {pattern} ({' '.join(str(error).split())}); is it there, and allowed?"
-        ) from None
-    return [f"{scheme}://{path.lstrip('/')}" for path in files]
-
-
-def _remote(path: str) -> tuple[Any, str]:
-    try:
-        return fsspec.core.url_to_fs(path)
-    except (ImportError, ValueError) as error:
-        raise UserError(f"can't read {path}: {error}; or copy the corpus to this machine's disk") from None
+        system, bare = files.file_system(pattern)
+        found = []
+        with files.remote_errors(pattern):
+            for path in system.glob(bare):
+                if not system.isdir(path):
+                    found.append(path)
+                    continue
+                under = [file for file in system.find(path) if "/." not in file[len(path) :]]
+                found += [file for file in under if system.size(file) is not None]
+    except OSError as error:
+        message = f"can't list {pattern} ({error.strerror}); is it there, and allowed?"
+        raise file_error(message, error) from None
+    return [f"{scheme}://{path.lstrip('/')}" for path in found]
 
 
 def file_size(path: str) -> int:
@@ -134,18 +121,14 @@ def file_size(path: str) -> int:
     """
     if path.startswith(prepared.PREFIX):
         return prepared.size(path)
-    if "://" not in path:
-        return os.path.getsize(path)
-    system, bare = _remote(path)
-    with _remote_errors(path):
-        return system.size(bare)
+    return files.size(path)
 
 
 def file_digest(path: str) -> dict[str, Any]:
     """The size and the SHA-256 of a file, or of the files of a data set one after the other."""
     digest, size = hashlib.sha256(), 0
     for part in prepared.files(path) if path.startswith(prepared.PREFIX) else [path]:
-        with open_raw(part) as file:
+        with files.open_read(part) as file:
             while data := file.read(1 << 20):
                 digest.update(data)
                 size += len(data)
@@ -154,13 +137,11 @@ def file_digest(path: str) -> dict[str, Any]:
 
 def short_names(paths: Sequence[str]) -> list[str]:
     """The paths without the folder that they have in common; of data sets, their names."""
-    parts = [
-        (path if "://" in path else os.path.abspath(path).replace(os.sep, "/")).split("/") for path in paths
-    ]
-    files = [
+    parts = [files.absolute(path).replace(os.sep, "/").split("/") for path in paths]
+    folders = [
         part[:-1] for path, part in zip(paths, parts, strict=True) if not path.startswith(prepared.PREFIX)
     ]
-    shared = len(os.path.commonprefix(files)) if files else 0
+    shared = len(os.path.commonprefix(folders)) if folders else 0
     return [
         prepared.name(path) if path.startswith(prepared.PREFIX) else "/".join(part[shared:])
         for path, part in zip(paths, parts, strict=True)
@@ -211,7 +192,7 @@ def split_ranges(
 def _stream_edges(path: str, edges: list[int]) -> list[int]:
     """The edges moved on to where bzip2 streams begin; those that have none soon after are left out."""
     found = {0, edges[-1]}
-    with open_raw(path) as file:
+    with files.open_read(path) as file:
         for edge in edges[1:-1]:
             start = _next_stream(file, edge)
             if start is None:
@@ -230,67 +211,3 @@ def _next_stream(file: BinaryIO, offset: int) -> int | None:
         offset += len(data)
         tail = (tail + data)[-9:]
     return None
-
-
-class _RemoteFile(io.RawIOBase):
-    """A file of fsspec whose errors are OSErrors, whatever the file system calls them."""
-
-    def __init__(self, path: str):
-        self._path = path
-        system, bare = _remote(path)
-        with _remote_errors(path):
-            self._file = system.open(bare, "rb")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        with _remote_errors(self._path):
-            data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
-
-
-@contextlib.contextmanager
-def _remote_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise OSError(getattr(error, "errno", None) or 5, " ".join(str(error).split()), path) from error
-
-
-def open_raw(path: str) -> BinaryIO:
-    """A file, local or not, as its bytes are.
-
-    Raises:
-        OSError: it can't be read.
-    """
-    if "://" in path:
-        return io.BufferedReader(_RemoteFile(path), _REMOTE_BUFFER)
-    return open(path, "rb")
-
-
-@contextlib.contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
-    """A file to read, unpacked as its name says.
-
-    Raises:
-        UserError: It is not the archive that its name says.
-        OSError: It can't be read.
-    """
-    with open_raw(path) as raw, compression.decompressed(raw, path) as file:
-        yield file

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from bert_jax.errors import UserError
+from bert_jax.io.compression import opened
 from data_pipelines.readers.documents import MAX_LINE_BYTES
-from data_pipelines.readers.inputs import Range, opened
+from data_pipelines.readers.inputs import Range
 
 MAGIC = {
     b"\x1f\x8b": ".gz",

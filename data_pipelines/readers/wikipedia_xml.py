@@ -12,9 +12,11 @@ from xml.sax.saxutils import unescape
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression
+from bert_jax.io.compression import opened
+from bert_jax.io.files import open_read
 from data_pipelines.readers import wikitext
 from data_pipelines.readers.documents import Document, Fields, Passages, decode_line, plain_paragraphs
-from data_pipelines.readers.inputs import Range, open_raw, opened
+from data_pipelines.readers.inputs import Range
 from data_pipelines.readers.lines import check_head
 
 MAX_PAGE_BYTES = 8 << 20  # MediaWiki itself takes none of over 2 MB; the rest of a longer one is left out
@@ -76,7 +78,7 @@ def _chunks(range_: Range) -> Iterator[tuple[bytes, bool]]:
 
 
 def _bzip2_chunks(range_: Range) -> Iterator[tuple[bytes, bool]]:
-    with open_raw(range_.path) as file:
+    with open_read(range_.path) as file:
         file.seek(range_.start)
         start, waiting = range_.start, b""
         unpacker = bz2.BZ2Decompressor()

@@ -142,7 +142,7 @@ def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
     "flags, options, message",
     [
         (["--pooling=none"], {}, "expected .jsonl or .safetensors"),
-        ([], dict(output="x.txt"), "expected a name ending in .npy, .safetensors, .jsonl"),
+        ([], dict(output="x.txt"), "expected a name ending in .npy, .safetensors or .jsonl"),
         ([], dict(content=""), "has no texts"),
         ([], dict(name="x.csv"), "expected a text a line, .jsonl, or with --pairs"),
         ([], dict(name="x.tsv"), "expected a text a line, .jsonl, or with --pairs"),

@@ -199,7 +199,7 @@ def test_labels_outside_the_set(finetuned, tmp_path, capsys):
         (["evaluate", "--workdir=@", "--checkpoint=first"], "--checkpoint=first: expected best or last"),
         (["predict", "--workdir=@", "--output=x.tsv"], "what should be predicted?"),
         (["predict", "--workdir=@", "--input=x.tsv"], "where should the predictions go?"),
-        (["predict", "--workdir=@", "--input=x.tsv", "--output=x.bin"], "ending in .tsv, .csv, .jsonl"),
+        (["predict", "--workdir=@", "--input=x.tsv", "--output=x.bin"], "ending in .tsv, .csv or .jsonl"),
         (["fill-mask", "--checkpoint=@", "no mask"], "no [MASK] in 'no mask'"),
         (["fill-mask", "text"], "which model?"),
     ],

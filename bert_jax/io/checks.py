@@ -1,0 +1,54 @@
+"""Paths that a user gave, checked before anything is computed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from bert_jax.errors import UserError, file_error
+from bert_jax.io import atomic, files, owners
+
+PICTURES = (".png", ".pdf", ".svg")
+
+
+def check_output(path: files.PathLike, suffixes: Sequence[str] = (), flag: str = "--output") -> None:
+    """Refuses a file that could not be written in the end, and makes the directory that it goes to.
+
+    A URL is written to and cleared again: nothing else tells whether a bucket is there and may be written.
+
+    Args:
+        path: what the flag was given.
+        suffixes: those of the formats that there are; none where any name will do.
+        flag: for the message.
+
+    Raises:
+        UserError: Another suffix, a directory, or a place that cannot be written. StorageError: The disk or
+            the bucket failed.
+    """
+    if suffixes and files.suffix(path) not in suffixes:
+        raise UserError(f"{flag}={path}: expected a name ending in {_either(suffixes)}")
+    try:
+        if files.is_directory(path):
+            raise UserError(f"{flag}={path}: is a directory; expected a file, such as {path}/NAME")
+        files.make_directory(files.parent(path))
+        if files.is_remote(path):
+            probe = f"{path}.tmp-{owners.token()}"
+            atomic.write_file(probe, b"")
+            files.remove(probe)
+        elif not os.access(path if os.path.exists(path) else files.parent(path), os.W_OK):
+            raise UserError(f"{flag}={path}: cannot be written there; choose another place")
+    except OSError as error:
+        message = f"{flag}={path}: cannot be written there ({error.strerror or error})"
+        raise file_error(message, error) from error
+
+
+def check_input(path: files.PathLike, expected: str) -> None:
+    """Raises UserError unless a file is there; `expected` is what it should hold."""
+    if not files.exists(path):
+        raise UserError(f"{path}: no such file")
+    if files.is_directory(path):
+        raise UserError(f"{path}: is a directory, expected a {expected} file")
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
