@@ -121,7 +121,8 @@ def time_train_step(
     Returns:
         `seconds` of each step; `sequences_per_second`, `rows_per_second`, `tokens_per_second` (real ones),
         `model_flops_per_second` (of whole rows, padding included), `share_of_peak` and
-        `share_of_peak_without_padding`, each {"best", "median"}; `peak_flops_per_second`, `compile_seconds`,
+        `share_of_peak_without_padding`, each {"best", "median"}, the shares None where the step was faster
+        than the peak that was measured; `peak_flops_per_second`, `compile_seconds`,
         `memory_bytes` a device, `loss` after the last step.
     """
     mesh = mesh or sharding.make_mesh()
@@ -166,22 +167,25 @@ def time_train_step(
         "rows_per_second": rows,
         "tokens_per_second": mean["tokens"],
         "model_flops_per_second": row_flops * rows,
-        "share_of_peak": row_flops * rows / peak,
-        "share_of_peak_without_padding": mean["flops"] / peak,
     }
+    shares = {"share_of_peak": row_flops * rows, "share_of_peak_without_padding": mean["flops"]}
     memory = step.memory_analysis()
-    return {name: _rate(amount, seconds) for name, amount in rates.items()} | {
-        "rows": rows,
-        "length": length,
-        "sequences_per_row": mean["sequences"] / rows,
-        "fill": mean["tokens"] / (rows * length),
-        "model_flops_per_row": row_flops,
-        "peak_flops_per_second": peak,
-        "seconds": seconds,
-        "compile_seconds": compile_seconds,
-        "memory_bytes": _memory(memory) if memory is not None else None,
-        "loss": float(metrics["loss"]),
-    }
+    return (
+        {name: _rate(amount, seconds) for name, amount in rates.items()}
+        | {name: _share(amount, seconds, peak) for name, amount in shares.items()}
+        | {
+            "rows": rows,
+            "length": length,
+            "sequences_per_row": mean["sequences"] / rows,
+            "fill": mean["tokens"] / (rows * length),
+            "model_flops_per_row": row_flops,
+            "peak_flops_per_second": peak,
+            "seconds": seconds,
+            "compile_seconds": compile_seconds,
+            "memory_bytes": _memory(memory) if memory is not None else None,
+            "loss": float(metrics["loss"]),
+        }
+    )
 
 
 def time_loader(
@@ -222,6 +226,13 @@ def _count(config: BertConfig, batch: Batch) -> dict[str, float]:
 
 def _rate(amount: float, seconds: list[float]) -> dict[str, float]:
     return {"best": amount / min(seconds), "median": amount / float(np.median(seconds))}
+
+
+def _share(amount: float, seconds: list[float], peak: float) -> dict[str, float] | None:
+    rate = _rate(amount, seconds)
+    if flops.share_of_peak(rate["best"], peak) is None:
+        return None
+    return {name: value / peak for name, value in rate.items()}
 
 
 def _memory(analysis: Any) -> int:

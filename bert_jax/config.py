@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.kernels import dispatch
+from bert_jax.kernels.dispatch import AttentionCase, ResidualCase, Target
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "pallas", "splash")
 RESIDUAL_IMPLEMENTATIONS = ("auto", "xla", "pallas")
 REMAT_POLICIES = ("none", "full", "dots")
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("auto", "float32", "bfloat16")
 
 # Other spellings of the same activations: google-research/bert after February 2019 means tanh by "gelu_new".
 _ACTIVATION_SYNONYMS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_erf": "gelu"}
@@ -41,9 +43,12 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     causal: bool = False  # left-to-right attention, the paper's ablation (section 5.1)
 
-    dtype: str = "float32"  # of activations and matrix products; parameters are always float32
-    attention: str = "auto"  # "xla", "cudnn" (NVIDIA), "pallas" or "splash" (TPU); "auto" picks
-    residual: str = "auto"  # dropout, sum and LayerNorm: "xla", "pallas" (TPU); "auto" picks
+    # Of activations and matrix products; parameters are always float32. "auto" is bfloat16 on TPU and GPU and
+    # float32 on CPU.
+    dtype: str = "auto"
+    # "xla", "cudnn" (NVIDIA), "pallas" or "splash" (TPU); "auto" chooses, see kernels/dispatch.py.
+    attention: str = "auto"
+    residual: str = "auto"  # dropout, sum and LayerNorm: "xla", "pallas" (TPU); "auto" chooses
     remat: str = "none"  # "full" keeps only each layer's input for the backward pass, "dots" the products too
     scan_unroll: int = 1  # layers per iteration of the scan; 0 unrolls all of them
 
@@ -81,11 +86,16 @@ class BertConfig:
             )
         if self.scan_unroll < 0:
             raise UserError(f"scan_unroll={self.scan_unroll} must be 0 (all layers) or more")
-        if self.attention in ("cudnn", "splash") and self.attention_probs_dropout_prob:
-            raise UserError(
-                f"attention={self.attention} has no dropout on the attention probabilities; set "
-                "attention_probs_dropout_prob=0, or attention=xla"
-            )
+        dispatch.check_case(
+            "attention",
+            self.attention,
+            AttentionCase(
+                dtype=None if self.dtype == "auto" else self.dtype,
+                head_size=self.head_dim,
+                dropout_rate=self.attention_probs_dropout_prob,
+            ),
+        )
+        dispatch.check_case("residual", self.residual, ResidualCase(features=self.hidden_size))
 
     @property
     def head_dim(self) -> int:
@@ -93,6 +103,29 @@ class BertConfig:
 
     def replace(self, **changes: Any) -> BertConfig:
         return dataclasses.replace(self, **changes)
+
+    def resolve(self, target: Target) -> BertConfig:
+        """The configuration with the dtype that "auto" means on a device."""
+        return self.replace(dtype=dispatch.resolve_dtype(self.dtype, target))
+
+    def for_inference(self, target: Target, dtype: str = "auto") -> BertConfig:
+        """The configuration that a checkpoint is used with on a device, wherever it was trained.
+
+        Kernels are chosen anew, unless the checkpoint was trained without any. By default the dtype is the
+        one of training, except that a CPU computes in float32.
+
+        Args:
+            target: the device.
+            dtype: "auto", "float32" or "bfloat16".
+        """
+        if dtype == "auto":
+            dtype = dispatch.resolve_dtype("auto", target)
+            if dtype != "float32" and self.dtype != "auto":
+                dtype = self.dtype
+        kernels = {
+            name: "xla" if getattr(self, name) == "xla" else "auto" for name in ("attention", "residual")
+        }
+        return self.replace(dtype=dtype, remat="none", **kernels)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -8,29 +8,9 @@ import time
 import jax
 import jax.numpy as jnp
 
+from bert_jax import peaks
 from bert_jax.config import BertConfig
-
-# Dense bf16 peaks by the vendors' data sheets, FLOP/s a device (a TensorCore pair counts as one v4 or v5p
-# chip).
-_PEAK_BF16 = {
-    "TPU v2": 45e12,
-    "TPU v3": 123e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
-    "V100": 125e12,
-    "A100": 312e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "B200": 2250e12,
-    "L4": 121e12,
-    "A10G": 70e12,
-    "T4": 65e12,
-}
+from bert_jax.kernels import dispatch, platform
 
 
 def train_flops_per_row(config: BertConfig, length: int, predictions: int, sequences: int = 1) -> float:
@@ -54,20 +34,34 @@ def train_flops_per_row(config: BertConfig, length: int, predictions: int, seque
 
 
 def peak_flops(device: jax.Device, dtype: str) -> float:
-    """FLOP/s that one device can reach: the data sheet's where known, else the best of a few large matrix
-    products."""
-    for name in sorted(_PEAK_BF16, key=len, reverse=True):
-        if name.lower() in device.device_kind.lower():
-            return _PEAK_BF16[name]
+    """FLOP/s of matrix products that one device can reach.
+
+    Args:
+      device: the data sheet's figure is taken where its kind is known (see `bert_jax.peaks`), else the best
+          of a few large matrix products is measured.
+      dtype: "float32", "bfloat16" or "auto", of the products.
+    """
+    dtype = dispatch.resolve_dtype(dtype, platform.target_of(device))
+    peak = peaks.find(device.device_kind)
+    if peak is not None:
+        return peak.of(dtype)
     return measured_matrix_rate(device.platform, dtype) / max(
         1, len(jax.local_devices(backend=device.platform))
     )
 
 
+def share_of_peak(rate: float, peak: float) -> float | None:
+    """The model FLOPs utilization (MFU): `rate` by `peak`, both in FLOP/s.
+
+    None where no peak is known, and where the rate is above it: a peak that was measured while other programs
+    ran is too low, and no share of it is right.
+    """
+    return rate / peak if 0 < rate <= peak else None
+
+
 @functools.cache
 def measured_matrix_rate(platform: str, dtype: str) -> float:
-    """Best of ten products of 2048 x 2048 matrices, in FLOP/s of the whole host when the platform is its
-    CPU."""
+    """FLOP/s of the best of ten products of 2048 x 2048 matrices; on a CPU, of the whole host."""
     size = 2048
     x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices(backend=platform)[0])
     product = jax.jit(jnp.dot)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
+from bert_jax import flops
 from bert_jax.errors import UserError
 from bert_jax.metrics_writer import MetricsWriter
 
@@ -59,6 +60,7 @@ class Meter:
 
     def __init__(self, peak: float, flops_per_step: float, max_skipped: int, clock: RunClock | None = None):
         self._peak, self._flops = peak, flops_per_step
+        self._is_peak_too_low = False
         self._max_skipped, self._skipped_in_row = max_skipped, 0
         self._open: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
@@ -137,8 +139,11 @@ class Meter:
             if name in values[0]
         }
         rates["steps_per_second"] = len(values) / seconds
-        if self._peak and self._flops:
-            rates["mfu"] = self._flops * len(values) / seconds / self._peak
+        mfu = flops.share_of_peak(self._flops * len(values) / seconds, self._peak)
+        if mfu is not None and not self._is_peak_too_low:
+            rates["mfu"] = mfu
+        # A peak that one interval was above is too low for the others too.
+        self._is_peak_too_low |= mfu is None
         return rates
 
     def _count_skipped(self, steps, values, writer) -> None:

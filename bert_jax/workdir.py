@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.kernels import dispatch
+from bert_jax.kernels.dispatch import Target
 from bert_jax.lock import Lock
 
 # Fields that decide where and how often something is done. Every other one decides what is computed.
@@ -188,6 +190,33 @@ def has_started(path: epath.PathLike) -> bool:
     if checkpoints.exists() and any(checkpoints.iterdir()):
         return True
     return metrics.exists() and metrics.stat().length > 0
+
+
+def resolve_dtype(
+    requested: str, path: epath.PathLike, target: Target, log: Callable[[str], None] = print
+) -> str:
+    """The dtype that a run computes in: "float32" or "bfloat16".
+
+    A run that was started with "auto" and goes on on another platform keeps its dtype, since the numbers of
+    one run should not change their precision halfway.
+
+    Args:
+        requested: `model.dtype` of the configuration.
+        path: the run's work directory, which need not exist.
+        target: the device that it computes on.
+        log: called with one line where the dtype is not the one that a new run would have.
+    """
+    chosen = dispatch.resolve_dtype(requested, target)
+    if requested != "auto" or not (has_started(path) and (epath.Path(path) / "config.json").exists()):
+        return chosen
+    recorded = (read_run(path)["config"].get("model") or {}).get("dtype", chosen)
+    if recorded not in ("auto", chosen):
+        log(
+            f"model.dtype={recorded}, as this run was started; a new run on this {target.platform} would "
+            f"compute in {chosen}"
+        )
+        return recorded
+    return chosen
 
 
 def find_root(path: epath.PathLike) -> epath.Path:

@@ -95,6 +95,11 @@ def test_rates_follow_from_the_seconds_and_the_batch():
     assert result["share_of_peak_without_padding"]["best"] == pytest.approx(real / min(seconds) / peak)
 
 
+def test_a_step_faster_than_the_measured_peak_has_no_share_of_it():
+    assert benchmark._share(4.0, [1.0, 2.0], peak=8.0) == {"best": 0.5, "median": pytest.approx(4 / 1.5 / 8)}
+    assert benchmark._share(16.0, [1.0, 3.0], peak=8.0) is None
+
+
 def run_on_records(tmp_path, capsys):
     records = tmp_path / "records"
     training_support.write_records(records)

@@ -4,6 +4,7 @@ import pytest
 
 from bert_jax import config
 from bert_jax.errors import UserError
+from bert_jax.kernels.dispatch import Target
 from bert_jax.models import BertForPreTraining
 from bert_jax.sharding import unbox
 
@@ -71,3 +72,61 @@ def test_mistakes_are_told_in_one_line(fields, said):
     with pytest.raises(UserError) as error:
         config.from_dict(fields)
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "fields, problem",
+    [
+        (dict(attention="cudnn", dtype="float32", attention_probs_dropout_prob=0.0), "not float32"),
+        (
+            dict(attention="cudnn", hidden_size=240, attention_probs_dropout_prob=0.0),
+            "heads of a multiple of 8",
+        ),
+        (dict(attention="pallas", hidden_size=576), "size that divides 128, not 48"),
+        (dict(residual="pallas", hidden_size=312), "not 312"),
+    ],
+)
+def test_a_kernel_that_can_never_work_is_refused_by_name(fields, problem):
+    (name,) = {"attention", "residual"} & set(fields)
+    with pytest.raises(
+        UserError, match=f"{name}={fields[name]} needs .*{problem}.*; use {name}=auto, or xla"
+    ):
+        config.from_dict(fields)
+
+
+CPU, TPU, H100, T4 = Target("cpu"), Target("tpu"), Target("gpu", "9.0"), Target("gpu", "7.5")
+
+
+@pytest.mark.parametrize(
+    "trained, target, used",
+    [
+        ("auto", CPU, "float32"),
+        ("auto", TPU, "bfloat16"),
+        ("bfloat16", CPU, "float32"),
+        ("bfloat16", H100, "bfloat16"),
+        ("bfloat16", T4, "float32"),
+        ("float32", CPU, "float32"),
+        ("float32", H100, "float32"),
+    ],
+)
+def test_inference_computes_in_the_dtype_of_training_but_a_cpu_in_float32(trained, target, used):
+    model = config.named("tiny", dtype=trained)
+    assert model.for_inference(target).dtype == used
+    assert model.for_inference(target, "bfloat16").dtype == "bfloat16"
+
+
+def test_inference_chooses_the_kernels_of_its_own_device():
+    model = config.named(
+        "tiny", attention="cudnn", residual="pallas", attention_probs_dropout_prob=0.0, remat="full"
+    )
+    used = model.for_inference(CPU)
+    assert (used.attention, used.residual, used.remat, used.dtype) == ("auto", "auto", "none", "float32")
+    plain = config.named("tiny", attention="xla", residual="xla").for_inference(TPU)
+    assert (plain.attention, plain.residual) == ("xla", "xla")
+
+
+def test_auto_becomes_the_dtype_of_the_device():
+    assert [config.named("tiny").resolve(target).dtype for target in (CPU, TPU, H100, T4)] == [
+        "float32", "bfloat16", "bfloat16", "float32",
+    ]  # fmt: skip
+    assert config.named("tiny", dtype="float32").resolve(TPU).dtype == "float32"

@@ -43,6 +43,14 @@ def test_mfu_is_of_all_devices(tmp_path):
     }  # fmt: skip
 
 
+def test_mfu_is_left_out_where_the_peak_was_measured_too_low():
+    meter = Meter(peak=8e9, flops_per_step=4e9, max_skipped=3)
+    values = [{"loss": 0.0}] * 5
+    assert "mfu" not in meter._rates(values, seconds=2.0)  # 125%
+    assert "mfu" not in meter._rates(values, seconds=5.0)
+    assert "mfu" not in Meter(peak=0, flops_per_step=4e9, max_skipped=3)._rates(values, seconds=5.0)
+
+
 def test_goodput_is_of_all_starts_of_a_run():
     first = RunClock(now=1000.0)
     line = first.add(60.0, now=1100.0)

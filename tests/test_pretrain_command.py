@@ -58,6 +58,7 @@ def test_what_is_in_the_work_directory(trained, records):
     assert (trained / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
     run = workdir.read_run(trained)
     assert run["config"]["model"]["vocab_size"] == 100
+    assert run["config"]["model"]["dtype"] == "float32"  # what "auto" became
     assert run["config"]["masking"]["max_predictions"] == 8  # of 32 tokens
     assert run["records"]["max_seq_length"] == 32
     assert workdir.load_tokenizer(trained).encode_batch(["word3 word94"]) == [[8, 99]]

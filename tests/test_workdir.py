@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax import defaults, workdir
 from bert_jax.errors import UserError
+from bert_jax.kernels.dispatch import Target
 from bert_jax.workdir import WorkDir
 
 
@@ -46,7 +47,7 @@ def test_the_config_is_written_and_read(opened):
     ("name", "value", "told"),
     [
         ("config__model__num_hidden_layers", 3, "model.num_hidden_layers is 2 there and 3 here"),
-        ("config__model__dtype", "bfloat16", "model.dtype is 'float32' there and 'bfloat16' here"),
+        ("config__model__dtype", "bfloat16", "model.dtype is 'auto' there and 'bfloat16' here"),
         ("config__optimizer__learning_rate", 0.5, "optimizer.learning_rate is 0.0001 there and 0.5 here"),
         ("config__optimizer__name", "other", "optimizer.name is 'adamw' there and 'other' here"),
         ("config__seed", 1, "seed is 0 there and 1 here"),
@@ -214,3 +215,35 @@ def test_a_run_that_made_a_step_has_a_claim(tmp_path, left):
         assert workdir.has_started(held.path)
         with pytest.raises(UserError, match="belongs to another run"):
             held.open_run(make_run(config__seed=1))
+
+
+CPU, TPU = Target("cpu"), Target("tpu")
+
+
+@pytest.mark.parametrize(
+    "recorded, requested, target, dtype, line",
+    [
+        (None, "auto", CPU, "float32", None),
+        (None, "auto", TPU, "bfloat16", None),
+        (None, "bfloat16", CPU, "bfloat16", None),
+        ("float32", "auto", CPU, "float32", None),
+        (
+            "float32",
+            "auto",
+            TPU,
+            "float32",
+            "model.dtype=float32, as this run was started; a new run",
+        ),
+        ("bfloat16", "auto", CPU, "bfloat16", "a new run on this cpu would compute in float32"),
+        ("auto", "auto", TPU, "bfloat16", None),
+        ("bfloat16", "float32", TPU, "float32", None),  # open_run refuses it then
+    ],
+)
+def test_a_run_keeps_the_dtype_that_it_was_started_with(tmp_path, recorded, requested, target, dtype, line):
+    if recorded:
+        with WorkDir(tmp_path) as held:
+            held.open_run(make_run(config__model__dtype=recorded))
+            (held.path / "metrics.jsonl").write_text("{}\n")
+    lines = []
+    assert workdir.resolve_dtype(requested, tmp_path, target, lines.append) == dtype
+    assert len(lines) == (line is not None) and (line or "") in "".join(lines)

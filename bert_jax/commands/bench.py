@@ -15,6 +15,7 @@ from typing import Any
 from absl import flags as absl_flags
 
 from bert_jax import config_files
+from bert_jax.config import DTYPES
 from bert_jax.errors import UserError
 
 
@@ -35,8 +36,8 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_enum(
         "dtype",
         None,
-        ["float32", "bfloat16"],
-        "Of activations. Default: the config's, or bfloat16 on accelerators and float32 on CPUs.",
+        list(DTYPES),
+        "Of matrix products. Default: the config's; auto is bfloat16 on accelerators and float32 on CPUs.",
         flag_values=flag_values,
     )
     absl_flags.DEFINE_integer("steps", 10, "Steps to time, after two that are not.", flag_values=flag_values)
@@ -74,17 +75,14 @@ def _say(line: str) -> None:
 
 def _resolve(flags) -> Any:
     """The config to measure: the one given, or a size's, with the flags on top."""
-    import jax
-
     from bert_jax import defaults
     from bert_jax.commands import pretrain
+    from bert_jax.kernels import dispatch, platform
 
     config = flags.config
     if config is None:
         config = defaults.pretrain(flags.size)
         config.batch_size = 8
-        if jax.default_backend() != "cpu":
-            config.model.dtype = "bfloat16"
     elif adopted := pretrain.adopt_architecture(config, config_files.overridden(flags, "model")):
         _say(adopted)
     if flags.batch_size is not None:
@@ -94,6 +92,7 @@ def _resolve(flags) -> Any:
     if flags.dropout is not None:
         config.model.hidden_dropout_prob = flags.dropout
         config.model.attention_probs_dropout_prob = flags.dropout
+    config.model.dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
     return config
 
 
@@ -183,6 +182,12 @@ def _describe_step(title: str, kind: str, step: dict[str, Any]) -> list[str]:
     memory = f", {step['memory_bytes'] / 2**30:.2f} GiB a device" if step["memory_bytes"] else ""
     peak = step["peak_flops_per_second"]
     scale, unit = (1e-12, "TFLOP/s") if peak > 1e12 else (1e-9, "GFLOP/s")
+    share = f"more than the {peak * scale:.0f} measured for matrix products: the machine is busy"
+    if step["share_of_peak"] is not None:
+        share = (
+            f"{both('share_of_peak', spec='.1%')} of {peak * scale:.0f}; "
+            f"{both('share_of_peak_without_padding', spec='.1%')} without padding"
+        )
     return [
         f"{title:<11} {step['rows']} rows of {step['length']} ({kind}), {step['fill']:.1%} filled by "
         f"{step['sequences_per_row']:.2f} sequences",
@@ -190,7 +195,5 @@ def _describe_step(title: str, kind: str, step: dict[str, Any]) -> list[str]:
         f"{len(step['seconds'])} steps:",
         f"            {both('sequences_per_second')} sequences/s, "
         f"{both('tokens_per_second', spec=',.0f')} real tokens/s",
-        f"            {both('model_flops_per_second', scale, '.1f')} {unit} of the model, "
-        f"{both('share_of_peak', spec='.1%')} of {peak * scale:.0f}; "
-        f"{both('share_of_peak_without_padding', spec='.1%')} without padding",
+        f"            {both('model_flops_per_second', scale, '.1f')} {unit} of the model, {share}",
     ]

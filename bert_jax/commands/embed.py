@@ -15,6 +15,7 @@ import time
 
 from absl import flags as absl_flags
 
+from bert_jax.config import DTYPES
 from bert_jax.errors import UserError
 
 _REPORT_EVERY = 10.0  # seconds
@@ -51,7 +52,12 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     )
     text("text_a", "text", "Field of a .jsonl with the text.")
     text("text_b", "", "Field of a .jsonl with the second text of a pair.")
-    text("dtype", "float32", "Of the computation: float32 or bfloat16.")
+    text(
+        "dtype",
+        "auto",
+        "Of the computation: float32, bfloat16, or auto: float32 on CPUs, else that of the checkpoint's run, "
+        "or bfloat16.",
+    )
     absl_flags.DEFINE_bool(
         "pairs",
         False,
@@ -82,8 +88,8 @@ def run(flags, args: list[str]) -> int:
         raise UserError("which texts? give --input=FILE with one a line, or - for standard input")
     if not flags.output:
         raise UserError("where should the vectors go? give --output=FILE.npy, .safetensors or .jsonl")
-    if flags.dtype not in ("float32", "bfloat16"):
-        raise UserError(f"--dtype={flags.dtype}: expected float32 or bfloat16")
+    if flags.dtype not in DTYPES:
+        raise UserError(f"--dtype={flags.dtype}: expected one of {', '.join(DTYPES)}")
     layers = [-1]
     if flags.layers is not None:
         try:

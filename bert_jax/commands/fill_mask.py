@@ -12,6 +12,7 @@ import sys
 
 from absl import flags as absl_flags
 
+from bert_jax.config import DTYPES
 from bert_jax.errors import UserError
 
 
@@ -23,6 +24,13 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     absl_flags.DEFINE_integer("top", 5, "Candidates for each [MASK].", flag_values=flag_values)
+    absl_flags.DEFINE_enum(
+        "dtype",
+        "auto",
+        DTYPES,
+        "Of the computation; auto: float32 on CPUs, else that of the checkpoint's run, or bfloat16.",
+        flag_values=flag_values,
+    )
     absl_flags.DEFINE_bool("json", False, "Print one JSON object a text.", flag_values=flag_values)
 
 
@@ -38,7 +46,8 @@ def run(flags, args: list[str]) -> int:
     from bert_jax.tasks.fill_mask import MaskFiller
 
     train.enable_compilation_cache()
-    found = MaskFiller(flags.checkpoint, log=lambda line: print(line, file=sys.stderr))(texts, flags.top)
+    filler = MaskFiller(flags.checkpoint, lambda line: print(line, file=sys.stderr), flags.dtype)
+    found = filler(texts, flags.top)
     for text, masks in zip(texts, found, strict=True):
         if flags.json:
             rows = [

@@ -79,11 +79,12 @@ def pretrain(
     from bert_jax import convert, flops, train
     from bert_jax.config import from_dict
     from bert_jax.data import loader
+    from bert_jax.kernels import platform
     from bert_jax.masking import MaskingOptions, Vocabulary, default_max_predictions
     from bert_jax.metrics_writer import MetricsWriter
     from bert_jax.optimizer import make_optimizer
     from bert_jax.pretraining import PretrainingTask
-    from bert_jax.workdir import WorkDir
+    from bert_jax.workdir import WorkDir, resolve_dtype
 
     config = ml_collections.ConfigDict(config)
     check_fields(config)
@@ -109,6 +110,7 @@ def pretrain(
         config.masking.max_predictions = static_masks
     if config.masking.max_predictions == 0:
         config.masking.max_predictions = default_max_predictions(length, config.masking.prob)
+    config.model.dtype = resolve_dtype(config.model.dtype, workdir, platform.target(), _print_once)
     model = from_dict(config.model.to_dict())
     task = PretrainingTask(
         model,
@@ -163,6 +165,14 @@ def pretrain(
             )
         finally:
             writer.close()
+
+
+def _print_once(line: str) -> None:
+    """Prints a line from the first process alone."""
+    import jax
+
+    if jax.process_index() == 0:
+        print(line)
 
 
 def check_fields(config: ml_collections.ConfigDict) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 
+from bert_jax import peaks
 from bert_jax.errors import UserError
 
 
@@ -24,7 +25,7 @@ class Chip:
     dimensions: int  # of the torus
     largest: int  # chips in a slice
     hbm_bytes: float
-    peak_flops: float  # bf16, a second
+    peak_flops: float  # bfloat16, a second; of float32 by default precision too
     hbm_bandwidth: float  # bytes a second
     link_bandwidth: float  # bytes a second along one ICI link, one way; two links a dimension
     dcn_bandwidth: float  # bytes a second to other slices
@@ -36,13 +37,57 @@ class Chip:
 
 _GIB = 2.0**30
 
+
+def _peak(name: str) -> float:
+    return peaks.PEAKS[f"TPU {name}"].bfloat16
+
+
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", 3, 4096, 32 * _GIB, 275e12, 1228e9, 50e9, 6.25e9, 1.05e9, 128, 4, ()),
-        Chip("v5e", 2, 256, 16 * _GIB, 197e12, 819e9, 50e9, 3.125e9, 1.5e9, 128, 16, ("1x1",)),
-        Chip("v5p", 3, 6144, 95 * _GIB, 459e12, 2765e9, 100e9, 6.25e9, 1.75e9, 128, 4, ()),
-        Chip("v6e", 2, 256, 32 * _GIB, 918e12, 1638e9, 100e9, 12.5e9, 1.75e9, 256, 16, ("1x1",)),
+        Chip("v4", 3, 4096, 32 * _GIB, _peak("v4"), 1228e9, 50e9, 6.25e9, 1.05e9, 128, 4, ()),
+        Chip(
+            "v5e",
+            2,
+            256,
+            16 * _GIB,
+            _peak("v5e"),
+            819e9,
+            50e9,
+            3.125e9,
+            1.5e9,
+            128,
+            16,
+            ("1x1",),
+        ),
+        Chip(
+            "v5p",
+            3,
+            6144,
+            95 * _GIB,
+            _peak("v5p"),
+            2765e9,
+            100e9,
+            6.25e9,
+            1.75e9,
+            128,
+            4,
+            (),
+        ),
+        Chip(
+            "v6e",
+            2,
+            256,
+            32 * _GIB,
+            _peak("v6e"),
+            1638e9,
+            100e9,
+            12.5e9,
+            1.75e9,
+            256,
+            16,
+            ("1x1",),
+        ),
     )
 }
 

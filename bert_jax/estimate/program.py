@@ -15,6 +15,7 @@ from bert_jax import benchmark, flops, sharding
 from bert_jax.config import BertConfig, from_dict
 from bert_jax.data import cache, packed, records
 from bert_jax.errors import UserError
+from bert_jax.kernels import platform
 from bert_jax.masking import MaskingOptions, default_max_predictions
 from bert_jax.optimizer import make_optimizer
 from bert_jax.step import make_train_step
@@ -114,6 +115,7 @@ class TrainStep:
             or masking["max_predictions"]
             or default_max_predictions(rows.length, masking["prob"])
         )
+        self.model = self.model.resolve(platform.target_of(devices[0]))
         self.mesh = sharding.make_mesh(**config.mesh, devices=devices)
         task = benchmark.make_task(
             self.model, rows.length, MaskingOptions(**masking | {"max_predictions": self.predictions})

@@ -107,6 +107,9 @@ class Kernel:
         return f"{self.operation}={self.implementation}"
 
 
+_NO_DROPOUT = "has no dropout on the attention probabilities (set attention_probs_dropout_prob=0)"
+
+
 def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
     length, heads, size = case.length, case.heads, case.head_size
     if length is not None and (length % LANES or length > LONGEST_ROW):
@@ -120,7 +123,7 @@ def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
 
 def _splash(case: AttentionCase, target: Target) -> str | None:
     if case.dropout_rate:
-        return "has no dropout on the attention probabilities"
+        return _NO_DROPOUT
     if case.length is not None and case.length % LANES:
         return f"needs rows of a multiple of {LANES} tokens, not {case.length}"
     return None
@@ -134,7 +137,7 @@ def _cudnn(case: AttentionCase, target: Target) -> str | None:
     if target.capability and not re.fullmatch(r"\d+\.\d+", target.capability):
         return f"needs an NVIDIA GPU, and this one is {target.capability}"
     if case.dropout_rate:
-        return "has no dropout on the attention probabilities"
+        return _NO_DROPOUT
     if case.dtype not in (None, *HALF_PRECISION):
         return f"needs bfloat16 or float16, not {case.dtype}"
     if case.head_size is not None and (case.head_size % 8 or case.head_size > 128):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import BertConfig
-from bert_jax.kernels import pallas_residual, tied_table
+from bert_jax.kernels import dispatch, pallas_residual, platform, tied_table
 from bert_jax.kernels.attention import attention, choose_here
 from bert_jax.kernels.dropout import dropout
 from bert_jax.models.layers import Dense, LayerNorm, activation, kernel_init
@@ -21,7 +21,7 @@ class _Module(nn.Module):
 
     @property
     def dtype(self):
-        return jnp.dtype(self.config.dtype)
+        return jnp.dtype(dispatch.resolve_dtype(self.config.dtype, platform.target()))
 
     def dense(self, name, features, in_axes, out_axes):
         return Dense(features, in_axes, out_axes, self.config.initializer_range, self.dtype, name=name)
@@ -176,7 +176,7 @@ class BertEncoder(_Module):
     Inputs are int32 [B, L]: `input_ids`; `token_type_ids` (0 for sentence A, 1 for B); `position_ids`,
     restarting at each sequence of a packed row; `sequence_ids`, 0 at padding and 1, 2, ... for the sequences
     of a row. `word`: the word embeddings as `tied_table.for_each_shard` gives them, where the model uses them
-    twice. Returns hidden states [B, L, H] in `config.dtype`.
+    twice. Returns hidden states [B, L, H] in the dtype of `config`.
     """
 
     def setup(self):

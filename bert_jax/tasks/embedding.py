@@ -17,6 +17,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.config import BertConfig
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
+from bert_jax.kernels import platform
 from bert_jax.models import BertEncoder, Pooler
 from bert_jax.tasks import pipelining
 from bert_jax.tasks.batches import truncate_pair
@@ -66,7 +67,7 @@ class Embedder:
         normalize: scales each text's vector to length 1.
         max_seq_length: tokens of a text, [CLS] and [SEP] among them; 0 for as many as the model has
             positions. What is longer loses its end; of a pair, the longer text does.
-        dtype: of the computation, float32 or bfloat16.
+        dtype: of the computation: "float32", "bfloat16", or "auto", see `BertConfig.for_inference`.
         batch_tokens: about how many tokens, padding among them, are computed at a time on each device; 0 for
             a number that suits the platform.
 
@@ -83,19 +84,19 @@ class Embedder:
         pooling: str = "mean",
         normalize: bool = False,
         max_seq_length: int = 0,
-        dtype: str = "float32",
+        dtype: str = "auto",
         batch_tokens: int = 0,
     ):
         self.tokenizer = model.tokenizer
         self.layers = tuple(layers)
         self.pooling = pooling
-        self.config = model.config.replace(dtype=dtype, attention="xla", remat="none")
+        self.config = model.config.for_inference(platform.target(), dtype)
         self.max_seq_length = max_seq_length or self.config.max_position_embeddings
         self._check(model, normalize, batch_tokens)
         self._lengths = padded_lengths(self.max_seq_length)
         self._mesh = sharding.make_mesh()
-        platform = self._mesh.devices.flat[0].platform
-        self._batch_tokens = self._mesh.size * (batch_tokens or _TOKENS.get(platform, _TOKENS_ELSEWHERE))
+        tokens = batch_tokens or _TOKENS.get(self._mesh.devices.flat[0].platform, _TOKENS_ELSEWHERE)
+        self._batch_tokens = self._mesh.size * tokens
         replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
         groups = ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}

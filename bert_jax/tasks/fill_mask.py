@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.errors import UserError
+from bert_jax.kernels import platform
 from bert_jax.models import BertEncoder
 from bert_jax.models.bert import MaskedLanguageModelHead, gather_positions
 
@@ -31,12 +32,13 @@ class MaskFiller:
     Args:
       path: a checkpoint of any kind.
       log: called with one line when something is worth saying.
+      dtype: of the computation: "float32", "bfloat16", or "auto", see `BertConfig.for_inference`.
 
     Raises:
       UserError: no checkpoint there, or one without the masked LM head.
     """
 
-    def __init__(self, path: str, log: Callable[[str], None] = print):
+    def __init__(self, path: str, log: Callable[[str], None] = print, dtype: str = "auto"):
         model = convert.load(path, log=log)
         if "mlm/bias" not in model.params:
             raise UserError(
@@ -44,7 +46,8 @@ class MaskFiller:
             )
         if model.tokenizer is None:
             raise UserError(f"{model.source}: no vocabulary beside it; copy the model's vocab.txt there")
-        self.tokenizer, self._config = model.tokenizer, model.config
+        self.tokenizer = model.tokenizer
+        self._config = model.config.for_inference(platform.target(), dtype)
         params = {name: x for name, x in model.params.items() if name.startswith(("encoder/", "mlm/"))}
         self._params = jax.tree.map(jnp.asarray, nest(params))
         self._predict = jax.jit(self._logits)
@@ -111,7 +114,7 @@ class MaskFiller:
         logits = MaskedLanguageModelHead(self._config).apply(
             {"params": params["mlm"]}, gather_positions(hidden, positions), words
         )
-        return jax.nn.softmax(logits, axis=-1)
+        return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
 
 
 def _power_of_two(number: int, least: int) -> int:

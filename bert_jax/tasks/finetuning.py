@@ -22,6 +22,7 @@ from bert_jax import checkpoint, convert, flops, sharding, train, workdir
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import card
 from bert_jax.io import files
+from bert_jax.kernels import platform
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.optimizer import make_optimizer
 from bert_jax.tasks import batches, metrics, packing, predictions, text_windows
@@ -57,6 +58,7 @@ def finetune(
       UserError: a user's mistake, with file and line where there is one.
     """
     config = ml_collections.ConfigDict(config.to_dict())
+    config.model.dtype = workdir.resolve_dtype(config.model.dtype, directory, platform.target(), log)
     problem, training = from_training_file(config)
     problem.metrics  # noqa: B018, a wrong name is refused before anything is computed
     examples = {"train": training}

@@ -13,6 +13,7 @@ import numpy as np
 from bert_jax import checkpoint, sharding, tasks, workdir
 from bert_jax import config as bert_config
 from bert_jax.errors import UserError
+from bert_jax.kernels import platform
 from bert_jax.tasks import batches, predictions
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import family
@@ -41,8 +42,9 @@ class Predictor:
         config = ml_collections.ConfigDict(run["config"])
         tokenizer = workdir.load_tokenizer(directory)
         spec = tasks.get(config.task)
+        model = bert_config.from_dict(config.model)
         self.problem = family(spec.kind)(
-            config, spec, run["labels"], tokenizer, bert_config.from_dict(config.model)
+            config, spec, run["labels"], tokenizer, model.for_inference(platform.target())
         )
         self._mesh = sharding.make_mesh()
         size = batch_size or config.batch_size

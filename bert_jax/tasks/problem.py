@@ -14,6 +14,7 @@ import optax
 from bert_jax import config as bert_config
 from bert_jax import convert, tasks, tokenization
 from bert_jax.errors import UserError
+from bert_jax.kernels import platform
 from bert_jax.tasks import batches
 
 
@@ -181,7 +182,8 @@ def split_file(config: Any, spec: tasks.TaskSpec, split: str) -> str:
 def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tokenizer]:
     """The architecture and the vocabulary: the checkpoint's where there is one, else the configuration's.
 
-    Dropout and how the model is computed (dtype, attention, ...) always are the configuration's.
+    Dropout and how the model is computed (dtype, attention, ...) always are the configuration's. A dtype of
+    "auto" is resolved for the device of this process.
     """
     fields = config.model.to_dict()
     if config.init_from:
@@ -205,7 +207,7 @@ def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tok
             "--config.vocab=FILE)"
         )
     fields["vocab_size"] = fields["vocab_size"] or tokenizer.vocab_size
-    bert = bert_config.from_dict(fields)
+    bert = bert_config.from_dict(fields).resolve(platform.target())
     if tokenizer.vocab_size > bert.vocab_size:
         raise UserError(
             f"{tokenizer.path} has {tokenizer.vocab_size} tokens and the model {bert.vocab_size} embeddings: "

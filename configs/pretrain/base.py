@@ -23,6 +23,5 @@ from bert_jax import defaults
 
 def get_config(phase: str = ""):
     c = defaults.pretrain("base")
-    c.model.dtype = "bfloat16"
     c.model.scan_unroll = 0  # minutes of compilation, once; no copies of stacked activations in every step
     return defaults.paper_phase(c, phase)

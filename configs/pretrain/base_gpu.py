@@ -21,7 +21,6 @@ def get_config(gpus: str = "1"):
             f"pretrain/base_gpu:{gpus}: expected pretrain/base_gpu:1 or :8; for others set accumulate_steps"
         )
     c = defaults.pretrain("base")
-    c.model.dtype = "bfloat16"
     c.model.attention_probs_dropout_prob = 0.0
     c.accumulate_steps = 4 if gpus == "1" else 1
     return c

@@ -15,7 +15,6 @@ from bert_jax import defaults
 
 def get_config():
     c = defaults.pretrain("base")
-    c.model.dtype = "bfloat16"
     c.model.attention_probs_dropout_prob = 0.0
     c.model.scan_unroll = 0
     return c

@@ -1,11 +1,10 @@
-"""BERT-Mini (4 layers of 256, Turc et al. 2019): 11M parameters, in float32, in an hour on two CPU cores.
+"""BERT-Mini (4 layers of 256, Turc et al. 2019): 11M parameters, in an hour on two CPU cores.
 
     bert-jax pretrain --config=pretrain/mini --workdir=runs/mini --config.data.dir=records
 
 A run that sees its text less than once wants small batches, a high learning rate, Adam with a short memory
 and no dropout: 870 steps of 32 rows with the paper's Adam learned the frequencies of words and no more. With
-time for more, raise --config.steps; on a GPU or TPU add --config.model.dtype=bfloat16
---config.batch_size=256.
+time for more, raise --config.steps; on a GPU or TPU add --config.batch_size=256.
 """
 
 from bert_jax import defaults

@@ -8,7 +8,6 @@ from bert_jax import defaults
 
 def get_config():
     c = defaults.pretrain("small")
-    c.model.dtype = "bfloat16"
     c.steps = 250_000
     c.optimizer.learning_rate = 5e-4
     c.optimizer.warmup_steps = 10_000
