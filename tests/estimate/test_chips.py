@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax import flops
+from bert_jax import peaks
 from bert_jax.errors import UserError
 from bert_jax.estimate.chips import CHIPS, parse_topology
 
@@ -50,4 +50,4 @@ def test_clock_and_peak_agree(name):
 
 @pytest.mark.parametrize("name", CHIPS)
 def test_the_peak_is_that_of_measured_mfu(name):
-    assert CHIPS[name].peak_flops == flops._PEAK_BF16[f"TPU {name}"]
+    assert CHIPS[name].peak_flops == peaks.find(f"TPU {name}").bfloat16
