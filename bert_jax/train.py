@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from bert_jax.meter import Meter, RunClock
 from bert_jax.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.profiling import Profiler
 from bert_jax.step import Task, TrainState, make_eval_step, make_train_step
-from bert_jax.stopping import BrokenOff, StopRequest, Watchdog
+from bert_jax.stopping import StopRequest, Watchdog
 from bert_jax.workdir import WorkDir
 
 Batches = Iterator[dict[str, np.ndarray]]
@@ -40,7 +41,8 @@ def fit(
     flops_per_step: float,
     writer: MetricsWriter,
     initial_params: Any = None,
-    on_eval: Callable[[int, dict[str, float], TrainState], Mapping[str, float] | None] | None = None,
+    on_eval: Callable[[int, dict[str, float], TrainState, StopRequest], Mapping[str, float] | None]
+    | None = None,
     stop_early: Callable[[], bool] = lambda: False,
     stall_timeout: float = 0.0,
     profile_steps: tuple[int, int] | None = None,
@@ -62,8 +64,9 @@ def fit(
         initial_params: nested dict of arrays, which may hold a part of the parameters, the others being
             initialised; or a function from the abstract parameters, with their shardings, to such a dict. Not
             looked at when there is something to resume.
-        on_eval: called with (step, metrics, state) after each evaluation, may return more metrics to write;
-            must not keep the state's arrays.
+        on_eval: called with (step, metrics, state, stop) after each evaluation, may return more metrics to
+            write; must not keep the state's arrays. Where it takes long it calls `stop.check()` now and then,
+            and compiles under `stop.wait_for` (see `stopping.StopRequest`).
         stop_early: asked after each evaluation whether the run should end there.
         stall_timeout: seconds without a step, or a batch of evaluation, after which the process ends itself;
             0 for never.
@@ -130,20 +133,25 @@ def fit(
                 metrics = _evaluate(eval_step, state.params, eval_data(own), mesh, stop, watchdog)
                 if on_eval is not None:
                     with watchdog.paused():
-                        metrics |= on_eval(step, metrics, state) or {}
+                        metrics |= on_eval(step, metrics, state, stop) or {}
                 writer.write(step, metrics, kind="eval")
 
+        meter: Meter | None = None
+
         def save_and_stop(step: int, state: TrainState) -> None:
-            writer.flush()
-            if step > 0:
-                checkpointer.save(step, state)
-                checkpointer.wait()
+            with stop.saving():
+                if meter is not None:
+                    meter.write(writer)
+                writer.flush()
+                if step > 0:
+                    checkpointer.save(step, state)
+                    checkpointer.wait()
             stop.leave(f"stopped at step {step}, " + ("saved" if step else "nothing to save"))
 
         if step and evaluate and _is_due(step, config.eval.every, config.steps):
             # The run may have ended between the save of this step and its evaluation.
             if all(line["step"] != step for line in read_metrics(workdir.path, "eval")):
-                with stop.saving(save_and_stop, step, state):
+                with stop.leaving_through(save_and_stop, step, state):
                     evaluate(step, state)
         if step >= config.steps:
             writer.message(f"nothing to train: step {step} of {config.steps} is done")
@@ -155,17 +163,19 @@ def fit(
             make_train_step(task, optimizer, schedule, config.accumulate_steps), mesh, shardings
         )
         train_step = _Compiled(train_step, abstract_state, np.uint32(config.seed), writer.message, watchdog)
-        train_step.compile(batch)
+        train_step.compile(batch, stop)
 
         meter = Meter(_peak(config, mesh, flops_per_step), flops_per_step, config.max_skipped_steps, clock)
         profiler = cleanup.enter_context(Profiler(workdir.path / "profile", profile_steps, writer.message))
+        stop.hold()
         while step < config.steps:
-            if stop.requested():
-                meter.write(writer)
-                save_and_stop(step, state)
+            with stop.leaving_through(save_and_stop, step, state):
+                stop.check()
+                program = train_step.compile(batch, stop)
             profiler.before(step + 1)
-            state, metrics = train_step(state, batch)
+            state, metrics = program(state, batch, train_step.seed)
             step += 1
+            stop.step = step
             meter.add(step, metrics)
             profiler.after(step, metrics)
             watchdog.beat()
@@ -190,7 +200,7 @@ def fit(
                         with meter.timed("save"):
                             checkpointer.save(step, state)
                     if evaluate and _is_due(step, config.eval.every, config.steps):
-                        with stop.saving(save_and_stop, step, state), meter.timed("eval"):
+                        with stop.leaving_through(save_and_stop, step, state), meter.timed("eval"):
                             evaluate(step, state)
                         if stop_early():
                             writer.message(f"stopped early, at step {step} of {config.steps}")
@@ -225,23 +235,22 @@ class _Compiled:
         say: Callable[[str], None],
         watchdog: Watchdog,
     ):
-        self._train_step, self._abstract_state, self._seed = train_step, abstract_state, seed
+        self._train_step, self._abstract_state, self.seed = train_step, abstract_state, seed
         self._say, self._watchdog = say, watchdog
         self._programs: dict[tuple, Callable] = {}
 
-    def compile(self, batch: Mapping[str, jax.Array]) -> Callable:
+    def compile(self, batch: Mapping[str, jax.Array], stop: StopRequest) -> Callable:
+        """(state, batch, seed) -> (state, metrics), for batches of this shape."""
         key = tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
         if key not in self._programs:
             began = time.monotonic()
             with self._watchdog.paused():
-                lowered = self._train_step.lower(self._abstract_state, batch, self._seed)
-                self._programs[key] = lowered.compile()
+                self._programs[key] = stop.wait_for(
+                    lambda: self._train_step.lower(self._abstract_state, batch, self.seed).compile()
+                )
             again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
             self._say(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
         return self._programs[key]
-
-    def __call__(self, state: TrainState, batch: Mapping[str, jax.Array]):
-        return self.compile(batch)(state, batch, self._seed)
 
 
 def _evaluate(
@@ -251,10 +260,10 @@ def _evaluate(
     totals = None
     with contextlib.closing(batches):
         for index, batch in enumerate(batches):
-            if stop.requested():
-                raise BrokenOff
+            stop.check()
             previous = totals
-            pairs = eval_step(params, sharding.global_batch(batch, mesh), np.int32(index))
+            step = functools.partial(eval_step, params, sharding.global_batch(batch, mesh), np.int32(index))
+            pairs = stop.wait_for(step)
             totals = pairs if totals is None else _add(totals, pairs)
             jax.block_until_ready(previous)
             watchdog.beat()

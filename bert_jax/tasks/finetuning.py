@@ -25,6 +25,7 @@ from bert_jax.io import files
 from bert_jax.kernels import platform
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.optimizer import make_optimizer
+from bert_jax.stopping import StopRequest
 from bert_jax.tasks import batches, metrics, packing, predictions, text_windows
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import Problem, from_training_file, resolve_schedule
@@ -148,10 +149,13 @@ class _BestKeeper:
         patience = self._problem.config.early_stopping
         return bool(patience and self.best and self.best["since_best"] >= patience)
 
-    def __call__(self, step: int, means: dict[str, float], state: Any) -> dict[str, float]:
+    def __call__(
+        self, step: int, means: dict[str, float], state: Any, stop: StopRequest | None = None
+    ) -> dict[str, float]:
         problem = self._problem
+        heeding = {} if stop is None else {"on_batch": lambda done, total: stop.check(), "run": stop.wait_for}
         outputs = predictions.predict_all(
-            self._predict, state.params, self._data, problem.config.batch_size, self._mesh
+            self._predict, state.params, self._data, problem.config.batch_size, self._mesh, **heeding
         )
         scores = problem.score(self._examples, self._data, outputs)
         loss = problem.loss(self._data, outputs)

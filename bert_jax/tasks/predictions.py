@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -58,6 +59,9 @@ def predict_all(
     batch_size: int,
     mesh,
     buckets: Sequence[int] = (),
+    *,
+    on_batch: Callable[[int, int], None] = lambda done, total: None,
+    run: Callable[[Callable[[], Any]], Any] = lambda function: function(),
 ) -> np.ndarray:
     """Returns the output of every group of rows, in their order.
 
@@ -71,15 +75,20 @@ def predict_all(
       batch_size: groups of the global batch; a multiple of the mesh's data and fsdp axes.
       mesh: of `predict`.
       buckets: the lengths that rows are padded to; else they are chosen to suit the data.
+      on_batch: called with the number of batches that are done and of all, at the start and after each; what
+        it raises ends the prediction.
+      run: calls the function it is given, which dispatches a batch, and compiles where its shape is new.
     """
     order = batches.eval_order(data, batch_size)
     own = sharding.local_rows(mesh, batch_size)
     outputs = pipelining.computed(
-        lambda batch: predict(params, sharding.global_batch(batch, mesh)),
+        lambda batch: run(lambda: predict(params, sharding.global_batch(batch, mesh))),
         zip(order, batches.eval_batches(data, batch_size, own=own, buckets=buckets), strict=True),
     )
     result = None
-    for groups, output in outputs:
+    on_batch(0, len(order))
+    for done, (groups, output) in enumerate(outputs, 1):
+        on_batch(done, len(order))
         per_token = output.ndim == 3
         if result is None:
             rows = len(data.tokens) if per_token else len(data) // data.group
