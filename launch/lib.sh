@@ -125,7 +125,7 @@ need_counts() {
 }
 
 # Sets MEETING to a flag that gives the hosts an hour to meet, unless the command has one. They come at different
-# times, after a preemption too, and one that has waited in vain exits with 2, as for a mistake.
+# times, after a preemption too, and one that has waited in vain ends all of them.
 set_meeting() {
   local word
   MEETING=(--meet_timeout=3600)

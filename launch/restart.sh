@@ -6,7 +6,7 @@ USAGE="Keeps a run going on one machine: starts the command again when it was st
   exit 0            done
   exit 2, 130       a mistake of the user's, an interrupt: not started again
   exit 3            stopped to be started again (preempted): started again
-  any other         a crash: started again
+  any other         a crash (137, 143, ...), a full disk or a bucket that does not answer (1): started again
   SIGTERM, SIGINT   passed on; the command saves, and is not started again
 
 An attempt that is over within --fast_seconds is a fast one. After each fast one in a row the pause before the

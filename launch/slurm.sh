@@ -8,7 +8,8 @@ USAGE="Pre-training on the GPUs of a Slurm cluster.
   delete   cancel it
 
 Ahead of the time limit the run saves, and the job goes back to the queue and goes on from there, as it does after
-a preemption or the loss of a node. The work directory, the records and bert-jax are where every node sees them.
+a preemption, the loss of a node, or a crash. A mistake (exit code 2) ends it. The work directory, the records and
+bert-jax are where every node sees them.
 
   --nodes=1
   --gpus_per_node=8        0: the CPUs
@@ -16,6 +17,7 @@ a preemption or the loss of a node. The work directory, the records and bert-jax
   --time=24:00:00          of one start, not of the run
   --partition, --account   the cluster's own by default
   --log_dir=.              the log is NAME.log there
+  --max_restarts=20        starts after the first one; a crash after them ends the job, a preemption does not
   --save_seconds=120       ahead of the time limit SIGTERM comes (Slurm may send it a minute earlier)
   --sbatch_flag=FLAG       any other flag of sbatch, such as --sbatch_flag=--exclusive; may be repeated
   --dry_run                print the commands and run none"
@@ -23,13 +25,14 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=launch/lib.sh
 source "$here/lib.sh"
 name="" nodes=1 gpus_per_node=8 process_per=node time=24:00:00 partition="" account="" log_dir=. save_seconds=120
-sbatch_flag=()
-parse "name nodes gpus_per_node process_per time partition account log_dir save_seconds" sbatch_flag "" -- "$@"
+max_restarts=20 sbatch_flag=()
+parse "name nodes gpus_per_node process_per time partition account log_dir save_seconds max_restarts" \
+  sbatch_flag "" -- "$@"
 verb="${WORDS[0]:-}"
 is_one_of "${verb:-none}" "run logs delete" || die "${verb:-no command}: expected run, logs or delete"
 ((${#WORDS[@]} == 1)) || die "${WORDS[1]}: not expected after $verb"
 need name time log_dir
-need_counts nodes save_seconds
+need_counts nodes save_seconds max_restarts
 [[ "$name" =~ ^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}$ ]] ||
   die "--name=$name: expected letters, digits, '_', '.' and '-', 100 at most"
 [[ "$gpus_per_node" =~ ^[0-9]{1,3}$ ]] || die "--gpus_per_node=$gpus_per_node: expected a whole number"
@@ -57,7 +60,7 @@ submit() {
   if [[ "$process_per" == gpu ]]; then
     tasks="$gpus_per_node"
   fi
-  flags+=(--ntasks-per-node="$tasks" --export="ALL,PROCESS_PER=$process_per")
+  flags+=(--ntasks-per-node="$tasks" --export="ALL,PROCESS_PER=$process_per,MAX_RESTARTS=$max_restarts")
   [[ -z "$partition" ]] || flags+=(--partition="$partition")
   [[ -z "$account" ]] || flags+=(--account="$account")
   run mkdir -p "$log_dir"

@@ -46,10 +46,10 @@ start() {
     fi
   fi
   set_meeting
-  # xpk starts again after some exit codes alone, which 3 and a crash's 1 are not among. With exec, its SIGTERM
-  # reaches the command and not a shell.
+  # xpk starts again after the exit codes that are named alone: stopped on purpose, failed, aborted, killed, crashed.
+  # With exec, its SIGTERM reaches the command and not a shell.
   run xpk workload create "${where[@]}" --workload="$name" --tpu-type="$tpu_type" --num-slices="$slices" \
-    --docker-image="$image" --max-restarts="$max_restarts" --restart-on-exit-codes=1,3 \
+    --docker-image="$image" --max-restarts="$max_restarts" --restart-on-exit-codes=1,3,134,137,139,143 \
     --termination-grace-period-seconds=120 "${xpk_flag[@]}" \
     --command="exec $(quoted "${COMMAND[@]}" "${MEETING[@]}" --distributed=auto)"
 }

@@ -169,7 +169,7 @@ def test_xpk_run(cluster, tmp_path):
     assert look == ["xpk", "workload", "list", *where, "--filter-by-job=^base$"]
     assert create[:-1] == [
         "xpk", "workload", "create", *where, "--workload=base", "--tpu-type=v5litepod-16", "--num-slices=2",
-        f"--docker-image={IMAGE}", "--max-restarts=100", "--restart-on-exit-codes=1,3",
+        f"--docker-image={IMAGE}", "--max-restarts=100", "--restart-on-exit-codes=1,3,134,137,139,143",
         "--termination-grace-period-seconds=120", "--priority=high",
     ]  # fmt: skip
     command = create[-1].removeprefix("--command=")

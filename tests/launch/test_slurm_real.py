@@ -178,8 +178,8 @@ def test_a_process_gets_its_place(cluster):
     assert f"0: {flags}\n" in cluster.log("place")
 
 
-@pytest.mark.parametrize("code", [1, 2])
-def test_other_exit_codes_end_it(cluster, code):
+@pytest.mark.parametrize("code", [2, 130])
+def test_a_mistake_and_an_interrupt_end_it(cluster, code):
     number = cluster.submit(f"end-{code}", f"exit {code}")
     cluster.wait_for("the end", lambda: cluster.job(number)["JobState"] == "FAILED")
     assert cluster.job(number)["ExitCode"] == f"{code}:0"

@@ -35,7 +35,8 @@ def test_one_process_a_node(cluster, tmp_path):
         ["squeue", "--noheader", f"--user={user}", "--name=base", "--format=%A"],
         ["sbatch", "--job-name=base", "--nodes=2", "--time=24:00:00", "--requeue", "--signal=TERM@120",
          f"--output={tmp_path}/a b/base.log", "--open-mode=append", "--gpus-per-node=8",
-         "--ntasks-per-node=1", "--export=ALL,PROCESS_PER=node", "--constraint=h100&ib", JOB, *NASTY],
+         "--ntasks-per-node=1", "--export=ALL,PROCESS_PER=node,MAX_RESTARTS=20", "--constraint=h100&ib", JOB,
+         *NASTY],
     ]  # fmt: skip
     assert (tmp_path / "a b").is_dir()
 
@@ -45,7 +46,7 @@ def test_one_process_a_node(cluster, tmp_path):
     [
         (
             ["--process_per=gpu"],
-            ["--gpus-per-node=8", "--ntasks-per-node=8", "--export=ALL,PROCESS_PER=gpu"],
+            ["--gpus-per-node=8", "--ntasks-per-node=8", "--export=ALL,PROCESS_PER=gpu,MAX_RESTARTS=20"],
             "--constraint",
         ),
         (["--gpus_per_node=0"], ["--ntasks-per-node=1"], "--gpus"),
@@ -71,10 +72,23 @@ def test_delete(cluster):
     assert cluster.calls() == [["scancel", f"--user={getpass.getuser()}", "--name=base"]]
 
 
-@pytest.mark.parametrize("code, calls", [(0, []), (1, []), (2, []), (3, [["scontrol", "requeue", "12345"]])])
-def test_only_a_job_that_stopped_on_purpose_is_queued_again(cluster, code, calls):
-    cluster.run(JOB, "bash", "-c", f"exit {code}", check=code)
-    assert cluster.calls()[1:] == calls
+REQUEUE = [["scontrol", "requeue", "12345"]]
+
+
+@pytest.mark.parametrize("code", [0, 2, 130])
+@pytest.mark.parametrize("restarts", [0, 19, 20])
+def test_a_job_that_is_done_or_mistaken_is_not_queued_again(cluster, code, restarts):
+    environment = {"SLURM_RESTART_COUNT": str(restarts), "MAX_RESTARTS": "20"}
+    cluster.run(JOB, "bash", "-c", f"exit {code}", check=code, env=environment)
+    assert cluster.calls()[1:] == []
+
+
+@pytest.mark.parametrize("code", [1, 3, 134, 137, 139, 143])
+@pytest.mark.parametrize("restarts", [0, 19, 20])
+def test_a_crash_is_queued_again_so_often_and_a_stop_on_purpose_without_end(cluster, code, restarts):
+    environment = {"SLURM_RESTART_COUNT": str(restarts), "MAX_RESTARTS": "20"}
+    cluster.run(JOB, "bash", "-c", f"exit {code}", check=code, env=environment)
+    assert cluster.calls()[1:] == (REQUEUE if code == 3 or restarts < 20 else [])
 
 
 def test_what_a_process_is_told(cluster, tmp_path):
