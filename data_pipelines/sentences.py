@@ -7,11 +7,14 @@ brackets, and the edges are put back where these belong: 332 boundaries of Wikip
 "A. Smith", at which it panics.
 """
 
+from collections.abc import Iterator
+
 import sentencex
 
 from data_pipelines.readers import Document
 
 _MASKED_ASCII = '"()[]\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f'
+_WINDOW = 16_384  # characters; a longer sentence is cut
 _MASKED = "“”\x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 
 
@@ -37,13 +40,7 @@ def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
             masked = masked.replace(mark, " ")
     sentences = []
     begin = end = last_mark = 0
-    try:
-        parts = sentencex.segment(language, masked)
-    except BaseException as error:  # a Rust panic is no Exception; one paragraph shouldn't end hours of work
-        if type(error).__name__ != "PanicException":
-            raise
-        parts = [masked]
-    for part in parts:
+    for part in _segments(masked, language):
         if end and not masked[end].islower():  # a quoted title ends in "!" and the sentence goes on
             edge = _first_blank(paragraph, last_mark, end)
             sentences.append(paragraph[begin:edge].strip())
@@ -52,6 +49,27 @@ def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
         end += len(part)
     sentences.append(paragraph[begin:].strip())
     return [sentence for sentence in sentences if sentence]
+
+
+def _segments(text: str, language: str) -> Iterator[str]:
+    """Yields the sentences of a paragraph, with the whitespace after each.
+
+    The time that sentencex takes is quadratic in the length of a paragraph (of apostrophes, for instance), so
+    it sees _WINDOW characters at once. The last sentence of a window may go on after it and is read again.
+    """
+    begin = 0
+    while begin < len(text):
+        window = text[begin : begin + _WINDOW]
+        try:
+            parts = sentencex.segment(language, window)
+        except BaseException as error:  # a Rust panic is no Exception; one paragraph should not end a build
+            if type(error).__name__ != "PanicException":
+                raise
+            parts = [window]
+        if begin + _WINDOW < len(text) and len(parts) > 1:
+            parts.pop()
+        yield from parts
+        begin += sum(map(len, parts))
 
 
 def _first_blank(text: str, begin: int, end: int) -> int:

@@ -18,6 +18,7 @@ NO_ANSWER = -1  # the start of the answer to a question that has none
 UNKNOWN = -2  # and of one that is not where the file says, or not given
 
 _LARGEST = 512 << 20  # bytes of a JSON file, decompressed; the training set of SQuAD 2.0 has 42 MB
+_LONGEST_WORD = 1000  # characters around an answer that is looked for; each question looks into its context
 
 BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # as google-research/bert separates a context's words
 
@@ -224,10 +225,12 @@ def _is_found(context: str, answer: str, start: int) -> bool:
         return False
     if context[start:end] == answer:
         return True
-    before = [match.end() for match in BETWEEN_WORDS.finditer(context, 0, start + 1)]
+    first = max(0, start - _LONGEST_WORD)
+    text, start, end = context[first : end + _LONGEST_WORD], start - first, end - first
+    before = [match.end() for match in BETWEEN_WORDS.finditer(text, 0, start + 1)]
     begin = before[-1] if before else 0
-    after = BETWEEN_WORDS.search(context, end)
-    words = BETWEEN_WORDS.sub(" ", context[min(begin, start) : after.start() if after else len(context)])
+    after = BETWEEN_WORDS.search(text, end)
+    words = BETWEEN_WORDS.sub(" ", text[min(begin, start) : after.start() if after else len(text)])
     return " ".join(answer.split()) in words
 
 

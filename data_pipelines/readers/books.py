@@ -60,13 +60,15 @@ _CONTENTS = re.compile(
     r"(?:page)?\W*$",
     re.IGNORECASE,
 )
-# A title and its page, an entry and its pages, a numbered title.
+# A title and its page, an entry and its pages, a numbered title. It backtracks, so it meets short lines only.
 _ENTRY = re.compile(
     rf".{{0,200}}(?:\s{{2,}}|\.{{2,}}\s?|[.,;] ?)(?:\d{{1,4}}|[ivxlc]{{1,7}})"
     rf"(?:[-,; ]+\d{{1,4}})*(?: \(note\))?[.;,]?$|"
     rf"\W{{0,4}}(?:chapter\s+)?{_ROMAN}[.:)\s]\s{{0,9}}\S.{{0,70}}$|.{{0,60}}\bpage$",
     re.IGNORECASE,
 )
+_PAGE_AT_END = re.compile(r"(?:\s{3}|\.{3}\s?)\d{1,4}$")  # in at most eight characters
+_LONGEST_ENTRY = 1000  # characters; a longer line is none of a table of contents
 _ENDS_SENTENCE = re.compile(r"[.!?:;,—-][\"'’”)\]_*]*$|--$")
 
 
@@ -79,7 +81,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
         if _BOILERPLATE.search(text) or (number < _CREDIT_BLOCKS and _CREDIT.match(text)):
             counts["boilerplate"] += 1
             continue
-        if _CONTENTS.match(lines[0].strip()):
+        if len(lines[0]) <= _LONGEST_ENTRY and _CONTENTS.match(lines[0].strip()):
             contents = True
             counts["headings"] += 1
             continue
@@ -186,9 +188,10 @@ def _is_prose(lines: list[str]) -> bool:
 
 def _is_list(lines: list[str]) -> bool:
     """Whether most lines are of a table of contents or an index."""
-    if len(lines) < 2 and not re.search(r"\s{3,}\d{1,4}$|\.{3,}\s?\d{1,4}$", lines[0]):
+    if len(lines) < 2 and not _PAGE_AT_END.search(lines[0][-8:]):
         return False
-    return sum(bool(_ENTRY.match(line.strip())) for line in lines) * 10 >= 7 * len(lines)
+    entries = sum(len(line) <= _LONGEST_ENTRY and bool(_ENTRY.match(line.strip())) for line in lines)
+    return entries * 10 >= 7 * len(lines)
 
 
 def _is_heading(lines: list[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import html
 import re
 from collections.abc import Iterator
 
@@ -40,6 +41,14 @@ class Fields:
 
 
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
+
+
+_HUGE_REFERENCE = re.compile(r"&#\d{1000,};?")
+
+
+def unescape(text: str) -> str:
+    """`html.unescape`, which raises ValueError for a number of over 4,300 digits; here it gives U+FFFD."""
+    return html.unescape(_HUGE_REFERENCE.sub("\ufffd", text))
 
 
 def decode_line(data: bytes, counts: collections.Counter[str]) -> str:

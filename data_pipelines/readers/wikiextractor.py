@@ -1,16 +1,15 @@
 """`wikiextractor`: <doc ...> and </doc> lines around the paragraphs of a document."""
 
 import collections
-import html
 import re
 from collections.abc import Iterator
 
-from data_pipelines.readers.documents import Document, Fields, Passages, decode_line
+from data_pipelines.readers.documents import Document, Fields, Passages, decode_line, unescape
 from data_pipelines.readers.inputs import Range
 from data_pipelines.readers.lines import Lines, open_lines
 
 _TITLE = re.compile(r'title="(.*?)"\s*(?:\w+="|>\s*$)')
-_ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
+_ATTRIBUTE = re.compile(r'(?<!\w)(\w++)="([^"]*)"')
 _TAG = re.compile(
     r"</?(?:b|big|blockquote|br|center|code|dd|dfn|div|dl|dt|em|font|gallery|hr|i|imagemap|li|nowiki|ol|p|poem|pre|"
     r"ref|references|s|score|small|span|strong|sub|sup|table|tbody|td|th|tr|tt|u|ul)\b[^<>]*>",
@@ -39,10 +38,10 @@ def _documents(lines: Lines, range_: Range, counts: collections.Counter[str]) ->
             header = decode_line(line.data, counts)
             attributes = dict(_ATTRIBUTE.findall(header))
             within = True
-            found = _TITLE.search(header)
-            title = html.unescape(found[1]).strip() if found else ""
+            found = _TITLE.match(header, max(0, header.find('title="')))  # a search would try each of many
+            title = unescape(found[1]).strip() if found else ""
             key = attributes.get("url") or attributes.get("id") or f"{range_.name}:{line.offset}"
-            document = Passages(html.unescape(key), False, counts)
+            document = Passages(unescape(key), False, counts)
             continue
         if document is None:
             if range_.end is not None and line.offset >= range_.end:
@@ -56,7 +55,7 @@ def _documents(lines: Lines, range_: Range, counts: collections.Counter[str]) ->
         if "<" in text:
             text = _TAG.sub("", text).strip()
         if "&" in text:
-            text = html.unescape(text)
+            text = unescape(text)
         if text and text != title:
             yield from document.add(text, len(line.data))
         if text:

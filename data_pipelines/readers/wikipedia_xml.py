@@ -31,7 +31,7 @@ _TITLE = re.compile(rb"<title>([^<]{0,1000})</title>")
 _TEXT = re.compile(rb"<text(?:\s[^<>]*)?>")
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 _DISAMBIGUATION = re.compile(
-    r"__DISAMBIG__|\{\{\s*(?:[\w -]{0,60}\bdisambig(?:uation)?(?:[ -](?:page|cleanup))?|dab|geodis|hndis|"
+    r"__DISAMBIG__|\{\{\s{0,9}(?:[\w -]{0,60}\bdisambig(?:uation)?(?:[ -](?:page|cleanup))?|dab|geodis|hndis|"
     r"numberdis|mathdab|roaddis|schooldis|hospitaldis|callsigndis)\s*(?:\||\}\})",
     re.IGNORECASE,
 )

@@ -6,11 +6,12 @@ text goes first, by scans whose time is linear in the text whatever its brackets
 paragraphs with markup are parsed.
 """
 
-import html
 import re
 from collections.abc import Set
 
 import mwparserfromhell
+
+from data_pipelines.readers.documents import unescape
 
 HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
 
@@ -20,7 +21,7 @@ _DROPPED_ELEMENTS = frozenset(
     "section".split()
 )
 _TAG_NAME = re.compile(r"<([A-Za-z]+)")
-_NOWIKI = re.compile(r"<nowiki\s*>(.*?)</nowiki\s*>", re.IGNORECASE | re.DOTALL)
+_NOWIKI = re.compile(r"<(/?)nowiki\s*>", re.IGNORECASE)
 _MARKS = {ord(mark): f"&#{ord(mark)};" for mark in "[]{}<>|'=*#:;_&"}
 _BRACKETS = re.compile(r"\{\{|\}\}|^[ \t:]*\{\||^[ \t]*\|\}(?!\})|\[\[|\]\]", re.MULTILINE)
 _CLOSES = {"}}": "{{", "|}": "{|", "]]": "[["}
@@ -48,9 +49,7 @@ def paragraphs(text: str, hidden: Set[str] = HIDDEN_NAMESPACES) -> list[str]:
         text: Wikitext, well-formed or not. Time and memory are linear in its length.
         hidden: Namespaces, in lower case, whose links show nothing or a picture.
     """
-    if "</nowiki" in text:  # else each opening tag would look for one
-        text = _NOWIKI.sub(lambda match: match[1].translate(_MARKS), text)
-    text = _without_comments(text)
+    text = _without_comments(_with_nowiki_escaped(text))
     for name in sorted(_DROPPED_ELEMENTS & {name.lower() for name in _TAG_NAME.findall(text)}):
         text = _without_elements(text, name)
     text = _without_brackets(text, hidden)
@@ -66,6 +65,19 @@ def paragraphs(text: str, hidden: Set[str] = HIDDEN_NAMESPACES) -> list[str]:
                 found.append(plain)
             lines = []
     return found
+
+
+def _with_nowiki_escaped(text: str) -> str:
+    """Replaces <nowiki> elements by what is in them, with its markup as character references."""
+    kept: list[str] = []
+    end, opening = 0, None
+    for tag in _NOWIKI.finditer(text):
+        if not tag[1]:
+            opening = opening or tag
+        elif opening:
+            kept += text[end : opening.start()], text[opening.end() : tag.start()].translate(_MARKS)
+            end, opening = tag.end(), None
+    return "".join([*kept, text[end:]]) if kept else text
 
 
 def _without_comments(text: str) -> str:
@@ -166,7 +178,7 @@ def _plain(text: str) -> str:
     if "{{" in text or "}}" in text:
         text = text.replace("{{", "").replace("}}", "")
     if "&" in text:
-        text = html.unescape(text)
+        text = unescape(text)
     text = _EMPTY_BRACKETS.sub("", text)
     text = _OPENED.sub("(", " ".join(text.split()))
     return _SPACE_BEFORE.sub(r"\1", text)

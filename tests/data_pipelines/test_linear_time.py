@@ -1,0 +1,121 @@
+"""Lines on which a pattern that backtracks, or a library, would take time quadratic in their length.
+
+Each test reads 1 MB that is made of one unit, in a second or two. Quadratic time would be hours, which end in
+the timeout: nothing depends on how fast the machine is.
+"""
+
+import json
+
+import pytest
+
+from bert_jax.tasks import entities, squad_scores
+from bert_jax.tasks.squad_reading import read_questions
+from data_pipelines import cleaning, fingerprints, lint, readers, sentences
+
+SIZE = 1 << 20
+pytestmark = pytest.mark.timeout(300)
+
+
+def line(unit, before="", after=""):
+    return before + unit * (SIZE // len(unit)) + after
+
+
+def documents(path, format, content):
+    path.write_text(content)
+    for range_ in readers.split_ranges([str(path)], 1 << 30, format):
+        yield from readers.read_documents(range_, format)
+
+
+def dump(text):
+    text = text.replace("&", "&amp;").replace("<", "&lt;")
+    return f"<page><ns>0</ns><id>1</id><text>{text}</text></page>"
+
+
+LINES = {
+    "books": [
+        (" ", "a", "b 1"), (".", "a", "b 1"), ("1 ", "a", "x"), ("1, ", "", "x"), (".", "contents", "x"),
+        ("=a", "", ""), ("[Illustration", "", ""), ("[page ", "", ""), ("chapter ", "", "x"), ("{a", "", ""),
+    ],
+    "wikipedia_xml": [
+        ("<nowiki></nowiki ", "", ""), ("<nowiki>", "", "</nowiki"), ("</nowiki ", "<nowiki>", ""),
+        ("<ref", "", ""), ("<ref>", "", "</ref"), ("{{ ", "", ""), (" ", "{{", "~"), ("[[", "", ""),
+        ("[//", "", ""), ("(,", "", ""), (" ", "a", ",x"), ("'", "", ""), ("&#1", "", ""), ("1", "&#", ";"),
+        ("<!--", "", ""), ("{|\n", "", ""), ("_", "", ""), ("\t", "", "{|"), ("=", "=", "x"),
+    ],
+    "wikiextractor": [
+        ("a", "<doc ", ">\nx\n</doc>"), ('title="', "<doc ", ">\nx\n</doc>"),
+        ('a="', "<doc ", ">\nx\n</doc>"),
+        ('" ', '<doc title="', ">\nx\n</doc>"), ("<b", '<doc id="1">\n', "\n</doc>"),
+        ("1", '<doc id="1">\n&#', ";\n</doc>"), ("1", '<doc id="&#', ';">\nx\n</doc>'),
+    ],
+    "text": [(" ", "a", "b"), ("\u3000", "a", "b"), ("\x00", "a", "b"), ("<doc ", "", "")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format", LINES)
+def test_readers(tmp_path, format):
+    for unit, before, after in LINES[format]:
+        text = line(unit, before, after)
+        list(documents(tmp_path / "x", format, dump(text) if format == "wikipedia_xml" else text))
+
+
+def test_huge_character_references_become_replacement_characters(tmp_path):
+    for format, content in (
+        ("wikipedia_xml", dump("A word &#" + "1" * 5000 + "; ends.")),
+        ("wikiextractor", '<doc id="1">\nA word &#' + "1" * 5000 + "; ends.\n</doc>\n"),
+    ):
+        (document,) = documents(tmp_path / "x", format, content)
+        assert document.passages == ("A word \ufffd ends.",)
+
+
+@pytest.mark.parametrize("unit", ["'", "<!--", "a. A", "Mr. ", "... ", '"', "( ", "é", " "])
+def test_sentences(unit):
+    paragraph = line(unit, "a", "b. C")
+    split = sentences.split_paragraph(paragraph)
+    assert "".join("".join(split).split()) == "".join(paragraph.split())
+
+
+def test_long_paragraphs_are_split_as_short_ones_are():
+    # Real paragraphs are shorter than the window; a long one is to have the same sentences.
+    one = [
+        "It was late.",
+        'He said: "Go home!"',
+        "Dr. Smith (who had come early) stayed.",
+        "Nobody knew why.",
+    ]
+    assert sentences.split_paragraph(" ".join(one * 1000)) == one * 1000
+
+
+def test_cleaning_and_fingerprints():
+    settings = cleaning.Settings(steps=("unicode", "length"))
+    cleaner = cleaning.Cleaner(settings)
+    for unit in ("a", " ", "\u200b", "a ", "\ufffd", "http://a", "'"):
+        text = line(unit, "b ", " c")
+        cleaner(readers.Document("key", (text,), False))
+        fingerprints.shingles(text)
+
+
+@pytest.mark.parametrize("unit", ["<a", "&amp", "{{", "[[", "</", "&#1", "a"])
+def test_lint(unit):
+    for pattern in (lint._MARKUP, lint._WORD):
+        sum(1 for _ in pattern.finditer(line(unit)))
+
+
+@pytest.mark.parametrize("unit", ["a", "a "])
+def test_squad(tmp_path, unit):
+    context = line(unit, "word ", " end")
+    answers = [{"text": "end", "answer_start": len(context) - 4}]
+    questions = [{"id": str(i), "question": "Which?", "answers": answers} for i in range(2000)]
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": questions}]}]}))
+    assert len(read_questions(str(path))) == 2000
+
+
+def test_squad_scores():
+    for unit in ("a ", "the", " ", ".", "\u3000"):
+        squad_scores.normalize_answer(line(unit))
+
+
+def test_tags():
+    for unit in ("B-", "-", "B"):
+        entities.is_entity_tag(line(unit))
