@@ -15,10 +15,10 @@ from etils import epath
 import bert_jax
 from bert_jax import tokenization
 from bert_jax.data import google, packed
-from bert_jax.errors import UserError
+from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
 from data_pipelines import cleaning, duplicates, fingerprints, readers, stages, static
-from data_pipelines.claims import claimed, finished
+from data_pipelines.claims import UNFINISHED, claimed, finished
 from data_pipelines.progress import Progress
 from data_pipelines.settings import Options, digest, resolve
 from data_pipelines.workers import Pool
@@ -51,6 +51,7 @@ def build(
     Raises:
         UserError: no text, one document, a vocabulary without a special token, a directory that cannot be
             written or that holds other records, ...
+        StorageError: a disk that is full or fails. KeyboardInterrupt, Preempted: stopped by a signal.
     """
     options.check()
     tokenizer = tokenization.load(options.vocab, lower_case=options.lower_case)
@@ -63,7 +64,15 @@ def build(
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         mend = "; make room, and the same command goes on from what is done" if full else ""
-        raise UserError(f"{error.filename or options.output_dir}: {error.strerror or error}{mend}") from error
+        message = f"{error.filename or options.output_dir}: {error.strerror or error}{mend}"
+        raise file_error(message, error) from error
+    except (KeyboardInterrupt, Preempted) as stop:
+        unfinished = os.path.join(options.output_dir, UNFINISHED)
+        if not files.is_directory(unfinished):
+            raise
+        how = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped"
+        kept = f"{how}; what is done is kept in {unfinished}; run the same command to go on"
+        raise type(stop)(kept) from None
 
 
 def _beam_pool(arguments: str, options: Options) -> Pool:

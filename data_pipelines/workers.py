@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import ClusterError, UserError
 from bert_jax.io import atomic, files
 
 
@@ -60,7 +60,7 @@ class Pool:
             on_done: called with the task's place and result as each is done.
 
         Raises:
-            UserError: a worker died, or the function raised one.
+            ClusterError: a worker died. What the function raised.
         """
         results: dict[int, dict[str, Any]] = {}
         todo = []
@@ -86,7 +86,7 @@ class Pool:
             for future in concurrent.futures.as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
-            raise UserError(
+            raise ClusterError(
                 "a worker process died, perhaps for lack of memory; run the same command again, which "
                 "continues from what is done, with fewer --workers if it was the memory"
             ) from error
@@ -95,13 +95,13 @@ class Pool:
         """Ends the processes, whatever they are doing."""
         if self._executor is None:
             return
-        if hasattr(self._executor, "terminate_workers"):  # Python 3.14
-            self._executor.terminate_workers()
+        if hasattr(self._executor, "kill_workers"):  # Python 3.14
+            self._executor.kill_workers()
             return
         processes = list((self._executor._processes or {}).values())
         self._executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
-            process.terminate()
+            process.kill()  # files are made atomically, and a worker heeds no other signal
         for process in processes:
             process.join()
 
@@ -113,8 +113,10 @@ class Pool:
 
 
 def _start_worker() -> None:
-    """The terminal's interrupt is the parent's to handle; a worker without its parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Signals that come to all processes at once are the parent's to handle; a worker without its parent
+    ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     parent = multiprocessing.parent_process()
 
