@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax import losses
+from bert_jax.kernels.dropout import row_ids
 
 Params = Any
 Batch = dict[str, jax.Array]
@@ -43,8 +44,8 @@ class Task(Protocol):
 
 
 def split_rows(batch: Batch, parts: int) -> Batch:
-    """[B, ...] -> [parts, B / parts, ...], each part a stride of the rows so that sharded rows stay where
-    they are."""
+    """[B, ...] -> [parts, B / parts, ...]: row r of part p is row r x parts + p of the batch, so that sharded
+    rows stay where they are."""
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
 
 
@@ -58,7 +59,8 @@ def make_train_step(
 
     The objective is the sum over losses of (sum over the global batch) / (weight of the global batch): with
     `accumulate_steps` the parts are divided by the whole batch's weights, so the gradient is that of the
-    whole batch however unevenly the predicted tokens fall. A step whose loss or gradient is not finite leaves
+    whole batch however unevenly the predicted tokens fall; each row has the dropout that it has in the whole
+    batch. A step whose loss or gradient is not finite leaves
     parameters and optimizer as they were and counts itself in the metric `skipped`.
 
     Returns:
@@ -109,11 +111,16 @@ def make_train_step(
 
 
 def _accumulate(gradient, params, batch, key, parts):
+    """The sums over the parts of what `gradient` returns of each, whose rows draw the dropout that they draw
+    in the whole batch."""
+    split = split_rows(batch, parts)
+    of_part = jnp.arange(jax.tree.leaves(split)[0].shape[1])
+
     def body(total, part):
         index, rows = part
-        return jax.tree.map(jnp.add, total, gradient(params, rows, jax.random.fold_in(key, index))), None
+        with row_ids(of_part * parts + index):
+            return jax.tree.map(jnp.add, total, gradient(params, rows, key)), None
 
-    split = split_rows(batch, parts)
     shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], split), key)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(body, zeros, (jnp.arange(parts), split))[0]

@@ -88,14 +88,29 @@ def test_parameters_and_moments_are_really_sharded(mesh_sizes):
 
 
 @pytest.mark.parametrize(
-    "mesh_sizes,accumulate_steps", [((1, 1, 1), 4), pytest.param((2, 2, 1), 2, marks=pytest.mark.slow)]
+    "mesh_sizes,accumulate_steps",
+    [
+        ((1, 1, 1), 4),
+        ((2, 2, 2), 2),
+        *(
+            pytest.param(split, parts, marks=pytest.mark.slow)
+            for split, parts in (
+                *(((1, 1, 1), 2), ((2, 2, 2), 4), ((8, 1, 1), 2), ((1, 8, 1), 2)),
+                *(((1, 1, 8), 2), ((4, 1, 2), 2), ((1, 4, 2), 2)),
+            )
+        ),
+    ],
 )
-def test_accumulation_is_the_whole_batch_however_the_predicted_tokens_fall(mesh_sizes, accumulate_steps):
-    whole, _, _ = run((1, 1, 1), dropout=0.0)  # dropout is drawn by part
-    parts, _, _ = run(mesh_sizes, accumulate_steps, dropout=0.0)
+def test_accumulation_is_the_whole_batch_with_its_dropout(mesh_sizes, accumulate_steps):
+    whole, state, _ = run((1, 1, 1))
+    parts, state_of_parts, _ = run(mesh_sizes, accumulate_steps)
     for mine, reference in zip(parts, whole, strict=True):
         for name in reference:
             assert mine[name] == pytest.approx(reference[name], rel=3e-5, abs=1e-6), name
+    for mine, reference in zip(
+        jax.tree.leaves(state_of_parts.params), jax.tree.leaves(state.params), strict=True
+    ):
+        assert np.mean(np.abs(np.asarray(mine) - np.asarray(reference))) < 1e-5
 
 
 def test_rules():

@@ -211,8 +211,10 @@ def _plan_packing(problem, data, mesh):
     config = problem.config
     if not (problem.packs and config.pack):
         return None
-    parts = mesh.shape["data"] * mesh.shape["fsdp"] * config.accumulate_steps
-    return packing.plan(data, config.batch_size, config.steps, parts, problem.bert)
+    devices = mesh.shape["data"] * mesh.shape["fsdp"]
+    return packing.plan(
+        data, config.batch_size, config.steps, devices, problem.bert, config.accumulate_steps
+    )
 
 
 def _train_batches(data, packed, config, mesh, step, own):

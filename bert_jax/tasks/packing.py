@@ -47,15 +47,19 @@ class Packing:
         return next((rows for rows in self.rows if rows >= needed), _up(needed, self.multiple))
 
 
-def plan(data: EncodedRows, batch_size: int, steps: int, multiple: int, bert: BertConfig) -> Packing | None:
+def plan(
+    data: EncodedRows, batch_size: int, steps: int, multiple: int, bert: BertConfig, parts: int = 1
+) -> Packing | None:
     """The shape that computes least for the batches of a run; None where batches of similar lengths, each
     padded to a length of its own, compute much less, as when every device has only an example or two.
 
     Args:
       batch_size: examples a batch.
       steps: of the run.
-      multiple: what the number of rows must be a multiple of: parts that the batch is split into.
+      multiple: what the number of rows must be a multiple of: the devices that the batch is split over.
       bert: the model, for its FLOPs.
+      parts: `accumulate_steps`. The number of rows is also a multiple of these on every device, filled up
+          with empty ones; which examples share a row does not depend on it.
     """
     lengths = data.lengths
     shortest, longest = int(lengths.min()), int(lengths.max())
@@ -76,7 +80,7 @@ def plan(data: EncodedRows, batch_size: int, steps: int, multiple: int, bert: Be
     if cost_of_rows(length) > _DEARER * apart / len(lengths) * batch_size:
         return None
 
-    sequences = length // shortest
+    sequences, multiple = length // shortest, multiple * parts
     orders = _orders(lengths, batch_size, min(_COUNTED * steps, _MOST_COUNTED))
     needed = np.array([len(_fit(lengths, order, length, sequences)) for order in orders])
     candidates = np.arange(multiple, _up(int(needed.max()), multiple) + 1, multiple)

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.kernels.dropout import dropout, keep_mask
+from bert_jax.kernels.dropout import dropout, keep_mask, kernel_words, row_ids
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.02])
@@ -44,3 +44,23 @@ def test_the_gradient_passes_where_the_value_does():
     assert np.array_equal(value, gradient)
     assert set(np.unique(value)) == {np.float32(0), np.float32(1 / 0.9)}
     assert dropout(x, None, 0.1) is x
+
+
+def test_rows_of_a_part_draw_what_they_draw_in_the_whole_batch():
+    key, whole, ids = jax.random.key(2), jnp.ones((12, 300)), np.array([7, 1, 10])
+    expected, words = dropout(whole, key, 0.3)[ids], kernel_words(key, 12)[ids]
+    with row_ids(ids):
+        found, pull = jax.vjp(lambda x: dropout(x, key, 0.3), whole[ids])
+        assert np.array_equal(kernel_words(key, 3), words)
+    assert np.array_equal(found, expected)
+    assert np.array_equal(pull(jnp.ones_like(found))[0], expected)  # outside of the context, as JAX does
+    assert np.array_equal(dropout(whole, key, 0.3)[ids], expected)
+
+
+def test_rows_of_a_group_follow_each_other():
+    key, whole = jax.random.key(2), jnp.ones((12, 300))
+    with row_ids(np.array([3, 1])):
+        found = dropout(whole[:6], key, 0.3)
+        with pytest.raises(ValueError, match="5 rows inside row_ids of 2"):
+            dropout(whole[:5], key, 0.3)
+    assert np.array_equal(found, dropout(whole, key, 0.3)[np.array([9, 10, 11, 3, 4, 5])])

@@ -5,6 +5,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.kernels import attention, pallas_attention
+from bert_jax.kernels.dropout import row_ids
 
 
 def inputs(batch, length, heads, head_size, dtype=jnp.float32):
@@ -78,3 +79,19 @@ def test_what_there_is_no_kernel_for_is_refused(shape):
 @pytest.mark.parametrize("batch, length, rows", [(32, 512, 1), (32, 128, 4), (6, 128, 3), (7, 128, 1)])
 def test_rows_of_a_step_divide_the_batch(batch, length, rows):
     assert pallas_attention._rows_a_step(batch, length) == rows
+
+
+@pytest.mark.parametrize("implementation", ["xla", "pallas"])
+def test_rows_of_a_part_have_the_dropout_of_the_whole_batch(implementation):
+    query, key, value, _, biases, ids = inputs(3, 128, 2, 64)
+    options = dict(implementation=implementation, dropout_rate=0.5, dropout_key=jax.random.key(5))
+
+    def attend(rows):
+        arrays = [x[rows] for x in (query, key, value, ids)]
+        return attention.attention(*arrays, biases=biases, **options)
+
+    part = np.array([2, 1])
+    whole = attend(np.arange(3))[part]
+    with row_ids(part):
+        np.testing.assert_allclose(attend(part), whole, atol=1e-6)
+    assert np.abs(attend(part) - whole).max() > 0.1

@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.kernels import pallas_residual
-from bert_jax.kernels.dropout import dropout
+from bert_jax.kernels.dropout import dropout, row_ids
 from bert_jax.kernels.layer_norm import layer_norm
 
 EPSILON = 1e-12
@@ -65,3 +65,12 @@ def test_what_there_is_no_kernel_for_is_refused():
         given, _ = inputs(1, *shape)
         with pytest.raises(UserError, match="residual=pallas needs .*; use residual=auto, or xla"):
             fused(*given, 0.0, None)
+
+
+def test_rows_of_a_part_have_the_dropout_of_the_whole_batch():
+    (x, h, *parameters), _ = inputs()
+    whole = fused(x, h, *parameters, 0.5, jax.random.key(7))
+    with row_ids(np.array([2])):
+        np.testing.assert_allclose(
+            fused(x[2:], h[2:], *parameters, 0.5, jax.random.key(7)), whole[2:], atol=1e-6
+        )

@@ -4,11 +4,13 @@ import itertools
 
 import jax
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_model import draw_parameters, tiny_config
 
+from bert_jax import sharding, step
 from bert_jax.tasks import batches, packing
 from bert_jax.tasks.classification import ClassificationTask
 
@@ -150,3 +152,48 @@ def test_packing_is_left_where_it_would_compute_more():
     assert packed.mean_rows * packed.length < 1.15 * 32 * short.lengths.mean()
     # A row a device and an example a row: nothing can share one.
     assert packing.plan(short, 32, 100, 32, CONFIG) is None
+
+
+def train(data, task, batches_of, accumulate_steps, mesh):
+    """Two steps with dropout: their metrics, and the parameters."""
+    tx = optax.trace(0.9)
+    shardings = sharding.state_shardings(task, tx, mesh)
+    train_step = step.make_train_step(task, tx, lambda step: 0.1, accumulate_steps)
+    train_step = sharding.jit_train_step(train_step, mesh, shardings)
+    state, lines = sharding.init_state(task, tx, mesh, seed=0), []
+    for batch in itertools.islice(batches_of(accumulate_steps), 2):
+        state, metrics = train_step(state, sharding.global_batch(batch, mesh), np.uint32(0))
+        lines.append({name: float(value) for name, value in metrics.items()})
+    return lines, state.params
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_batch_in_parts_is_the_whole_batch_with_its_dropout(devices):
+    mesh = sharding.make_mesh(-1, 1, 2 if devices == 8 else 1, devices=jax.devices()[:devices])
+    data = rows(RNG(1).integers(2, 20, 64).tolist(), targets=RNG(2).integers(0, 3, 64).astype(np.int32))
+    task = ClassificationTask(tiny_config(40), 3, "classification")
+
+    def batches_of(accumulate_steps):
+        shape = packing.plan(data, 32, 20, mesh.shape["data"], task.config, accumulate_steps)
+        return packing.train_batches(data, shape, 32, 0, 0)
+
+    assert next(batches_of(4))["input_ids"].shape[0] % (4 * mesh.shape["data"]) == 0
+    whole, params = train(data, task, batches_of, 1, mesh)
+    for accumulate_steps in (2, 4):
+        lines, same = train(data, task, batches_of, accumulate_steps, mesh)
+        for mine, reference in zip(lines, whole, strict=True):
+            assert mine == pytest.approx(reference, rel=3e-5, abs=1e-6)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), same, params)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_examples_share_the_same_rows_in_any_number_of_parts(parts):
+    data = rows(RNG(1).integers(2, 20, 64).tolist())
+    one, other = (packing.plan(data, 16, 20, 1, CONFIG, number) for number in (1, parts))
+    streams = (packing.train_batches(data, shape, 16, 0, 0) for shape in (one, other))
+    for whole, padded in itertools.islice(zip(*streams, strict=True), 4):
+        count = len(whole["input_ids"])
+        assert len(padded["input_ids"]) % parts == 0
+        for name in whole:
+            np.testing.assert_array_equal(padded[name][:count], whole[name])
+        assert not padded["weights"][count:].any()
