@@ -138,7 +138,7 @@ class _Build:
         if documents == 1 and self.settings["nsp"] == "next":
             raise self._refusal(
                 "the corpus is one document, and next-sentence prediction draws sentences of others: give "
-                f"more documents{' (a blank line ends one)' if self.options.input_format == 'text' else ''}, "
+                f"more documents{readers.FORMATS[self.options.input_format].documents_end}, "
                 "or --nsp=none"
             )
         parts = self._make_rows(tokenized)

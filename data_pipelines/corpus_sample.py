@@ -1,9 +1,10 @@
 """A sample of a corpus to learn a vocabulary from, and a part of it held out to measure it on."""
 
+import collections
 import dataclasses
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.errors import UserError
 from data_pipelines import readers
@@ -44,6 +45,7 @@ class Part:
         training: Documents to learn from, which learning uses up, and `documents` and `bytes` of them.
         held_out: Documents kept from these; none of a corpus that has too few passages.
         copies: How often each document is learned from.
+        counts: What was met in what was read, as `readers.read_documents` counts it.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Part:
     bytes: int
     held_out: Sample
     copies: int
+    counts: Mapping[str, int]
 
 
 def sample(
@@ -95,16 +98,23 @@ def sample(
     parts = []
     for name, files, size, weight in zip(inputs, paths, sizes, weights, strict=True):
         wanted = max(1000, int(sample_bytes * weight / sum(weights)))
-        training, held_out = _hold_out(_draw(files, format, wanted, seed, fields), seed)
+        counts: collections.Counter[str] = collections.Counter()
+        training, held_out = _hold_out(_draw(files, format, wanted, seed, fields, counts), seed)
         # Compressed text is larger than its file, so what was read decides.
         copies = round(wanted / max(1, training.size)) if exponent != 1 and size <= wanted else 1
         copies = min(max(1, copies), _MOST_COPIES)
-        parts.append(Part(name, size, training, len(training.documents), training.size, held_out, copies))
+        documents, drawn = len(training.documents), training.size
+        parts.append(Part(name, size, training, documents, drawn, held_out, copies, counts))
     return parts
 
 
 def _draw(
-    paths: Sequence[str], format: str, sample_bytes: int, seed: int, fields: readers.Fields
+    paths: Sequence[str],
+    format: str,
+    sample_bytes: int,
+    seed: int,
+    fields: readers.Fields,
+    counts: collections.Counter[str],
 ) -> list[readers.Document]:
     """Documents of byte ranges from all over the files, in the order of their keys."""
     total = sum(map(readers.file_size, paths))
@@ -118,7 +128,7 @@ def _draw(
         goal = min(sample_bytes, drawn.size + quota)
         if share < 1 and drawn.size >= sample_bytes:
             break
-        for document in readers.read_documents(range_, format, fields=fields):
+        for document in readers.read_documents(range_, format, counts, fields):
             drawn.add(document)
             if drawn.size >= goal:
                 break

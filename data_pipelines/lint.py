@@ -91,7 +91,7 @@ def inspect_corpus(
     for range_ in ranges[::every]:
         most = found.characters + MOST_BYTES
         for document in readers.read_documents(range_, input_format, found.read, fields):
-            found.add(document)
+            found.add(document, range_)
             # A compressed file is one range, whose size does not tell that of its text.
             if range_.end is None and found.characters > most:
                 cut = True
@@ -116,15 +116,16 @@ class _Found:
         self._tokenizer = tokenizer
         self.read: collections.Counter[str] = collections.Counter()
         self.lines = self.characters = self.markup = self.long = 0
-        self._longest = (0, "")
-        self._markup_example = ""
+        # With the document that it is in: its key, and the range that has it.
+        self._longest: tuple[int, str, readers.Range | None] = (0, "", None)
+        self._markup_example: tuple[str, str, readers.Range] | None = None
         self._line_sample, self._document_sample = DistinctSample(), DistinctSample()
         self._frequent_lines, self._unknown_words = Frequent(), Frequent()
         self._known: dict[str, bool] = {}
         self._waiting: list[str] = []
         self._waiting_size = self._encoded = self.tokens = self.unknown = 0
 
-    def add(self, document: readers.Document) -> None:
+    def add(self, document: readers.Document, range_: readers.Range) -> None:
         self._document_sample.add(_bytes(cleaning.folded_text(document.passages)))
         for line in document.passages:
             self.lines += 1
@@ -133,11 +134,15 @@ class _Found:
             self._line_sample.add(_bytes(folded))
             self._frequent_lines.add(folded[:_SHOWN_CHARACTERS])
             if len(line) > self._longest[0]:
-                self._longest = len(line), document.key
+                self._longest = len(line), document.key, range_
             self.long += len(line) > _LONG_LINE
             if _MARKUP.search(line):
                 self.markup += 1
-                self._markup_example = self._markup_example or f"{document.key}: {line[:_SHOWN_CHARACTERS]}"
+                self._markup_example = self._markup_example or (
+                    line[:_SHOWN_CHARACTERS],
+                    document.key,
+                    range_,
+                )
             if self._tokenizer and self._encoded + self._waiting_size < _MOST_ENCODED_CHARACTERS:
                 self._waiting.append(line)
                 self._waiting_size += len(line)
@@ -198,31 +203,40 @@ class _Found:
         if not self.lines:
             return [f"no text was found: is --input_format={input_format} right?"]
         if facts["documents"] == 1 and not sampled:
-            mend = ": a blank line ends a document" if input_format == "text" else ""
-            problems.append(f"the corpus is one document, and next-sentence prediction needs others{mend}")
-        elif input_format == "text" and facts["lines"] == facts["documents"] >= _FEW_LINES:
+            more = f"give more documents{readers.FORMATS[input_format].documents_end}, or --nsp=none"
+            problems.append(f"the corpus is one document, and next-sentence prediction needs others: {more}")
+        elif (
+            readers.FORMATS[input_format].sentence_lines
+            and facts["lines"] == facts["documents"] >= _FEW_LINES
+        ):
             problems.append(
                 "every document is one line, so no sentence has a next one: are there blank lines between "
                 "the sentences of a document?"
             )
+        problems += readers.suspicions(self.read)
         if self.read["long_documents"]:
             problems.append(
                 f"{self.read['long_documents']} documents of over {readers.MAX_DOCUMENT_BYTES >> 20} MB: are "
                 "the blank lines between documents missing?"
             )
+        example = ""
+        if self._markup_example:
+            line, key, range_ = self._markup_example
+            example = f"{line!r} in the document at {readers.place(key, range_)}"
         advice = {
             "duplicate_lines": "are there headers, footers or menus?",
             "duplicate_documents": "bert-jax data --clean=exact,near drops them",
-            "markup_lines": f"such as {self._markup_example!r}: extract the text first",
+            "markup_lines": f"such as {example}: extract the text first",
         }
         for name, most in _HIGH_SHARES.items():
             if facts[name] > most and self.lines >= _FEW_LINES:
                 problems.append(f"{facts[name]:.1%} {name.replace('_', ' ')}; {advice[name]}")
         if self.long:
+            sentence_lines = readers.FORMATS[input_format].sentence_lines
             problems.append(
                 f"lines of over {_LONG_LINE:,} characters: {self.long}, the longest of {self._longest[0]:,} "
-                f"in {self._longest[1]}: "
-                + ("one sentence a line is expected" if input_format == "text" else "is that text?")
+                f"in the document at {readers.place(*self._longest[1:])}: "
+                + ("one sentence a line is expected" if sentence_lines else "is that text?")
             )
         if self.read["undecodable"]:
             problems.append(

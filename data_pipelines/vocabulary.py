@@ -38,6 +38,10 @@ SAMPLE_BYTES = {
 }  # SentencePiece needs 20 times that in memory
 
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARACTERS + 1},}}")
+# Characters of scripts without a space between words: Thai to Tibetan, Burmese, Khmer, kana, Han.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
+)
 _SENTENCE_PIECE_THREADS = 16  # part of the result, so not the number of cores
 _LEAST_COVERAGE = 0.999
 
@@ -49,15 +53,18 @@ class Measured:
     Attributes:
         vocabulary: Its file.
         input: What the text is of.
-        words: Words, as whitespace separates them.
-        tokens_per_word: Tokens for each of them.
+        unit: "word", as whitespace separates them; "character" where most of the text is in a script that
+            has no space between words, such as Chinese.
+        units: How many of them the text has.
+        tokens_per_unit: Tokens for each of them.
         unknown_rate: Share of [UNK] among the tokens.
     """
 
     vocabulary: str
     input: str
-    words: int
-    tokens_per_word: float
+    unit: str
+    units: int
+    tokens_per_unit: float
     unknown_rate: float
 
 
@@ -196,8 +203,8 @@ def _check(
         raise UserError(
             f"--output={output} is a directory; expected a file, such as {os.path.join(output, 'vocab.txt')}"
         )
-    if output.endswith(".model") != (kind == "sentencepiece"):
-        ending = ".model" if kind == "sentencepiece" else ".txt"
+    ending = ".model" if kind == "sentencepiece" else ".txt"
+    if not output.endswith(ending):
         raise UserError(f"--output={output} with --kind={kind}: expected a name that ends in {ending}")
     if os.path.exists(output) and not overwrite:
         raise UserError(f"{output} exists already; --overwrite replaces it, or choose another --output")
@@ -317,11 +324,16 @@ def _sentence_piece(
 
 
 def _measure(tokenizer: tokenization.Tokenizer, name: str, passages: Iterable[str]) -> Measured:
-    words = tokens = unknown = 0
+    words = characters = unspaced = tokens = unknown = 0
     passages = iter(passages)
     while batch := list(itertools.islice(passages, 1000)):
-        words += sum(len(passage.split()) for passage in batch)
+        for passage in batch:
+            in_words = passage.split()
+            words += len(in_words)
+            characters += sum(map(len, in_words))
+            unspaced += 0 if passage.isascii() else len(_UNSPACED.findall(passage))
         for ids in tokenizer.encode_batch(batch):
             tokens += len(ids)
             unknown += ids.count(tokenizer.unk_id)
-    return Measured(tokenizer.path, name, words, tokens / max(1, words), unknown / max(1, tokens))
+    unit, units = ("character", characters) if 2 * unspaced > characters else ("word", words)
+    return Measured(tokenizer.path, name, unit, units, tokens / max(1, units), unknown / max(1, tokens))

@@ -11,7 +11,7 @@ two kinds of digests, which become visible with it:
   hosts, so nothing is gathered, and a step saved on one mesh is verified on any other.
 """
 
-from bert_jax.checkpoint.leaves import Leaf, Report
+from bert_jax.checkpoint.leaves import Leaf, Report, sizes
 from bert_jax.checkpoint.reading import describe, load_params, load_state, read_params, verify
 from bert_jax.checkpoint.saving import Checkpointer
 
@@ -23,5 +23,6 @@ __all__ = [
     "load_params",
     "load_state",
     "read_params",
+    "sizes",
     "verify",
 ]

@@ -59,6 +59,7 @@ def run(flags, args: list[str]) -> None:
     if not flags.output.endswith(".py"):
         raise UserError(f"--output={flags.output}: expected a name ending in .py")
     try:
+        os.makedirs(os.path.dirname(os.path.abspath(flags.output)), exist_ok=True)
         with open(flags.output, "x", encoding="utf-8") as file:
             file.write(source)
     except FileExistsError as error:

@@ -1,4 +1,4 @@
-"""The flags of commands that read a corpus; docs/corpora.md says what each format is."""
+"""The flags of commands that read a corpus."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,8 +19,9 @@ def define(flag_values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "input_format",
         "text",
-        "text: one sentence a line, a blank line after each document; wikiextractor: <doc> elements; "
-        "wikipedia_xml: a MediaWiki dump; books: one book a file; jsonl: one JSON object a line.",
+        "text: one sentence per line, a blank line after each document; paragraphs: one paragraph per line, "
+        "a blank line after each document; wikiextractor: <doc> elements; wikipedia_xml: a MediaWiki dump; "
+        "books: one book per file; jsonl: one JSON object per line. All but text are split into sentences.",
         flag_values=flag_values,
     )
     define_fields(flag_values)

@@ -195,6 +195,8 @@ def _second_segments(manifest: dict[str, Any], split: dict[str, Any]) -> str:
 
 def warnings(manifest: dict[str, Any]) -> list[str]:
     """What a user should know before training on the records."""
+    from data_pipelines import readers
+
     text, found = manifest["text"], []
     unknown = text["unknown_tokens"] / text["tokens"]
     if unknown > _HIGH_UNKNOWN_SHARE:
@@ -207,11 +209,7 @@ def warnings(manifest: dict[str, Any]) -> list[str]:
             f"{text['undecodable']:,} bytes of the text are not UTF-8, and the words that they were in are "
             "garbled: convert the files with iconv -f LATIN1 -t UTF-8, or whatever they are in"
         )
-    if text["doc_lines"]:
-        found.append(
-            f"{text['doc_lines']} lines of the text begin with <doc: are the files WikiExtractor's? give "
-            "--input_format=wikiextractor"
-        )
+    found += readers.suspicions(text)
     if manifest["eval_fraction"] and "eval" not in manifest["splits"]:
         found.append(
             f"no split eval: of {text['documents']} documents none is held out (from 8 on, two or more)"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags as absl_flags
@@ -162,6 +162,14 @@ def inspect_checkpoints(path: str):
             report.problems.append(str(error))
             continue
         report.facts[os.path.basename(os.path.abspath(step))] = _describe(leaves)
+        # Of the last step: all of a run have the same.
+        report.facts |= _architecture(
+            {
+                name.removeprefix("params/"): leaf.shape
+                for name, leaf in leaves.items()
+                if name[:7] == "params/"
+            }
+        )
     return report
 
 
@@ -184,8 +192,17 @@ def inspect_model(path: str):
     report.facts["head"] = model.head
     report.facts["parameters"] = sum(array.size for array in model.params.values())
     report.facts["vocabulary"] = repr(model.tokenizer) if model.tokenizer else "none beside it"
-    report.facts["shapes"] = {name: list(array.shape) for name, array in model.params.items()}
+    shapes = {name: list(array.shape) for name, array in model.params.items()}
+    report.facts |= _architecture(shapes) | {"shapes": shapes}
     return report
+
+
+def _architecture(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """The sizes of a model and its groups of parameters, which are the encoder and the heads it has."""
+    from bert_jax import checkpoint
+
+    groups = dict.fromkeys(name.split("/")[0] for name in shapes)
+    return {"architecture": checkpoint.sizes(shapes), "parts": ", ".join(groups)}
 
 
 def _describe(leaves: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +247,11 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
         yield f"{name}: {shown or 'none'}"
         return
     nested = {key: inner for key, inner in value.items() if isinstance(inner, dict | list)}
-    plain = ", ".join(f"{key} {_number(inner)}" for key, inner in value.items() if key not in nested)
+    plain = ", ".join(
+        f"{key} {_number(inner)}"
+        for key, inner in value.items()
+        if key not in nested and (inner or name != "text")  # what was not met in a text is no news
+    )
     yield f"{name}: {plain}"
     for key, inner in nested.items():
         if key == "sequence_lengths":

@@ -25,7 +25,10 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 
     corpus_flags.define(flag_values)
     define(
-        absl_flags.DEFINE_string, "output", None, "What to write: NAME.txt, or NAME.model for SentencePiece."
+        absl_flags.DEFINE_string,
+        "output",
+        None,
+        "What to write: NAME.txt, or NAME.model for SentencePiece.",
     )
     define(
         absl_flags.DEFINE_integer,
@@ -107,14 +110,22 @@ def run(flags, args: list[str]) -> int:
         print(f"from {part.name}: {part.documents:,} documents, {part.bytes / 1e6:,.1f} MB{times}")
     for line in trained.measured:
         of = f" of {line.input}" if several else ""
+        seen = "held out" if trained.held_out else "learned from"
         print(
-            f"{line.vocabulary} on {line.words:,} words {'held out' if trained.held_out else 'learned from'}"
-            f"{of}: {line.tokens_per_word:.3f} tokens a word, {line.unknown_rate:.3%} [UNK]"
+            f"{line.vocabulary} on {line.units:,} {line.unit}s {seen}{of}: "
+            f"{line.tokens_per_unit:.3f} tokens per {line.unit}, {line.unknown_rate:.3%} [UNK]"
         )
     if trained.size < flags.size:
         print(
             f"note: the text gives {trained.size:,} tokens, fewer than --size={flags.size}", file=sys.stderr
         )
+    for part in trained.parts:
+        of = f"{part.name}: " if several else ""
+        for line in readers.suspicions(part.counts):
+            print(f"warning: {of}{line}", file=sys.stderr)
+    if sum(part.counts["documents"] for part in trained.parts) == 1:
+        more = f"more documents{readers.FORMATS[flags.input_format].documents_end}, or --nsp=none"
+        print(f"note: the corpus is one document; bert-jax data will need {more}", file=sys.stderr)
     unknown = max(line.unknown_rate for line in trained.measured if line.vocabulary == trained.path)
     if unknown > _HIGH_UNKNOWN_RATE:
         print(

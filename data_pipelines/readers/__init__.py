@@ -7,12 +7,12 @@ how many.
 """
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from bert_jax.errors import UserError
-from data_pipelines.readers import books, inputs, jsonl, prepared, text, wikiextractor, wikipedia_xml
+from data_pipelines.readers import inputs, prepared
 from data_pipelines.readers.documents import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES, Document, Fields
-from data_pipelines.readers.inputs import Range, file_digest, file_size, list_inputs, short_names
+from data_pipelines.readers.formats import FORMATS, count_signs, named, suspicions
+from data_pipelines.readers.inputs import Range, file_digest, file_size, list_inputs, place, short_names
 
 __all__ = [
     "COUNTS",
@@ -27,18 +27,12 @@ __all__ = [
     "has_fields",
     "list_inputs",
     "no_text",
+    "place",
     "read_documents",
     "short_names",
     "split_ranges",
+    "suspicions",
 ]
-
-FORMATS: dict[str, Callable[[Range, collections.Counter[str], Fields], Iterator[Document]]] = {
-    "text": text.read,
-    "wikiextractor": wikiextractor.read,
-    "wikipedia_xml": wikipedia_xml.read,
-    "books": books.read,
-    "jsonl": jsonl.read,
-}
 
 # What `read_documents` counts besides documents and bytes.
 COUNTS = (
@@ -49,6 +43,9 @@ COUNTS = (
     "unclosed",
     "outside",
     "doc_lines",
+    "sentence_lines",
+    "sentence_line_words",
+    "inner_sentence_ends",
     "other_namespaces",
     "redirects",
     "disambiguations",
@@ -63,7 +60,7 @@ COUNTS = (
 
 def has_fields(paths: Sequence[str], format: str) -> bool:
     """Whether the documents of inputs depend on `Fields`."""
-    return format == "jsonl" or any(path.startswith(prepared.PREFIX) for path in paths)
+    return FORMATS[format].has_fields or any(path.startswith(prepared.PREFIX) for path in paths)
 
 
 def no_text(paths: Sequence[str], format: str) -> str:
@@ -74,9 +71,8 @@ def no_text(paths: Sequence[str], format: str) -> str:
 
 def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:
     """Cuts the files of a format into ranges of about `target_bytes`, as `inputs.split_ranges` says."""
-    return inputs.split_ranges(
-        paths, target_bytes, whole=format == "books", streams=format == "wikipedia_xml"
-    )
+    kind = named(format)
+    return inputs.split_ranges(paths, target_bytes, whole=kind.whole, streams=kind.streams)
 
 
 def read_documents(
@@ -95,20 +91,19 @@ def read_documents(
         counts: What was met is added to it: "documents", "bytes", and COUNTS: "undecodable" (bytes or runs of
             them that became U+FFFD), "control_characters" dropped, "long_lines" and "long_documents" cut,
             "unclosed" <doc> and <page> elements, "outside" lines outside of <doc> elements (at least: a cut
-            can hide some), "doc_lines" where such elements begin and the format has none, pages, lines and
-            paragraphs left out.
+            can hide some), pages, lines and paragraphs left out, and what `suspicions` judges: "doc_lines"
+            where such elements begin and the format has none, "sentence_lines" with the words and the ends of
+            sentences within them.
         fields: What to read of the records of "jsonl" and of data sets.
 
     Raises:
         UserError: An unknown format, or a file that is not what its name or the format says.
         OSError: The file can't be read.
     """
-    if format not in FORMATS:
-        raise UserError(f"unknown input format {format!r}; expected one of {', '.join(FORMATS)}")
     counts = collections.Counter() if counts is None else counts
-    read = prepared.read if range_.path.startswith(prepared.PREFIX) else FORMATS[format]
+    kind = named(format)
+    read = prepared.read if range_.path.startswith(prepared.PREFIX) else kind.read
     for document in read(range_, counts, fields):
-        if format != "wikiextractor":
-            counts["doc_lines"] += sum(passage.startswith("<doc ") for passage in document.passages)
+        count_signs(document, kind, counts)
         counts["documents"] += document.part == 0
         yield document

@@ -17,6 +17,7 @@ from data_pipelines.readers import prepared
 
 _REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # a bzip2 stream and its first block begin
+_COUNTED_BYTES = 64 << 20  # of a file are read to tell the number of a line
 _LONGEST_STREAM = 32 << 20  # compressed; what is longer isn't looked for
 
 
@@ -211,3 +212,20 @@ def _next_stream(file: BinaryIO, offset: int) -> int | None:
         offset += len(data)
         tail = (tail + data)[-9:]
     return None
+
+
+def place(key: str, range_: Range) -> str:
+    """Where a document begins, for a person to look it up: its line, or its byte far into a file.
+
+    Args:
+        key: Of the document, which is returned as it is unless it is a name and an offset.
+        range_: The document is of.
+    """
+    name, _, offset = key.partition("#")[0].rpartition(":")
+    if name != range_.name or not offset.isdigit():
+        return key
+    if int(offset) > _COUNTED_BYTES:
+        return f"{name}, byte {int(offset):,}"
+    with compression.opened(range_.path) as file:
+        lines = file.read(int(offset)).count(b"\n")
+    return f"{name}, line {lines + 1:,}"

@@ -1,4 +1,4 @@
-"""`text`: a sentence a line, a blank line between documents, as google-research/bert reads."""
+"""`text` and `paragraphs`: a sentence, or a paragraph, per line and a blank line between documents."""
 
 import collections
 from collections.abc import Iterator
@@ -8,13 +8,22 @@ from data_pipelines.readers.inputs import Range
 from data_pipelines.readers.lines import Lines, open_lines
 
 
-def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
-    """Yields the documents that start in a range."""
+def read(
+    range_: Range, counts: collections.Counter[str], fields: Fields, presplit: bool = True
+) -> Iterator[Document]:
+    """Yields the documents that start in a range.
+
+    Args:
+        presplit: Whether a line is a sentence, as in the files that google-research/bert reads; else it is a
+            paragraph.
+    """
     with open_lines(range_, counts) as lines:
-        yield from _documents(lines, range_, counts)
+        yield from _documents(lines, range_, counts, presplit)
 
 
-def _documents(lines: Lines, range_: Range, counts: collections.Counter[str]) -> Iterator[Document]:
+def _documents(
+    lines: Lines, range_: Range, counts: collections.Counter[str], presplit: bool
+) -> Iterator[Document]:
     after_blank = lines.offset == lines.data_start or lines.previous_is_blank()
     document: Passages | None = None
     # The lines around the documents of this range are counted by the ranges that own them.
@@ -31,7 +40,7 @@ def _documents(lines: Lines, range_: Range, counts: collections.Counter[str]) ->
         if document is None and not inside:
             return
         if after_blank and line.begins:
-            document = Passages(f"{range_.name}:{line.offset}", True, counts)
+            document = Passages(f"{range_.name}:{line.offset}", presplit, counts)
         after_blank = False
         if document and text:
             yield from document.add(text, len(line.data))

@@ -6,8 +6,14 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+import training_support
+from convert_support import random_model
 
-from bert_jax import checkpoint, cli
+from bert_jax import checkpoint, cli, tokenization
+from bert_jax.commands import inspect as inspect_command
+from bert_jax.config import BertConfig
+from bert_jax.convert import native
+from bert_jax.data.inspection import Report
 
 
 @pytest.fixture
@@ -56,3 +62,33 @@ def test_no_step(tmp_path, capsys):
     (tmp_path / "checkpoints").mkdir()
     code, report = inspect(capsys, tmp_path)
     assert code == 1 and "holds no checkpoint" in report["problems"][0]
+
+
+def test_the_architecture_and_the_heads_of_a_checkpoint(tmp_path, capsys):
+    """A field of a config each, whose values another run can be given."""
+    config = BertConfig(
+        vocab_size=100,
+        hidden_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=40,
+        max_position_embeddings=16,
+    )
+    vocabulary = training_support.write_vocabulary(tmp_path / "vocab.txt")
+    model = random_model(config, "pretraining").replace(tokenizer=tokenization.load(vocabulary))
+    native.write(model, tmp_path / "run")
+    for path in (tmp_path / "run", tmp_path / "run" / "checkpoints" / "0"):
+        assert cli.main(["inspect", str(path)]) == 0
+        said = capsys.readouterr().out
+        assert (
+            "architecture: num_hidden_layers 3, hidden_size 24, num_attention_heads 4, intermediate_size 40, "
+            "max_position_embeddings 16, type_vocab_size 2, vocab_size 100\n" in said
+        )
+        assert "parts: encoder, mlm, nsp, pooler\n" in said
+
+
+def test_counters_of_a_text_that_are_zero_are_not_shown():
+    shown = list(inspect_command.lines(Report("x", "records", {"text": {"documents": 3, "unclosed": 0}})))
+    assert "  text: documents 3" in shown
+    shown = list(inspect_command.lines(Report("x", "records", {"train": {"rows": 3, "random_next": 0}})))
+    assert "  train: rows 3, random_next 0" in shown

@@ -147,6 +147,7 @@ def test_inspect_tells_what_a_folder_is(export, capsys):
     assert cli.main(["inspect", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "Hugging Face folder" in shown and "head: pretraining" in shown and "sound" in shown
+    assert "architecture: num_hidden_layers" in shown and "parts: encoder, pooler, mlm, nsp" in shown
     _drop("cls.predictions.transform.dense.bias")(folder)
     assert cli.main(["inspect", str(folder)]) == 1
     assert "WRONG" in capsys.readouterr().out

@@ -124,6 +124,19 @@ def test_markup_in_plain_text_is_told(options, tmp_path, capsys):
     assert "20 lines of the text begin with <doc" in capsys.readouterr().err
 
 
+def test_paragraphs_in_plain_text_are_told(options, tmp_path, capsys):
+    document = "The old stone walks. Over seven houses! A hill.\n" * 2
+    (tmp_path / "text.txt").write_text("\n".join([document] * 20))
+    flags = [f"--input={tmp_path}/text.txt", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
+    assert cli.main(["data", *flags]) == 0
+    captured = capsys.readouterr()
+    assert "3.0 sentences on average" in captured.err and "--input_format=paragraphs" in captured.err
+    assert "20 documents, 40 sentences" in captured.out
+    assert cli.main(["data", *flags, "--input_format=paragraphs", f"--output_dir={tmp_path}/split"]) == 0
+    captured = capsys.readouterr()
+    assert "--input_format" not in captured.err and "20 documents, 120 sentences" in captured.out
+
+
 def test_text_that_is_not_utf_8_is_told(options, tmp_path, capsys):
     (tmp_path / "latin.txt").write_bytes("Alte Städte übertönen mich.\nEin Tal.\n\n".encode("latin-1") * 20)
     flags = [f"--input={tmp_path}/latin.txt", f"--vocab={options.vocab}"]

@@ -55,7 +55,7 @@ def test_duplicate_documents(tmp_path):
 
 def test_one_document(tmp_path):
     report = lint.inspect_corpus([write(tmp_path, sum(sound_documents(), []))])
-    assert "a blank line ends a document" in only(report.problems)
+    assert "a blank line ends one), or --nsp=none" in only(report.problems)
 
 
 def test_a_blank_line_after_each_line(tmp_path):
@@ -66,7 +66,10 @@ def test_a_blank_line_after_each_line(tmp_path):
 def test_long_lines(tmp_path):
     report = lint.inspect_corpus([write(tmp_path, *sound_documents(), ["stone " * 3000])])
     assert report.facts["longest_line"] == 17_999
-    assert "lines of over 10,000 characters: 1, the longest of 17,999 in a.txt:" in only(report.problems)
+    assert (
+        "lines of over 10,000 characters: 1, the longest of 17,999 in the document at a.txt, line 301:"
+        in report.problems[-1]
+    )
 
 
 def test_undecodable_bytes(tmp_path):
@@ -91,9 +94,17 @@ def test_markup(tmp_path, line, residue):
     documents = [[*lines, f"{number} {line}"] for number, lines in enumerate(sound_documents())]
     report = lint.inspect_corpus([write(tmp_path, *documents)])
     assert report.facts["markup_lines"] == pytest.approx(0.2 * residue)
-    assert [p.startswith("20.0% markup lines; such as 'a.txt:0: 0 ") for p in report.problems] == [
-        True
-    ] * residue
+    expected = f"20.0% markup lines; such as '0 {line}' in the document at a.txt, line 1: extract the text"
+    assert [problem.startswith(expected) for problem in report.problems] == [True] * residue
+
+
+def test_text_of_another_format(tmp_path):
+    documents = [[f"{number} river. The stone {number}! The wind?"] * 2 for number in range(60)]
+    report = lint.inspect_corpus([write(tmp_path, *documents)])
+    assert any("give --input_format=paragraphs" in problem for problem in report.problems)
+    documents = [[f'<doc id="{number}">', f"River {number}", "</doc>"] for number in range(60)]
+    report = lint.inspect_corpus([write(tmp_path, *documents)])
+    assert any("give --input_format=wikiextractor" in problem for problem in report.problems)
 
 
 def test_unknown_words(tmp_path, vocabulary):

@@ -67,8 +67,8 @@ def test_a_small_vocabulary_is_compact(text, tmp_path):
     # Characters that are words of their own never continue one.
     assert "##e" in tokens and not {"##.", "##中", "\u2603", "x" * 50} & set(tokens)
     (measured,) = trained.measured
-    assert trained.held_out and measured.words > 100
-    assert 1 < measured.tokens_per_word < 4 and measured.unknown_rate < 0.001
+    assert trained.held_out and measured.units > 100
+    assert 1 < measured.tokens_per_unit < 4 and measured.unknown_rate < 0.001
 
 
 def test_special_tokens_are_where_bert_has_them():
@@ -178,7 +178,7 @@ def test_one_document_is_held_out_in_part(tmp_path):
     assert (len(list(sample.passages())), len(list(held_out.passages()))) == (95, 5)
     path.write_text("All there is, all there is.\n")
     trained = vocabulary.train(str(path), "text", str(tmp_path / "vocab.txt"), size=100)
-    assert not trained.held_out and trained.measured[0].words == 6
+    assert not trained.held_out and trained.measured[0].units == 6
     assert trained.measured[0].unknown_rate == 0
 
 
@@ -210,6 +210,7 @@ def test_a_corpus_that_spells_special_tokens(tmp_path):
         ({"output": "vocab.model"}, "expected a name that ends in .txt"),
         ({"output": "folder"}, "is a directory"),
         ({"output": "there.txt"}, "--overwrite replaces it"),
+        ({"output": "vocab.bin"}, "expected a name that ends in .txt"),
         ({"output": "blank.txt/vocab.txt"}, "blank.txt"),
         ({"character_coverage": "0.5"}, "--character_coverage=0.5: expected 0.999 to 1"),
         ({"sample_bytes": "5"}, "--sample_bytes=5: expected"),
@@ -242,9 +243,29 @@ def test_the_command(text, tmp_path, capsys):
     (tmp_path / "vocab.txt").write_text("old")
     assert main(["vocab", f"--input={text}", f"--output={output}", "--size=600", "--overwrite"]) == 0
     printed = capsys.readouterr().out
-    assert "600 tokens" in printed and "tokens a word" in printed and "[UNK]" in printed
+    assert "600 tokens" in printed and "tokens per word" in printed and "[UNK]" in printed
     assert os.listdir(tmp_path) == ["vocab.txt"]
     assert main(["vocab", f"--input={text}", f"--output={output}", "extra"]) == 2
+
+
+def test_text_without_spaces_is_measured_by_its_characters(tmp_path):
+    line = "".join(map(chr, range(0x4E00, 0x4E30)))
+    (tmp_path / "zh.txt").write_text(f"{line}。\n\n" * 40, encoding="utf-8")
+    trained = vocabulary.train(str(tmp_path / "zh.txt"), "text", str(tmp_path / "vocab.txt"), size=200)
+    (measured,) = trained.measured
+    assert measured.unit == "character" and measured.units % 49 == 0
+    assert measured.tokens_per_unit == pytest.approx(1)
+
+
+def test_lines_that_are_paragraphs_are_told(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("The first sentence. The second! And is this a third?\n" * 40)
+    flags = [f"--input={tmp_path}/a.txt", f"--output={tmp_path}/vocab.txt", "--size=120", "--overwrite"]
+    assert main(["vocab", *flags]) == 0
+    error = capsys.readouterr().err
+    assert "give --input_format=paragraphs" in error
+    assert "the corpus is one document" in error and "a blank line ends one), or --nsp=none" in error
+    assert main(["vocab", *flags, "--input_format=paragraphs"]) == 0
+    assert "--input_format" not in capsys.readouterr().err
 
 
 def test_a_failure_leaves_the_old_output(text, tmp_path, monkeypatch):
@@ -271,8 +292,8 @@ def test_real_wikipedia(shared_data, tmp_path):
     )
     assert trained.size == 30522 and trained.held_out
     ours, theirs = trained.measured
-    assert ours.unknown_rate < 0.001 and ours.tokens_per_word < 1.4
-    assert ours.tokens_per_word < 1.05 * theirs.tokens_per_word
+    assert ours.unknown_rate < 0.001 and ours.tokens_per_unit < 1.4
+    assert ours.tokens_per_unit < 1.05 * theirs.tokens_per_unit
     shared = len(set(tokens_of(released)) & set(tokens_of(output))) / 30522
     assert shared > 0.5
 

@@ -318,7 +318,9 @@ def test_files_that_are_not_text(tmp_path, data, message):
 
 
 def test_unknown_format(tmp_path):
-    with pytest.raises(UserError, match="unknown input format 'json'; expected one of text, wikiextractor"):
+    with pytest.raises(
+        UserError, match="unknown input format 'json'; expected one of text, paragraphs, wiki"
+    ):
         read(write(tmp_path, TEXT), "json")
 
 

@@ -1,0 +1,98 @@
+"""The formats of a corpus: how each is read and cut, and the signs that text is of another one."""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+from bert_jax.errors import UserError
+from data_pipelines.readers import books, jsonl, text, wikiextractor, wikipedia_xml
+from data_pipelines.readers.documents import Document, Fields
+from data_pipelines.readers.inputs import Range
+
+_MARKS = (". ", "! ", "? ", "।", "。", "！", "？")  # sentences end so, and now and then an abbreviation does
+_LONG_LINE_WORDS = 60  # on average; sentences have about 20
+_SEVERAL_SENTENCES = 1.5  # on average; lines that are sentences have up to 1.13, with their abbreviations
+_FEW_LINES = 20  # too few to judge a corpus by
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """One value of --input_format.
+
+    Attributes:
+        read: Yields the documents that start in a range; adds what it met to the counts.
+        whole: Whether a file is one document, and can't be cut.
+        streams: Whether a .bz2 file of several streams may be cut where one begins.
+        has_fields: Whether `Fields` say what is read.
+        blank_line_ends: Whether a blank line ends a document.
+        sentence_lines: Whether a line is a sentence; those of the other formats are split into sentences.
+        doc_elements: Whether <doc ...> lines are of the format, and not of the text.
+    """
+
+    read: Callable[[Range, collections.Counter[str], Fields], Iterator[Document]]
+    whole: bool = False
+    streams: bool = False
+    has_fields: bool = False
+    blank_line_ends: bool = False
+    sentence_lines: bool = False
+    doc_elements: bool = False
+
+    @property
+    def documents_end(self) -> str:
+        """What a message adds that asks for more documents."""
+        return " (a blank line ends one)" if self.blank_line_ends else ""
+
+
+FORMATS: dict[str, Format] = {
+    "text": Format(text.read, blank_line_ends=True, sentence_lines=True),
+    "paragraphs": Format(functools.partial(text.read, presplit=False), blank_line_ends=True),
+    "wikiextractor": Format(wikiextractor.read, doc_elements=True),
+    "wikipedia_xml": Format(wikipedia_xml.read, streams=True),
+    "books": Format(books.read, whole=True),
+    "jsonl": Format(jsonl.read, has_fields=True),
+}
+
+
+def named(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name not in FORMATS:
+        raise UserError(f"unknown input format {name!r}; expected one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def count_signs(document: Document, format: Format, counts: collections.Counter[str]) -> None:
+    """Adds to the counts what `suspicions` judges a format by."""
+    if not format.doc_elements:
+        counts["doc_lines"] += sum(passage.startswith("<doc ") for passage in document.passages)
+    if document.presplit:
+        counts["sentence_lines"] += len(document.passages)
+        for passage in document.passages:
+            counts["sentence_line_words"] += passage.count(" ") + 1
+            counts["inner_sentence_ends"] += sum(passage.count(mark, 0, -1) for mark in _MARKS)
+
+
+def suspicions(counts: Mapping[str, int]) -> list[str]:
+    """What looks like another format than the one that the text was read as, and the flag to give."""
+    doc_lines, lines, words, ends = (
+        counts.get(name, 0)  # records of an older version have fewer
+        for name in ("doc_lines", "sentence_lines", "sentence_line_words", "inner_sentence_ends")
+    )
+    found = []
+    if doc_lines:
+        found.append(
+            f"{doc_lines:,} lines of the text begin with <doc: are the files WikiExtractor's? give "
+            "--input_format=wikiextractor"
+        )
+    if lines >= _FEW_LINES:
+        words, sentences = words / lines, 1 + ends / lines
+        if words > _LONG_LINE_WORDS or sentences >= _SEVERAL_SENTENCES:
+            found.append(
+                f"a line of the text has {words:.0f} words and {sentences:.1f} sentences on average, where "
+                "one sentence is expected: if the lines are paragraphs, give --input_format=paragraphs"
+            )
+    return found
