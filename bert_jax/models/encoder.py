@@ -183,9 +183,7 @@ class BertEncoder(_Module):
         self.embeddings = Embeddings(self.config)
         self.layers = Encoder(self.config)
 
-    def __call__(
-        self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, word=None
-    ):
+    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, word=None):
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)
         return self.layers(x, sequence_ids, deterministic)[0]
 

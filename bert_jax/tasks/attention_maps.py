@@ -57,10 +57,15 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
         "lengths": np.array([len(row)], np.int32),
         "first_lengths": np.array([len(parts[0])], np.int32),
     }
-    config = model.config.replace(dtype="float32", attention="xla", remat="none")
+    config = computed_as(model.config)
     params = nest({name: x for name, x in model.params.items() if name.startswith("encoder/")})
     weights = jax.jit(functools.partial(attention_weights, config=config))(params["encoder"], batch)
     return AttentionMaps([tokenizer.tokens[i] for i in row], len(parts[0]), np.asarray(weights[:, 0]))
+
+
+def computed_as(config: BertConfig) -> BertConfig:
+    """In float32 and without kernels, which leave no probabilities behind."""
+    return config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
 
 
 def attention_weights(params, batch: dict[str, jax.Array], *, config: BertConfig) -> jax.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
+from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.kernels import platform
 from bert_jax.models import BertEncoder
@@ -50,7 +52,6 @@ class MaskFiller:
         self._config = model.config.for_inference(platform.target(), dtype)
         params = {name: x for name, x in model.params.items() if name.startswith(("encoder/", "mlm/"))}
         self._params = jax.tree.map(jnp.asarray, nest(params))
-        self._predict = jax.jit(self._logits)
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
         """The `top` candidates, most likely first, for each [MASK] of each text, in the order of the text.
@@ -88,11 +89,8 @@ class MaskFiller:
         positions = np.zeros((batch, masks), np.int32)
         for i, (row, place) in enumerate(zip(rows, places, strict=True)):
             ids[i, : len(row)], lengths[i], positions[i, : len(place)] = row, len(row), place
-        probabilities = np.asarray(self._predict(self._params, ids, lengths, positions))
-        return [
-            [self._best(probabilities[i, j], top) for j in range(len(place))]
-            for i, place in enumerate(places)
-        ]
+        found = np.asarray(probabilities(self._params, ids, lengths, positions, config=self._config))
+        return [[self._best(found[i, j], top) for j in range(len(place))] for i, place in enumerate(places)]
 
     def _best(self, probabilities, top):
         # The vocabulary may be smaller than the model's table of embeddings.
@@ -100,21 +98,31 @@ class MaskFiller:
         order = np.argsort(-probabilities[: len(tokens)], kind="stable")[:top]
         return [Candidate(tokens[i], float(probabilities[i])) for i in order]
 
-    def _logits(self, params, ids, lengths, positions):
-        index = jnp.arange(ids.shape[1], dtype=jnp.int32)
-        real = index < lengths
-        hidden = BertEncoder(self._config).apply(
-            {"params": params["encoder"]},
-            ids,
-            jnp.zeros_like(ids),
-            jnp.where(real, index, 0),
-            real.astype(jnp.int32),
-        )
-        words = params["encoder"]["embeddings"]["word_embeddings"]
-        logits = MaskedLanguageModelHead(self._config).apply(
-            {"params": params["mlm"]}, gather_positions(hidden, positions), words
-        )
-        return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+
+@functools.partial(jax.jit, static_argnames="config")
+def probabilities(params, ids: jax.Array, lengths: jax.Array, positions: jax.Array, *, config: BertConfig):
+    """float32 [B, P, V]: how likely each token is at some positions of rows with one text each.
+
+    Args:
+      params: `encoder` and `mlm`.
+      ids: int32 [B, L].
+      lengths: int32 [B, 1], tokens of each row.
+      positions: int32 [B, P].
+    """
+    index = jnp.arange(ids.shape[1], dtype=jnp.int32)
+    real = index < lengths
+    hidden = BertEncoder(config).apply(
+        {"params": params["encoder"]},
+        ids,
+        jnp.zeros_like(ids),
+        jnp.where(real, index, 0),
+        real.astype(jnp.int32),
+    )
+    words = params["encoder"]["embeddings"]["word_embeddings"]
+    logits = MaskedLanguageModelHead(config).apply(
+        {"params": params["mlm"]}, gather_positions(hidden, positions), words
+    )
+    return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
 
 
 def _power_of_two(number: int, least: int) -> int:
