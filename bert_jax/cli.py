@@ -247,16 +247,20 @@ def _unknown_override(flags: absl_flags.FlagValues, argv: list[str], error: Exce
             if any(f"'{part}'" in str(error) or f'"{part}"' in str(error) for part in parts):
                 hint = re.search(r"[Dd]id you mean \"?([\w.]+)", str(error))
                 return f"{given}: the config has no such field; " + (
-                    f"did you mean {hint[1]}?" if hint else _fields_beside(flags[name], argv, parts)
+                    f"did you mean {hint[1]}?" if hint else _likely_field(flags[name], argv, parts)
                 )
     return ""
 
 
-def _fields_beside(flag: absl_flags.Flag, argv: list[str], parts: Sequence[str]) -> str:
-    """The fields of the part of a config where an override looked for another one."""
+def _likely_field(flag: absl_flags.Flag, argv: list[str], parts: Sequence[str]) -> str:
+    """What to say of an override of an unknown field: the one that it stands for, or those beside it."""
+    from bert_jax import config_fields, config_files
+
     given = [value for arg, value in zip(argv, [*argv[1:], ""], strict=True) if arg == f"--{flag.name}"]
     given += [arg.partition("=")[2] for arg in argv if arg.startswith(f"--{flag.name}=")]
     config, within = flag.parser.parse(given[-1]), "it"
+    if near := config_fields.closest(".".join(parts), [name for name, _ in config_files.fields(config)]):
+        return f"did you mean {near}?"
     for part in parts[:-1]:
         if part not in config or not hasattr(config[part], "keys"):
             break

@@ -215,7 +215,8 @@ def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransfo
       A transformation whose updates the train step multiplies by -schedule(step), and that schedule. The rate
       is a function of the run's step alone, so steps skipped for non-finite gradients do not shift it.
     """
-    total_steps = getattr(config, "decay_steps", 0) or total_steps
+    decay_steps = getattr(config, "decay_steps", 0)
+    total_steps = decay_steps or total_steps
     schedules = dict(
         reference=reference_schedule, warmup_then_decay=warmup_then_decay_schedule, constant=constant_schedule
     )
@@ -226,6 +227,11 @@ def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransfo
     if config.name not in OPTIMIZERS:
         raise UserError(f"optimizer.name={config.name!r} is unknown; choose one of {', '.join(OPTIMIZERS)}")
     if config.warmup_steps >= total_steps > 0:
+        if decay_steps:
+            raise UserError(
+                f"optimizer.warmup_steps={config.warmup_steps}: expected less than optimizer.decay_steps="
+                f"{decay_steps}; set fewer, or a later end of the decay"
+            )
         raise UserError(
             f"optimizer.warmup_steps={config.warmup_steps}: expected less than the {total_steps} steps of "
             f"the run; set fewer (a tenth is {total_steps // 10}), or train for longer by --config.steps or, "

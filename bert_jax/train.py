@@ -121,6 +121,7 @@ def fit(
                 state = state.replace(params=_overlay(state.params, initial_params))
             given = "scratch" if initial_params is None else "the weights given"
             writer.message(f"started from {given}")
+        workdir.confirm_run()
         writer.rewind(step)
         clock = RunClock(read_metrics(workdir.path, "train"))
         from_scratch = step == 0 and initial_params is None

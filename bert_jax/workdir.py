@@ -2,7 +2,7 @@
 
 config.json        what the run is: command, resolved config, records, vocabulary
 vocab.txt|.model   a copy of the vocabulary
-checkpoints/STEP/  see bert_jax/checkpoint.py
+checkpoints/STEP/  see bert_jax/checkpoint/
 initialised.json   which parameters came from another checkpoint, where the run started from one
 metrics.jsonl, tensorboard/
 README.md          of a fine-tuning: its model card
@@ -18,25 +18,15 @@ from typing import Any
 import ml_collections
 from etils import epath
 
+from bert_jax import config_fields
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.lock import Lock
 
-# Fields that decide where and how often something is done. Every other one decides what is computed.
+# What may differ when a run goes on: see `config_fields.Field.resume`.
 FREE_FIELDS = (
-    "config.accumulate_steps",
-    "config.checkpoint",
-    "config.data.dir",  # the records are known by their digest, wherever they lie
-    "config.data.vocab",  # and the vocabulary by its own
-    "config.data_dir",
-    "config.eval",
-    "config.log_every",
-    "config.max_skipped_steps",
-    "config.mesh",
-    "config.model.attention",
-    "config.model.remat",
-    "config.model.scan_unroll",
+    *(f"config.{name}" for name in config_fields.with_resume("free")),
     "command_line",
     "vocabulary.file",
     "vocabulary.path",
@@ -54,21 +44,8 @@ _INPUTS = {
     "vocabulary.digest": "the digest of the vocabulary",
 }
 
-# Fields that the checkpoints of a run are made of.
-_FIXED = {
-    "vocabulary.digest",
-    *(
-        f"config.model.{name}"
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-        )
-    ),
-}
+# What the checkpoints of a run are made of, which --allow_changes cannot change.
+_FIXED = {"vocabulary.digest", *(f"config.{name}" for name in config_fields.with_resume("fixed"))}
 
 
 class WorkDir:
@@ -87,6 +64,7 @@ class WorkDir:
     def __init__(self, path: epath.PathLike, *, primary: bool = True, lease: float = 60.0, log=print):
         self.path = epath.Path(path)
         self.primary = primary
+        self._resumed_run: Mapping[str, Any] | None = None
         self._lock = Lock(self.path, lease=lease, log=log)
 
     @property
@@ -114,7 +92,8 @@ class WorkDir:
     def open_run(self, run: Mapping[str, Any], *, allow_changes: bool = False) -> None:
         """Writes `run` to config.json, unless the directory belongs to a run that computes something else.
 
-        A run that ended before its first step has no claim on the directory.
+        That of a run that goes on is written by `confirm_run`, once its checkpoint is restored. A run that
+        ended before its first step has no claim on the directory.
 
         Args:
             run: JSON-able: `command`, `config` (every field resolved) and what identifies the inputs, like
@@ -142,9 +121,22 @@ class WorkDir:
                 f"--workdir{allow if run['command'] == 'pretrain' and not fixed else ''}"
             )
         if self.primary:
-            if not has_started(self.path):
+            self._resumed_run = run if has_started(self.path) else None
+            if self._resumed_run is None:
                 (self.path / REPORT_FILE).unlink(missing_ok=True)
-            _write_text(file, json.dumps(run, indent=2, sort_keys=True) + "\n")
+                self._write_run(run)
+
+    def confirm_run(self) -> None:
+        """Writes what `open_run` left to be written: of a run that goes on, its changes to config.json.
+
+        Call it when the state is restored, which shows that the checkpoints fit the new configuration.
+        """
+        if self._resumed_run is not None:
+            self._write_run(self._resumed_run)
+            self._resumed_run = None
+
+    def _write_run(self, run: Mapping[str, Any]) -> None:
+        _write_text(self.path / "config.json", json.dumps(run, indent=2, sort_keys=True) + "\n")
 
     def write_json(self, name: str, content: Any) -> None:
         """Writes a file of the run, whole or not at all."""
@@ -285,7 +277,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _is_free(name: str) -> bool:
-    return any(name == field or name.startswith(field + ".") for field in FREE_FIELDS)
+    return name in FREE_FIELDS
 
 
 def _list_changes(differing: Mapping[str, tuple[Any, Any]], limit: int = 4) -> str:

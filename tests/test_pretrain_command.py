@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import training_support
 
-from bert_jax import cli, workdir
+from bert_jax import cli, config_fields, train, workdir
 from bert_jax.errors import UserError
 from bert_jax.optimizer import make_optimizer
 
@@ -108,12 +108,46 @@ def test_no_config_and_no_workdir(capsys):
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"log_every": 0}, "log_every=0 must be at least 1"),
         ({"mesh.fsdp": 3}, "mesh data=-1 fsdp=3 tensor=1 does not fit 8 devices"),
-        ({"checkpoint.keep": 0}, "checkpoint.keep=0: the newest step has to be kept"),
+        ({"checkpoint.keep": 0}, "checkpoint.keep=0 must be at least 1"),
         ({"init_from": "/missing"}, "/missing: no such directory"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(pretrain, fields, told):
     assert told in fails(pretrain(**fields))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("seed", -1, "seed=-1 must be at least 0"),
+        ("seed", 2**40, f"seed={2**40} must be at most 4,294,967,295"),
+        ("batch_size", 10**20, f"batch_size={10**20} must be at most"),
+        ("steps", 2**31, f"steps={2**31} must be at most"),
+        ("masking.prob", "nan", "masking.prob=nan must be a finite number"),
+        ("optimizer.learning_rate", "nan", "optimizer.learning_rate=nan must be a finite number"),
+        ("optimizer.learning_rate", "1e400", "optimizer.learning_rate=inf must be a finite number"),
+        ("optimizer.learning_rate", -1, "optimizer.learning_rate=-1.0 must be at least 0"),
+        ("optimizer.weight_decay", "nan", "optimizer.weight_decay=nan must be a finite number"),
+        ("optimizer.clip_norm", "nan", "optimizer.clip_norm=nan must be a finite number"),
+        ("model.layer_norm_eps", "nan", "model.layer_norm_eps=nan must be a finite number"),
+        ("model.layer_norm_eps", -1, "model.layer_norm_eps=-1.0 must be at least 1e-37"),
+        ("model.initializer_range", "nan", "model.initializer_range=nan must be a finite number"),
+        ("optimizer.warmup_steps", -5, "optimizer.warmup_steps=-5 must be at least 0"),
+        ("eval.batches", -1, "eval.batches=-1 must be at least 0"),
+        ("checkpoint.every", -3, "checkpoint.every=-3 must be at least 0"),
+        ("init_ignore", "(", "init_ignore='(' must be a regular expression"),
+        ("optimizer.b2", 1, "optimizer.b2=1.0 must be less than 1"),
+        ("optimizer.eps", 0, "optimizer.eps=0.0 must be at least 1e-37"),
+        ("steps", "abc", "steps"),
+        ("steps", "1.5", "steps"),
+        ("optimizer.learning_rate", "fast", "learning_rate"),
+    ],
+)
+def test_a_senseless_value_is_refused_by_name_before_anything_is_read(
+    pretrain, monkeypatch, field, value, told
+):
+    monkeypatch.setattr(train, "fit", lambda **unused: pytest.fail("it would have compiled"))
+    assert told in fails(pretrain(data="/not/even/opened", **{field: value}))
 
 
 def test_a_vocabulary_that_is_not_the_records_own(pretrain, records, tmp_path):
@@ -144,6 +178,19 @@ def test_allowed_changes_go_on_with_the_new_values(pretrain, trained, tmp_path):
 def test_allowed_changes_do_not_reach_the_shapes(pretrain, trained):
     error = fails(pretrain(trained, more=["--allow_changes"], steps=6, **{"model.intermediate_size": 128}))
     assert "is of another model: model.intermediate_size is 64 there and 128 here" in error
+
+
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        ({"model.num_attention_heads": 4}, "is of another model: model.num_attention_heads is 2 there and 4"),
+        ({"optimizer.name": "lamb"}, "is of another model or optimizer"),
+    ],
+)
+def test_a_change_that_the_checkpoint_does_not_fit_leaves_the_config(pretrain, trained, changes, told):
+    before = (trained / "config.json").read_bytes()
+    assert told in fails(pretrain(trained, more=["--allow_changes"], steps=6, **changes))
+    assert (trained / "config.json").read_bytes() == before
 
 
 def test_allowed_changes_do_not_reach_the_vocabulary(pretrain, trained, tmp_path):
@@ -252,14 +299,13 @@ def test_records_of_others_and_what_cannot_be(pretrain, masked_records, records,
 )
 def test_the_config_files(name, size):
     """Each has the fields of a run, and stands for its size."""
-    from bert_jax.commands import pretrain as command
     from bert_jax.config import SIZES
 
     path = training_support.CONFIG.with_name(f"{name}.py")
     space = {"__name__": name}
     exec(compile(path.read_text(), path, "exec"), space)
     config = space["get_config"]()
-    command.check_fields(config)
+    config_fields.check_pretraining(config)
     assert {name: config.model[name] for name in SIZES[size]} == SIZES[size]
     assert config.optimizer.warmup_steps < config.steps
 

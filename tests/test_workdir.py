@@ -82,6 +82,7 @@ def test_another_run_is_refused_by_what_differs(opened, name, value, told):
         ("config__mesh__fsdp", 8),
         ("config__model__attention", "xla"),
         ("config__model__remat", "full"),
+        ("config__model__residual", "xla"),
         ("config__model__scan_unroll", 2),
         ("config__accumulate_steps", 2),
         ("config__data__dir", "/elsewhere"),
@@ -91,11 +92,14 @@ def test_another_run_is_refused_by_what_differs(opened, name, value, told):
 )
 def test_what_does_not_change_the_result_may_change(opened, name, value):
     opened.open_run(make_run(**{name: value}))
+    opened.confirm_run()
     assert workdir.read_run(opened.path) == make_run(**{name: value})
 
 
 def test_changes_can_be_allowed(opened):
     opened.open_run(make_run(config__steps=7), allow_changes=True)
+    assert workdir.load_config(opened.path).steps == 1_000_000  # until its checkpoint is restored
+    opened.confirm_run()
     assert workdir.load_config(opened.path).steps == 7
 
 
@@ -164,6 +168,7 @@ def test_the_tokenizer_has_the_settings_of_the_run(opened, tmp_path):
     (tmp_path / "v.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A"]))
     opened.copy_vocabulary(tmp_path / "v.txt")
     opened.open_run(make_run(vocabulary__lower_case=True), allow_changes=True)
+    opened.confirm_run()
     tokenizer = workdir.load_tokenizer(opened.path)
     assert tokenizer.lower_case and tokenizer.encode_batch(["A a"]) == [[5, 5]]
 

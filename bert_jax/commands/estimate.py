@@ -14,7 +14,7 @@ import sys
 
 from absl import flags as absl_flags
 
-from bert_jax import config_files
+from bert_jax import config_fields, config_files
 from bert_jax.errors import UserError
 
 
@@ -65,7 +65,7 @@ def run(flags, args: list[str]) -> int:
     from bert_jax.commands import pretrain
     from bert_jax.estimate import measure, program, report
 
-    pretrain.check_fields(config)
+    config_fields.check_pretraining(config)
     if adopted := pretrain.adopt_architecture(config, config_files.overridden(flags, "model")):
         _say(adopted)
     if config.data.dir:

@@ -17,7 +17,7 @@ from typing import Any
 import ml_collections
 from absl import flags as absl_flags
 
-from bert_jax import config_files
+from bert_jax import config_fields, config_files
 from bert_jax.commands.process_flags import start_processes
 from bert_jax.commands.run_flags import define_run_flags
 from bert_jax.errors import UserError
@@ -87,7 +87,7 @@ def pretrain(
     from bert_jax.workdir import WorkDir, resolve_dtype
 
     config = ml_collections.ConfigDict(config)
-    check_fields(config)
+    config_fields.check_pretraining(config)
     train_set, eval_set, tokenizer = _open_records(config.data, workdir, print)
     adopted = adopt_architecture(config, explicit, workdir, tokenizer)
     length = train_set.max_seq_length
@@ -173,20 +173,6 @@ def _print_once(line: str) -> None:
 
     if jax.process_index() == 0:
         print(line)
-
-
-def check_fields(config: ml_collections.ConfigDict) -> None:
-    """UserError unless the config has the fields of a pre-training run, with values that can be."""
-    from bert_jax import defaults
-
-    have, expected = ({name for name, _ in config_files.fields(one)} for one in (config, defaults.pretrain()))
-    if missing := sorted(expected - have):
-        raise UserError(f"the config has no {', '.join(missing)}: start it from bert_jax.defaults.pretrain()")
-    if unknown := sorted(have - expected):
-        raise UserError(f"the config has a field that pre-training does not know: {', '.join(unknown)}")
-    for name in ("steps", "batch_size", "accumulate_steps", "log_every", "max_skipped_steps"):
-        if config[name] < 1:
-            raise UserError(f"{name}={config[name]} must be at least 1")
 
 
 def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, say):

@@ -18,7 +18,7 @@ import jax
 import ml_collections
 import numpy as np
 
-from bert_jax import checkpoint, convert, flops, sharding, train, workdir
+from bert_jax import checkpoint, config_fields, convert, flops, sharding, train, workdir
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import card
 from bert_jax.io import files
@@ -59,6 +59,7 @@ def finetune(
       UserError: a user's mistake, with file and line where there is one.
     """
     config = ml_collections.ConfigDict(config.to_dict())
+    config_fields.check_values(config)
     config.model.dtype = workdir.resolve_dtype(config.model.dtype, directory, platform.target(), log)
     problem, training = from_training_file(config)
     problem.metrics  # noqa: B018, a wrong name is refused before anything is computed
@@ -212,9 +213,7 @@ def _plan_packing(problem, data, mesh):
     if not (problem.packs and config.pack):
         return None
     devices = mesh.shape["data"] * mesh.shape["fsdp"]
-    return packing.plan(
-        data, config.batch_size, config.steps, devices, problem.bert, config.accumulate_steps
-    )
+    return packing.plan(data, config.batch_size, config.steps, devices, problem.bert, config.accumulate_steps)
 
 
 def _train_batches(data, packed, config, mesh, step, own):

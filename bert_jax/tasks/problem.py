@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from bert_jax import config as bert_config
-from bert_jax import convert, tasks, tokenization
+from bert_jax import config_fields, convert, tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.kernels import platform
 from bert_jax.tasks import batches
@@ -224,12 +224,11 @@ def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tok
 def resolve_schedule(config: Any, examples: int) -> int:
     """Fills in steps, warm-up and evaluation interval from the epochs and the groups of rows; returns the
     steps."""
-    if config.epochs <= 0:
-        raise UserError(f"epochs={config.epochs}: expected more than 0")
-    if not 0 <= config.warmup_fraction < 1:
-        raise UserError(f"warmup_fraction={config.warmup_fraction}: expected 0 to 1")
+    for name in ("epochs", "warmup_fraction"):
+        config_fields.check(name, config[name])
     per_epoch = batches.steps_per_epoch(examples, config.batch_size)
     config.steps = max(1, round(per_epoch * config.epochs))
+    config_fields.check("steps", config.steps)
     if not config.optimizer.warmup_steps:
         config.optimizer.warmup_steps = int(config.steps * config.warmup_fraction)
     if not config.eval.every:
