@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.io import json_files
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import AttentionCase, ResidualCase, Target
 
@@ -53,6 +54,8 @@ class BertConfig:
     scan_unroll: int = 1  # layers per iteration of the scan; 0 unrolls all of them
 
     def __post_init__(self):
+        for field in dataclasses.fields(self):
+            _check_type(field.name, getattr(self, field.name), _TYPES[field.type])
         object.__setattr__(self, "hidden_act", _ACTIVATION_SYNONYMS.get(self.hidden_act, self.hidden_act))
         for name, allowed in (
             ("hidden_act", ACTIVATIONS),
@@ -131,6 +134,18 @@ class BertConfig:
         return dataclasses.asdict(self)
 
 
+# By the annotation of a field; no size of a model is near the limit.
+_TYPES = {"int": range(-1, 1 << 31), "float": float, "str": str, "bool": bool}
+
+
+def _check_type(name: str, value: Any, expected: Any) -> None:
+    if not json_files.is_of(value, expected):
+        what = "a whole number below 2^31" if isinstance(expected, range) else json_files.describe(expected)
+        raise UserError(f"{name}={value!r:.60}: expected {what}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{name}={value}: expected a finite number")
+
+
 EXECUTION_FIELDS = ("dtype", "attention", "residual", "remat", "scan_unroll")
 
 # Fields that a run decides, whatever checkpoint it starts from; the others are the checkpoint's.
@@ -196,11 +211,7 @@ def from_dict(fields: Mapping[str, Any], *, ignore_unknown: bool = False) -> Ber
 
 def from_json(text: str) -> BertConfig:
     """Reads a released `bert_config.json`. Unknown keys are ignored, as google-research/bert does."""
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"the model configuration is not JSON (line {error.lineno}: {error.msg})") from error
-    return from_dict(fields, ignore_unknown=True)
+    return from_dict(json_files.parse(text, "the model configuration"), ignore_unknown=True)
 
 
 def parameter_count(config: BertConfig, *, heads: bool = False) -> int:

@@ -20,6 +20,7 @@ from etils import epath
 
 from bert_jax import config_fields
 from bert_jax.errors import UserError
+from bert_jax.io import json_files
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.lock import Lock
@@ -31,6 +32,15 @@ FREE_FIELDS = (
     "vocabulary.file",
     "vocabulary.path",
 )
+
+# What config.json holds, as far as it is read again.
+_RUN = {
+    "command": str,
+    "config": dict,
+    "vocabulary?": {"lower_case?": bool, "strip_accents?": bool},
+    "labels?": ([str], None),
+    "head?": str,
+}
 
 REPORT_FILE = "initialised.json"  # which parameters came from `init_from`
 
@@ -235,12 +245,7 @@ def read_run(path: epath.PathLike) -> dict[str, Any]:
         UserError: no work directory, or its config.json is not readable.
     """
     file = find_root(path) / "config.json"
-    try:
-        run = json.loads(file.read_text())
-        run["command"], run["config"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file}: not a config.json of bert-jax ({error}); restore it from a copy") from error
-    return run
+    return json_files.read(file, _RUN)
 
 
 def load_config(path: epath.PathLike) -> ml_collections.ConfigDict:

@@ -122,7 +122,7 @@ def test_a_field_of_another_version_is_no_change(opened):
 
 def test_a_torn_config_is_told(opened):
     (opened.path / "config.json").write_text('{"command": ')
-    with pytest.raises(UserError, match="config.json: not a config.json of bert-jax"):
+    with pytest.raises(UserError, match="config.json: not JSON"):
         opened.open_run(make_run())
 
 

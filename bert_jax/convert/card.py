@@ -12,6 +12,7 @@ from bert_jax import workdir
 from bert_jax.convert import huggingface, native
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
+from bert_jax.io import json_files
 
 FILE = "README.md"
 
@@ -158,7 +159,7 @@ def _scores(root: epath.Path) -> Mapping[str, float]:
     """The best scores of a fine-tuning, else the last evaluation of a run; none where there was none."""
     best = root / "best.json"
     if best.exists():
-        return json.loads(best.read_text())["scores"]
+        return json_files.read(best, {"scores": {str: (float, None)}})["scores"]
     metrics = root / "metrics.jsonl"
     if not metrics.exists():
         return {}

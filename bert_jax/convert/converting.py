@@ -7,11 +7,12 @@ import shutil
 import tempfile
 from collections.abc import Callable
 
+import safetensors
 from etils import epath
 
 from bert_jax.convert import check, huggingface, huggingface_export, loading, names, native, tensorflow1
 from bert_jax.convert.model import Model
-from bert_jax.errors import UserError
+from bert_jax.errors import StorageError, UserError, file_error
 
 
 def convert(
@@ -65,7 +66,8 @@ def convert(
         os.makedirs(parent, exist_ok=True)
         scratch = tempfile.mkdtemp(prefix=".convert-", dir=parent)
     except OSError as error:
-        raise UserError(f"--output={output}: cannot be written ({error.strerror}); choose another") from error
+        message = f"--output={output}: cannot be written ({error.strerror}); choose another"
+        raise file_error(message, error) from error
     try:
         os.chmod(scratch, 0o755)
         folder, extra = os.path.join(scratch, "out"), os.path.join(scratch, "extra")
@@ -83,7 +85,11 @@ def convert(
                 os.rmdir(output)
             os.rename(folder, output)
     except OSError as error:
-        raise UserError(f"--output={output}: cannot be written ({error.strerror or error})") from error
+        message = f"--output={output}: cannot be written ({error.strerror or error}); nothing was left there"
+        raise file_error(message, error) from error
+    except safetensors.SafetensorError as error:
+        message = f"--output={output}: cannot be written ({error}); nothing was left there"
+        raise StorageError(message) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     log(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -18,6 +17,7 @@ from bert_jax import tokenization
 from bert_jax.convert import names
 from bert_jax.convert.model import HEADS, Model, check_found, head_of
 from bert_jax.errors import UserError
+from bert_jax.io import json_files
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
@@ -46,6 +46,15 @@ AUTO_CLASSES = {
     "question_answering": "AutoModelForQuestionAnswering",
 }
 
+_BOOL = (bool, None)
+_TOKENIZER_CONFIG = {"do_lower_case?": _BOOL, "strip_accents?": _BOOL, "tokenize_chinese_chars?": _BOOL}
+_NORMALIZER = {"type?": str, "lowercase?": _BOOL, "strip_accents?": _BOOL}
+_TOKENIZER = {
+    "normalizer?": ({**_NORMALIZER, "normalizers?": ([_NORMALIZER], None)}, None),
+    "model?": ({"type?": (str, None)}, None),
+    "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
+}
+
 _extracted: list[
     tempfile.TemporaryDirectory
 ] = []  # vocabularies out of tokenizer.json, until the process ends
@@ -57,7 +66,7 @@ def is_huggingface(path: epath.PathLike) -> bool:
     if any((folder / name).exists() for name in (WEIGHTS, INDEX, *_OTHER_WEIGHTS)):
         return True
     file = folder / CONFIG
-    return file.exists() and "model_type" in _read_json(file)
+    return file.exists() and "model_type" in json_files.read(file)
 
 
 def read(path: epath.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np.ndarray]]:
@@ -92,7 +101,7 @@ def read_config(folder: epath.PathLike) -> tuple[bert_config.BertConfig, dict[st
     file = folder / CONFIG
     if not file.exists():
         raise UserError(f"{folder}: there are weights and no config.json; copy the model's config.json there")
-    fields = _read_json(file)
+    fields = json_files.read(file, {"architectures?": ([str], None), "id2label?": (dict, None)})
     kind = fields.get("model_type", "bert")
     if kind != "bert":
         raise UserError(f"{file}: model_type is {kind!r}; only bert can be read")
@@ -104,7 +113,9 @@ def read_config(folder: epath.PathLike) -> tuple[bert_config.BertConfig, dict[st
         if fields.get(name, expected) != expected:
             raise UserError(f"{file}: {name} is {fields[name]!r}; only {expected!r} can be read")
     try:
-        return bert_config.from_dict(fields, ignore_unknown=True), fields
+        # transformers' "dtype" is of the stored weights, not of the computation.
+        architecture = {n: v for n, v in fields.items() if n not in bert_config.EXECUTION_FIELDS}
+        return bert_config.from_dict(architecture, ignore_unknown=True), fields
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
 
@@ -117,9 +128,13 @@ def read_tokenizer(folder: epath.PathLike) -> tokenization.Tokenizer | None:
     """
     folder = epath.Path(folder)
     settings = (
-        _read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
+        json_files.read(folder / "tokenizer_config.json", _TOKENIZER_CONFIG)
+        if (folder / "tokenizer_config.json").exists()
+        else {}
     )
-    rust = _read_json(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else {}
+    rust = (
+        json_files.read(folder / "tokenizer.json", _TOKENIZER) if (folder / "tokenizer.json").exists() else {}
+    )
     normalizer = _bert_normalizer(rust)
     lower_case = settings.get("do_lower_case", normalizer.get("lowercase"))
     strip_accents = settings.get("strip_accents")
@@ -143,7 +158,7 @@ def read_tokenizer(folder: epath.PathLike) -> tokenization.Tokenizer | None:
 
 def _bert_normalizer(rust: Mapping[str, Any]) -> Mapping[str, Any]:
     normalizer = rust.get("normalizer") or {}
-    for one in (normalizer, *normalizer.get("normalizers", ())):
+    for one in (normalizer, *(normalizer.get("normalizers") or ())):
         if one.get("type") == "BertNormalizer":
             return one
     return {}
@@ -156,6 +171,7 @@ def _extract_vocabulary(rust: Mapping[str, Any], folder: epath.Path) -> str:
             f"{folder}/tokenizer.json holds no WordPiece vocabulary (its model is {model.get('type')}); put "
             "the model's vocab.txt beside it"
         )
+    json_files.check(model["vocab"], {str: int}, folder / "tokenizer.json", "model.vocab")
     ids = dict(model["vocab"]) | {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}
     tokens = sorted(ids, key=ids.get)
     if [ids[token] for token in tokens] != list(range(len(tokens))) or any("\n" in token for token in tokens):
@@ -176,8 +192,9 @@ def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
 
 def _read_tensors(folder: epath.Path) -> dict[str, np.ndarray]:
     if (folder / INDEX).exists():
-        shards = set(_read_json(folder / INDEX).get("weight_map", {}).values())
-        if not shards or any(os.path.basename(name) != name for name in shards):
+        index = json_files.read(folder / INDEX, {"weight_map": {str: str}})["weight_map"]
+        shards = set(index.values())
+        if not shards or any(os.path.basename(name) != name or name in ("", ".", "..") for name in shards):
             raise UserError(f"{folder / INDEX}: expected a weight_map from tensors to files beside it")
         files = [folder / name for name in sorted(shards)]
     elif (folder / WEIGHTS).exists():
@@ -193,7 +210,7 @@ def _read_tensors(folder: epath.Path) -> dict[str, np.ndarray]:
         except (safetensors.SafetensorError, ValueError) as error:
             raise UserError(f"{file}: it is damaged or no safetensors file ({error}); get it anew") from error
     if (folder / INDEX).exists():
-        absent = [name for name in _read_json(folder / INDEX)["weight_map"] if name not in tensors]
+        absent = [name for name in index if name not in tensors]
         if absent:
             raise UserError(f"{folder}: {INDEX} names {absent[0]}, which no file holds; get the folder anew")
     return tensors
@@ -243,13 +260,3 @@ def _canonical(tensors: Mapping[str, np.ndarray], folder: epath.Path) -> dict[st
                 "embeddings cannot be read"
             )
     return result
-
-
-def _read_json(file: epath.Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file}: cannot be read as JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{file}: expected a JSON object")
-    return content

@@ -16,6 +16,7 @@ from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
 from bert_jax.config import RUN_FIELDS, SIZE_FIELDS, BertConfig
 from bert_jax.convert import huggingface, names, native, tensorflow1
 from bert_jax.convert.model import Model
+from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
 from bert_jax.tokenization import Tokenizer
 
@@ -41,10 +42,19 @@ def detect(path: epath.PathLike) -> str:
     what = "it is no checkpoint" if exists else "no such directory or prefix"
     if not exists and _HUB_NAME.fullmatch(os.fspath(path)):
         hint = f"; if it is a name on the Hugging Face hub: hf download {path} --local-dir {path}"
+    if exists and _is_records(path):
+        what = "it holds records to train on, which --config.data.dir takes, and no checkpoint"
     raise UserError(
         f"{path}: {what}; expected a work directory of bert-jax or one of its checkpoints, a Hugging Face "
         f"folder, or the prefix of a TF1 checkpoint{hint}"
     )
+
+
+def _is_records(path: epath.PathLike) -> bool:
+    folder = epath.Path(path)
+    if not folder.is_dir():
+        return google.is_record_file(os.fspath(path))
+    return any(file.name == manifests.FILE or google.is_record_file(file.name) for file in folder.iterdir())
 
 
 def load_architecture(path: epath.PathLike) -> tuple[BertConfig, Tokenizer]:

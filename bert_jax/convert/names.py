@@ -5,6 +5,7 @@ Both directions of every conversion read it, so a name stands in one place.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -162,6 +163,16 @@ def _stored(array: np.ndarray, layout: str, kind: str, hidden_size: int) -> np.n
     return np.ascontiguousarray(array.T) if transposed else array
 
 
+def _stored_shape(shape: tuple[int, ...], layout: str, kind: str, hidden_size: int) -> tuple[int, ...]:
+    """The shape that `_stored` gives an array of a shape, which may be larger than any memory."""
+    if layout == _VECTOR:
+        return (math.prod(shape),)
+    if len(shape) == 3:
+        shape = (hidden_size, math.prod(shape) // hidden_size)
+    transposed = layout == _HEAD or (layout == _DENSE and kind == HUGGINGFACE)
+    return shape[::-1] if transposed else shape
+
+
 def to_files(params: Mapping[str, np.ndarray], config: BertConfig, kind: str) -> dict[str, np.ndarray]:
     """{name in the file: array} of parameters by their names here.
 
@@ -203,7 +214,8 @@ def from_files(tensors: Mapping[str, np.ndarray], config: BertConfig, kind: str)
     classifier = next(entry for entry in TABLE if entry.ours == "classifier/bias").name(kind)
     classes = tensors[classifier].shape[0] if classifier in tensors else 2
     for entry in TABLE:
-        layers = range(config.num_hidden_layers) if entry.layered else [None]
+        # A file has no more layers than tensors, whatever its configuration says.
+        layers = range(min(config.num_hidden_layers, len(tensors) + 1)) if entry.layered else [None]
         names = [entry.name(kind, layer) for layer in layers]
         present = [name for name in names if name in tensors]
         used.update(present)
@@ -211,7 +223,7 @@ def from_files(tensors: Mapping[str, np.ndarray], config: BertConfig, kind: str)
             found.missing.extend(name for name in names if present and name not in tensors)
             continue
         expected = shape(entry, config, classes)
-        stored_shape = _stored(np.empty(expected, np.int8), entry.layout, kind, config.hidden_size).shape
+        stored_shape = _stored_shape(expected, entry.layout, kind, config.hidden_size)
         wrong = [name for name in names if tuple(tensors[name].shape) != stored_shape]
         if wrong:
             found.misshapen.extend(

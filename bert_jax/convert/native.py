@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import jax
 import ml_collections
 from etils import epath
@@ -13,6 +11,7 @@ from bert_jax import config as bert_config
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert.model import Model, head_of
 from bert_jax.errors import UserError
+from bert_jax.io import json_files
 from bert_jax.tokenization import Tokenizer
 
 COMMAND = "convert"  # of the config.json that a conversion writes
@@ -22,16 +21,18 @@ _BEST = "best"  # where fine-tuning keeps its best step
 def is_native(path: epath.PathLike) -> bool:
     """Whether `path` is a work directory of bert_jax, or lies in one."""
     try:
-        return "command" in json.loads((workdir.find_root(path) / "config.json").read_text())
-    except (UserError, ValueError, TypeError, OSError):
+        return "command" in json_files.read(workdir.find_root(path) / "config.json")
+    except UserError:
         return False
 
 
 def read_architecture(path: epath.PathLike) -> tuple[bert_config.BertConfig, Tokenizer]:
     """The architecture and the vocabulary of a run, from its small files alone."""
-    fields = workdir.load_config(path).model.to_dict()
+    run = workdir.read_run(path)
+    json_files.check(run["config"], {"model": dict}, workdir.find_root(path) / "config.json", "config")
+    fields = dict(run["config"]["model"])
     tokenizer = workdir.load_tokenizer(path)
-    fields["vocab_size"] = fields["vocab_size"] or tokenizer.vocab_size
+    fields["vocab_size"] = fields.get("vocab_size") or tokenizer.vocab_size
     return bert_config.from_dict(fields), tokenizer
 
 

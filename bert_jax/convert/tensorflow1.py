@@ -13,7 +13,8 @@ from bert_jax import config as bert_config
 from bert_jax import tokenization
 from bert_jax.convert import names
 from bert_jax.convert.model import Model, check_found, head_of
-from bert_jax.errors import UserError
+from bert_jax.data import google
+from bert_jax.errors import StorageError, UserError
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 
@@ -41,12 +42,13 @@ def find_prefix(path: epath.PathLike) -> str | None:
     """
     text = os.fspath(path)
     for prefix in (text, text.removesuffix(".index"), text.removesuffix(".meta")):
-        if epath.Path(prefix + ".index").exists():
+        if not google.is_record_file(prefix) and epath.Path(prefix + ".index").exists():
             return prefix
     folder = epath.Path(path)
     if not folder.is_dir():
         return None
     found = sorted(file.name.removesuffix(".index") for file in folder.glob("*.index"))
+    found = [name for name in found if not google.is_record_file(name)]  # which have indices too
     if len(found) > 1 and PREFIX in found:
         found = [PREFIX]
     if len(found) > 1:
@@ -116,10 +118,15 @@ def write(model: Model, folder: epath.PathLike) -> None:
     ordered = sorted(tensors)
     arrays = [tf.constant(np.asarray(tensors[name], np.float32)) for name in ordered]
     part = prefix + "-part"
-    tf.raw_ops.SaveV2(prefix=part, tensor_names=ordered, shape_and_slices=[""] * len(ordered), tensors=arrays)
-    tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[part], destination_prefix=prefix, delete_old_dirs=False
-    )
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=part, tensor_names=ordered, shape_and_slices=[""] * len(ordered), tensors=arrays
+        )
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=[part], destination_prefix=prefix, delete_old_dirs=False
+        )
+    except tf.errors.OpError as error:
+        raise StorageError(f"{prefix}: TensorFlow cannot write it ({_one_line(error)})") from error
     fields: dict[str, Any] = {name: getattr(model.config, name) for name in _FIELDS}
     epath.Path(folder, CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
     if model.tokenizer is not None:

@@ -6,12 +6,11 @@ import concurrent.futures
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax.data import packed
+from bert_jax.data import manifests, packed
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 
@@ -44,13 +43,13 @@ def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print
         UserError: no records there, no room for them, or they cannot be read.
     """
     try:
-        content = files.read(f"{url.rstrip('/')}/{packed.MANIFEST}")
-        manifest = json.loads(content)
-        wanted = dict(_wanted(manifest))
-    except (OSError, ValueError, KeyError) as error:
+        path = f"{url.rstrip('/')}/{packed.MANIFEST}"
+        content = files.read(path)
+    except OSError as error:
         raise UserError(
             f"cannot read the records {url} ({type(error).__name__}: {error}): is there a {packed.MANIFEST}?"
         ) from error
+    wanted = dict(_wanted(manifests.parse(content, path)))
     name = f"{url.rstrip('/').rpartition('/')[2]}-{hashlib.sha256(content).hexdigest()[:16]}"
     target = os.path.join(directory or default_directory(), name)
     try:

@@ -10,21 +10,19 @@ swapped), -1 where there is no B. Masks are not stored: they are drawn on the de
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data import tfrecord
-from bert_jax.errors import UserError
+from bert_jax.data import manifests, tfrecord
+from bert_jax.errors import UserError, file_error
 from bert_jax.io import files
 
 SCHEMA = "packed"
-VERSION = 1
-MANIFEST = "manifest.json"
-_VERSIONS = {SCHEMA: VERSION, "google": 1}
+VERSION = manifests.VERSIONS[SCHEMA]
+MANIFEST = manifests.FILE
 _PER_SEQUENCE = {  # features and their dtypes
     "starts": np.dtype("<u2"),
     "first_lengths": np.dtype("<u2"),
@@ -262,25 +260,15 @@ def read_manifest(data_dir: str, schema: str | None = SCHEMA) -> dict[str, Any]:
             f"--output_dir={data_dir}`"
         )
     try:
-        manifest = json.loads(files.read(path))
-        found, version = manifest["schema"], manifest["version"]
+        content = files.read(path)
     except FileNotFoundError:
         raise UserError(
             f"{data_dir} holds no {MANIFEST}: it is no record directory, or `bert-jax data` did not finish; "
             "run it again"
         ) from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(
-            f"cannot read {path} ({error}); make the records anew with `bert-jax data`"
-        ) from error
-    if found not in ([schema] if schema else _VERSIONS) or version != _VERSIONS[found]:
-        expected = " or ".join(
-            f"{name!r} version {number}" for name, number in _VERSIONS.items() if name == (schema or name)
-        )
-        raise UserError(
-            f"{data_dir} holds records of schema {found!r} version {version!r}; expected {expected}"
-        )
-    return manifest
+    except OSError as error:
+        raise file_error(f"cannot read {path} ({error.strerror or error})", error) from error
+    return manifests.parse(content, path, schema)
 
 
 def merge_manifests(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from bert_jax import checkpoint, config_fields, convert, flops, sharding, train, workdir
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import card
-from bert_jax.io import files
+from bert_jax.io import files, json_files
 from bert_jax.kernels import platform
 from bert_jax.metrics_writer import MetricsWriter
 from bert_jax.optimizer import make_optimizer
@@ -33,6 +32,7 @@ from bert_jax.tasks.reading import PREPARED
 from bert_jax.workdir import REPORT_FILE
 
 BEST_FILE = "best.json"
+_BEST = {"step": int, "last_step": int, "since_best?": int, "scores": {str: (float, None)}}
 
 
 def finetune(
@@ -239,7 +239,7 @@ def _flops_per_step(bert, data, batch_size, packed):
 def read_best(directory: Any) -> dict[str, Any] | None:
     """What best.json of a work directory holds; None when there is none."""
     path = os.path.join(directory, BEST_FILE)
-    return json.loads(files.read(path)) if files.exists(path) else None
+    return json_files.read(path, _BEST) if files.exists(path) else None
 
 
 def _describe(split, examples, data, problem):

@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_jax.convert import card
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files
+from bert_jax.io import atomic, files, json_files
 from bert_jax.tasks import finetuning, metrics
 
 SUMMARY_FILE = "summary.json"
@@ -140,7 +140,7 @@ def read_summary(directory: str) -> dict[str, Any] | None:
     path = os.path.join(directory, SUMMARY_FILE)
     if not files.exists(path):
         return None
-    best = json.loads(files.read(path))[0]
+    best = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])[0]
     folder = os.path.join(directory, best["setting"])
     runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
     return {"scores": {name: one["median"] for name, one in best["scores"].items()}, "run": runs[0]}

@@ -129,7 +129,7 @@ MISTAKES = {
     "cut short": (_cut, "damaged"),
     "a path out of the folder": (_outside, "files beside it"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot be read as JSON"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "not JSON"),
 }
 
 

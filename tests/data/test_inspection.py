@@ -49,6 +49,7 @@ def records(tmp_path):
         sequences = [sequence for one in rows for sequence in one]
         train = {
             "files": files,
+            "documents": len(rows),
             "rows": len(rows),
             "sequences": len(sequences),
             "tokens": sum(len(s.ids) for s in sequences),
@@ -59,7 +60,8 @@ def records(tmp_path):
             "version": 1,
             "max_seq_length": 32,
             "max_sequences_per_row": 4,
-            "vocabulary": tokenizer.settings(),
+            "vocabulary": tokenizer.settings() | {"file": "vocab.txt"},
+            "fingerprint": "f",
             "special_ids": {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
             "sources": [],
             "splits": {"train": train | manifest.pop("train", {})},

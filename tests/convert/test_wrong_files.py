@@ -1,0 +1,112 @@
+"""Hugging Face folders whose JSON is of other types, or claims other sizes than the weights have."""
+
+import errno
+import json
+import os
+import tracemalloc
+
+import pytest
+from safetensors import SafetensorError
+
+from bert_jax import cli
+from bert_jax.convert import converting, huggingface, huggingface_export, loading
+from bert_jax.errors import StorageError, UserError
+
+HUGE = [10**7, 2**31 - 1, 10**11, 10**400]
+
+
+def change(path, **fields):
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | fields))
+
+
+@pytest.mark.parametrize("value", HUGE)
+@pytest.mark.parametrize(
+    "name", ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings"]
+)
+def test_sizes_are_compared_before_memory_is_taken(export, name, value):
+    folder, _ = export()
+    change(folder / "config.json", **{name: value - value % 3 if name == "hidden_size" else value})
+    tracemalloc.start()
+    with pytest.raises(UserError, match=f"{name}=|it lacks|expected "):
+        huggingface.read(folder)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20e6
+
+
+@pytest.mark.parametrize(
+    "file, fields, message",
+    [
+        ("config.json", {"hidden_size": "12"}, r"config\.json: hidden_size='12': expected a whole number"),
+        ("config.json", {"hidden_size": None}, r"hidden_size=None: expected a whole number"),
+        ("config.json", {"num_attention_heads": 3.0}, "num_attention_heads=3.0: expected a whole number"),
+        ("config.json", {"layer_norm_eps": float("nan")}, "layer_norm_eps=nan: expected a finite number"),
+        ("config.json", {"hidden_dropout_prob": []}, r"hidden_dropout_prob=\[\]: expected a number"),
+        ("config.json", {"hidden_act": ["gelu"]}, r"hidden_act=\['gelu'\]: expected text"),
+        ("config.json", {"architectures": [1]}, r"architectures\[0\] is 1, expected text"),
+        ("config.json", {"id2label": ["a"]}, "id2label is a list, expected an object"),
+        ("config.json", {"model_type": {}}, "model_type is"),
+        ("tokenizer_config.json", {"do_lower_case": "yes"}, 'do_lower_case is "yes", expected true or false'),
+        ("tokenizer.json", {"normalizer": ["a"]}, "normalizer is a list, expected an object"),
+        ("tokenizer.json", {"normalizer": {"normalizers": {"a": 1}}}, "normalizer.normalizers is an object"),
+        ("tokenizer.json", {"model": "WordPiece"}, 'model is "WordPiece", expected an object'),
+        ("tokenizer.json", {"added_tokens": [{"id": 1}]}, r"there is no added_tokens\[0\]\.content"),
+        ("tokenizer.json", {"model": {"vocab": {"a": "b"}}}, "model.vocab.a is .b., expected a whole number"),
+        ("model.safetensors.index.json", {"weight_map": ["a"]}, "weight_map is a list, expected an object"),
+        ("model.safetensors.index.json", {"weight_map": {"a": 1}}, "weight_map.a is 1, expected text"),
+        ("model.safetensors.index.json", {"weight_map": {"a": ".."}}, "to files beside it"),
+        ("model.safetensors.index.json", {"weight_map": {"a": "../b"}}, "to files beside it"),
+    ],
+)
+def test_fields_of_another_type(export, capsys, file, fields, message):
+    folder, _ = export("sequence_classification")
+    if file == "tokenizer.json":
+        (folder / "vocab.txt").unlink()
+    change(folder / file, **fields)
+    with pytest.raises(UserError, match=message) as caught:
+        huggingface.read(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_ends_with_2(export, capsys):
+    folder, _ = export()
+    change(folder / "config.json", hidden_size=[])
+    assert cli.main(["convert", f"--input={folder}", f"--output={folder}-out", "--to=bert_jax"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_dtype_of_the_stored_weights_is_not_that_of_the_computation(export):
+    folder, _ = export()
+    change(folder / "config.json", dtype="float16", torch_dtype="float16")
+    assert huggingface.read(folder)[0].config.dtype == "auto"
+
+
+def test_records_are_no_checkpoint(tmp_path):
+    for name in ("train-00000-of-00001.tfrecord", "eval-00000-of-00001.tfrecord"):
+        (tmp_path / name).write_bytes(b"")
+        (tmp_path / f"{name}.index").write_bytes(b"")
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(UserError, match="it holds records to train on, which --config.data.dir takes"):
+            loading.detect(path)
+
+
+@pytest.mark.parametrize(
+    "error, raised",
+    [
+        (SafetensorError("I/O error: No space left on device (os error 28)"), StorageError),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), StorageError),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), UserError),
+    ],
+)
+def test_a_full_disk_ends_a_conversion_in_one_line(export, monkeypatch, tmp_path, error, raised):
+    folder, _ = export()
+
+    def fail(*args, **fields):
+        raise error
+
+    monkeypatch.setattr(huggingface_export, "save_file", fail)
+    output = tmp_path / "out"
+    with pytest.raises(raised, match="--output=.*cannot be written.*nothing was left there"):
+        converting.convert(str(folder), str(output), "huggingface", log=lambda line: None)
+    assert not output.exists() and not list(tmp_path.glob(".convert-*"))
