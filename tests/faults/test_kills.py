@@ -1,0 +1,225 @@
+"""Fifty kills over all commands that write: what is there is whole, and the same command then succeeds."""
+
+import collections
+import csv
+import hashlib
+import os
+import random
+import shutil
+import signal
+import time
+
+import pytest
+import training_support
+from faults import kill_support
+
+pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(7200)]
+
+KILLS = int(os.environ.get("BERT_JAX_KILLS", "50"))
+# What differs between two runs that do the same: times, and the file of a lock, which a kill leaves full.
+UNLIKE = ("metrics.jsonl", ".lock", "tensorboard")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with kill_support.Server() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory, server):
+    """Inputs of all commands: text, records, a table, a pre-trained and a fine-tuned run."""
+    folder = tmp_path_factory.mktemp("given")
+    records = training_support.write_records(folder / "records")
+    vocabulary = folder / "vocab.txt"
+    shutil.copy(records / "vocab.txt", vocabulary)
+    rng = random.Random(0)
+    sentences = [" ".join(f"word{rng.randrange(95)}" for _ in range(rng.randint(4, 20))) for _ in range(6000)]
+    documents = ["\n".join(sentences[n : n + 8]) for n in range(0, len(sentences), 8)]
+    (folder / "corpus.txt").write_text("\n\n".join(documents) + "\n")
+    (folder / "texts.txt").write_text("\n".join(sentences[:800]) + "\n")
+    for name, rows in (("train.csv", sentences[:64]), ("dev.csv", sentences[64:128]), ("new.csv", sentences)):
+        with open(folder / name, "w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["text", "label"])
+            table.writerows([text, "ab"[len(text) % 2]] for text in rows)
+    output = folder / "output"
+    for command in (
+        training_support.command(folder / "pretrained", records, **{"eval.every": 0, "steps": 6}),
+        finetune(folder, folder / "finetuned"),
+    ):
+        assert server.run(command, output) == 0, output.read_text()
+    return folder
+
+
+def finetune(given, workdir):
+    return [
+        "finetune",
+        "--config=finetune/classification",
+        f"--workdir={workdir}",
+        f"--config.init_from={given}/pretrained",
+        f"--config.data.train={given}/train.csv",
+        f"--config.data.eval={given}/dev.csv",
+        "--config.data.text_a=text",
+        "--config.data.label=label",
+        "--config.max_length=32",
+        "--config.batch_size=16",
+        "--config.epochs=4",
+        "--config.eval.every=2",
+        "--config.checkpoint.every=2",
+    ]
+
+
+# What each command is called with; its output is OUT.
+COMMANDS = {
+    "vocab": lambda given, out: [
+        "vocab",
+        f"--input={given}/corpus.txt",
+        f"--output={out}/v.txt",
+        "--size=300",
+    ],
+    "data": lambda given, out: [
+        "data",
+        f"--input={given}/corpus.txt",
+        f"--vocab={given}/vocab.txt",
+        f"--output_dir={out}/records",
+        "--max_seq_length=32",
+        "--workers=2",
+        "--eval_fraction=0.1",
+        "--dupe_factor=3",
+        "--clean=exact",
+    ],
+    "pretrain": lambda given, out: training_support.command(
+        out / "run", given / "records", **{"checkpoint.every": 2, "eval.every": 4}
+    ),
+    "finetune": lambda given, out: finetune(given, out / "run"),
+    "evaluate": lambda given, out: [
+        "evaluate",
+        f"--workdir={given}/finetuned",
+        f"--input={given}/new.csv",
+        f"--output={out}/scored.tsv",
+    ],
+    "predict": lambda given, out: [
+        "predict",
+        f"--workdir={given}/finetuned",
+        f"--input={given}/new.csv",
+        f"--output={out}/predicted.jsonl",
+    ],
+    "embed": lambda given, out: [
+        "embed",
+        f"--checkpoint={given}/pretrained",
+        f"--input={given}/texts.txt",
+        f"--output={out}/vectors.npy",
+    ],
+    "convert-huggingface": lambda given, out: [
+        "convert",
+        f"--input={given}/pretrained",
+        f"--output={out}/exported",
+        "--to=huggingface",
+    ],
+    "convert-native": lambda given, out: [
+        "convert",
+        f"--input={given}/pretrained",
+        f"--output={out}/exported",
+        "--to=bert_jax",
+    ],
+    "plot": lambda given, out: ["plot", f"--workdir={given}/pretrained", f"--output={out}/curves.png"],
+}
+RESUMABLE = ("data", "pretrain", "finetune")
+
+
+def contents(folder):
+    """{path: digest} of the files, but for what differs between two runs that do the same."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_file() and not any(part in UNLIKE for part in path.parts):
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def comparable(found):
+    """Without a checkpoint's own files, whose bytes depend on when they were written, and a picture's."""
+    return {
+        name: digest
+        for name, digest in found.items()
+        if not any(part in name for part in ("checkpoints/", "best/", "exported/", "README.md", "curves.png"))
+    }
+
+
+def assert_right(name, out, expected):
+    """What a command has made is all that an undisturbed one makes, and the same."""
+    found = contents(out)
+    one, two = comparable(found), comparable(contents(expected))
+    assert one == two, {
+        n: (one.get(n), two.get(n)) for n in one.keys() | two.keys() if one.get(n) != two.get(n)
+    }
+    assert {path.name for path in out.iterdir()} == {path.name for path in expected.iterdir()}, "left behind"
+    from bert_jax import checkpoint
+
+    for path in sorted(expected.glob("*/checkpoints/*")) + sorted(expected.glob("*/best/*")):
+        if path.name.isdigit():
+            assert checkpoint.verify(out / path.relative_to(expected)) == checkpoint.describe(path), path
+    if name.startswith("convert"):
+        from bert_jax import convert
+
+        ours, theirs = (convert.load(str(folder / "exported")) for folder in (out, expected))
+        assert {n: x.tobytes() for n, x in ours.params.items()} == {
+            n: x.tobytes() for n, x in theirs.params.items()
+        }
+
+
+def assert_nothing_half(name, out, expected):
+    """Of a command that was killed: under the name of its output there is nothing, or all of it."""
+    if name in ("pretrain", "finetune", "data"):
+        manifest = out / "records" / "manifest.json"
+        if manifest.exists():  # it is written last
+            missing = comparable(contents(expected)).keys() - contents(out).keys()
+            assert not missing, missing
+        return
+    for path in expected.iterdir():
+        made = out / path.name
+        if made.is_file() and name != "plot":
+            assert made.read_bytes() == path.read_bytes(), f"{path.name} is half"
+        elif made.is_dir():
+            assert_right(name, out, expected)
+
+
+def test_killed_at_any_moment_the_same_command_then_succeeds(server, given, tmp_path):
+    rng, tally, output = random.Random(50), collections.Counter(), tmp_path / "output"
+    expected, seconds = {}, {}
+    for name, command in COMMANDS.items():
+        expected[name] = tmp_path / "expected" / name
+        expected[name].mkdir(parents=True)
+        assert server.run(command(given, expected[name]), output) == 0, output.read_text()
+        shutil.rmtree(expected[name])  # what is compiled is kept: this one was slower than the others will be
+        expected[name].mkdir()
+        began = time.monotonic()
+        assert server.run(command(given, expected[name]), output) == 0, output.read_text()
+        seconds[name] = time.monotonic() - began
+    began, number = time.monotonic(), 0
+    while sum(tally.values()) < KILLS:
+        name = list(COMMANDS)[number % len(COMMANDS)]
+        sent = (signal.SIGKILL, signal.SIGTERM)[number // len(COMMANDS) % 2]
+        out = tmp_path / str(number) / name
+        out.mkdir(parents=True)
+        number += 1
+        command = COMMANDS[name](given, out)
+        server.start(command, output)
+        time.sleep(rng.uniform(0.02, seconds[name]))
+        server.kill(sent)
+        code, text = server.wait(), output.read_text()
+        if code != 0:  # it was not done yet
+            tally[sent.name] += 1
+            if sent == signal.SIGTERM:
+                # The first moments, before a handler is there, are the system's.
+                assert code in ((3 if name in RESUMABLE else 143), -signal.SIGTERM), (name, code, text)
+                assert "Traceback" not in text and "Exception ignored" not in text, (name, text)
+                assert not [path.name for path in out.iterdir() if path.name.startswith(".")], name
+            assert_nothing_half(name, out, expected[name])
+            again = server.run(command, output)
+            if again == 2 and "is there already" in output.read_text():
+                again = 0  # it was killed after its output was complete, which was looked at above
+            assert again == 0, (name, output.read_text())
+        assert_right(name, out, expected[name])
+    print(f"\n{dict(tally)} over {len(COMMANDS)} commands; {time.monotonic() - began:.0f} s")
