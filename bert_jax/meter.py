@@ -21,7 +21,7 @@ from bert_jax.metrics_writer import MetricsWriter
 
 # Steps that may be queued on the devices: enough to keep them busy, few enough to be done before a preempted
 # machine goes, with the state to save at their end.
-_STEPS_AHEAD = 2
+STEPS_AHEAD = 2
 
 
 class RunClock:
@@ -76,7 +76,7 @@ class Meter:
         """Takes the metrics of a step that was just dispatched; waits for the one before the previous."""
         self._open.append((step, metrics))
         self._ahead.append(metrics)
-        if len(self._ahead) > _STEPS_AHEAD:
+        if len(self._ahead) > STEPS_AHEAD:
             jax.block_until_ready(self._ahead.pop(0))
             now = time.monotonic()
             if self._done is not None:

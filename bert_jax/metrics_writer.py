@@ -7,11 +7,13 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 
 from etils import epath
 
+from bert_jax import progress, signals
 from bert_jax.errors import file_error
 
 _FILE = "metrics.jsonl"
@@ -58,18 +60,18 @@ class MetricsWriter:
         self._lines = _Lines(self._directory / _FILE) if self._directory else None
         self._tensorboard = None
         self._begin: tuple[float, int] | None = None
-        self._progress = None
+        self._bars = None
         if primary and (sys.stdout.isatty() if terminal is None else terminal):
-            self._progress, self._bar = _make_progress(total_steps)
+            self._bars = progress.make_bars(sys.stdout)
 
     def rewind(self, step: int) -> None:
         """Drops what was written beyond `step`, from which the run goes on; 0 for a new run.
 
         The file is replaced in one move; a last line that was cut short goes too.
         """
-        if self._progress:
-            self._progress.update(self._bar, completed=step)
-            self._progress.start()
+        if self._bars:
+            self._steps = progress.add_stage(self._bars, "steps", self._total or None, done=step)
+            self._bars.start()
         with self._storing():
             if self._lines:
                 self._lines.rewind(step)
@@ -95,19 +97,44 @@ class MetricsWriter:
         shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
         if values.get("skipped"):
             shown.append(f"skipped {values['skipped']:.0f}")
-        if kind == "train" and not self._progress:
+        if kind == "train" and not self._bars:
             shown += self._time_left(step)
         label = "step" if kind == "train" else kind
         self.message("  ".join([f"{label} {step:>{len(str(self._total))}}", *shown]))
-        if self._progress and kind == "train":
-            self._progress.update(self._bar, completed=step)
+        if kind == "train":
+            self.at_step(step)
+
+    def at_step(self, step: int) -> None:
+        """Moves the bar. Called at every step with the last one that is known to be done."""
+        if self._begin is None:  # what came before the first line, such as compiling, does not come again
+            self._begin = time.monotonic(), step
+            if self._bars:
+                self._bars.update(self._steps, begun=self._begin[0], first=step)
+        if self._bars:
+            self._bars.update(self._steps, completed=step)
+
+    def stage(self, name: str, total: float | None = None, unit: str = ""):
+        """A context with a bar of its own on a terminal, for what takes long and is no step.
+
+        The block gets a function to be told how many of the units are done, and, where only then it is known,
+        of how many.
+        """
+        return progress.stage(self._bars, name, total, unit)
+
+    def notice(self, text: str) -> None:
+        """One line to the terminal from a signal's handler, which may have interrupted another print."""
+        if self._bars:
+            # In a thread of its own it waits for whoever holds the terminal.
+            threading.Thread(target=self.message, args=(f"bert-jax: {text}",), daemon=True).start()
+        else:
+            signals.tell(text)
 
     def message(self, text: str) -> None:
         """One line to the terminal."""
         if not self._primary:
             return
-        if self._progress:
-            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if self._bars:
+            progress.print_above(self._bars, text)
         else:
             print(text, flush=True)
 
@@ -125,9 +152,9 @@ class MetricsWriter:
         Raises:
             StorageError: what was written last cannot be stored, and no earlier call has said so.
         """
-        if self._progress:
-            self._progress.stop()
-            self._progress = None
+        if self._bars:
+            self._bars.stop()
+            self._bars = None
         self.flush()
 
     @contextlib.contextmanager
@@ -147,13 +174,11 @@ class MetricsWriter:
             self.message(f"warning: no TensorBoard events, {error}")
 
     def _time_left(self, step: int) -> list[str]:
-        now = time.monotonic()
-        if self._begin is None:  # what came before the first line, such as compiling, does not come again
-            self._begin = now, step
-        began, first = self._begin
-        if not first < step < self._total:
+        if self._begin is None or not self._begin[1] < step < self._total:
             return []
-        return [f"left {_duration((now - began) / (step - first) * (self._total - step))}"]
+        began, first = self._begin
+        left = (time.monotonic() - began) / (step - first) * (self._total - step)
+        return [f"left {progress.clock(left)}"]
 
 
 class _Events:
@@ -250,23 +275,3 @@ def _step_of(line: str) -> float:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return math.inf
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def _make_progress(total_steps: int):
-    from rich import progress
-
-    columns = [
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(elapsed_when_finished=True),
-    ]
-    bar = progress.Progress(*columns, redirect_stdout=False, redirect_stderr=True)
-    return bar, bar.add_task("steps", total=total_steps or None)

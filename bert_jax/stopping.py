@@ -31,12 +31,16 @@ class StopRequest:
     on a dispatch after which all of them stop: each of them asks the same number of times. SIGINT to one of
     them is passed on as SIGTERM.
 
+    Args:
+        tell: prints a line from a handler.
+
     Attributes:
         step: the step that would be saved now; kept up to date by the loop, for what a user is told.
     """
 
-    def __init__(self):
+    def __init__(self, tell: Callable[[str], None] = signals.tell):
         self.step = 0
+        self._tell = tell
         self._signal: int | None = None
         self._asked = 0
         self._distributed = jax.process_count() > 1
@@ -80,13 +84,13 @@ class StopRequest:
         if self._signal is None:
             self._signal = number
             if number == signal.SIGINT:
-                signals.tell(
+                self._tell(
                     f"stopping: step {self.step} will be saved; press Ctrl-C again to stop without saving"
                 )
         elif number == signal.SIGINT:
             if self._is_saving and not self._warned:
                 self._warned = True
-                signals.tell(f"step {self.step} is being saved; press Ctrl-C again to stop without it")
+                self._tell(f"step {self.step} is being saved; press Ctrl-C again to stop without it")
                 return
             self._signal = number
             raise KeyboardInterrupt(

@@ -16,7 +16,7 @@ import optax
 
 from bert_jax import checkpoint, flops, sharding
 from bert_jax.errors import StorageError
-from bert_jax.meter import Meter, RunClock
+from bert_jax.meter import STEPS_AHEAD, Meter, RunClock
 from bert_jax.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.profiling import Profiler
 from bert_jax.step import Task, TrainState, make_eval_step, make_train_step
@@ -43,6 +43,7 @@ def fit(
     initial_params: Any = None,
     on_eval: Callable[[int, dict[str, float], TrainState, StopRequest], Mapping[str, float] | None]
     | None = None,
+    eval_batches: int | None = None,
     stop_early: Callable[[], bool] = lambda: False,
     stall_timeout: float = 0.0,
     profile_steps: tuple[int, int] | None = None,
@@ -59,6 +60,7 @@ def fit(
             batch of that step and of each after it. Batches may come in a few shapes; the step is compiled
             for each.
         eval_data: the places -> these rows of the batches to evaluate on, as many in every process.
+        eval_batches: how many these are, for the progress that is shown; None where that is not known.
         flops_per_step: the model's, over the global batch, for MFU; 0 where it is not known.
         writer: gets the metrics and the messages.
         initial_params: nested dict of arrays, which may hold a part of the parameters, the others being
@@ -88,7 +90,7 @@ def fit(
     _describe(abstract_state, mesh, writer.message)
 
     with contextlib.ExitStack() as cleanup:
-        stop = cleanup.enter_context(StopRequest())
+        stop = cleanup.enter_context(StopRequest(writer.notice))
         watchdog = cleanup.enter_context(Watchdog(stall_timeout))
         checkpointer = cleanup.enter_context(
             _closing(
@@ -131,7 +133,8 @@ def fit(
             eval_step = sharding.jit_eval_step(make_eval_step(task, config.seed), mesh, shardings)
 
             def evaluate(step: int, state: TrainState) -> None:
-                metrics = _evaluate(eval_step, state.params, eval_data(own), mesh, stop, watchdog)
+                with writer.stage("evaluation", eval_batches, "batches") as at:
+                    metrics = _evaluate(eval_step, state.params, eval_data(own), mesh, stop, watchdog, at)
                 if on_eval is not None:
                     with watchdog.paused():
                         metrics |= on_eval(step, metrics, state, stop) or {}
@@ -163,11 +166,12 @@ def fit(
         train_step = sharding.jit_train_step(
             make_train_step(task, optimizer, schedule, config.accumulate_steps), mesh, shardings
         )
-        train_step = _Compiled(train_step, abstract_state, np.uint32(config.seed), writer.message, watchdog)
+        train_step = _Compiled(train_step, abstract_state, np.uint32(config.seed), writer, watchdog)
         train_step.compile(batch, stop)
 
         meter = Meter(_peak(config, mesh, flops_per_step), flops_per_step, config.max_skipped_steps, clock)
         profiler = cleanup.enter_context(Profiler(workdir.path / "profile", profile_steps, writer.message))
+        first_step = step
         stop.hold()
         while step < config.steps:
             with stop.leaving_through(save_and_stop, step, state):
@@ -177,6 +181,7 @@ def fit(
             state, metrics = program(state, batch, train_step.seed)
             step += 1
             stop.step = step
+            writer.at_step(max(first_step, step - STEPS_AHEAD))
             meter.add(step, metrics)
             profiler.after(step, metrics)
             watchdog.beat()
@@ -233,11 +238,11 @@ class _Compiled:
         train_step: Callable,
         abstract_state: TrainState,
         seed: np.uint32,
-        say: Callable[[str], None],
+        writer: MetricsWriter,
         watchdog: Watchdog,
     ):
         self._train_step, self._abstract_state, self.seed = train_step, abstract_state, seed
-        self._say, self._watchdog = say, watchdog
+        self._writer, self._watchdog = writer, watchdog
         self._programs: dict[tuple, Callable] = {}
 
     def compile(self, batch: Mapping[str, jax.Array], stop: StopRequest) -> Callable:
@@ -245,17 +250,23 @@ class _Compiled:
         key = tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
         if key not in self._programs:
             began = time.monotonic()
-            with self._watchdog.paused():
+            with self._watchdog.paused(), self._writer.stage("compiling"):
                 self._programs[key] = stop.wait_for(
                     lambda: self._train_step.lower(self._abstract_state, batch, self.seed).compile()
                 )
             again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
-            self._say(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
+            self._writer.message(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
         return self._programs[key]
 
 
 def _evaluate(
-    eval_step: Callable, params: Any, batches: Batches, mesh: Any, stop: StopRequest, watchdog: Watchdog
+    eval_step: Callable,
+    params: Any,
+    batches: Batches,
+    mesh: Any,
+    stop: StopRequest,
+    watchdog: Watchdog,
+    at: Callable[[int], None],
 ) -> dict[str, float]:
     """The means over all batches: sums and weights are added on the devices and divided once."""
     totals = None
@@ -265,6 +276,7 @@ def _evaluate(
             previous = totals
             step = functools.partial(eval_step, params, sharding.global_batch(batch, mesh), np.int32(index))
             pairs = stop.wait_for(step)
+            at(index)
             totals = pairs if totals is None else _add(totals, pairs)
             jax.block_until_ready(previous)
             watchdog.beat()

@@ -17,9 +17,9 @@ from bert_jax import tokenization
 from bert_jax.data import google, packed
 from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
+from bert_jax.progress import Progress
 from data_pipelines import cleaning, duplicates, fingerprints, readers, stages, static
 from data_pipelines.claims import UNFINISHED, claimed, finished
-from data_pipelines.progress import Progress
 from data_pipelines.settings import Options, digest, resolve
 from data_pipelines.workers import Pool
 

@@ -3,10 +3,12 @@
 import collections
 import dataclasses
 import hashlib
+import io
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.errors import UserError
+from bert_jax.progress import Progress
 from data_pipelines import readers
 
 _HELD_OUT_BYTES = 2_000_000
@@ -66,6 +68,7 @@ def sample(
     exponent: float = 1.0,
     fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
     tfds_data_dir: str = "",
+    progress: Progress | None = None,
 ) -> list[Part]:
     """Samples each input for itself.
 
@@ -79,6 +82,7 @@ def sample(
             learned from several times.
         fields: What to read of records, as `readers.read_documents` takes it.
         tfds_data_dir: As `readers.list_inputs` takes it.
+        progress: What shows how much is read; the caller closes it.
 
     Raises:
         UserError: No text, or a file in two of the inputs.
@@ -99,7 +103,8 @@ def sample(
     for name, files, size, weight in zip(inputs, paths, sizes, weights, strict=True):
         wanted = max(1000, int(sample_bytes * weight / sum(weights)))
         counts: collections.Counter[str] = collections.Counter()
-        training, held_out = _hold_out(_draw(files, format, wanted, seed, fields, counts), seed)
+        drawn = _draw(files, format, wanted, seed, fields, counts, progress or Progress(io.StringIO()))
+        training, held_out = _hold_out(drawn, seed)
         # Compressed text is larger than its file, so what was read decides.
         copies = round(wanted / max(1, training.size)) if exponent != 1 and size <= wanted else 1
         copies = min(max(1, copies), _MOST_COPIES)
@@ -115,6 +120,7 @@ def _draw(
     seed: int,
     fields: readers.Fields,
     counts: collections.Counter[str],
+    progress: Progress,
 ) -> list[readers.Document]:
     """Documents of byte ranges from all over the files, in the order of their keys."""
     total = sum(map(readers.file_size, paths))
@@ -122,6 +128,9 @@ def _draw(
     share = min(1.0, sample_bytes / total)
     random.Random(seed).shuffle(ranges)
     drawn = Sample()
+    # Of compressed files it is not known how much text they hold.
+    known = all(range_.end is not None for range_ in ranges)
+    progress.start("reading", min(total, sample_bytes) if known else None, "MB", 1e-6)
     for range_ in ranges:
         # A compressed file is one range and can't be entered in the middle: each gives of its beginning.
         quota = sample_bytes if range_.end is not None else int(sample_bytes * range_.size / total) + 1
@@ -130,6 +139,7 @@ def _draw(
             break
         for document in readers.read_documents(range_, format, counts, fields):
             drawn.add(document)
+            progress.at(drawn.size)
             if drawn.size >= goal:
                 break
     if not drawn.size:

@@ -26,6 +26,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.io import atomic
+from bert_jax.progress import Progress
 from bert_jax.tokenization import interface, normalization
 from bert_jax.tokenization.interface import SPECIAL_TOKENS
 from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
@@ -105,6 +106,7 @@ def train(
     overwrite: bool = False,
     fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
     tfds_data_dir: str = "",
+    progress: Progress | None = None,
 ) -> Trained:
     """Learns a vocabulary from a sample of a corpus and writes it.
 
@@ -127,6 +129,7 @@ def train(
         overwrite: Replace an existing output.
         fields: What to read of records, as `readers.read_documents` takes it.
         tfds_data_dir: As `readers.list_inputs` takes it.
+        progress: What shows how far it is; the caller closes it.
 
     Returns:
         What was made.
@@ -137,21 +140,31 @@ def train(
         OSError: A file can't be read or written.
     """
     _check(output, size, kind, sample_bytes, sampling_exponent, character_coverage, min_frequency, overwrite)
+    progress = progress or Progress(io.StringIO())
     others = [tokenization.load(path) for path in compare]
     inputs = [inputs] if isinstance(inputs, str) else list(inputs)
     parts = corpus_sample.sample(
-        inputs, format, sample_bytes or SAMPLE_BYTES[kind], seed, sampling_exponent, fields, tfds_data_dir
+        inputs,
+        format,
+        sample_bytes or SAMPLE_BYTES[kind],
+        seed,
+        sampling_exponent,
+        fields,
+        tfds_data_dir,
+        progress,
     )
     folder = os.path.dirname(os.path.abspath(output))
     os.makedirs(folder, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise UserError(f"can't write to {folder}; choose another --output")
     held_out = all(part.held_out.documents for part in parts)
-    source = _documents(parts, drain=held_out)
+    progress.start("normalizing", sum(part.training.size * part.copies for part in parts), "MB", 1e-6)
+    source = _told(_documents(parts, drain=held_out), progress)
     if kind == "wordpiece":
-        content = _wordpiece(source, size, lower_case, character_coverage, min_frequency)
+        content = _wordpiece(source, size, lower_case, character_coverage, min_frequency, progress)
     else:
-        content = _sentence_piece(source, size, lower_case, character_coverage)
+        content = _sentence_piece(source, size, lower_case, character_coverage, progress)
+    progress.start("measuring")
     atomic.write_file(output, content, sync=True)
     tokenizer = tokenization.load(output, lower_case=lower_case)
     return Trained(
@@ -165,6 +178,12 @@ def train(
             for part in parts
         ),
     )
+
+
+def _told(documents: Iterable[readers.Document], progress: Progress) -> Iterator[readers.Document]:
+    for document in documents:
+        yield document
+        progress.advance(sum(map(len, document.passages)))
 
 
 def _documents(parts: Sequence[corpus_sample.Part], drain: bool) -> Iterator[readers.Document]:
@@ -224,6 +243,7 @@ def _wordpiece(
     lower_case: bool,
     character_coverage: float,
     min_frequency: int,
+    progress: Progress,
 ) -> bytes:
     normalize = normalization.normalizer(lower_case, strip_accents=lower_case)
     texts = [_LONG_WORD.sub(" ", normalize(p)) for document in documents for p in document.passages]
@@ -243,7 +263,7 @@ def _wordpiece(
         show_progress=False,
     )
     interface.parallelism()
-    rust.train_from_iterator(_without_rare(texts, set(alphabet)), trainer)
+    rust.train_from_iterator(_without_rare(texts, set(alphabet), progress), trainer)
     learned = sorted(rust.get_vocab().items(), key=lambda item: item[1])
     tokens = [*before, *after, *(token for token, _ in learned)]
     return "".join(token + "\n" for token in tokens).encode()
@@ -274,12 +294,14 @@ def _alphabet(counts: collections.Counter[str], character_coverage: float, room:
     return sorted(alphabet)
 
 
-def _without_rare(texts: Iterable[str], alphabet: set[str]) -> Iterator[list[str]]:
+def _without_rare(texts: list[str], alphabet: set[str], progress: Progress) -> Iterator[list[str]]:
     """Batches of texts without the words that have a character outside of the alphabet."""
     known = "".join(re.escape(token) for token in sorted(alphabet) if len(token) == 1)
     rare = re.compile(f"[^\\s{known}]")
     batch: list[str] = []
+    progress.start("counting words", sum(map(len, texts)), "MB", 1e-6)
     for text in texts:
+        progress.advance(len(text))
         if rare.search(text):
             text = " ".join(word for word in text.split() if not rare.search(word))
         batch.append(text)
@@ -287,17 +309,27 @@ def _without_rare(texts: Iterable[str], alphabet: set[str]) -> Iterator[list[str
             yield batch
             batch = []
     yield batch
+    progress.start("learning tokens")
 
 
 def _sentence_piece(
-    documents: Iterable[readers.Document], size: int, lower_case: bool, character_coverage: float
+    documents: Iterable[readers.Document],
+    size: int,
+    lower_case: bool,
+    character_coverage: float,
+    progress: Progress,
 ) -> bytes:
     model = io.BytesIO()
     lines = (line for document in documents for line in sentences.split(document))
-    folded = (normalization.fold(normalization.clean(line), lower_case, lower_case) for line in lines)
+
+    def folded() -> Iterator[str]:
+        for line in lines:
+            yield normalization.fold(normalization.clean(line), lower_case, lower_case)
+        progress.start("learning tokens")
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=folded,
+            sentence_iterator=folded(),
             model_writer=model,
             model_type="unigram",
             vocab_size=size,

@@ -126,7 +126,7 @@ def test_a_progress_bar_on_a_terminal(tmp_path, monkeypatch):
     writer.write(6, {"loss": 6.5})
     writer.close()
     assert "step  6  loss 6.5000" in terminal.getvalue()
-    assert "6/10" in terminal.getvalue()
+    assert "6 of 10" in terminal.getvalue()
 
 
 def test_other_processes_write_nothing(tmp_path, capsys):

@@ -17,8 +17,7 @@ from absl import flags as absl_flags
 
 from bert_jax.config import DTYPES
 from bert_jax.errors import UserError
-
-_REPORT_EVERY = 10.0  # seconds
+from bert_jax.progress import Progress
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -118,18 +117,11 @@ def run(flags, args: list[str]) -> int:
         dtype=flags.dtype,
         batch_tokens=flags.batch_tokens,
     )
-    began = reported = time.monotonic()
+    began = time.monotonic()
     tokens = cut = 0
-
-    def progress(computed):
-        nonlocal reported
-        now = time.monotonic()
-        if now - reported >= _REPORT_EVERY:
-            reported = now
-            log(f"{computed:,} texts, {computed / (now - began):,.0f} a second")
-
-    with embedding_files.writer(flags.output, embedder) as out:
-        for features in embedder.stream(texts, progress):
+    with Progress() as progress, embedding_files.writer(flags.output, embedder) as out:
+        progress.start("embedding", texts.count(), "texts")
+        for features in embedder.stream(texts, progress.at):
             out.write(features)
             tokens += len(features.token_ids)
             cut += features.cut

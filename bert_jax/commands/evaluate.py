@@ -12,6 +12,7 @@ import sys
 
 from absl import flags as absl_flags
 
+from bert_jax import progress
 from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
 from bert_jax.io import checks
@@ -72,7 +73,8 @@ def run(flags, args: list[str]) -> int:
     if examples.warning():
         print(f"warning: {examples.warning()}", file=sys.stderr)
     data = problem.encode(examples)
-    outputs = model(data)
+    with progress.of_batches("evaluating") as on_batch:
+        outputs = model(data, on_batch)
     scores = problem.score(examples, data, outputs)
     breakdown = problem.breakdown(examples, data, outputs)
     if flags.output:

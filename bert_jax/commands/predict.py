@@ -17,6 +17,7 @@ import time
 
 from absl import flags as absl_flags
 
+from bert_jax import progress
 from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
 from bert_jax.io import checks
@@ -95,7 +96,9 @@ def run(flags, args: list[str]) -> int:
     if examples.warning():
         print(f"warning: {examples.warning()}", file=sys.stderr)
     data = problem.encode(examples)
-    problem.write(flags.output, examples, data, model(data))
+    with progress.of_batches("predicting") as on_batch:
+        outputs = model(data, on_batch)
+    problem.write(flags.output, examples, data, outputs)
     print(f"wrote {flags.output}: {len(examples):,} predictions of {model.source}")
     return 0
 
@@ -153,7 +156,9 @@ def _submit(directories: list[str], output: str) -> int:
                 continue  # it is no part of GLUE's score
             examples = problem.read_unlabelled(problem.file(split), test=True)
             data = problem.encode(examples)
-            files[name] = glue.submission_file(examples.ids, model(data), problem.labels)
+            with progress.of_batches(f"predicting {name}") as on_batch:
+                outputs = model(data, on_batch)
+            files[name] = glue.submission_file(examples.ids, outputs, problem.labels)
             print(f"{name}: {len(examples):,} predictions of {model.source}")
     missing = glue.write_submission(output, files)
     print(f"wrote {output}" + (f"; the server also wants {', '.join(missing)}" if missing else ""))

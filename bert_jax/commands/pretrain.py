@@ -158,6 +158,7 @@ def pretrain(
                         corrupt=corrupt_rows,
                     )
                 ),
+                eval_batches=eval_set and _eval_batches(config, eval_set),
                 flops_per_step=row_flops * config.batch_size,
                 writer=writer,
                 initial_params=_load_initial(config, held, writer.message),
@@ -218,6 +219,11 @@ def _describe_run(config, train_set, tokenizer) -> dict[str, Any]:
     }
 
 
+def _eval_batches(config, eval_set) -> int:
+    batches = -(-len(eval_set) // config.batch_size)
+    return min(batches, config.eval.batches or batches)
+
+
 def _say_what(config, train_set, eval_set, say) -> None:
     rows = len(train_set)
     epochs = config.steps * config.batch_size / rows
@@ -233,8 +239,7 @@ def _say_what(config, train_set, eval_set, say) -> None:
     if eval_set is None:
         say("no evaluation: the records have no split for it, or data.eval_split is empty")
     else:
-        batches = -(-len(eval_set) // config.batch_size)
-        used = min(batches, config.eval.batches or batches) * config.batch_size
+        used = _eval_batches(config, eval_set) * config.batch_size
         say(f"evaluation on {min(used, len(eval_set)):,} of {len(eval_set):,} rows held out")
 
 

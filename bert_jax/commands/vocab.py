@@ -14,7 +14,8 @@ import time
 from absl import flags as absl_flags
 
 from bert_jax.commands import corpus_flags
-from bert_jax.errors import UserError
+from bert_jax.errors import file_error
+from bert_jax.progress import Progress
 
 _HIGH_UNKNOWN_RATE = 0.01
 
@@ -80,25 +81,27 @@ def run(flags, args: list[str]) -> int:
 
     begun = time.monotonic()
     try:
-        trained = vocabulary.train(
-            flags.input,
-            flags.input_format,
-            flags.output,
-            size=flags.size,
-            kind=flags.kind,
-            lower_case=flags.lower_case,
-            seed=flags.seed,
-            sample_bytes=flags.sample_bytes,
-            sampling_exponent=flags.sampling_exponent,
-            character_coverage=flags.character_coverage,
-            min_frequency=flags.min_frequency,
-            compare=flags.compare or (),
-            overwrite=flags.overwrite,
-            fields=readers.Fields(flags.text_field, flags.id_field),
-            tfds_data_dir=flags.tfds_data_dir,
-        )
+        with Progress() as progress:
+            trained = vocabulary.train(
+                flags.input,
+                flags.input_format,
+                flags.output,
+                size=flags.size,
+                kind=flags.kind,
+                lower_case=flags.lower_case,
+                seed=flags.seed,
+                sample_bytes=flags.sample_bytes,
+                sampling_exponent=flags.sampling_exponent,
+                character_coverage=flags.character_coverage,
+                min_frequency=flags.min_frequency,
+                compare=flags.compare or (),
+                overwrite=flags.overwrite,
+                fields=readers.Fields(flags.text_field, flags.id_field),
+                tfds_data_dir=flags.tfds_data_dir,
+                progress=progress,
+            )
     except OSError as error:
-        raise UserError(f"{error.filename or flags.output}: {error.strerror or error}") from error
+        raise file_error(f"{error.filename or flags.output}: {error.strerror or error}", error) from error
     print(
         f"{trained.path}: {trained.size:,} tokens of {sum(part.documents for part in trained.parts):,} "
         f"documents, {sum(part.bytes for part in trained.parts) / 1e6:,.1f} MB of text, in "

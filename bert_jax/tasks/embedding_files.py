@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import struct
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from bert_jax.tasks.file_rows import open_file, read_lines
 
 FORMATS = (".npy", ".safetensors", ".jsonl")
 _JSON = (".jsonl", ".ndjson")
+_MOST_BYTES_TO_COUNT = 2 << 30  # the lines of: a second or two
 
 
 class Texts:
@@ -62,6 +64,18 @@ class Texts:
                 text = self._text(line, number)
                 self.blank += not (text if isinstance(text, str) else "".join(text)).strip()
                 yield text
+
+    def count(self) -> int | None:
+        """How many texts there will be; None where it would take long to find out."""
+        if self.path == "-" or files.is_remote(self.path) or compression.strip_suffix(self.path) != self.path:
+            return None
+        if os.path.getsize(self.path) > _MOST_BYTES_TO_COUNT:
+            return None
+        lines, last = 0, b"\n"
+        with open(self.path, "rb") as file:
+            while block := file.read(1 << 20):
+                lines, last = lines + block.count(b"\n"), block[-1:]
+        return lines + (last != b"\n")
 
     def _text(self, line: bytes, number: int) -> Text:
         where = f"line {number} of {'standard input' if self.path == '-' else self.path}"

@@ -140,7 +140,7 @@ class _BestKeeper:
 
     def __init__(self, problem: Problem, data, examples, held, writer, mesh):
         self._problem, self._data, self._examples = problem, data, examples
-        self._held, self._say, self._mesh = held, writer.message, mesh
+        self._held, self._say, self._stage, self._mesh = held, writer.message, writer.stage, mesh
         self._predict = predictions.make_predict(problem.task, mesh)
         self.best = read_best(held.path)
         self.last_step = self.best["last_step"] if self.best else None
@@ -154,10 +154,22 @@ class _BestKeeper:
         self, step: int, means: dict[str, float], state: Any, stop: StopRequest | None = None
     ) -> dict[str, float]:
         problem = self._problem
-        heeding = {} if stop is None else {"on_batch": lambda done, total: stop.check(), "run": stop.wait_for}
-        outputs = predictions.predict_all(
-            self._predict, state.params, self._data, problem.config.batch_size, self._mesh, **heeding
-        )
+        with self._stage("evaluation", None, "batches") as at:
+
+            def on_batch(done: int, total: int) -> None:
+                at(done, total)
+                if stop is not None:
+                    stop.check()
+
+            outputs = predictions.predict_all(
+                self._predict,
+                state.params,
+                self._data,
+                problem.config.batch_size,
+                self._mesh,
+                on_batch=on_batch,
+                run=stop.wait_for if stop else lambda function: function(),
+            )
         scores = problem.score(self._examples, self._data, outputs)
         loss = problem.loss(self._data, outputs)
         name = problem.metrics[0]

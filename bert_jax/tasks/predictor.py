@@ -64,11 +64,15 @@ class Predictor:
         self.source = report.source
         self._predict = predictions.make_predict(task, self._mesh)
 
-    def __call__(self, data: batches.EncodedRows) -> np.ndarray:
-        """The outputs of every row, as `predictions.predict_all` returns them."""
+    def __call__(
+        self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = lambda done, total: None
+    ) -> np.ndarray:
+        """The outputs of every row, as `predictions.predict_all` returns them and with its `on_batch`."""
         groups = len(data) // data.group
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
-        return predictions.predict_all(self._predict, self._params, data, size, self._mesh, self._buckets)
+        return predictions.predict_all(
+            self._predict, self._params, data, size, self._mesh, self._buckets, on_batch=on_batch
+        )
 
     def warm_up(self) -> int:
         """Compiles all that later calls need, so that none of them waits for it; returns how many programs.

@@ -1,0 +1,186 @@
+"""How far a long job is and when it will end: a bar on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+_SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_UPDATES = 0.1  # of a bar: what is counted may be as small as a word
+
+
+class Progress:
+    """Reports one stage after another.
+
+    On a terminal something moves every second, also while the caller does not come back to Python for
+    minutes: the time that has gone by. The time left is that of the stage at its mean rate so far.
+
+    Args:
+        stream: where to; the standard error by default.
+        terminal: whether `stream` is one; None to look.
+    """
+
+    def __init__(self, stream: TextIO | None = None, terminal: bool | None = None):
+        self._stream = stream or sys.stderr
+        self._terminal = self._stream.isatty() if terminal is None else terminal
+        self._bars: Any = None
+        self._task: Any = None
+        self._stage, self._unit, self._scale = "", "", 1.0
+        self._total: float | None = None
+        self._done = self._first = 0.0
+        self._begun = self._told = 0.0
+
+    def start(
+        self, stage: str, total: float | None = None, unit: str = "", scale: float = 1.0, done: float = 0.0
+    ) -> None:
+        """Begins a stage.
+
+        Args:
+            stage: its name.
+            total: how many units it has; None where that is not known.
+            unit: their name; amounts are shown times `scale`.
+            done: units that an earlier process did, which say nothing of this one's rate.
+        """
+        self.close()
+        self._stage, self._total, self._unit, self._scale = stage, total, unit, scale
+        self._done = self._first = done
+        self._begun = self._told = time.monotonic()
+        if self._terminal:
+            self._bars = make_bars(self._stream)
+            self._bars.start()
+            self._task = add_stage(self._bars, stage, total, unit, scale, done)
+
+    def advance(self, amount: float) -> None:
+        """Tells that `amount` more units are done."""
+        self.at(self._done + amount)
+
+    def at(self, done: float) -> None:
+        """Tells how many units are done."""
+        self._done = done
+        now = time.monotonic()
+        if self._bars is not None:
+            if now - self._told >= _SECONDS_BETWEEN_UPDATES:
+                self._told = now
+                self._bars.update(self._task, completed=done)
+            return
+        if now - self._told >= _SECONDS_BETWEEN_LINES:
+            self._told = now
+            print(self.line(now - self._begun), file=self._stream, flush=True)
+
+    def line(self, elapsed: float) -> str:
+        """The state of the stage in words, `elapsed` seconds after its start."""
+        rate = (self._done - self._first) / elapsed if elapsed else 0.0
+        done, shown = self._done * self._scale, rate * self._scale
+        if self._total is None:
+            return f"{self._stage}: {done:,.0f} {self._unit}, {shown:.3g} {self._unit}/s"
+        left = f"{clock((self._total - self._done) / rate)} left" if rate else "time left unknown"
+        total = self._total * self._scale
+        return f"{self._stage}: {done:.0f} of {total:.0f} {self._unit}, {shown:.3g} {self._unit}/s, {left}"
+
+    def message(self, text: str) -> None:
+        """Prints one line above the bar."""
+        if self._bars is not None:
+            print_above(self._bars, text)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Ends the stage; the bar is left as it stands."""
+        if self._bars is not None:
+            self._bars.update(self._task, completed=self._done)
+            self._bars.stop()
+            self._bars = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def of_batches(stage: str) -> Iterator[Callable[[int, int], None]]:
+    """A stage on the standard error, as a function of the number of batches that are done and of all."""
+    with Progress() as shown:
+
+        def on_batch(done: int, total: int) -> None:
+            if done == 0:
+                shown.start(stage, total, "batches")
+            shown.at(done)
+
+        yield on_batch
+
+
+def make_bars(stream: TextIO) -> Any:
+    """A `rich.progress.Progress` on this terminal, for the stages that `add_stage` gives it."""
+    import rich.console
+    import rich.progress as rp
+
+    class Amount(rp.ProgressColumn):
+        def render(self, task):
+            done, total, scale = task.completed, task.total, task.fields["scale"]
+            of = "" if total is None else f" of {total * scale:,.0f}"
+            shown = f"{done * scale:,.0f}{of} {task.fields['unit']}" if total or done else ""
+            return rp.Text(shown, style="progress.download")
+
+    class Left(rp.ProgressColumn):
+        max_refresh = 0.5
+
+        def render(self, task):
+            return rp.Text(time_left(task), style="progress.remaining")
+
+    return rp.Progress(
+        rp.TextColumn("{task.description}", markup=False),
+        rp.BarColumn(bar_width=20),
+        Amount(),
+        rp.TimeElapsedColumn(),
+        Left(),
+        console=rich.console.Console(file=stream),
+        redirect_stdout=False,
+        redirect_stderr=True,
+    )
+
+
+def add_stage(
+    bars: Any, stage: str, total: float | None, unit: str = "", scale: float = 1.0, done: float = 0.0
+) -> int:
+    """Adds a stage to `make_bars`; returns the number by which `bars.update` knows it."""
+    return bars.add_task(
+        stage, total=total, completed=done, unit=unit, scale=scale, first=done, begun=time.monotonic()
+    )
+
+
+def time_left(task: Any, now: float | None = None) -> str:
+    """`left 1:23` of a stage, at its mean rate since it began; nothing where that is not known."""
+    done = task.completed - task.fields["first"]
+    if task.total is None or done <= 0 or task.completed >= task.total:
+        return ""
+    elapsed = (time.monotonic() if now is None else now) - task.fields["begun"]
+    return f"left {clock(elapsed / done * (task.total - task.completed))}"
+
+
+def print_above(bars: Any, text: str) -> None:
+    """Prints one line above the bars, as it is."""
+    bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def stage(bars: Any, name: str, total: float | None = None, unit: str = "") -> Iterator[Any]:
+    """A bar for the time of the block, beside those that are there; nothing where `bars` is None."""
+    if bars is None:
+        yield lambda done: None
+        return
+    number = add_stage(bars, name, total, unit)
+    try:
+        yield lambda done, total=total: bars.update(number, completed=done, total=total)
+    finally:
+        bars.remove_task(number)
+
+
+def clock(seconds: float) -> str:
+    """`1:02:03`, or `2:03` of less than an hour."""
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
