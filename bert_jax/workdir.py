@@ -117,7 +117,8 @@ class WorkDir:
         run = json.loads(json.dumps(run))
         file = self.path / "config.json"
         before = read_run(self.path) if file.exists() else {}
-        differing = changes(before, run) if has_started(self.path) else {}
+        goes_on = bool(before) and has_started(self.path)
+        differing = changes(before, run) if goes_on else {}
         fixed = {name: values for name, values in differing.items() if name in _FIXED}
         if fixed and allow_changes:
             raise UserError(
@@ -131,7 +132,7 @@ class WorkDir:
                 f"--workdir{allow if run['command'] == 'pretrain' and not fixed else ''}"
             )
         if self.primary:
-            self._resumed_run = run if has_started(self.path) else None
+            self._resumed_run = run if goes_on else None
             if self._resumed_run is None:
                 (self.path / REPORT_FILE).unlink(missing_ok=True)
                 self._write_run(run)
