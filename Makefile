@@ -6,8 +6,9 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 BIN := .venv/bin
 WORKERS ?= 2
 INSTALLED := .venv/installed
+GPU_COMPILER := .venv/gpu-compiler
 
-.PHONY: help install demo test test-all wheel-test lint lock
+.PHONY: help install gpu-compiler demo test test-all wheel-test lint lock
 
 help:
 	@echo 'make demo      text to a fine-tuned classifier on a corpus that every machine has, in minutes'
@@ -16,6 +17,7 @@ help:
 	@echo 'make wheel-test  the wheel: built, installed and run in an empty directory'
 	@echo 'make lint      ruff'
 	@echo 'make install   .venv with the versions of requirements.lock, and bert-jax in it'
+	@echo 'make gpu-compiler  XLA for GPUs that are not there, 182 MB, so that tests can compile for them'
 	@echo 'make lock      writes requirements.lock from what .venv has'
 
 install: $(INSTALLED)
@@ -30,6 +32,16 @@ $(INSTALLED): setup.py requirements.lock
 		{ $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && \
 		  PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q setuptools -e '.[dev]'; }
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	touch $@
+
+# Beside the environment, not in it, so that every other test runs as it does where there is no such compiler.
+# It has to be of jax's version and needs none of CUDA's libraries.
+gpu-compiler: $(GPU_COMPILER)/installed
+
+$(GPU_COMPILER)/installed: $(INSTALLED)
+	rm -rf $(GPU_COMPILER)
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-deps --target $(GPU_COMPILER) \
+		$$($(BIN)/python -c 'import jax; print(*(f"jax-cuda12-{part}=={jax.__version__}" for part in ("plugin", "pjrt")))')
 	touch $@
 
 demo: $(INSTALLED)

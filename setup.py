@@ -59,6 +59,7 @@ setup(
         "cuda": ["jax[cuda12]>=0.10"],
         "beam": ["apache-beam>=2.60"],
         "estimate": ["jax[tpu]>=0.10"],  # libtpu, of the version that jax asks for
+        "estimate-gpu": ["jax[cuda12-local]>=0.10"],  # XLA's compiler for GPUs, without CUDA's libraries
         "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5"],
         "gcs": ["gcsfs>=2025.2"],  # gs://
         "tensorflow": ["tensorflow>=2.18"],

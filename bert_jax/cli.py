@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             signals.block()  # one that comes now is heeded by the program that takes this one's place
             runtime.use_huge_pages()
         signals.install(argv[0] if argv else "")
+        runtime.hide_gpu_plugins()
         code = _main(argv)
     except (Preempted, Terminated, KeyboardInterrupt) as stop:  # while an error was being told
         code = _stopped(stop)

@@ -1,9 +1,11 @@
-"""What has to be set before the process starts, for speed on the host."""
+"""What has to be set before the process starts, or before it imports jax."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import types
 
 # The host allocates and frees each step's activations anew. In 4 KiB pages their first touch takes a fifth of
 # a CPU train step; with this glibc asks the kernel for huge pages. Read once, when a process starts.
@@ -22,3 +24,40 @@ def use_huge_pages() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+GPU_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+_BACKENDS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
+_NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # the last in Windows's Linux
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether the operating system has an NVIDIA GPU, or its driver's tools."""
+    return any(map(os.path.exists, _NVIDIA_DEVICES)) or shutil.which("nvidia-smi") is not None
+
+
+def hide_gpu_plugins() -> None:
+    """Keeps jax from loading its CUDA plugin where there is no GPU; before anything imports jax.
+
+    Estimates for GPUs need no more than the plugin. Loaded without a driver it prints a traceback and many
+    lines into every command. Where JAX_PLATFORMS asks for a GPU they are wanted, and nothing is hidden.
+    """
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    if "jax" in sys.modules or has_nvidia_gpu() or "cuda" in asked or "gpu" in asked:
+        return
+    for name in GPU_PLUGINS:
+        sys.modules.setdefault(name, None)  # to import it is an ImportError, as if it were not installed
+    for name in _BACKENDS:
+        nothing = types.ModuleType(name)
+        nothing.initialize = lambda: None  # all that jax calls
+        sys.modules.setdefault(name, nothing)
+
+
+def show_gpu_plugins() -> None:
+    """Undoes `hide_gpu_plugins`, while jax has not been imported."""
+    if "jax" in sys.modules:
+        return
+    for name in (*GPU_PLUGINS, *_BACKENDS):
+        module = sys.modules.get(name)
+        if module is None or not hasattr(module, "__file__"):
+            sys.modules.pop(name, None)

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax import runtime
+
+runtime.hide_gpu_plugins()
+
 # Before anything imports jax: the backend reads them once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda runs the tests marked gpu
 # Most of the time goes to compiling programs that run once: the same XLA passes, but LLVM's cheapest code.

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from bert_jax import runtime
+
 PROGRAM = (
     "import os, sys; from bert_jax import runtime; runtime.use_huge_pages(); "
     "print(os.getpid(), os.environ['GLIBC_TUNABLES'], sys.argv[1:])"
@@ -27,3 +29,45 @@ def test_the_program_starts_again_once_with_its_arguments(given, expected):
         expected,
         "['a b', '--c']\n",
     ]  # the same process: signals still reach it
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_the_cuda_plugin_is_hidden_where_there_is_no_gpu(tmp_path, hidden):
+    """A plugin that tells when jax loads it, as the real one does on machines without a driver."""
+    (tmp_path / "jax_cuda12_plugin").mkdir()
+    (tmp_path / "jax_plugins" / "xla_cuda12").mkdir(parents=True)
+    (tmp_path / "jax_cuda12_plugin" / "__init__.py").write_text("print('plugin loaded')")
+    (tmp_path / "jax_plugins" / "xla_cuda12" / "__init__.py").write_text(
+        "def initialize(): print('backend loaded')"
+    )
+    program = (
+        "from bert_jax import runtime; runtime.has_nvidia_gpu = lambda: False; runtime.hide_gpu_plugins()\n"
+        f"{'' if hidden else 'runtime.show_gpu_plugins()'}\n"
+        "import jax; print(len(jax.devices('cpu')), 'devices')"
+    )
+    path = os.pathsep.join([*sys.path, str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == ""
+    loaded = ["backend loaded", "plugin loaded"]
+    assert [line for line in loaded if line in done.stdout] == ([] if hidden else loaded)
+    assert "8 devices" in done.stdout
+
+
+def test_nothing_is_hidden_from_who_asks_for_a_gpu_or_has_one(monkeypatch):
+    monkeypatch.setattr(sys, "modules", {name: sys.modules[name] for name in sys.modules if name != "jax"})
+    monkeypatch.setattr(runtime, "has_nvidia_gpu", lambda: False)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    for name in runtime.GPU_PLUGINS:
+        sys.modules.pop(name, None)
+    runtime.hide_gpu_plugins()
+    assert not set(runtime.GPU_PLUGINS) & set(sys.modules)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    runtime.hide_gpu_plugins()
+    assert all(sys.modules[name] is None for name in runtime.GPU_PLUGINS)
+    runtime.show_gpu_plugins()
+    monkeypatch.setattr(runtime, "has_nvidia_gpu", lambda: True)
+    runtime.hide_gpu_plugins()
+    assert not set(runtime.GPU_PLUGINS) & set(sys.modules)

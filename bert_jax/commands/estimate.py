@@ -1,10 +1,12 @@
-"""What a run would cost on TPUs: memory, step time, hours and money, with no TPU attached.
+"""What a run would cost on TPUs or GPUs that are not there: memory, FLOPs, traffic; for TPUs time and money.
 
     bert-jax estimate --config=pretrain/base --topology=v5e:4x4
     bert-jax estimate --config=pretrain/large --topology=v4:8x8x8 --config.mesh.fsdp=8 --json
+    bert-jax estimate --config=pretrain/base_gpu:8 --topology=h100:8
 
-Compiles the train step of the config for the slice that is named, with the TPU's own compiler (pip install
-'bert-jax[estimate]'), and reads the figures off the program. They are estimates: nothing runs.
+Compiles the train step of the config for the devices that are named, with their own compiler (pip install
+'bert-jax[estimate]' for TPUs, 'bert-jax[estimate-gpu]' for NVIDIA GPUs), and reads the figures off the
+program. They are estimates: nothing runs. For GPUs there is no step time, only its bounds.
 """
 
 from __future__ import annotations
@@ -17,14 +19,27 @@ from absl import flags as absl_flags
 from bert_jax import config_fields, config_files
 from bert_jax.errors import UserError
 
+# What jax takes of a GPU's memory unless it is told otherwise.
+_MEMORY_FRACTION = 0.75
+
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
     config_files.define_flag(flag_values, "The run, such as pretrain/base.")
     absl_flags.DEFINE_string(
-        "topology", None, "Chip and sides of a slice: v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16.",
+        "topology",
+        None,
+        "Chip and sides of a slice: v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16; or GPU and number of them: "
+        "a100:8, h100:8, h200:8, b200:8, 8 a host.",
         flag_values=flag_values,
     )  # fmt: skip
-    absl_flags.DEFINE_integer("slices", 1, "Slices of that shape.", flag_values=flag_values)
+    absl_flags.DEFINE_integer("slices", 1, "Slices of that shape, of TPUs.", flag_values=flag_values)
+    absl_flags.DEFINE_float(
+        "memory_fraction",
+        None,
+        "Of GPUs: the share of the memory that the run will take, as it does by the environment variable "
+        f"XLA_PYTHON_CLIENT_MEM_FRACTION. Default: {_MEMORY_FRACTION}.",
+        flag_values=flag_values,
+    )
     absl_flags.DEFINE_integer(
         "seq_length",
         None,
@@ -38,7 +53,10 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     absl_flags.DEFINE_float(
-        "price_per_chip_hour", None, "In any currency: also say what the run costs.", flag_values=flag_values
+        "price_per_chip_hour",
+        None,
+        "In any currency: also say what the run costs, on TPUs.",
+        flag_values=flag_values,
     )
     absl_flags.DEFINE_bool("json", False, "Print JSON, for machines.", flag_values=flag_values)
 
@@ -48,17 +66,30 @@ def run(flags, args: list[str]) -> int:
         raise UserError(f"estimate takes no arguments besides its flags, but was given {args[0]!r}")
     if flags.config is None:
         raise UserError("what to estimate? give --config=pretrain/SIZE; `bert-jax configs` lists them")
-    from bert_jax.estimate import chips, topology
+    from bert_jax.estimate import chips, gpu_topology, gpus, topology
 
     if not flags.topology:
-        raise UserError(f"for which TPUs? give --topology=CHIP:SHAPE, like {chips.EXAMPLES}")
+        raise UserError(
+            f"for which devices? give --topology=CHIP:SHAPE, like {chips.EXAMPLES}, or "
+            f"--topology=GPU:NUMBER, like {gpus.EXAMPLES}"
+        )
     slices = chips.parse_topology(flags.topology, flags.slices)
+    on_gpus = isinstance(slices, gpus.Hosts)
+    if flags.price_per_chip_hour is not None and on_gpus:
+        raise UserError("--price_per_chip_hour is for TPUs: of GPUs the time of a step is not known")
+    if flags.memory_fraction is not None and not on_gpus:
+        raise UserError("--memory_fraction is for GPUs: a run on TPUs takes all of their memory")
+    fraction = _MEMORY_FRACTION if flags.memory_fraction is None else flags.memory_fraction
+    if not 0 < fraction <= 1:
+        raise UserError(f"--memory_fraction={fraction} must be more than 0 and at most 1")
     for name in ("seq_length", "price_per_chip_hour"):
         if flags[name].value is not None and flags[name].value <= 0:
             raise UserError(f"--{name}={flags[name].value} must be more than 0")
     config = flags.config
     if config.data.dir and flags.seq_length is not None:
         raise UserError("--seq_length is for rows without records: leave it, or config.data.dir, out")
+    if on_gpus:
+        topology = gpu_topology
     topology.prepare()
 
     # Only now, since they import jax.
@@ -72,7 +103,13 @@ def run(flags, args: list[str]) -> int:
         rows = program.rows_of_records(config, _say)
     else:
         rows = program.synthetic_rows(config, flags.seq_length)
-    step = program.TrainStep(config, rows, topology.devices(slices))
+    step = program.TrainStep(
+        config,
+        rows,
+        topology.devices(slices),
+        compiler_options=gpu_topology.COMPILER_OPTIONS if on_gpus else None,
+        memory_limit=fraction * slices.chip.hbm_bytes if on_gpus else None,
+    )
     result = measure.estimate(
         step, slices, find_largest=flags.largest_batch, price=flags.price_per_chip_hour, say=_say
     )

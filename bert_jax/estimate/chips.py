@@ -8,6 +8,7 @@ import re
 
 from bert_jax import peaks
 from bert_jax.errors import UserError
+from bert_jax.estimate import gpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,13 +111,22 @@ class Slices:
     def text(self) -> str:
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
+    @property
+    def description(self) -> dict[str, object]:
+        return {"name": self.text, "slices": self.count, "chips": self.chips}
 
-def parse_topology(text: str, slices: int = 1) -> Slices:
-    """`v5e:16x16` -> the slices it names. UserError, with what there is, for any other than exists."""
+
+def parse_topology(text: str, slices: int = 1) -> Slices | gpus.Hosts:
+    """`v5e:16x16`, `h100:8` -> the slices or hosts it names. UserError, with what there is, for any other."""
     name, _, sides = text.partition(":")
+    if name in gpus.GPUS:
+        if slices != 1:
+            raise UserError(f"--slices={slices} is for TPUs; for GPUs give their number, {name}:16")
+        return gpus.parse(text)
     if name not in CHIPS:
         raise UserError(
-            f"--topology={text}: no chip {name!r}; there are {', '.join(CHIPS)}, with a shape: {EXAMPLES}"
+            f"--topology={text}: no chip {name!r}; there are {', '.join(CHIPS)}, with a shape: {EXAMPLES}; "
+            f"and {', '.join(gpus.GPUS)}, with a number: {gpus.EXAMPLES}"
         )
     chip = CHIPS[name]
     plane = "x".join("ABC"[: chip.dimensions])

@@ -33,7 +33,8 @@ Positions = Sequence[tuple[int, tuple[int, ...]]]
 @dataclasses.dataclass(frozen=True)
 class Collective:
     """One instruction's traffic. `payload` is the bytes of the whole array that a group of chips holds in
-    the end, or adds up; `seconds` those of one run with nothing else on the links."""
+    the end, or adds up; `seconds` those of one run with nothing else on the links, 0 where the chips' links
+    are not known."""
 
     kind: str
     axes: tuple[str, ...]  # of the mesh, or SLICES; empty where the groups cannot be read
@@ -53,11 +54,14 @@ class Collective:
         return self.seconds * self.times
 
 
-def find(module: Module, mesh_shape: Mapping[str, int], chip: Chip, positions: Positions) -> list[Collective]:
+def find(
+    module: Module, mesh_shape: Mapping[str, int], chip: Chip | None, positions: Positions
+) -> list[Collective]:
     """Every collective of a program.
 
     Args:
         mesh_shape: axis -> size, in the order of the mesh.
+        chip: None for no times.
         positions: where the mesh's devices are.
     """
     found = []
@@ -69,7 +73,9 @@ def find(module: Module, mesh_shape: Mapping[str, int], chip: Chip, positions: P
             found.append(_between_slices(visit, transfer[1].lower().replace("_", "-"), chip, positions))
         if kind not in KINDS:
             continue
+        # The GPU's compiler gives synchronous ones a start and an end too.
         overlapped = visit.instruction.opcode.endswith("-start")
+        overlapped &= '"is_sync":true' not in visit.instruction.attributes
         if visit.fused and kind == "all-reduce" and _is_sliced(visit):
             kind = "reduce-scatter"
         elif visit.fused:
@@ -109,7 +115,7 @@ def _is_sliced(visit: Visit) -> bool:
 
 
 def _collective(
-    visit: Visit, kind: str, overlapped: bool, mesh_shape, chip: Chip, positions: Positions
+    visit: Visit, kind: str, overlapped: bool, mesh_shape, chip: Chip | None, positions: Positions
 ) -> Collective:
     instruction = visit.instruction
     devices = math.prod(mesh_shape.values())
@@ -119,6 +125,7 @@ def _collective(
     if kind == "all-gather":
         payload *= group
     members = range(devices) if groups is None else _widest(groups, positions)
+    members = [positions[member] for member in members]
     return Collective(
         kind=kind,
         axes=() if groups is None else axes_of(groups, mesh_shape),
@@ -126,7 +133,7 @@ def _collective(
         payload=payload,
         times=visit.times,
         overlapped=overlapped,
-        seconds=_seconds(kind, payload, chip, [positions[member] for member in members]),
+        seconds=0.0 if chip is None else _seconds(kind, payload, chip, members),
         op_name=instruction.op_name,
     )
 

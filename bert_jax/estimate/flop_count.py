@@ -1,4 +1,4 @@
-"""FLOPs that the matrix units really do, counted in the compiled program."""
+"""FLOPs of products that a chip really does, counted in the compiled program."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ import re
 
 import numpy as np
 
-from bert_jax.estimate.hlo import Array, Module, Visit, walk
+from bert_jax.estimate.hlo import Array, Instruction, Module, Visit, walk
+
+# Products of [length, length] matrices in an attention kernel: two forward, and five backward, where the
+# scores are computed anew (Dao et al. 2022).
+ATTENTION_FORWARD, ATTENTION_BACKWARD = 2, 5
 
 
 def matrix_flops(module: Module) -> float:
-    """Multiplications and additions of all dots and convolutions that one chip runs.
+    """Multiplications and additions of all products that one chip runs.
 
-    Products that the partitioner repeats on several chips and those of rematerialisation count; those inside
-    of custom calls do not.
+    Those that the partitioner repeats on several chips and those of rematerialization count, and so do calls
+    of cuBLAS and cuDNN's attention; what is inside of other custom calls does not.
     """
     return sum(visit.times * instruction_flops(visit) for visit in walk(module))
 
 
 def instruction_flops(visit: Visit) -> float:
-    """Of one run of a dot or convolution; 0 for anything else."""
+    """Of one run of a dot, a convolution, or a call of cuBLAS or of cuDNN's attention; else 0."""
     instruction = visit.instruction
+    if instruction.opcode == "custom-call":
+        return _library_flops(visit, instruction.target)
     if instruction.opcode not in ("dot", "convolution"):
         return 0.0
     left, right = (visit.computation[name].arrays[0] for name in instruction.operands[:2])
@@ -31,6 +37,25 @@ def instruction_flops(visit: Visit) -> float:
         sizes = [left.dims[int(axis)] for axis in contracted[1].split(",") if axis] if contracted else []
         return 2.0 * output.size * math.prod(sizes)
     return _convolution_flops(left, right, output, instruction.attributes)
+
+
+def _library_flops(visit: Visit, target: str) -> float:
+    instruction, output = visit.instruction, visit.instruction.arrays[0]
+    if target.startswith("__cublas$"):
+        left = visit.computation[instruction.operands[0]].arrays[0]
+        contracted = _backend_integers(instruction, "lhs_contracting_dimensions")
+        return 2.0 * output.size * math.prod(left.dims[axis] for axis in contracted)
+    if target.startswith("__cudnn$fmha"):
+        products = ATTENTION_BACKWARD if target.endswith("Backward") else ATTENTION_FORWARD
+        scores = math.prod(_backend_integers(instruction, "dimensions"))
+        return 2.0 * products * scores * output.dims[-1]
+    return 0.0
+
+
+def _backend_integers(instruction: Instruction, name: str) -> list[int]:
+    """The list of this name in the backend's settings, the first where there are several."""
+    found = re.search(rf'"{name}": ?\[([^\]]*)\]', instruction.attributes)
+    return [int(number) for number in re.findall(r"\d+", found[1])] if found else []
 
 
 def _convolution_flops(left: Array, right: Array, output: Array, attributes: str) -> float:

@@ -63,6 +63,12 @@ class Instruction:
         return found[1] if found else ""
 
     @property
+    def target(self) -> str:
+        """What a custom call calls; "" of other instructions."""
+        found = re.search(r'custom_call_target="([^"]*)"', self.attributes)
+        return found[1] if found else ""
+
+    @property
     def estimated_cycles(self) -> int | None:
         """What the TPU compiler reckons that it takes."""
         found = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax import sharding
-from bert_jax.estimate import collectives, hlo, search, timing, wastes
+from bert_jax import peaks, sharding
+from bert_jax.estimate import collectives, gpu_program, hlo, search, timing, wastes
 from bert_jax.estimate.chips import Slices
+from bert_jax.estimate.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from bert_jax.estimate.gpus import Hosts
 from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
 from bert_jax.kernels import dispatch, platform
 
 _GIB = 2.0**30
 
-# Products of [length, length] matrices in an attention kernel: two forward, and five backward, where the
-# scores are computed anew (Dao et al. 2022).
-_FORWARD, _BACKWARD = 2, 5
-
 
 def estimate(
     step: TrainStep,
-    slices: Slices,
+    slices: Slices | Hosts,
     *,
     find_largest: bool = False,
     price: float | None = None,
@@ -31,11 +30,12 @@ def estimate(
     Args:
         find_largest: also the largest batch, by compiling several; done anyway where the config's does not
             fit.
-        price: of a chip for an hour.
+        price: of a TPU chip for an hour.
         say: told in a line each what is compiled, before it is.
 
     Returns:
-        See docs/estimate.md. Without times and traffic where the batch does not fit.
+        See docs/estimate.md. Without times and traffic where the batch does not fit; of GPUs without the time
+        of a step and what follows from it.
     """
     tried: dict[int, Compiled | DoesNotFit] = {}
 
@@ -55,7 +55,10 @@ def estimate(
     program = compile_(_parts(step, batch_size))
     if isinstance(program, Compiled):
         result |= {"fits": True, "memory_bytes": program.memory, "compile_seconds": program.seconds}
-        result |= figures(program.text, step, slices, price)
+        if isinstance(slices, Hosts):
+            result |= gpu_figures(program.text, step, slices)
+        else:
+            result |= figures(program.text, step, slices, price)
     else:
         result |= {"fits": False, "memory_bytes": {"total": program.needed, "available": program.available}}
     if find_largest or not result["fits"]:
@@ -77,13 +80,13 @@ def _rows_per_chip(step: TrainStep, batch_size: int) -> int:
     return batch_size // (step.mesh.shape["data"] * step.mesh.shape["fsdp"])
 
 
-def _describe(step: TrainStep, slices: Slices) -> dict[str, Any]:
+def _describe(step: TrainStep, slices: Slices | Hosts) -> dict[str, Any]:
     model, rows = step.model, step.rows
     fields = ("num_hidden_layers", "hidden_size", "num_attention_heads", "dtype", "remat", "scan_unroll",
               "hidden_dropout_prob", "attention_probs_dropout_prob", "vocab_size")  # fmt: skip
     return {
         "kind": "estimate: compiled ahead of time, nothing is measured",
-        "topology": {"name": slices.text, "slices": slices.count, "chips": slices.chips},
+        "topology": slices.description,
         "mesh": dict(step.mesh.shape),
         "model": {name: getattr(model, name) for name in fields} | {"attention": _attention(step)},
         "batch_size": step.config.batch_size,
@@ -98,6 +101,7 @@ def _describe(step: TrainStep, slices: Slices) -> dict[str, Any]:
             "source": rows.source,
         },
         "hbm_bytes": slices.chip.hbm_bytes,
+        "memory_limit_bytes": step.memory_limit or slices.chip.hbm_bytes,
     }
 
 
@@ -164,6 +168,43 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
     }
 
 
+def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
+    """What the text of a program for GPUs says of FLOPs and traffic, and the bounds on its time from these.
+
+    There is no time of a step: the compiler gives no estimates for GPUs, and the kernels of products are
+    chosen by timing them on the device.
+    """
+    chip, mesh_shape = hosts.chip, dict(step.mesh.shape)
+    module = hlo.parse(text)
+    program = gpu_program.read(module)
+    positions = [(0, (number,)) for number in range(step.mesh.size)]
+    traffic = _sum_up(collectives.find(module, mesh_shape, None, positions))
+    peak = peaks.find(chip.kind).of(step.model.dtype)
+    return {
+        "roofline_seconds": {
+            "products": program.flops / peak,
+            "memory": program.bytes / chip.hbm_bandwidth,
+            "by_operation": program.seconds_by_operation(peak, chip.hbm_bandwidth),
+        },
+        "peak_flops": peak,
+        "hbm_bandwidth": chip.hbm_bandwidth,
+        "operations": {name: dataclasses.asdict(work) for name, work in program.kinds.items()},
+        "loops_of_unknown_length": program.unknown_loops,
+        "flops": {"model": step.row_flops * step.config.batch_size, "matrix_per_chip": program.flops},
+        "hbm_traffic_bytes": program.bytes,
+        "collectives": [
+            {name: value for name, value in entry.items() if name != "seconds"}
+            for entry in sorted(traffic, key=lambda entry: -entry["bytes"])
+        ],
+        "warnings": wastes.find_on_gpu(
+            program,
+            mesh_shape=mesh_shape,
+            optimizer_bytes=step.chip_bytes["optimizer"],
+            hbm_bytes=chip.hbm_bytes,
+        ),
+    }
+
+
 def _position(device: Any) -> tuple[int, tuple[int, ...]]:
     """The slice, and the place on its torus; devices of other platforms lie along a line."""
     return getattr(device, "slice_index", None) or 0, tuple(getattr(device, "coords", (device.id,)))
@@ -174,7 +215,7 @@ def attention_flops(step: TrainStep) -> float:
     model, mesh = step.model, step.mesh.shape
     split = mesh["tensor"] if model.num_attention_heads % mesh["tensor"] == 0 else 1
     forwards = 1 if model.remat == "none" else 2
-    products = _FORWARD * forwards + _BACKWARD
+    products = ATTENTION_FORWARD * forwards + ATTENTION_BACKWARD
     rows = _rows_per_chip(step, step.config.batch_size)
     return 2.0 * products * model.num_hidden_layers * rows * model.hidden_size / split * step.rows.length**2
 

@@ -96,12 +96,27 @@ class TrainStep:
 
     The vocabulary's ids, which are constants of the program, are those of the released vocabularies.
 
+    Args:
+        devices: to compile for.
+        compiler_options: besides those of the run.
+        memory_limit: bytes a chip; a program that needs more does not fit. None for a compiler that refuses
+            such programs itself.
+
     Raises:
         UserError: the config cannot be, or its mesh does not fit the devices.
     """
 
-    def __init__(self, config: Any, rows: Rows, devices: list[Any]):
+    def __init__(
+        self,
+        config: Any,
+        rows: Rows,
+        devices: list[Any],
+        *,
+        compiler_options: dict[str, Any] | None = None,
+        memory_limit: float | None = None,
+    ):
         self.config, self.rows = config, rows
+        self._compiler_options, self.memory_limit = compiler_options, memory_limit
         self.model = from_dict(config.model.to_dict() | {"vocab_size": rows.vocab_size})
         if rows.length > self.model.max_position_embeddings:
             raise UserError(
@@ -150,15 +165,17 @@ class TrainStep:
         }
         began = time.monotonic()
         try:
-            compiled = self._step.lower(self.state, batch, np.uint32(self.config.seed)).compile()
+            lowered = self._step.lower(self.state, batch, np.uint32(self.config.seed))
+            compiled = lowered.compile(self._compiler_options)
         except jax.errors.JaxRuntimeError as error:
             needed = parse_out_of_memory(str(error))
             if needed is None:
                 raise
             return needed
-        return Compiled(
-            compiled.as_text(), self._memory(compiled.memory_analysis(), batch), time.monotonic() - began
-        )
+        memory = self._memory(compiled.memory_analysis(), batch)
+        if self.memory_limit is not None and memory["total"] > self.memory_limit:
+            return DoesNotFit(memory["total"], self.memory_limit)
+        return Compiled(compiled.as_text(), memory, time.monotonic() - began)
 
     @property
     def chip_bytes(self) -> dict[str, float]:

@@ -11,14 +11,23 @@ _WIDTH = 12
 def lines(result: dict[str, Any]) -> list[str]:
     """See `measure.estimate` for what it is given."""
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    chips = "GPUs" if "hosts" in result["topology"] else "TPUs"
     parts = [
-        ("estimate", [f"nothing here is measured: compiled for TPUs that are not there ({versions})"]),
+        ("estimate", [f"nothing here is measured: compiled for {chips} that are not there ({versions})"]),
         ("model", [_model(result["model"])]),
         ("hardware", [_hardware(result)]),
         ("batch", [_batch(result)]),
         ("memory", _memory(result)),
     ]
-    if result["fits"]:
+    if result["fits"] and chips == "GPUs":
+        parts += [
+            ("FLOPs", [_flops(result)]),
+            ("bytes", _moved(result)),
+            ("traffic", [_collective(entry) for entry in result["collectives"]] or ["none"]),
+            ("roofline", _roofline(result)),
+            ("warning", result["warnings"] or ["none"]),
+        ]
+    elif result["fits"]:
         parts += [
             ("FLOPs", [_flops(result)]),
             ("traffic", [_collective(entry) for entry in result["collectives"]] or ["none"]),
@@ -46,6 +55,10 @@ def _model(model: dict[str, Any]) -> str:
 def _hardware(result: dict[str, Any]) -> str:
     topology = result["topology"]
     mesh = " ".join(f"{axis}={size}" for axis, size in result["mesh"].items())
+    if "hosts" in topology:
+        hosts = "1 host" if topology["hosts"] == 1 else f"{topology['hosts']} hosts"
+        gpus = "1 GPU" if topology["chips"] == 1 else f"{topology['chips']:,} GPUs"
+        return f"{topology['name']}, {gpus} of {hosts}; mesh {mesh}"
     several = f"{topology['slices']} slices of " if topology["slices"] > 1 else ""
     return f"{several}{topology['name']}, {topology['chips']:,} chips; mesh {mesh}"
 
@@ -61,19 +74,21 @@ def _batch(result: dict[str, Any]) -> str:
 
 
 def _memory(result: dict[str, Any]) -> list[str]:
-    memory, available = result["memory_bytes"], result["hbm_bytes"]
+    memory, available = result["memory_bytes"], result["memory_limit_bytes"]
     if result["fits"]:
         texts = [
-            f"fits: {_gib(memory['total'])} of {_gib(available)} GiB a chip",
+            f"fits: {_gib(memory['total'])} of {_gib(available)} GiB a chip{_of_whole(result)}",
             f"parameters {_gib(memory['parameters'])}, optimizer {_gib(memory['optimizer'])}, "
             f"batch {_gib(memory['batch'])}, activations and temporary {_gib(memory['temporary'])}, "
             f"program {_gib(memory['program'])}, padding {_gib(memory['padding'])}",
         ]
     else:
         texts = [
-            f"DOES NOT FIT: {_gib(memory['total'])} GiB a chip are needed, the compiler has "
-            f"{_gib(memory['available'])}"
+            f"DOES NOT FIT: {_gib(memory['total'])} GiB a chip are needed, and there are "
+            f"{_gib(memory['available'])}{_of_whole(result)}"
         ]
+    if "hosts" in result["topology"]:
+        texts.append("without cuDNN's workspace and NCCL's buffers, which are not known without the GPU")
     if "largest_batch" in result:
         largest = result["largest_batch"]
         if largest["batch_size"]:
@@ -104,10 +119,40 @@ def _collective(entry: dict[str, Any]) -> str:
     how = "beside computation" if entry["overlapped"] else "waited for"
     size = entry["bytes"]
     amount = f"{_gib(size)} GiB" if size > 0.01 * _GIB else f"{size / 2**10:,.0f} KiB"
-    return (
-        f"{entry['count']} x {entry['kind']} over {over} ({entry['group']}{unit}): {amount}, "
-        f"{entry['seconds'] * 1e3:.2f} ms, {how}"
-    )
+    took = f"{entry['seconds'] * 1e3:.2f} ms, " if "seconds" in entry else ""
+    return f"{entry['count']} x {entry['kind']} over {over} ({entry['group']}{unit}): {amount}, {took}{how}"
+
+
+def _of_whole(result: dict[str, Any]) -> str:
+    """Where a run does not take all of the memory."""
+    limit, whole = result["memory_limit_bytes"], result["hbm_bytes"]
+    return f", {limit / whole:.0%} of {_gib(whole)}" if limit < whole else ""
+
+
+def _moved(result: dict[str, Any]) -> list[str]:
+    kinds = sorted(result["operations"].items(), key=lambda entry: -entry[1]["bytes"])
+    return [
+        f"{result['hbm_traffic_bytes'] / 1e9:,.1f} GB a chip through its memory, as if there were no cache",
+        ", ".join(
+            f"{work['bytes'] / 1e9:,.1f} GB {name} ({work['operations']:,})"
+            for name, work in kinds
+            if work["bytes"] > 0.005 * result["hbm_traffic_bytes"]
+        ),
+    ]
+
+
+def _roofline(result: dict[str, Any]) -> list[str]:
+    seconds = result["roofline_seconds"]
+    texts = [
+        f"products: {_ms(seconds['products'])} at the peak of {result['peak_flops'] / 1e12:,.0f} TFLOP/s",
+        f"memory: {_ms(seconds['memory'])} at {result['hbm_bandwidth'] / 1e12:.2f} TB/s",
+        f"each operation at the slower of the two, one after the other: {_ms(seconds['by_operation'])}",
+        "bounds, no forecast: no GPU reaches its peaks, and traffic between GPUs is left out; no time of a "
+        "step is given, as the kernels of products are chosen by timing them on the GPU",
+    ]
+    if result["loops_of_unknown_length"]:
+        texts.append(f"{result['loops_of_unknown_length']} loops of unknown length are counted once")
+    return texts
 
 
 def _step(result: dict[str, Any]) -> list[str]:

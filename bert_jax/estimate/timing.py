@@ -14,7 +14,7 @@ from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit
 from bert_jax.kernels import pallas_residual
 
 # They take no time of their own, or their time is another's.
-_FREE = {
+FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
     "partition-id", "replica-id", "after-all", "copy-done", "slice-done", "async-start", "async-update",
     "async-done", "optimization-barrier", "domain", "send", "send-done", "recv", "recv-done",
@@ -69,7 +69,7 @@ def compute(
         instruction = visit.instruction
         if instruction.opcode == "while":
             unknown += trip_count(module, instruction) is None
-        if visit.fused or instruction.opcode in _FREE or _is_collective(instruction):
+        if visit.fused or instruction.opcode in FREE or is_collective(instruction):
             continue
         label = _label(instruction)
         if instruction.opcode == "custom-call" and label != _KERNEL:
@@ -106,18 +106,17 @@ def compute(
     )
 
 
-def _is_collective(instruction: Instruction) -> bool:
+def is_collective(instruction: Instruction) -> bool:
     return re.sub(r"-(start|done)$", "", instruction.opcode) in KINDS
 
 
 def _holds_collective(module: Module, instruction: Instruction) -> bool:
     inside = module.computations.get(instruction.called("calls") or "", {})
-    return any(_is_collective(part) for part in inside.values())
+    return any(is_collective(part) for part in inside.values())
 
 
 def _label(instruction: Instruction) -> str:
-    target = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
-    return target[1] if target else instruction.opcode
+    return instruction.target or instruction.opcode
 
 
 def _only_moves(module: Module, instruction: Instruction) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from bert_jax.estimate.chips import Chip
 from bert_jax.estimate.collectives import Collective
+from bert_jax.estimate.gpu_program import SLICES, Program
 from bert_jax.estimate.hlo import Array, Module, walk
 from bert_jax.estimate.timing import Compute
 
@@ -51,19 +52,37 @@ def find(
             f"{compute.moving_seconds / compute.seconds:.0%} of the computation only copies, transposes, "
             "pads and slices; what of it stacks activations in a scan, --config.model.scan_unroll=0 saves"
         )
-    chips = mesh_shape["data"]
-    if mesh_shape["fsdp"] == 1 and chips > 1 and optimizer_bytes > _OF_MEMORY * chip.hbm_bytes:
-        lines.append(
-            f"every chip holds the whole state of the optimizer ({optimizer_bytes / _GIB:.2f} GiB): "
-            f"--config.mesh.fsdp={_shards(chips)} leaves "
-            f"{optimizer_bytes / _shards(chips) / _GIB:.2f} GiB"
-        )
+    lines += _whole_optimizer(mesh_shape, optimizer_bytes, chip.hbm_bytes)
     if compute.recomputed:
         lines.append(
             f"the compiler computes {compute.recomputed} operations twice because memory is short: a smaller "
             "batch, or more --config.accumulate_steps, may be faster"
         )
     return lines
+
+
+def find_on_gpu(
+    program: Program, *, mesh_shape: Mapping[str, int], optimizer_bytes: float, hbm_bytes: float
+) -> list[str]:
+    """The same for GPUs, of what can be told without times."""
+    lines = []
+    moved = program.kinds.get(SLICES)
+    if moved is not None and moved.bytes > _OF_TRAFFIC * program.bytes:
+        lines.append(
+            f"{moved.bytes / program.bytes:.0%} of the bytes are moved by slices and copies alone; what of "
+            "them stacks activations in a scan, --config.model.scan_unroll=0 saves"
+        )
+    return lines + _whole_optimizer(mesh_shape, optimizer_bytes, hbm_bytes)
+
+
+def _whole_optimizer(mesh_shape: Mapping[str, int], optimizer_bytes: float, hbm_bytes: float) -> list[str]:
+    chips = mesh_shape["data"]
+    if mesh_shape["fsdp"] > 1 or chips == 1 or optimizer_bytes <= _OF_MEMORY * hbm_bytes:
+        return []
+    return [
+        f"every chip holds the whole state of the optimizer ({optimizer_bytes / _GIB:.2f} GiB): "
+        f"--config.mesh.fsdp={_shards(chips)} leaves {optimizer_bytes / _shards(chips) / _GIB:.2f} GiB"
+    ]
 
 
 def attention_scores(module: Module, length: int, heads: int) -> Array | None:

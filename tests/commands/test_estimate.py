@@ -25,6 +25,10 @@ TINY = f"--config={ROOT / 'configs' / 'pretrain' / 'tiny.py'}"
         ([TINY, "--topology=v5e:2x2", "--price_per_chip_hour=-1"], "must be more than 0"),
         ([TINY, "--topology=v5e:2x2", "--seq_length=8", "--config.data.dir=x"], "for rows without records"),
         (["v5e:2x2", TINY], "takes no arguments"),
+        ([TINY, "--topology=h100:8", "--price_per_chip_hour=2"], "of GPUs the time of a step is not known"),
+        ([TINY, "--topology=v5e:2x2", "--memory_fraction=0.9"], "--memory_fraction is for GPUs"),
+        ([TINY, "--topology=h100:8", "--memory_fraction=1.5"], "must be more than 0 and at most 1"),
+        ([TINY, "--topology=h100:9"], "hosts have 8 GPUs each"),
     ],
 )
 def test_mistakes(argv, words, capsys):
@@ -41,6 +45,17 @@ def test_without_the_compiler(monkeypatch, capsys):
     assert cli.main(["estimate", TINY, "--topology=v5e:2x2"]) == 2
     error = capsys.readouterr().err
     assert "pip install 'libtpu==" in error and "bert-jax[estimate]" in error
+
+
+def test_without_the_compiler_for_gpus(monkeypatch, capsys):
+    find, names = importlib.util.find_spec, ("jax_cuda12_plugin", "jax_cuda13_plugin")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name in names else find(name, *rest)
+    )
+    assert cli.main(["estimate", TINY, "--topology=h100:8"]) == 2
+    error = capsys.readouterr().err
+    assert "pip install 'jax-cuda12-plugin==" in error and "bert-jax[estimate-gpu]" in error
+    assert error.count("\n") == 1
 
 
 def run(*argv):

@@ -5,10 +5,11 @@ import types
 
 import jax
 import pytest
+from estimate import gpu_programs
 
 from bert_jax import defaults, flops
 from bert_jax.errors import UserError
-from bert_jax.estimate import measure, program, report
+from bert_jax.estimate import gpus, measure, program, report
 from bert_jax.estimate.chips import CHIPS, Slices
 
 EIGHT = Slices(CHIPS["v5e"], (2, 4))
@@ -92,11 +93,44 @@ def test_for_machines_and_for_people(result):
     assert "3,600 steps" in text and ", cost 0.00" in text
 
 
+def test_of_gpus_there_are_bounds_and_no_time_of_a_step(step, monkeypatch):
+    hosts, gib = gpus.parse("h100:8"), 2.0**30
+    parts = ("parameters", "optimizer", "batch", "temporary", "program", "padding", "total")
+    compiled = program.Compiled(gpu_programs.TRAIN_STEP, dict.fromkeys(parts, gib), 1.0)
+    monkeypatch.setattr(program.TrainStep, "compile", lambda self, rows: compiled)
+    monkeypatch.setattr(step, "memory_limit", 0.75 * hosts.chip.hbm_bytes)
+    result = json.loads(json.dumps(measure.estimate(step, hosts) | {"versions": {"jax": "1"}}))
+    assert not {"seconds", "mfu", "hours", "cost", "tokens_per_second"} & set(result)
+    bounds = result["roofline_seconds"]
+    # The step is in float32, whose products are in TF32.
+    assert bounds["products"] == pytest.approx(result["flops"]["matrix_per_chip"] / 494.5e12)
+    assert bounds["memory"] == pytest.approx(result["hbm_traffic_bytes"] / 3.352e12)
+    assert max(bounds["products"], bounds["memory"]) <= bounds["by_operation"]
+    assert result["topology"] == {"name": "h100:8", "hosts": 1, "chips": 8}
+    text = "\n".join(report.lines(result))
+    assert "compiled for GPUs that are not there (jax 1)" in text and "h100:8, 8 GPUs of 1 host" in text
+    assert "fits: 1.00 of 59.33 GiB a chip, 75% of 79.11" in text and "without cuDNN's workspace" in text
+    assert "products: 0.0 ms at the peak of 494 TFLOP/s" in text and "no time of a step" in text
+    assert "MFU" not in text and "3 x all-reduce over" in text and "waited for" in text
+
+
+def test_what_does_not_fit_a_gpu(step, monkeypatch):
+    """The compiler refuses nothing: what it needs is compared with what a run takes."""
+    limit = 1000.0
+    monkeypatch.setattr(step, "memory_limit", limit)
+    result = measure.estimate(step, gpus.parse("h100:8")) | {"versions": {}}
+    assert not result["fits"] and result["memory_bytes"]["available"] == limit
+    assert result["largest_batch"] == {"batch_size": 0, "rows_per_chip": 0}
+    text = "\n".join(report.lines(result))
+    assert "DOES NOT FIT" in text and "not even one row a chip fits" in text and "roofline" not in text
+
+
 class Stub:
     """A step that fits up to some number of rows a chip."""
 
     def __init__(self, step, capacity):
-        self.__dict__ |= {name: getattr(step, name) for name in ("model", "rows", "mesh", "config", "unit")}
+        names = ("model", "rows", "mesh", "config", "unit", "memory_limit")
+        self.__dict__ |= {name: getattr(step, name) for name in names}
         self.predictions, self.capacity, self.compiled = step.predictions, capacity, []
 
     def compile(self, batch_size):
@@ -109,7 +143,7 @@ def test_what_does_not_fit_at_all(step):
     result = measure.estimate(stub, EIGHT) | {"versions": {}}
     assert not result["fits"] and stub.compiled == [16, 8, 4]
     text = "\n".join(report.lines(result))
-    assert "DOES NOT FIT: 20.00 GiB a chip are needed, the compiler has 15.75" in text
+    assert "DOES NOT FIT: 20.00 GiB a chip are needed, and there are 15.75" in text
     assert "not even one row a chip fits" in text and "MFU" not in text
 
 

@@ -1,0 +1,92 @@
+"""Compile-only GPU devices on a machine without a GPU, through jax's CUDA plugin and its topologies."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax import runtime
+from bert_jax.errors import UserError
+from bert_jax.estimate.gpus import CUDNN, Hosts
+
+# What a real GPU would choose by timing, cuBLAS or Triton, is not known here; with this the products are
+# cuBLAS's, as most of them are there. Without, all become Triton kernels with tiles that nobody chose.
+COMPILER_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
+
+# The plugin's libraries say this, once each, on a machine without a driver.
+_NOT_NEEDED = re.compile(r"cudart_stub\.cc.*Could not find cuda drivers|before absl::InitializeLog\(\)")
+
+
+def prepare() -> None:
+    """Makes jax in this process know the GPU's compiler; before anything imports jax.
+
+    Raises:
+        UserError: the compiler is not installed, or is of another version than jax.
+    """
+    runtime.show_gpu_plugins()
+    found = next((name for name in runtime.GPU_PLUGINS if importlib.util.find_spec(name)), None)
+    jax = importlib.metadata.version("jax")
+    wanted = f"pip install 'jax-cuda12-plugin=={jax}'"
+    if found is None:
+        raise UserError(
+            "estimate for GPUs needs XLA's compiler for them, jax-cuda12-plugin, which is not installed: "
+            f"{wanted} (or 'bert-jax[estimate-gpu]'); neither a GPU nor CUDA is needed"
+        )
+    version = importlib.metadata.version(found.replace("_", "-"))
+    if version != importlib.metadata.version("jaxlib"):
+        raise UserError(f"{found} is {version}, and jax is {jax}; both have to be the same: {wanted}")
+    os.environ["JAX_PLATFORMS"] = "cpu"  # no GPU is looked for
+    with _without_missing_drivers():
+        import jax.experimental.topologies  # noqa: F401
+
+
+@contextlib.contextmanager
+def _without_missing_drivers() -> Iterator[None]:
+    """Inside, what is written to the standard error is held back, and then told without `_NOT_NEEDED`."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile("w+", errors="replace") as held:
+        before = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
+            held.seek(0)
+            for line in held:
+                if not _NOT_NEEDED.search(line):
+                    print(line, end="", file=sys.stderr)
+
+
+def versions() -> dict[str, str]:
+    """Of what an estimate depends on: another compiler makes another program."""
+    found = next(name for name in runtime.GPU_PLUGINS if importlib.util.find_spec(name))
+    return {name: importlib.metadata.version(name) for name in ("jax", found.replace("_", "-"))}
+
+
+def devices(hosts: Hosts) -> list[Any]:
+    """Devices to compile for; they compute nothing."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+    from jax.experimental import topologies
+
+    try:
+        cudnn.check_cudnn_version()
+    except RuntimeError:
+        # jax asks the library of this machine for its version, where it is that of another that counts.
+        major, minor, patch = CUDNN
+        cudnn.check_cudnn_version = lambda: 10_000 * major + 100 * minor + patch
+    with _without_missing_drivers():
+        described = topologies.get_topology_desc(
+            platform="cuda",
+            target_config=hosts.chip.target_config(),
+            topology=f"1x{hosts.count}x{hosts.per_host}",
+        )
+    return described.devices

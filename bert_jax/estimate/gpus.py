@@ -1,0 +1,132 @@
+"""The NVIDIA GPUs that a step can be compiled for without one, by their public data sheets."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from bert_jax.errors import UserError
+
+_PER_HOST = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """One GPU as jax sees it.
+
+    `kind`, memory, multiprocessors, clock, cache and shared memory are what the driver says of the device,
+    as openxla/xla lists them in xla/backends/gpu/target_config/specs; the compiler chooses by them. The
+    bandwidth of the memory is the data sheet's; the peak of products is in `peaks.py`.
+    """
+
+    name: str
+    kind: str
+    capability: tuple[int, int]
+    hbm_bytes: float
+    hbm_bandwidth: float  # bytes a second
+    multiprocessors: int
+    float32_lanes: int  # a multiprocessor
+    clock: float  # cycles a second
+    l2_bytes: int
+    shared_bytes: int  # a multiprocessor
+    shared_bytes_a_block: int
+
+    def target_config(self) -> str:
+        """The text of the GpuTargetConfigProto that describes it to XLA's compiler."""
+        major, minor = self.capability
+        # From Hopper on, XLA compiles for the very architecture and not for its successors too.
+        extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
+        device = {
+            "threads_per_block_limit": 1024,
+            "threads_per_warp": 32,
+            "threads_per_core_limit": 2048,
+            "core_count": self.multiprocessors,
+            "fpus_per_core": self.float32_lanes,
+            "shared_memory_per_block": 48 * 2**10,
+            "shared_memory_per_core": self.shared_bytes,
+            "shared_memory_per_block_optin": self.shared_bytes_a_block,
+            "registers_per_core_limit": 65536,
+            "registers_per_block_limit": 65536,
+            "thread_dim_limit_x": 1024,
+            "thread_dim_limit_y": 1024,
+            "thread_dim_limit_z": 64,
+            "block_dim_limit_x": 2**31 - 1,
+            "block_dim_limit_y": 65535,
+            "block_dim_limit_z": 65535,
+            "memory_bandwidth": int(self.hbm_bandwidth),
+            "device_memory_size": int(self.hbm_bytes),
+            "l2_cache_size": self.l2_bytes,
+            "clock_rate_ghz": self.clock / 1e9,
+            "name": f'"{self.kind}"',
+        }
+        capability = f"major: {major} minor: {minor} feature_extension: {extension}"
+        versions = {
+            name: f"major: {parts[0]} minor: {parts[1]} patch: {parts[2]}"
+            for name, parts in (("dnn_version_info", CUDNN), ("runtime_version", _CUDA))
+        }
+        lines = [
+            "gpu_device_info {",
+            *(f"  {name}: {value}" for name, value in device.items()),
+            f"  cuda_compute_capability {{ {capability} }}",
+            "}",
+            'platform_name: "CUDA"',
+            *(f"{name} {{ {version} }}" for name, version in versions.items()),
+            f'device_description_str: "{self.kind}"',
+        ]
+        return "\n".join(lines) + "\n"
+
+
+# The versions that are assumed to be on the machine with the GPU.
+CUDNN = (9, 10, 0)
+_CUDA = (12, 8, 0)
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 85_100_068_864, 2.039e12,
+            108, 64, 1.41e9, 40 * 2**20, 164 * 2**10, 163 * 2**10),
+        Gpu("h100", "NVIDIA H100 80GB HBM3", (9, 0), 84_942_979_072, 3.352e12,
+            132, 128, 1.98e9, 50 * 2**20, 228 * 2**10, 227 * 2**10),
+        Gpu("h200", "NVIDIA H200 141GB HBM3e", (9, 0), 151_397_597_184, 4.8e12,
+            132, 128, 1.98e9, 50 * 2**20, 228 * 2**10, 227 * 2**10),
+        Gpu("b200", "NVIDIA B200", (10, 0), 191_514_411_008, 7.672e12,
+            148, 128, 1.965e9, 132_644_864, 228 * 2**10, 227 * 2**10),
+    )
+}  # fmt: skip
+
+EXAMPLES = "h100:1, h100:8, h200:8, a100:8, b200:16"
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """Hosts with the same number of GPUs each."""
+
+    chip: Gpu
+    count: int
+    per_host: int
+
+    @property
+    def chips(self) -> int:
+        return self.count * self.per_host
+
+    @property
+    def text(self) -> str:
+        return f"{self.chip.name}:{self.chips}"
+
+    @property
+    def description(self) -> dict[str, object]:
+        return {"name": self.text, "hosts": self.count, "chips": self.chips}
+
+
+def parse(text: str) -> Hosts:
+    """`h100:16` -> two hosts of eight. UserError, with what there is, for anything else."""
+    name, _, number = text.partition(":")
+    if not re.fullmatch(r"[1-9]\d{0,4}", number):
+        raise UserError(f"--topology={text}: expected {name}:N, a number of GPUs, like {EXAMPLES}")
+    gpus = int(number)
+    if gpus > _PER_HOST and gpus % _PER_HOST:
+        raise UserError(
+            f"--topology={text}: hosts have {_PER_HOST} GPUs each: up to {_PER_HOST}, or a multiple of them"
+        )
+    per_host = min(gpus, _PER_HOST)
+    return Hosts(GPUS[name], gpus // per_host, per_host)

@@ -1,0 +1,87 @@
+"""The project's programs, compiled for NVIDIA GPUs by XLA's own compiler, on a machine without any."""
+
+import importlib.metadata
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILER = ROOT / ".venv" / "gpu-compiler"
+FORWARD, BACKWARD = "__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"
+
+
+def environment():
+    """Of a process that finds the compiler: beside the environment, or installed in it."""
+    installed = list(importlib.metadata.distributions(name="jax-cuda12-plugin"))
+    if not COMPILER.is_dir() and not installed:
+        pytest.skip("no XLA for GPUs: make gpu-compiler, or pip install 'bert-jax[estimate-gpu]'")
+    path = os.pathsep.join([str(ROOT), *sys.path, str(COMPILER)])
+    # Not the flags that the other tests have, for eight devices of the CPU and quick compilations there.
+    return {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"PYTHONPATH": path}
+
+
+@pytest.fixture(scope="module")
+def programs():
+    """Of all programs what `gpu_compilations.py` prints, by name."""
+    script = Path(__file__).with_name("gpu_compilations.py")
+    names = (
+        "train on one", "train on eight", "train with data and tensor", "train with fsdp", "evaluate",
+        "fine-tune", "predict", "predict in float32",
+    )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(script), *names], capture_output=True, text=True, env=environment(), cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {found["name"]: found for found in map(json.loads, done.stdout.splitlines())}
+
+
+def attention(program):
+    return {name: count for name, count in program["calls"].items() if "fmha" in name}
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("train on one", {FORWARD: 1, BACKWARD: 1}),
+        ("train on eight", {FORWARD: 1, BACKWARD: 1}),
+        ("train with data and tensor", {FORWARD: 1, BACKWARD: 1}),
+        ("train with fsdp", {}),
+        ("evaluate", {FORWARD: 1}),
+        ("fine-tune", {}),
+        ("predict", {FORWARD: 1}),
+        ("predict in float32", {}),
+    ],
+)
+def test_cudnn_attends_in_bfloat16_without_dropout_and_nowhere_else(programs, name, expected):
+    assert attention(programs[name]) == expected
+    assert programs[name]["calls"]["__cublas$lt$matmul"] > 0 and programs[name]["memory"] > 0
+
+
+def test_attention_is_split_by_rows_and_heads(programs):
+    assert programs["train on one"]["heads"] == ["bf16[16,2,128,64]"] * 2
+    assert programs["train on eight"]["heads"] == ["bf16[2,2,128,64]"] * 2
+    assert programs["train with data and tensor"]["heads"] == ["bf16[4,1,128,64]"] * 2
+
+
+def test_one_gpu_sends_nothing(programs):
+    for name in ("train on one", "predict", "predict in float32"):
+        assert programs[name]["traffic"] == []
+
+
+def test_gradients_are_reduced_once(programs):
+    """A number for each parameter, and few others: the word embeddings, used twice, are sent once."""
+    found = programs["train on eight"]
+    shapes = [shape for kind, shapes in found["traffic"] for shape in shapes if kind == "all-reduce"]
+    sizes = [math.prod(map(int, re.findall(r"\d+", shape.partition("[")[2]))) for shape in shapes]
+    assert found["parameters"] <= sum(sizes) < 1.02 * found["parameters"]
+
+
+def test_parameters_are_gathered_and_their_gradients_scattered_with_fsdp(programs):
+    kinds = {kind for kind, _ in programs["train with fsdp"]["traffic"]}
+    assert {"all-gather", "reduce-scatter"} <= kinds
