@@ -171,7 +171,7 @@ def print_above(bars: Any, text: str) -> None:
 def stage(bars: Any, name: str, total: float | None = None, unit: str = "") -> Iterator[Any]:
     """A bar for the time of the block, beside those that are there; nothing where `bars` is None."""
     if bars is None:
-        yield lambda done: None
+        yield lambda done, total=None: None
         return
     number = add_stage(bars, name, total, unit)
     try:
