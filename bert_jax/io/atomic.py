@@ -6,13 +6,12 @@ The only writer of the project, but for logs that are appended to and for what l
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 from collections.abc import Iterator
 from typing import IO, Any
 
-from bert_jax.io import files, owners, scratch
+from bert_jax.io import files, fonts, owners, scratch
 
 _TEMPORARY = ".tmp-"  # NAME.tmp-OWNER-RANDOM
 _cleaned: set[str] = set()  # directories in which this process has removed what dead ones left
@@ -71,10 +70,9 @@ def write_text(path: files.PathLike, content: str, sync: bool = False) -> None:
 
 def save_figure(figure: Any, path: files.PathLike, dpi: int) -> None:
     """Writes a matplotlib figure, and makes its directory; the suffix of the path names the format."""
-    picture = io.BytesIO()
-    figure.savefig(picture, format=files.suffix(path).removeprefix("."), dpi=dpi)
+    picture = fonts.render(figure, format=files.suffix(path).removeprefix("."), dpi=dpi)
     files.make_directory(files.parent(path))
-    write_file(path, picture.getvalue())
+    write_file(path, picture)
 
 
 def copy_file(source: files.PathLike, target: files.PathLike) -> None:

@@ -1,0 +1,108 @@
+"""Pictures whose text is in any script: the fonts of this machine stand in for one another."""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import sys
+import unicodedata
+import warnings
+from typing import Any
+
+_MISSING = re.compile(r"Glyph (\d+) .*missing from")
+_PLACEHOLDERS = ("Last Resort",)  # has a glyph for every character: a box
+_EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")
+
+
+def render(figure: Any, **options: Any) -> bytes:
+    """The bytes of a picture of a matplotlib figure.
+
+    Where the font has no glyph for a character, others that are installed are tried; what none of them has is
+    a box in the picture, and one line on the standard error names a package that has it.
+
+    Args:
+        figure: changed to the fonts that it needs.
+        options: of `figure.savefig`.
+    """
+    content, missing = _save(figure, options)
+    if missing:
+        families = _families(frozenset(missing))
+        if families:
+            import matplotlib
+            from matplotlib.text import Text
+
+            for text in figure.findobj(Text):
+                text.set_fontfamily([*matplotlib.rcParams["font.family"], *families])
+            content, missing = _save(figure, options)
+    if missing:
+        print(f"note: {_advice(missing)}", file=sys.stderr)
+    return content
+
+
+def _save(figure: Any, options: dict[str, Any]) -> tuple[bytes, set[str]]:
+    """(the picture, the characters without a glyph)."""
+    picture, missing = io.BytesIO(), set()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.savefig(picture, **options)
+    for warning in caught:
+        if found := _MISSING.search(str(warning.message)):
+            missing.add(chr(int(found[1])))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return picture.getvalue(), missing
+
+
+@functools.lru_cache(maxsize=64)
+def _families(characters: frozenset[str]) -> tuple[str, ...]:
+    """The fewest families of installed fonts that have glyphs for as many of the characters as can be had."""
+    from matplotlib import font_manager
+
+    manager = font_manager.fontManager
+    # matplotlib remembers the fonts of its first start; others may have been installed since.
+    known = {entry.fname for entry in manager.ttflist}
+    for path in sorted(set(font_manager.findSystemFonts()) - known):
+        try:
+            manager.addfont(path)
+        except Exception:  # a font that FreeType cannot read is of no use here; it raises several kinds
+            continue
+    glyphs: dict[str, set[str]] = {}
+    for entry in manager.ttflist:
+        if entry.name.startswith(_PLACEHOLDERS) or (entry.style, str(entry.weight)) not in _REGULAR:
+            continue
+        if entry.name not in glyphs:
+            glyphs[entry.name] = characters & _characters(entry.fname)
+    chosen, rest = [], set(characters)
+    while rest and (best := max(sorted(glyphs), key=lambda name: len(glyphs[name] & rest), default="")):
+        if not glyphs[best] & rest:
+            break
+        chosen.append(best)
+        rest -= glyphs[best]
+    return tuple(chosen)
+
+
+_REGULAR = (("normal", "400"), ("normal", "normal"), ("normal", "regular"), ("normal", "book"))
+
+
+def _characters(path: str) -> set[str]:
+    from matplotlib import ft2font
+
+    try:
+        return set(map(chr, ft2font.FT2Font(path).get_charmap()))
+    except Exception:  # as above
+        return set()
+
+
+def _advice(missing: set[str]) -> str:
+    shown = sorted(missing)
+    east_asian = {one for one in shown if unicodedata.name(one, "").startswith(_EAST_ASIAN)}
+    packages = [
+        *(["fonts-noto-cjk"] if east_asian else []),
+        *(["fonts-noto-core"] if missing - east_asian else []),
+    ]
+    more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
+    return (
+        f"no installed font has the characters {' '.join(shown[:5])}{more}, which are boxes in the picture; "
+        f"install one that has them, such as Debian's {' and '.join(packages)}"
+    )
