@@ -14,7 +14,7 @@ from etils import epath
 
 import bert_jax
 from bert_jax import tokenization
-from bert_jax.data import google, packed
+from bert_jax.data import google, packed, verification
 from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
 from bert_jax.progress import Progress
@@ -260,6 +260,9 @@ class _Build:
         directory = self.options.output_dir
         for split in splits.values():
             for file in split["files"]:
+                done = os.path.join(directory, file["name"])
+                made = self._path(file["name"])
+                file["crc32c"] = verification.file_digest(made if files.exists(made) else done)
                 for suffix in ("", ".index"):
                     source = self._path(file["name"] + suffix)
                     if files.exists(source):

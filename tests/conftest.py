@@ -21,6 +21,7 @@ for _flag, _value in (("xla_force_host_platform_device_count", 8), ("xla_backend
 # Tests compile the same programs again, some in processes of their own; none of it goes to the user's cache.
 _CACHE = tempfile.TemporaryDirectory(prefix="bert_jax-tests-xla-")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _CACHE.name)
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 

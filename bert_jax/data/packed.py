@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data import manifests, tfrecord
+from bert_jax.data import manifests, tfrecord, verification
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import files
 
@@ -241,6 +241,8 @@ def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord
             f"{entry['rows']} in "
             f"{entry['bytes']}: the folder is not as `bert-jax data` left it; copy it again, or make it anew"
         )
+    if "crc32c" in entry:
+        verification.check(file, entry["crc32c"])
     return file
 
 
@@ -313,6 +315,7 @@ def open_dataset(data_dir: str, split: str) -> PackedDataset:
     if not names:
         raise UserError("no record directory given; make one with `bert-jax data` and name it in data.dir")
     directories = [(name, read_manifest(name)) for name in names]
+    verification.report_unchecked(directories)
     check_alike(directories, split)
     dataset = PackedDataset(directories, split)
     if not len(dataset):

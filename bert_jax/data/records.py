@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bert_jax.data import google, packed, tfrecord
+from bert_jax.data import google, packed, tfrecord, verification
 from bert_jax.errors import UserError
 
 
@@ -64,6 +64,7 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
         else (name, packed.read_manifest(name, google.SCHEMA))
         for name in names
     ]
+    verification.report_unchecked([one for one in directories if one[0] not in foreign])
     packed.check_alike(directories, split, ("max_seq_length", "max_predictions_per_seq"))
     dataset = google.GoogleDataset(directories, split, index_dir)
     if not len(dataset):

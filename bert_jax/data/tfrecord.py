@@ -211,6 +211,13 @@ class RecordFile:
             raise CorruptRecordError(self.path, offset, "the CRC of the data is wrong")
         return payload
 
+    def digest(self) -> int:
+        """Returns the CRC-32C of all the file's bytes."""
+        crc = 0
+        for start in range(0, self.size, 1 << 24):
+            crc = google_crc32c.extend(crc, self._bytes[start : start + (1 << 24)])
+        return crc
+
     def __len__(self) -> int:
         return len(self.offsets)
 

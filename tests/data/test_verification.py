@@ -1,0 +1,108 @@
+"""Records that are sound and not those of their manifest."""
+
+import json
+import os
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from bert_jax.data import packed, records, tfrecord, verification
+from bert_jax.errors import UserError
+
+
+def with_digests(directory):
+    """Adds to a manifest what `bert-jax data` writes; returns the path of its first file."""
+    path = os.path.join(directory, "manifest.json")
+    with open(path) as file:
+        manifest = json.load(file)
+    for split in manifest["splits"].values():
+        for entry in split["files"]:
+            with open(os.path.join(directory, entry["name"]), "rb") as file:
+                entry["crc32c"] = google_crc32c.value(file.read())
+    with open(path, "w") as file:
+        json.dump(manifest, file)
+    return os.path.join(directory, manifest["splits"]["train"]["files"][0]["name"])
+
+
+def rewrite(path, change):
+    payloads = list(tfrecord.RecordFile(path))
+    change(payloads)
+    tfrecord.write_records(path, payloads)
+
+
+def replace(payloads):
+    payloads[3] = next(other for other in payloads if other != payloads[3] and len(other) == len(payloads[3]))
+
+
+def swap(payloads):
+    other = next(i for i, one in enumerate(payloads) if one != payloads[3] and len(one) == len(payloads[3]))
+    payloads[3], payloads[other] = payloads[other], payloads[3]
+
+
+@pytest.mark.parametrize("change", [replace, swap, list.reverse])
+@pytest.mark.parametrize("checked_before", [False, True])
+def test_replaced_and_reordered_records(make_records, change, checked_before):
+    directory, _ = make_records(splits=(("train", (400,)),))
+    path = with_digests(directory)
+    if checked_before:
+        packed.open_dataset(directory, "train")
+    size = os.path.getsize(path)
+    rewrite(path, change)
+    assert os.path.getsize(path) == size
+    with pytest.raises(
+        UserError, match=r"train-.* is not the file .* replaced or"
+    ) as caught:
+        records.open_dataset(directory, "train")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_is_checked_once(make_records, monkeypatch):
+    directory, _ = make_records()
+    with_digests(directory)
+    read = []
+    digest = tfrecord.RecordFile.digest
+    monkeypatch.setattr(
+        tfrecord.RecordFile, "digest", lambda self: read.append(os.path.basename(self.path)) or digest(self)
+    )
+    for _ in range(3):
+        packed.open_dataset(directory, "train")
+    assert read == ["train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"]
+    packed.open_dataset(directory, "eval")
+    assert len(read) == 3
+    os.utime(os.path.join(directory, read[0]))
+    packed.open_dataset(directory, "train")
+    assert len(read) == 4
+
+
+def test_without_a_place_to_remember_in_it_is_checked_each_time(make_records, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "x"))
+    (tmp_path / "file").write_text("no directory")
+    directory, _ = make_records()
+    path = with_digests(directory)
+    packed.open_dataset(directory, "train")
+    rewrite(path, list.reverse)
+    with pytest.raises(UserError, match="is not the file"):
+        packed.open_dataset(directory, "train")
+
+
+def test_damaged_records_are_left_to_the_budget_of_corrupt_rows(make_records):
+    directory, _ = make_records()
+    path = with_digests(directory)
+    with open(path, "r+b") as file:
+        file.seek(30)
+        byte = file.read(1)[0]
+        file.seek(30)
+        file.write(bytes([byte ^ 1]))
+    dataset = packed.open_dataset(directory, "train")
+    with pytest.raises(tfrecord.CorruptRecordError):
+        dataset.batch(np.arange(len(dataset)))
+
+
+def test_older_manifests_load_and_it_is_said_once(make_records, capsys):
+    directory, _ = make_records()
+    for _ in range(2):
+        packed.open_dataset(directory, "train")
+    out = capsys.readouterr().out
+    assert out.count("its manifest has no digests of the record files") == 1 and out.count("\n") == 1
+    assert directory in verification._said
