@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Mapping
 
 import google_crc32c
 import jax
 import jax.numpy as jnp
 import numpy as np
-from etils import epath
 from jax import lax
+
+from bert_jax.io import atomic, files
 
 FILES = "files.json"
 
@@ -28,47 +30,39 @@ def array_digests(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
     return {name: f"{first:08x}{second:08x}" for name, (first, second) in zip(arrays, values, strict=True)}
 
 
-def write_file_digests(directory: epath.Path, but: tuple[str, ...] = ()) -> None:
+def write_file_digests(directory: str, but: tuple[str, ...] = ()) -> None:
     """Writes the size and CRC-32C of every file under `directory`, but for some, to `files.json` in it."""
-    names = sorted(name for name in _list_files(directory) if name not in but)
-    digests = {name: _file_digest(directory / name) for name in names}
-    (directory / FILES).write_text(json.dumps(digests, indent=1))
+    names = [name for name in files.walk(directory) if name not in (*but, FILES)]
+    digests = {name: _file_digest(os.path.join(directory, name)) for name in names}
+    atomic.write_text(os.path.join(directory, FILES), json.dumps(digests, indent=1))
 
 
-def find_damaged_file(directory: epath.Path, *, part: int = 0, parts: int = 1) -> str | None:
+def find_damaged_file(directory: str, *, part: int = 0, parts: int = 1) -> str | None:
     """The first file that is missing or not as `files.json` says; None if all are well or there is no list.
 
     Args:
         directory: what `write_file_digests` was called with.
         part, parts: which share of the files to read, so that several hosts can divide them.
     """
-    if not (directory / FILES).exists():
+    if not files.exists(os.path.join(directory, FILES)):
         return None
     try:
-        expected = json.loads((directory / FILES).read_text())
+        expected = json.loads(files.read(os.path.join(directory, FILES)))
         names = sorted(expected)
     except (ValueError, TypeError):
         return FILES
     for name in names[part::parts]:
         try:
-            if _file_digest(directory / name) != expected[name]:
+            if _file_digest(os.path.join(directory, name)) != expected[name]:
                 return name
         except FileNotFoundError:
             return name
     return None
 
 
-def _list_files(directory: epath.Path, prefix: str = "") -> Iterator[str]:
-    for path in directory.iterdir():
-        if path.is_dir():
-            yield from _list_files(path, f"{prefix}{path.name}/")
-        elif prefix + path.name != FILES:
-            yield prefix + path.name
-
-
-def _file_digest(path: epath.Path) -> list[int]:
+def _file_digest(path: str) -> list[int]:
     size, crc = 0, 0
-    with path.open("rb") as file:
+    with files.open_read(path) as file:
         while chunk := file.read(1 << 24):
             size, crc = size + len(chunk), google_crc32c.extend(crc, chunk)
     return [size, crc]

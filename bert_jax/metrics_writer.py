@@ -11,10 +11,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 
-from etils import epath
-
 from bert_jax import progress, signals
 from bert_jax.errors import file_error
+from bert_jax.io import atomic, files, scratch
 
 _FILE = "metrics.jsonl"
 _FLUSH_SECONDS = 60.0  # of what is not written line by line
@@ -49,15 +48,15 @@ class MetricsWriter:
 
     def __init__(
         self,
-        directory: epath.PathLike | None,
+        directory: files.PathLike | None,
         *,
         total_steps: int = 0,
         primary: bool = True,
         terminal: bool | None = None,
     ):
-        self._directory = epath.Path(directory) if directory is not None and primary else None
+        self._directory = os.fspath(directory) if directory is not None and primary else None
         self._total, self._primary = total_steps, primary
-        self._lines = _Lines(self._directory / _FILE) if self._directory else None
+        self._lines = _Lines(os.path.join(self._directory, _FILE)) if self._directory else None
         self._tensorboard = None
         self._begin: tuple[float, int] | None = None
         self._bars = None
@@ -156,6 +155,8 @@ class MetricsWriter:
             self._bars.stop()
             self._bars = None
         self.flush()
+        if self._tensorboard:
+            self._tensorboard.close()
 
     @contextlib.contextmanager
     def _storing(self) -> Iterator[None]:
@@ -169,7 +170,7 @@ class MetricsWriter:
 
     def _open_tensorboard(self, step: int) -> None:
         try:
-            self._tensorboard = _Events(self._directory / "tensorboard", step)
+            self._tensorboard = _Events(os.path.join(self._directory, "tensorboard"), step)
         except ImportError as error:
             self.message(f"warning: no TensorBoard events, {error}")
 
@@ -188,15 +189,22 @@ class _Events:
     and whoever then adds to its queue waits for ever.
     """
 
-    def __init__(self, directory: epath.Path, step: int):
+    def __init__(self, directory: str, step: int):
         from tensorboardX import event_file_writer, record_writer  # not on every machine
         from tensorboardX.proto import event_pb2, summary_pb2
 
         self._event_type, self._summary_type = event_pb2.Event, summary_pb2.Summary
-        record_writer.directory_check(str(directory))
+        self._remote = directory if files.is_remote(directory) else ""
+        self._cleanup = contextlib.ExitStack()
+        if self._remote:  # a local file, which is uploaded as a whole: an object store cannot append
+            directory = self._cleanup.enter_context(scratch.directory())
+        record_writer.directory_check(directory)
         # File names have seconds: with the suffix, a run that is started again at once does not overwrite the
         # events of the first.
-        self._file = event_file_writer.EventsWriter(str(directory / "events"), f".{os.getpid()}-{step}")
+        self._file = event_file_writer.EventsWriter(
+            os.path.join(directory, "events"), f".{os.getpid()}-{step}"
+        )
+        self._local = directory
         self._flushed = time.monotonic()
         if step:  # TensorBoard hides what an earlier process wrote from there on
             purge = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
@@ -211,7 +219,13 @@ class _Events:
 
     def flush(self) -> None:
         self._file.flush()
+        if self._remote:
+            atomic.copy_directory(self._local, self._remote)
         self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Removes the local file of a remote one; what was not flushed is lost."""
+        self._cleanup.close()
 
     def _write(self, step: int, **content) -> None:
         self._file.write_event(self._event_type(wall_time=time.time(), step=step, **content))
@@ -220,23 +234,21 @@ class _Events:
 class _Lines:
     """A file of lines that is appended to. Object stores cannot append: there it is written anew, rarely."""
 
-    def __init__(self, path: epath.Path):
+    def __init__(self, path: str):
         self._path = path
-        self._local = "://" not in str(path)
+        self._local = not files.is_remote(path)
         self._file = None
         self._kept: list[str] = []
         self._written = 0.0
 
     def rewind(self, step: int) -> None:
         try:
-            lines = self._path.read_text().splitlines()
+            lines = files.read_text(self._path).splitlines()
         except FileNotFoundError:
             lines = []
         kept = [line for line in lines if _step_of(line) <= step]
         if kept != lines:
-            temporary = self._path.parent / f"{self._path.name}.tmp"
-            temporary.write_text("".join(line + "\n" for line in kept))
-            temporary.replace(self._path)
+            atomic.write_text(self._path, "".join(line + "\n" for line in kept))
         if self._local:
             self._file = open(self._path, "a", buffering=1)
         else:
@@ -256,16 +268,16 @@ class _Lines:
         if self._file is not None:
             self._file.flush()
         elif self._kept:
-            self._path.write_text("".join(line + "\n" for line in self._kept))
+            atomic.write_text(self._path, "".join(line + "\n" for line in self._kept))
             self._written = time.monotonic()
 
 
-def read_metrics(directory: epath.PathLike, kind: str | None = None) -> list[dict]:
+def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:
     """The lines of a work directory's metrics.jsonl, of one kind or of all; [] where there is none."""
-    path = epath.Path(directory) / _FILE
-    if not path.exists():
+    path = os.path.join(directory, _FILE)
+    if not files.exists(path):
         return []
-    lines = [json.loads(line) for line in path.read_text().splitlines() if _step_of(line) < math.inf]
+    lines = [json.loads(line) for line in files.read_text(path).splitlines() if _step_of(line) < math.inf]
     return [line for line in lines if kind is None or line["kind"] == kind]
 
 

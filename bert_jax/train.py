@@ -170,7 +170,9 @@ def fit(
         train_step.compile(batch, stop)
 
         meter = Meter(_peak(config, mesh, flops_per_step), flops_per_step, config.max_skipped_steps, clock)
-        profiler = cleanup.enter_context(Profiler(workdir.path / "profile", profile_steps, writer.message))
+        profiler = cleanup.enter_context(
+            Profiler(os.path.join(workdir.path, "profile"), profile_steps, writer.message)
+        )
         first_step = step
         stop.hold()
         while step < config.steps:

@@ -11,16 +11,16 @@ README.md          of a fine-tuning: its model card
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
-from etils import epath
 
 from bert_jax import config_fields
 from bert_jax.errors import UserError
-from bert_jax.io import json_files
+from bert_jax.io import atomic, files, json_files
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.lock import Lock
@@ -62,7 +62,7 @@ class WorkDir:
     """A work directory held by this run: `with WorkDir(path) as workdir: ...`.
 
     Args:
-        path: created when missing; any path that etils.epath opens.
+        path: created when missing; local, gs:// or s3://.
         primary: whether this process takes the lock and writes the files; one process of a run does.
         lease: see `bert_jax.lock.Lock`.
         log: called with one line when there is something to wait for.
@@ -71,20 +71,20 @@ class WorkDir:
         UserError: on entering, when another run holds it or it cannot be written.
     """
 
-    def __init__(self, path: epath.PathLike, *, primary: bool = True, lease: float = 60.0, log=print):
-        self.path = epath.Path(path)
+    def __init__(self, path: files.PathLike, *, primary: bool = True, lease: float = 60.0, log=print):
+        self.path = os.fspath(path)
         self.primary = primary
         self._resumed_run: Mapping[str, Any] | None = None
         self._lock = Lock(self.path, lease=lease, log=log)
 
     @property
-    def checkpoints(self) -> epath.Path:
-        return self.path / "checkpoints"
+    def checkpoints(self) -> str:
+        return os.path.join(self.path, "checkpoints")
 
     def __enter__(self) -> WorkDir:
         if self.primary:
             try:
-                self.path.mkdir(parents=True, exist_ok=True)
+                files.make_directory(self.path)
             except OSError as error:
                 raise UserError(
                     f"{self.path}: cannot be made ({error.strerror or error}); choose another --workdir"
@@ -115,8 +115,8 @@ class WorkDir:
             UserError: naming what differs.
         """
         run = json.loads(json.dumps(run))
-        file = self.path / "config.json"
-        before = read_run(self.path) if file.exists() else {}
+        file = os.path.join(self.path, "config.json")
+        before = read_run(self.path) if files.exists(file) else {}
         goes_on = bool(before) and has_started(self.path)
         differing = changes(before, run) if goes_on else {}
         fixed = {name: values for name, values in differing.items() if name in _FIXED}
@@ -134,7 +134,7 @@ class WorkDir:
         if self.primary:
             self._resumed_run = run if goes_on else None
             if self._resumed_run is None:
-                (self.path / REPORT_FILE).unlink(missing_ok=True)
+                files.remove(os.path.join(self.path, REPORT_FILE), missing_ok=True)
                 self._write_run(run)
 
     def confirm_run(self) -> None:
@@ -147,30 +147,28 @@ class WorkDir:
             self._resumed_run = None
 
     def _write_run(self, run: Mapping[str, Any]) -> None:
-        _write_text(self.path / "config.json", json.dumps(run, indent=2, sort_keys=True) + "\n")
+        content = json.dumps(run, indent=2, sort_keys=True) + "\n"
+        atomic.write_text(os.path.join(self.path, "config.json"), content)
 
     def write_json(self, name: str, content: Any) -> None:
         """Writes a file of the run, whole or not at all."""
         if self.primary:
-            _write_text(self.path / name, json.dumps(content, indent=2) + "\n")
+            atomic.write_text(os.path.join(self.path, name), json.dumps(content, indent=2) + "\n")
 
     def write_text(self, name: str, content: str) -> None:
         """As `write_json`, of a text."""
         if self.primary:
-            _write_text(self.path / name, content)
+            atomic.write_text(os.path.join(self.path, name), content)
 
-    def copy_vocabulary(self, source: epath.PathLike) -> None:
+    def copy_vocabulary(self, source: files.PathLike) -> None:
         """Copies the vocabulary file to `vocab` with the source's suffix."""
-        source = epath.Path(source)
         if self.primary:
-            target = self.path / f"vocab{source.suffix}"
+            target = f"vocab{files.suffix(source)}"
             # One of another kind was left by a start that came to nothing: a run has one vocabulary.
             for name in _VOCABULARIES:
-                if name != target.name:
-                    (self.path / name).unlink(missing_ok=True)
-            temporary = target.parent / f"{target.name}.tmp"
-            source.copy(temporary, overwrite=True)
-            temporary.replace(target)
+                if name != target:
+                    files.remove(os.path.join(self.path, name), missing_ok=True)
+            atomic.copy_file(source, os.path.join(self.path, target))
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -186,17 +184,16 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[A
     }
 
 
-def has_started(path: epath.PathLike) -> bool:
+def has_started(path: files.PathLike) -> bool:
     """Whether the run in a work directory made a step: it has a checkpoint, or metrics of one."""
-    path = epath.Path(path)
-    checkpoints, metrics = path / "checkpoints", path / "metrics.jsonl"
-    if checkpoints.exists() and any(checkpoints.iterdir()):
-        return True
-    return metrics.exists() and metrics.stat().length > 0
+    metrics = os.path.join(path, "metrics.jsonl")
+    return bool(files.names(os.path.join(path, "checkpoints"))) or (
+        files.exists(metrics) and files.size(metrics) > 0
+    )
 
 
 def resolve_dtype(
-    requested: str, path: epath.PathLike, target: Target, log: Callable[[str], None] = print
+    requested: str, path: files.PathLike, target: Target, log: Callable[[str], None] = print
 ) -> str:
     """The dtype that a run computes in: "float32" or "bfloat16".
 
@@ -210,7 +207,7 @@ def resolve_dtype(
         log: called with one line where the dtype is not the one that a new run would have.
     """
     chosen = dispatch.resolve_dtype(requested, target)
-    if requested != "auto" or not (has_started(path) and (epath.Path(path) / "config.json").exists()):
+    if requested != "auto" or not (has_started(path) and files.exists(os.path.join(path, "config.json"))):
         return chosen
     recorded = (read_run(path)["config"].get("model") or {}).get("dtype", chosen)
     if recorded not in ("auto", chosen):
@@ -222,48 +219,48 @@ def resolve_dtype(
     return chosen
 
 
-def find_root(path: epath.PathLike) -> epath.Path:
+def find_root(path: files.PathLike) -> str:
     """The work directory that `path` is, or that the checkpoint `path` lies in.
 
     Raises:
         UserError: neither.
     """
-    path = epath.Path(path)
-    for root in (path, path.parent, path.parent.parent):
-        if (root / "config.json").exists():
+    path = os.fspath(path)
+    above = files.parent(path)
+    for root in (path, above, files.parent(above)):
+        if files.exists(os.path.join(root, "config.json")):
             return root
-    if not path.exists():
+    if not files.exists(path):
         raise UserError(f"{path}: no such directory; expected a work directory, or one of its checkpoints")
     raise UserError(
         f"{path}: no work directory (it has no config.json); expected one, or one of its checkpoints/STEP"
     )
 
 
-def read_run(path: epath.PathLike) -> dict[str, Any]:
+def read_run(path: files.PathLike) -> dict[str, Any]:
     """What `open_run` wrote, for a work directory or a checkpoint in one.
 
     Raises:
         UserError: no work directory, or its config.json is not readable.
     """
-    file = find_root(path) / "config.json"
-    return json_files.read(file, _RUN)
+    return json_files.read(os.path.join(find_root(path), "config.json"), _RUN)
 
 
-def load_config(path: epath.PathLike) -> ml_collections.ConfigDict:
+def load_config(path: files.PathLike) -> ml_collections.ConfigDict:
     """The resolved config of the run that a work directory or checkpoint belongs to."""
     return ml_collections.ConfigDict(read_run(path)["config"])
 
 
-def find_vocabulary(path: epath.PathLike) -> epath.Path:
+def find_vocabulary(path: files.PathLike) -> str:
     """The vocabulary file of the work directory that `path` is or lies in."""
     root = find_root(path)
     for name in _VOCABULARIES:
-        if (root / name).exists():
-            return root / name
+        if files.exists(os.path.join(root, name)):
+            return os.path.join(root, name)
     raise UserError(f"{root}: no vocab.txt or vocab.model in it; copy the run's vocabulary there")
 
 
-def load_tokenizer(path: epath.PathLike):
+def load_tokenizer(path: files.PathLike):
     """The tokenizer of the run that a work directory or checkpoint belongs to, with that run's settings."""
     from bert_jax import tokenization
 
@@ -298,9 +295,3 @@ def _list_changes(differing: Mapping[str, tuple[Any, Any]], limit: int = 4) -> s
 def _short(value: Any) -> str:
     """A value as messages show it; of a digest, enough to tell it from another."""
     return value[:12] if isinstance(value, str) and _DIGEST.fullmatch(value) else repr(value)
-
-
-def _write_text(path: epath.Path, text: str) -> None:
-    temporary = path.parent / f"{path.name}.tmp"
-    temporary.write_text(text)
-    temporary.replace(path)

@@ -10,8 +10,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from etils import epath
-
 import bert_jax
 from bert_jax import tokenization
 from bert_jax.data import google, packed, verification
@@ -268,7 +266,7 @@ class _Build:
                     if files.exists(source):
                         files.move(source, os.path.join(directory, file["name"] + suffix))
         vocabulary = os.path.join(directory, self.settings["vocabulary"]["file"])
-        atomic.write_file(vocabulary, epath.Path(self.vocabulary.path).read_bytes(), sync=True)
+        atomic.write_file(vocabulary, files.read(self.vocabulary.path), sync=True)
         names = (*stages.TEXT_COUNTS, *stages.CLEANING_COUNTS)
         manifest = self.settings | {
             "fingerprint": digest(self.settings),

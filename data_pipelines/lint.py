@@ -16,6 +16,7 @@ from bert_jax import tokenization
 from bert_jax.data.distinct import DistinctSample
 from bert_jax.data.inspection import Report
 from bert_jax.errors import UserError
+from bert_jax.io import files
 from data_pipelines import cleaning, readers
 
 MOST_BYTES = 1 << 30  # of a larger corpus, pieces of this many bytes in all are read
@@ -260,7 +261,7 @@ def looks_like_vocabulary(path: str) -> bool:
     """Whether a .txt file is a WordPiece vocabulary and not text: a token of BERT's is a line."""
     if os.path.basename(path).startswith("vocab"):
         return True
-    if os.path.getsize(path) > _LARGEST_VOCABULARY:
+    if files.size(path) > _LARGEST_VOCABULARY:
         return False
-    with open(path, "rb") as file:
+    with files.open_read(path) as file:
         return any(line.strip() in (b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]") for line in file)

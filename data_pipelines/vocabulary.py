@@ -25,7 +25,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError
-from bert_jax.io import atomic
+from bert_jax.io import atomic, checks, files
 from bert_jax.progress import Progress
 from bert_jax.tokenization import interface, normalization
 from bert_jax.tokenization.interface import SPECIAL_TOKENS
@@ -153,10 +153,7 @@ def train(
         tfds_data_dir,
         progress,
     )
-    folder = os.path.dirname(os.path.abspath(output))
-    os.makedirs(folder, exist_ok=True)
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"can't write to {folder}; choose another --output")
+    checks.check_output(output)
     held_out = all(part.held_out.documents for part in parts)
     progress.start("normalizing", sum(part.training.size * part.copies for part in parts), "MB", 1e-6)
     source = _told(_documents(parts, drain=held_out), progress)
@@ -218,14 +215,14 @@ def _check(
     ):
         if not good:
             raise UserError(f"--{name}={value}: expected {expected}")
-    if os.path.isdir(output):
+    if files.is_directory(output):
         raise UserError(
             f"--output={output} is a directory; expected a file, such as {os.path.join(output, 'vocab.txt')}"
         )
     ending = ".model" if kind == "sentencepiece" else ".txt"
     if not output.endswith(ending):
         raise UserError(f"--output={output} with --kind={kind}: expected a name that ends in {ending}")
-    if os.path.exists(output) and not overwrite:
+    if files.exists(output) and not overwrite:
         raise UserError(f"{output} exists already; --overwrite replaces it, or choose another --output")
 
 

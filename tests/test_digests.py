@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from etils import epath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
@@ -72,13 +71,13 @@ def files(tmp_path):
     (tmp_path / "d" / "a").write_bytes(bytes(range(200)))
     (tmp_path / "b").write_bytes(b"")
     (tmp_path / "later").write_bytes(b"1")
-    digests.write_file_digests(epath.Path(tmp_path), but=("later",))
+    digests.write_file_digests(tmp_path, but=("later",))
     return tmp_path
 
 
 def test_whole_files_pass(files):
     (files / "later").write_bytes(b"2")
-    assert digests.find_damaged_file(epath.Path(files)) is None
+    assert digests.find_damaged_file(files) is None
 
 
 @pytest.mark.parametrize(
@@ -94,14 +93,14 @@ def test_whole_files_pass(files):
 )
 def test_a_damaged_file_is_named(files, name, damage):
     damage(files / name)
-    assert digests.find_damaged_file(epath.Path(files)) == name
+    assert digests.find_damaged_file(files) == name
 
 
 def test_hosts_share_the_reading(files):
     (files / "d" / "a").write_bytes(b"")
-    found = [digests.find_damaged_file(epath.Path(files), part=part, parts=2) for part in range(2)]
+    found = [digests.find_damaged_file(files, part=part, parts=2) for part in range(2)]
     assert found == [None, "d/a"]
 
 
 def test_a_directory_without_a_list_is_not_judged(tmp_path):
-    assert digests.find_damaged_file(epath.Path(tmp_path)) is None
+    assert digests.find_damaged_file(tmp_path) is None

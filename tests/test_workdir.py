@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 
@@ -33,7 +34,7 @@ def make_run(**changes):
 def opened(tmp_path):
     with WorkDir(tmp_path / "run") as held:
         held.open_run(make_run())
-        (held.checkpoints / "5").mkdir(parents=True)
+        Path(held.checkpoints, "5").mkdir(parents=True)
         yield held
 
 
@@ -121,7 +122,7 @@ def test_a_field_of_another_version_is_no_change(opened):
 
 
 def test_a_torn_config_is_told(opened):
-    (opened.path / "config.json").write_text('{"command": ')
+    (Path(opened.path) / "config.json").write_text('{"command": ')
     with pytest.raises(UserError, match="config.json: not JSON"):
         opened.open_run(make_run())
 
@@ -160,8 +161,8 @@ def test_other_processes_of_a_run_neither_lock_nor_write(tmp_path):
 def test_the_vocabulary_is_copied_and_found(opened, tmp_path, suffix):
     (tmp_path / f"some{suffix}").write_bytes(b"words")
     opened.copy_vocabulary(tmp_path / f"some{suffix}")
-    assert workdir.find_vocabulary(opened.path).read_bytes() == b"words"
-    assert workdir.find_vocabulary(opened.path).name == f"vocab{suffix}"
+    assert Path(workdir.find_vocabulary(opened.path)).read_bytes() == b"words"
+    assert Path(workdir.find_vocabulary(opened.path)).name == f"vocab{suffix}"
 
 
 def test_the_tokenizer_has_the_settings_of_the_run(opened, tmp_path):
@@ -175,8 +176,8 @@ def test_the_tokenizer_has_the_settings_of_the_run(opened, tmp_path):
 
 @pytest.mark.parametrize("inside", ["", "checkpoints", "checkpoints/10"])
 def test_the_work_directory_of_a_checkpoint(opened, inside):
-    (opened.path / "checkpoints" / "10").mkdir(parents=True)
-    assert workdir.find_root(opened.path / inside) == opened.path
+    (Path(opened.path) / "checkpoints" / "10").mkdir(parents=True)
+    assert workdir.find_root(Path(opened.path) / inside) == opened.path
 
 
 def test_no_work_directory(tmp_path):
@@ -187,7 +188,7 @@ def test_no_work_directory(tmp_path):
 
 
 def test_config_json_is_plain(opened):
-    content = json.loads((opened.path / "config.json").read_text())
+    content = json.loads((Path(opened.path) / "config.json").read_text())
     assert content["config"]["optimizer"]["learning_rate"] == 1e-4
 
 
@@ -200,13 +201,13 @@ def test_a_run_that_made_no_step_leaves_no_claim(tmp_path, suffix):
         held.open_run(make_run())
         held.copy_vocabulary(tmp_path / "v.txt")
         held.write_json(workdir.REPORT_FILE, {})
-        held.checkpoints.mkdir()
+        Path(held.checkpoints).mkdir()
     changed = make_run(config__seed=1, config__model__hidden_size=64)
     with WorkDir(tmp_path / "run") as held:
         held.open_run(changed)
         held.copy_vocabulary(tmp_path / f"w{suffix}")
-        assert workdir.find_vocabulary(held.path).read_text() == "others"
-        assert not (held.path / workdir.REPORT_FILE).exists()
+        assert Path(workdir.find_vocabulary(held.path)).read_text() == "others"
+        assert not (Path(held.path) / workdir.REPORT_FILE).exists()
     assert workdir.read_run(tmp_path / "run") == changed
 
 
@@ -215,8 +216,8 @@ def test_a_run_that_made_a_step_has_a_claim(tmp_path, left):
     with WorkDir(tmp_path / "run") as held:
         held.open_run(make_run())
         assert not workdir.has_started(held.path)
-        (held.path / left).parent.mkdir(exist_ok=True)
-        (held.path / left).write_text("{}\n")
+        (Path(held.path) / left).parent.mkdir(exist_ok=True)
+        (Path(held.path) / left).write_text("{}\n")
         assert workdir.has_started(held.path)
         with pytest.raises(UserError, match="belongs to another run"):
             held.open_run(make_run(config__seed=1))
@@ -248,7 +249,7 @@ def test_a_run_keeps_the_dtype_that_it_was_started_with(tmp_path, recorded, requ
     if recorded:
         with WorkDir(tmp_path) as held:
             held.open_run(make_run(config__model__dtype=recorded))
-            (held.path / "metrics.jsonl").write_text("{}\n")
+            (Path(held.path) / "metrics.jsonl").write_text("{}\n")
     lines = []
     assert workdir.resolve_dtype(requested, tmp_path, target, lines.append) == dtype
     assert len(lines) == (line is not None) and (line or "") in "".join(lines)

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from etils import epath
 
 from bert_jax.errors import UserError
 
@@ -48,9 +47,7 @@ class Report:
         return text
 
 
-def check_structure(
-    path: epath.Path, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]
-) -> None:
+def check_structure(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]) -> None:
     check_shapes(path, saved, wanted)
     only_here = [name for name in wanted if name not in saved]
     only_there = [name for name in saved if name not in wanted]
@@ -63,9 +60,7 @@ def check_structure(
             raise UserError(f"{path}: {name} is {saved[name].dtype} there and {x.dtype} here")
 
 
-def check_shapes(
-    path: epath.Path, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]
-) -> None:
+def check_shapes(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]) -> None:
     differing = [name for name, x in wanted.items() if name in saved and saved[name].shape != tuple(x.shape)]
     if differing:
         there, here = (sizes({name: x.shape for name, x in leaves.items()}) for leaves in (saved, wanted))

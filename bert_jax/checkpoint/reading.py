@@ -23,10 +23,12 @@ from bert_jax.checkpoint.leaves import (
     nest,
     some,
 )
-from bert_jax.digests import array_digests, find_damaged_file
-from bert_jax.errors import UserError
+from bert_jax.digests import FILES, array_digests, find_damaged_file
+from bert_jax.errors import StorageError, UserError
+from bert_jax.io import files
 
 METADATA_KEY = "bert_jax"
+WRITTEN_LAST = ("commit_success.txt", FILES)  # the first by orbax
 _PARAMS = "params/"
 _EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
 
@@ -35,7 +37,7 @@ class Damaged(Exception):
     """A step that cannot be trusted: incomplete, unreadable, or with other values than were saved."""
 
 
-def describe(path: epath.PathLike) -> dict[str, Leaf]:
+def describe(path: files.PathLike) -> dict[str, Leaf]:
     """Every leaf of a step directory, from its metadata; no array is read.
 
     Raises:
@@ -47,7 +49,7 @@ def describe(path: epath.PathLike) -> dict[str, Leaf]:
         raise UserError(f"{path}: {error}") from error
 
 
-def verify(path: epath.PathLike) -> dict[str, Leaf]:
+def verify(path: files.PathLike) -> dict[str, Leaf]:
     """Reads a whole step directory on one device, compares it with its digests, and describes it.
 
     Raises:
@@ -62,7 +64,7 @@ def verify(path: epath.PathLike) -> dict[str, Leaf]:
     return leaves
 
 
-def load_state(path: epath.PathLike, abstract_state: PyTree, *, log=print) -> tuple[str, PyTree]:
+def load_state(path: files.PathLike, abstract_state: PyTree, *, log=print) -> tuple[str, PyTree]:
     """A state of another run, which is left as it is: (the step directory that was read, the state).
 
     Args:
@@ -75,7 +77,7 @@ def load_state(path: epath.PathLike, abstract_state: PyTree, *, log=print) -> tu
     return _read_newest(path, lambda step: (str(step), read_state(step, abstract_state)), log)
 
 
-def load_params(path: epath.PathLike, abstract_params: PyTree, *, log=print) -> tuple[dict, Report]:
+def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> tuple[dict, Report]:
     """Loads the parameters that `abstract_params` and a checkpoint have in common.
 
     Args:
@@ -94,7 +96,7 @@ def load_params(path: epath.PathLike, abstract_params: PyTree, *, log=print) -> 
     return _read_newest(path, lambda step: _load_params(step, wanted), log)
 
 
-def read_params(path: epath.PathLike, *, log=print) -> tuple[str, dict[str, np.ndarray]]:
+def read_params(path: files.PathLike, *, log=print) -> tuple[str, dict[str, np.ndarray]]:
     """(the step directory that was read, all its parameters in the host's memory, by name).
 
     Args:
@@ -104,7 +106,7 @@ def read_params(path: epath.PathLike, *, log=print) -> tuple[str, dict[str, np.n
         UserError: no checkpoint there, no good step.
     """
 
-    def read(step: epath.Path) -> tuple[str, dict[str, np.ndarray]]:
+    def read(step: str) -> tuple[str, dict[str, np.ndarray]]:
         saved = _read_metadata(step)
         params = {name: leaf for name, leaf in saved.items() if name.startswith(_PARAMS)}
         arrays = _read_arrays(step, _on_one_device(params), saved)
@@ -113,13 +115,23 @@ def read_params(path: epath.PathLike, *, log=print) -> tuple[str, dict[str, np.n
     return _read_newest(path, read, log)
 
 
-def absolute(path: epath.PathLike) -> epath.Path:
-    """Orbax takes absolute paths alone, and `epath.Path.absolute` would take gs:// for a relative one."""
-    path = os.fspath(path)
-    return epath.Path(path if "://" in path else os.path.abspath(path))
+def absolute(path: files.PathLike) -> str:
+    """The path of checkpoints from the root, as orbax wants it, or their URL.
+
+    Raises:
+        UserError: a URL that orbax and TensorStore have no client for.
+    """
+    if files.scheme(path) not in ("", "gs", "s3"):
+        raise UserError(
+            f"{path}: checkpoints can be on a disk, gs:// or s3://, and nowhere else; copy the directory "
+            "there first, or choose another"
+        )
+    if files.is_remote(path):
+        files.file_system(path)  # which says how to install what is missing
+    return files.absolute(path)
 
 
-def read_state(path: epath.Path, abstract_state: PyTree) -> PyTree:
+def read_state(path: str, abstract_state: PyTree) -> PyTree:
     wanted = flatten(abstract_state)
     saved = _read_metadata(path)
     check_structure(path, saved, wanted)
@@ -127,18 +139,18 @@ def read_state(path: epath.Path, abstract_state: PyTree) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(abstract_state), list(restored.values()))
 
 
-def _read_newest(path: epath.PathLike, read, log):
+def _read_newest(path: files.PathLike, read, log):
     failures = []
     for step in _find_steps(absolute(path)):
         try:
             return agree(lambda step=step: read(step))
         except Damaged as error:
-            failures.append(f"{step.name}: {error}")
+            failures.append(f"{files.name(step)}: {error}")
             log(f"warning: {step} is damaged: {error}")
     raise UserError(f"{path}: no checkpoint is intact ({'; '.join(failures)})")
 
 
-def _load_params(path: epath.Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[dict, Report]:
+def _load_params(path: str, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[dict, Report]:
     saved = _read_metadata(path)
     params = {name: leaf for name, leaf in saved.items() if name.startswith(_PARAMS)}
     check_shapes(path, params, wanted)
@@ -163,46 +175,56 @@ def _load_params(path: epath.Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -
     return nest({name[strip:]: arrays[name].astype(wanted[name].dtype) for name in common}), report
 
 
-def _find_steps(path: epath.Path) -> list[epath.Path]:
+def _find_steps(path: str) -> list[str]:
     """The step directories that `path` stands for, newest first."""
-    if not path.exists():
+    if not files.exists(path):
         raise UserError(f"{path}: no such checkpoint; {_EXPECTED}")
-    directory = path / "checkpoints"
-    if not directory.is_dir():
+    directory = os.path.join(path, "checkpoints")
+    if not files.is_directory(directory):
         directory = path
-        if path.name.isdigit():
+        if files.name(path).isdigit():
             return [path]
-    steps = [directory / str(step) for step in reversed(list_steps(directory))] if directory.is_dir() else []
+    steps = [os.path.join(directory, str(step)) for step in reversed(list_steps(directory))]
     if not steps:
         raise UserError(f"{path}: no checkpoint in it; {_EXPECTED}")
     return steps
 
 
-def list_steps(directory: epath.Path) -> list[int]:
-    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
+def list_steps(directory: str) -> list[int]:
+    """The steps in a directory that are whole, oldest first."""
+    names = [name for name in files.names(directory) if name.isdigit()]
+    return sorted(int(name) for name in names if is_committed(os.path.join(directory, name)))
 
 
-def _read_metadata(path: epath.Path, check_files: bool = True) -> dict[str, Leaf]:
+def is_committed(step: str) -> bool:
+    """Whether a step was written to its end. Its name says so, but on gs://, where a directory cannot be
+    renamed: there one of the last two files does, of which a step copied from a disk has only our digests."""
+    if files.scheme(step) != "gs":
+        return True
+    return any(files.exists(os.path.join(step, name)) for name in WRITTEN_LAST)
+
+
+def _read_metadata(path: str, check_files: bool = True) -> dict[str, Leaf]:
     try:
-        if not path.is_dir() or not any(path.iterdir()):
+        if not files.names(path):
             raise Damaged("it is empty")
         if check_files:
             share = dict(part=jax.process_index(), parts=jax.process_count())
             if (name := find_damaged_file(path, **share)) is not None:
                 raise Damaged(f"{name} is missing or has other bytes than were written")
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-            leaves = reader.metadata(path).custom_metadata[METADATA_KEY]["leaves"]
+            leaves = reader.metadata(epath.Path(path)).custom_metadata[METADATA_KEY]["leaves"]
         return {name: Leaf(tuple(x["shape"]), x["dtype"], x["digest"]) for name, x in leaves.items()}
     except (Damaged, UserError):
         raise
     except PermissionError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except Exception as error:  # orbax raises many kinds, by what is missing or malformed
-        raise Damaged(f"its metadata cannot be read ({one_line(error)})") from error
+        raise _unreadable(path, "metadata", error) from error
 
 
 def _read_arrays(
-    path: epath.Path, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, Leaf]
+    path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, Leaf]
 ) -> dict[str, jax.Array]:
     """The arrays named in `wanted`, in its order, verified."""
     item = nest(wanted)
@@ -213,19 +235,30 @@ def _read_arrays(
     )
     try:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-            restored = flatten(reader.restore(path, args=args))
+            restored = flatten(reader.restore(epath.Path(path), args=args))
     except PermissionError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except jax.errors.JaxRuntimeError:
         raise  # the devices' trouble, such as too little memory, and not the file's
     except Exception as error:
-        raise Damaged(f"its arrays cannot be read ({one_line(error)})") from error
+        raise _unreadable(path, "arrays", error) from error
     arrays = {name: restored[name] for name in wanted}
     digests = array_digests(arrays)
     wrong = [name for name in wanted if digests[name] != saved[name].digest]
     if wrong:
         raise Damaged(f"the values of {some(wrong)} are not those that were saved")
     return arrays
+
+
+def _unreadable(path: str, what: str, error: Exception) -> Exception:
+    """The error of a step whose files are as they were written, or have no digests, and that cannot be read.
+
+    Of a remote one the network is to blame: a step must not be set aside since a bucket could not be reached.
+    """
+    message = f"its {what} cannot be read ({one_line(error)})"
+    if files.is_remote(path) and not isinstance(error, FileNotFoundError):
+        return StorageError(f"{path}: {message}; check the network and run the same command")
+    return Damaged(message)
 
 
 def _on_one_device(leaves: Mapping[str, Leaf]) -> dict[str, jax.ShapeDtypeStruct]:

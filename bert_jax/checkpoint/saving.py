@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -18,15 +19,18 @@ from jax.experimental import multihost_utils
 from bert_jax.checkpoint.leaves import PyTree, flatten, nest
 from bert_jax.checkpoint.reading import (
     METADATA_KEY,
+    WRITTEN_LAST,
     Damaged,
     absolute,
     agree,
+    is_committed,
     list_steps,
     one_line,
     read_state,
 )
 from bert_jax.digests import array_digests, write_file_digests
 from bert_jax.errors import StorageError, UserError
+from bert_jax.io import files
 
 _SET_ASIDE = "bad-"
 _DELETING = "deleting-"
@@ -41,13 +45,13 @@ class Checkpointer:
     overwrite each other. With several processes every one of them makes the same calls.
 
     Args:
-        directory: where the steps go; made when missing. Any path that etils.epath opens.
+        directory: where the steps go; made when missing. Local, gs:// or s3://.
         keep: how many of the newest steps to keep.
         keep_every: steps that are a multiple of it are kept for good; 0 for none.
         log: called with one line when a step is set aside.
     """
 
-    def __init__(self, directory: epath.PathLike, *, keep: int = 3, keep_every: int = 0, log=print):
+    def __init__(self, directory: files.PathLike, *, keep: int = 3, keep_every: int = 0, log=print):
         if keep < 1:
             raise UserError(f"checkpoint.keep={keep}: the newest step has to be kept; set it to 1 or more")
         self._directory = absolute(directory)
@@ -61,11 +65,12 @@ class Checkpointer:
         self._saving: int | None = None
         self._begun: int | None = None  # the last step given to orbax, whose error may come late
         if jax.process_index() == 0:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            files.make_directory(self._directory)
             # Left by a run that was killed in a save or in a deletion: never, or no longer, a step.
-            for path in self._directory.iterdir():
-                if _TEMPORARY in path.name or path.name.startswith(_DELETING):
-                    path.rmtree(missing_ok=True)
+            for name in files.names(self._directory):
+                path = os.path.join(self._directory, name)
+                if _TEMPORARY in name or name.startswith(_DELETING):
+                    files.remove_tree(path)
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("checkpoint_directory")
 
@@ -96,8 +101,10 @@ class Checkpointer:
         }
         self._saving = self._begun = step
         with self._explained():
+            if jax.process_index() == 0 and not is_committed(self._path(step)):
+                files.remove_tree(self._path(step))  # on gs://, of a save that was killed
             self._orbax.save(
-                self._directory / str(step),
+                epath.Path(self._path(step)),
                 args=ocp.args.PyTreeSave(nest(leaves)),
                 custom_metadata={METADATA_KEY: {"leaves": described}},
             )
@@ -145,7 +152,7 @@ class Checkpointer:
             if lost:
                 self._log(f"warning: resuming from step {step}; {lost[0] - step} steps are lost")
             return step, state
-        aside = sorted(path.name for path in self._directory.iterdir() if path.name.startswith(_SET_ASIDE))
+        aside = [name for name in files.names(self._directory) if name.startswith(_SET_ASIDE)]
         if aside:
             raise UserError(
                 f"{self._directory}: no checkpoint is intact ({', '.join(aside)} set aside); put a good copy "
@@ -165,7 +172,7 @@ class Checkpointer:
         try:
             return self._restore(step, abstract_state)
         except Damaged as error:
-            raise UserError(f"{self._directory / str(step)}: {error}; choose another step") from error
+            raise UserError(f"{self._path(step)}: {error}; choose another step") from error
 
     def check_space(self, abstract_state: PyTree) -> None:
         """Raises StorageError when the disk has no room for one more step. Only local paths can tell."""
@@ -191,17 +198,17 @@ class Checkpointer:
         return np.asarray(multihost_utils.broadcast_one_to_all(steps)).tolist() if count else []
 
     def _restore(self, step: int, abstract_state: PyTree) -> PyTree:
-        return agree(lambda: read_state(self._directory / str(step), abstract_state))
+        return agree(lambda: read_state(self._path(step), abstract_state))
 
     def _set_aside(self, step: int, why: str) -> None:
         if jax.process_index() == 0:
-            names = {path.name for path in self._directory.iterdir()}
+            names = files.names(self._directory)
             target, number = f"{_SET_ASIDE}{step}", 1
             while target in names:
                 number += 1
                 target = f"{_SET_ASIDE}{step}-{number}"
-            (self._directory / str(step)).rename(self._directory / target)
-            self._log(f"warning: {self._directory / str(step)} is set aside as {target}: {why}")
+            files.move(self._path(step), os.path.join(self._directory, target))
+            self._log(f"warning: {self._path(step)} is set aside as {target}: {why}")
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("checkpoint_set_aside")
 
@@ -210,19 +217,27 @@ class Checkpointer:
             return
         for step in self.steps()[: -self._keep]:
             if not (self._keep_every and step % self._keep_every == 0):
-                path = self._directory / str(step)
-                if "://" not in str(path):
-                    # A deletion that is cut short must not leave something that looks like a step.
-                    path = path.rename(self._directory / f"{_DELETING}{step}")
-                self._deletions.submit(path.rmtree, missing_ok=True)
+                path = self._path(step)
+                # A deletion that is cut short must not leave something that looks like a step.
+                if files.scheme(path) == "gs":
+                    for name in WRITTEN_LAST:
+                        files.remove(os.path.join(path, name), missing_ok=True)
+                else:
+                    target = os.path.join(self._directory, f"{_DELETING}{step}")
+                    files.move(path, target)
+                    path = target
+                self._deletions.submit(files.remove_tree, path)
 
     def _write_file_digests(self) -> None:
         """Called by orbax in its thread when a step is written and not yet renamed (or, on an object store,
         not yet marked as complete)."""
         if jax.process_index() == 0:
-            for path in self._directory.iterdir():
-                if path.name == str(self._saving) or path.name.startswith(f"{self._saving}{_TEMPORARY}"):
-                    write_file_digests(path, but=_WRITTEN_LATER)
+            for name in files.names(self._directory):
+                if name == str(self._saving) or name.startswith(f"{self._saving}{_TEMPORARY}"):
+                    write_file_digests(os.path.join(self._directory, name), but=_WRITTEN_LATER)
+
+    def _path(self, step: int) -> str:
+        return os.path.join(self._directory, str(step))
 
     @contextlib.contextmanager
     def _explained(self):

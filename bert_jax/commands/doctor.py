@@ -20,6 +20,8 @@ from typing import Any
 
 from absl import flags
 
+from bert_jax.io import atomic, files
+
 GIB = 2**30
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
@@ -320,27 +322,25 @@ def check_directory(path: str) -> list[Check]:
     Args:
         path: a directory, which need not exist yet: then its nearest parent is used; or a URL like gs://...
     """
-    from etils import epath
-
-    remote = "://" in path
-    directory = epath.Path(path if remote else os.path.abspath(path))
-    while not remote and not directory.exists() and directory != directory.parent:
-        directory = directory.parent
+    remote = files.is_remote(path)
+    directory = files.absolute(path)
+    while not remote and not os.path.exists(directory):
+        directory = os.path.dirname(directory)
     content = os.urandom(4096)
-    name = f".doctor-{uuid.uuid4().hex}"
+    place = os.path.join(directory, f".doctor-{uuid.uuid4().hex}")
     try:
-        (directory / name).write_bytes(content)
-        (directory / name).rename(directory / f"{name}-renamed")
-        intact = (directory / f"{name}-renamed").read_bytes() == content
-        (directory / f"{name}-renamed").unlink()
-    except Exception as error:  # each file system has errors of its own
+        atomic.write_file(place, content)
+        files.move(place, f"{place}-renamed")
+        intact = files.read(f"{place}-renamed") == content
+        files.remove(f"{place}-renamed")
+    except OSError as error:
         detail = f"{directory}: {getattr(error, 'strerror', None) or error}"
         fix = "choose another --workdir" + ("" if remote else f", or chmod u+rwx {directory}")
         return [Check("write access", PROBLEM, detail, fix)]
     if not intact:
         detail = f"{directory}: what is read is not what was written"
         return [Check("write access", PROBLEM, detail, "choose a --workdir on another disk")]
-    checks = [Check("write access", OK, str(directory))]
+    checks = [Check("write access", OK, directory)]
     return checks if remote else [*checks, check_disk(shutil.disk_usage(directory).free)]
 
 

@@ -23,7 +23,7 @@ from absl import flags as absl_flags
 
 from bert_jax.commands import corpus_flags
 from bert_jax.errors import UserError
-from bert_jax.io import checks
+from bert_jax.io import checks, files
 
 _MOST_PROBLEMS = 20
 
@@ -62,7 +62,7 @@ def run(flags, args: list[str]) -> int:
         checks.check_output(flags.plot, checks.PICTURES, "--plot")  # before all rows are read
     if not flags.input_format:
         for path in args:
-            if not os.path.exists(path):
+            if not files.exists(path):
                 raise UserError(f"there is no {path!r} to inspect")
     try:
         return 0 if _show(flags, args) else 1
@@ -106,11 +106,11 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     """
     from bert_jax.data import google, google_inspection, inspection, packed
 
-    if google.is_record_file(path) or os.path.isdir(path):
+    if google.is_record_file(path) or files.is_directory(path):
         report = google_inspection.inspect(path, vocab or "", examples)
         if report is not None:
             return report
-    if os.path.isfile(path):
+    if files.is_file(path):
         if google.is_record_file(path):
             return inspection.inspect_record_file(path, examples)
         if path.endswith(".txt"):
@@ -124,9 +124,9 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
             f"{path} is no .tfrecord file and no vocabulary (vocab.txt, or a SentencePiece .model): what is "
             "it? If it is text, say which: --input_format=text"
         )
-    if os.path.exists(os.path.join(path, packed.MANIFEST)):
+    if files.exists(os.path.join(path, packed.MANIFEST)):
         return inspection.inspect_records(path, examples, vocab)
-    names = os.listdir(path)
+    names = files.names(path)
     if "config.json" in names and "checkpoints" not in names or any(x.endswith(".ckpt.index") for x in names):
         return inspect_model(path)
     if "checkpoints" in names or "_CHECKPOINT_METADATA" in names:
@@ -145,12 +145,12 @@ def inspect_checkpoints(path: str):
     from bert_jax.data.inspection import Report
 
     report = Report(
-        path, "checkpoint" if os.path.exists(os.path.join(path, "_CHECKPOINT_METADATA")) else "work directory"
+        path, "checkpoint" if files.exists(os.path.join(path, "_CHECKPOINT_METADATA")) else "work directory"
     )
     steps = [path]
     if report.kind == "work directory":
         directory = os.path.join(path, "checkpoints")
-        names = os.listdir(directory)
+        names = files.names(directory)
         steps = [os.path.join(directory, name) for name in sorted(filter(str.isdigit, names), key=int)]
         report.facts["set_aside"] = sorted(name for name in names if name.startswith("bad-"))
         if not steps:
@@ -161,7 +161,7 @@ def inspect_checkpoints(path: str):
         except UserError as error:
             report.problems.append(str(error))
             continue
-        report.facts[os.path.basename(os.path.abspath(step))] = _describe(leaves)
+        report.facts[files.name(files.absolute(step))] = _describe(leaves)
         # Of the last step: all of a run have the same.
         report.facts |= _architecture(
             {

@@ -21,6 +21,7 @@ from bert_jax import config_fields, config_files
 from bert_jax.commands.process_flags import start_processes
 from bert_jax.commands.run_flags import define_run_flags
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -136,7 +137,7 @@ def pretrain(
             if adopted:
                 writer.message(adopted)
             _say_what(config, train_set, eval_set, writer.message)
-            if config.resume_from and not held.checkpoints.exists():
+            if config.resume_from and not files.exists(held.checkpoints):
                 theirs = convert.load_architecture(config.resume_from)[1]
                 _check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
             return train.fit(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from etils import epath
 
 from bert_jax import workdir
 from bert_jax.convert import huggingface, native
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
-from bert_jax.io import json_files
+from bert_jax.io import files, json_files
 
 FILE = "README.md"
 
@@ -147,7 +146,7 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     return [*lines, "", *_code(run["command_line"])] if run.get("command_line") else lines
 
 
-def _describe_scores(root: epath.Path) -> list[str]:
+def _describe_scores(root: str) -> list[str]:
     scores = _scores(root)
     if not scores:
         return []
@@ -155,16 +154,15 @@ def _describe_scores(root: epath.Path) -> list[str]:
     return lines + [f"| {name} | {value:.4g} |" for name, value in scores.items()]
 
 
-def _scores(root: epath.Path) -> Mapping[str, float]:
+def _scores(root: str) -> Mapping[str, float]:
     """The best scores of a fine-tuning, else the last evaluation of a run; none where there was none."""
-    best = root / "best.json"
-    if best.exists():
+    best, metrics = os.path.join(root, "best.json"), os.path.join(root, "metrics.jsonl")
+    if files.exists(best):
         return json_files.read(best, {"scores": {str: (float, None)}})["scores"]
-    metrics = root / "metrics.jsonl"
-    if not metrics.exists():
+    if not files.exists(metrics):
         return {}
     last: Mapping[str, float] = {}
-    for line in metrics.read_text().splitlines():
+    for line in files.read_text(metrics).splitlines():
         try:
             row = json.loads(line)
         except ValueError:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 
 import safetensors
-from etils import epath
 
 from bert_jax.convert import check, huggingface, huggingface_export, loading, names, native, tensorflow1
 from bert_jax.convert.model import Model
 from bert_jax.errors import StorageError, UserError, file_error
+from bert_jax.io import atomic, files, scratch
 
 
 def convert(
@@ -33,7 +31,7 @@ def convert(
 
     Args:
         source: see `loading.load`.
-        output: a directory that is not there yet, or is empty; local or gs://.
+        output: a directory that is not there yet, or is empty; local or a URL.
         to: one of `loading.KINDS`.
         ignore: see `loading.load`.
         change: what is done to the model in between; it may write files into the directory it is given.
@@ -60,38 +58,31 @@ def convert(
         del tensors
     if kind == loading.NATIVE:
         log(f"read {model.source}: {_describe(model)}")
-    remote = "://" in output
-    parent = tempfile.gettempdir() if remote else os.path.dirname(os.path.abspath(output))
+    remote = files.is_remote(output)
     try:
-        os.makedirs(parent, exist_ok=True)
-        scratch = tempfile.mkdtemp(prefix=".convert-", dir=parent)
-    except OSError as error:
-        message = f"--output={output}: cannot be written ({error.strerror}); choose another"
-        raise file_error(message, error) from error
-    try:
-        os.chmod(scratch, 0o755)
-        folder, extra = os.path.join(scratch, "out"), os.path.join(scratch, "extra")
-        os.mkdir(folder)
-        os.mkdir(extra)
-        model = change(model, extra)
-        _write(model, folder, to, card(model) if to == names.HUGGINGFACE else "", max_shard_bytes)
-        difference = check.compare(
-            f"{output}, read back", _written_outputs(folder, to), check.flax_outputs(model)
-        )
-        if remote:
-            _upload(folder, output)
-        else:
-            if os.path.isdir(output):
-                os.rmdir(output)
-            os.rename(folder, output)
+        if not remote:
+            files.make_directory(files.parent(output))
+        with scratch.directory(None if remote else files.parent(output)) as temporary:
+            folder, extra = os.path.join(temporary, "out"), os.path.join(temporary, "extra")
+            os.mkdir(folder)
+            os.mkdir(extra)
+            model = change(model, extra)
+            _write(model, folder, to, card(model) if to == names.HUGGINGFACE else "", max_shard_bytes)
+            difference = check.compare(
+                f"{output}, read back", _written_outputs(folder, to), check.flax_outputs(model)
+            )
+            if remote:
+                atomic.copy_directory(folder, output)
+            else:
+                if os.path.isdir(output):
+                    os.rmdir(output)
+                os.rename(folder, output)
     except OSError as error:
         message = f"--output={output}: cannot be written ({error.strerror or error}); nothing was left there"
         raise file_error(message, error) from error
     except safetensors.SafetensorError as error:
         message = f"--output={output}: cannot be written ({error}); nothing was left there"
         raise StorageError(message) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     log(
         f"wrote {output} as {to}: {_describe(model)}; read back, its forward pass differs by {difference:.1e}"
     )
@@ -99,8 +90,7 @@ def convert(
 
 
 def _check_free(output: str) -> None:
-    path = epath.Path(output)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if files.is_file(output) or files.names(output):
         raise UserError(f"--output={output} is there already; choose a new directory, or remove it first")
 
 
@@ -118,14 +108,6 @@ def _written_outputs(folder: str, to: str):
         return check.flax_outputs(native.read(folder))
     model, tensors = (huggingface if to == names.HUGGINGFACE else tensorflow1).read(folder)
     return check.file_outputs(tensors, model.config, to)
-
-
-def _upload(folder: str, output: str) -> None:
-    for root, _, files in os.walk(folder):
-        target = epath.Path(output) / os.path.relpath(root, folder)
-        target.mkdir(parents=True, exist_ok=True)
-        for name in files:
-            epath.Path(root, name).copy(target / name, overwrite=True)
 
 
 def _describe(model: Model) -> str:

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import safetensors
-from etils import epath
 
 from bert_jax import config as bert_config
 from bert_jax import tokenization
 from bert_jax.convert import names
 from bert_jax.convert.model import HEADS, Model, check_found, head_of
 from bert_jax.errors import UserError
-from bert_jax.io import json_files
+from bert_jax.io import atomic, files, json_files
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
@@ -60,16 +59,15 @@ _extracted: list[
 ] = []  # vocabularies out of tokenizer.json, until the process ends
 
 
-def is_huggingface(path: epath.PathLike) -> bool:
+def is_huggingface(path: files.PathLike) -> bool:
     """Whether a directory is a transformers folder: a config.json that is none of bert_jax's, or weights."""
-    folder = epath.Path(path)
-    if any((folder / name).exists() for name in (WEIGHTS, INDEX, *_OTHER_WEIGHTS)):
+    there = files.names(path)
+    if any(name in there for name in (WEIGHTS, INDEX, *_OTHER_WEIGHTS)):
         return True
-    file = folder / CONFIG
-    return file.exists() and "model_type" in json_files.read(file)
+    return CONFIG in there and "model_type" in json_files.read(os.path.join(path, CONFIG))
 
 
-def read(path: epath.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np.ndarray]]:
+def read(path: files.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np.ndarray]]:
     """(the model, its tensors by their names in `BertForPreTraining` and its like).
 
     Args:
@@ -78,7 +76,7 @@ def read(path: epath.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np
     Raises:
         UserError: no BERT, no safetensors, a tensor missing, unknown or of another shape.
     """
-    folder = epath.Path(path)
+    folder = os.fspath(path)
     config, fields = read_config(folder)
     tensors = _canonical(_read_tensors(folder), folder)
     found = names.from_files(tensors, config, names.HUGGINGFACE)
@@ -95,11 +93,10 @@ def read(path: epath.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np
     return model, tensors
 
 
-def read_config(folder: epath.PathLike) -> tuple[bert_config.BertConfig, dict[str, Any]]:
+def read_config(folder: files.PathLike) -> tuple[bert_config.BertConfig, dict[str, Any]]:
     """(the architecture, every field of config.json)."""
-    folder = epath.Path(folder)
-    file = folder / CONFIG
-    if not file.exists():
+    file = os.path.join(folder, CONFIG)
+    if not files.exists(file):
         raise UserError(f"{folder}: there are weights and no config.json; copy the model's config.json there")
     fields = json_files.read(file, {"architectures?": ([str], None), "id2label?": (dict, None)})
     kind = fields.get("model_type", "bert")
@@ -120,20 +117,16 @@ def read_config(folder: epath.PathLike) -> tuple[bert_config.BertConfig, dict[st
         raise UserError(f"{file}: {error}") from error
 
 
-def read_tokenizer(folder: epath.PathLike) -> tokenization.Tokenizer | None:
+def read_tokenizer(folder: files.PathLike) -> tokenization.Tokenizer | None:
     """The tokenizer of a folder: vocab.txt or a SentencePiece model, else what tokenizer.json holds.
 
     None where it has none of them. Lower-casing and accents are those of tokenizer_config.json, else those of
     tokenizer.json, else detected from the vocabulary.
     """
-    folder = epath.Path(folder)
-    settings = (
-        json_files.read(folder / "tokenizer_config.json", _TOKENIZER_CONFIG)
-        if (folder / "tokenizer_config.json").exists()
-        else {}
-    )
-    rust = (
-        json_files.read(folder / "tokenizer.json", _TOKENIZER) if (folder / "tokenizer.json").exists() else {}
+    there = files.names(folder)
+    settings, rust = (
+        json_files.read(os.path.join(folder, name), schema) if name in there else {}
+        for name, schema in (("tokenizer_config.json", _TOKENIZER_CONFIG), ("tokenizer.json", _TOKENIZER))
     )
     normalizer = _bert_normalizer(rust)
     lower_case = settings.get("do_lower_case", normalizer.get("lowercase"))
@@ -146,8 +139,8 @@ def read_tokenizer(folder: epath.PathLike) -> tokenization.Tokenizer | None:
             "which bert_jax's does not do"
         )
     for name in ("vocab.txt", "spiece.model", "tokenizer.model"):
-        if (folder / name).exists():
-            path = folder / name
+        if name in there:
+            path = os.path.join(folder, name)
             break
     else:
         if not rust:
@@ -164,22 +157,21 @@ def _bert_normalizer(rust: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _extract_vocabulary(rust: Mapping[str, Any], folder: epath.Path) -> str:
+def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
     model = rust.get("model") or {}
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
         raise UserError(
             f"{folder}/tokenizer.json holds no WordPiece vocabulary (its model is {model.get('type')}); put "
             "the model's vocab.txt beside it"
         )
-    json_files.check(model["vocab"], {str: int}, folder / "tokenizer.json", "model.vocab")
+    json_files.check(model["vocab"], {str: int}, os.path.join(folder, "tokenizer.json"), "model.vocab")
     ids = dict(model["vocab"]) | {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}
     tokens = sorted(ids, key=ids.get)
     if [ids[token] for token in tokens] != list(range(len(tokens))) or any("\n" in token for token in tokens):
         raise UserError(f"{folder}/tokenizer.json: its ids are not 0 to {len(tokens) - 1}, one a token")
     _extracted.append(tempfile.TemporaryDirectory(prefix="bert_jax-vocabulary-"))
     path = os.path.join(_extracted[-1].name, "vocab.txt")
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(token + "\n" for token in tokens)
+    atomic.write_text(path, "".join(token + "\n" for token in tokens))
     return path
 
 
@@ -190,42 +182,42 @@ def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
     return tuple(str(given.get(str(i), f"LABEL_{i}")) for i in range(count))
 
 
-def _read_tensors(folder: epath.Path) -> dict[str, np.ndarray]:
-    if (folder / INDEX).exists():
-        index = json_files.read(folder / INDEX, {"weight_map": {str: str}})["weight_map"]
+def _read_tensors(folder: str) -> dict[str, np.ndarray]:
+    there, path = files.names(folder), os.path.join(folder, INDEX)
+    if INDEX in there:
+        index = json_files.read(path, {"weight_map": {str: str}})["weight_map"]
         shards = set(index.values())
         if not shards or any(os.path.basename(name) != name or name in ("", ".", "..") for name in shards):
-            raise UserError(f"{folder / INDEX}: expected a weight_map from tensors to files beside it")
-        files = [folder / name for name in sorted(shards)]
-    elif (folder / WEIGHTS).exists():
-        files = [folder / WEIGHTS]
+            raise UserError(f"{path}: expected a weight_map from tensors to files beside it")
+    elif WEIGHTS in there:
+        shards = {WEIGHTS}
     else:
         raise _no_safetensors(folder)
     tensors: dict[str, np.ndarray] = {}
-    for file in files:
-        if not file.exists():
-            raise UserError(f"{folder}: {file.name} is missing, and {INDEX} names it; copy it there")
+    for name in sorted(shards):
+        file = os.path.join(folder, name)
+        if name not in there:
+            raise UserError(f"{folder}: {name} is missing, and {INDEX} names it; copy it there")
         try:
             tensors |= load_safetensors(file)
         except (safetensors.SafetensorError, ValueError) as error:
             raise UserError(f"{file}: it is damaged or no safetensors file ({error}); get it anew") from error
-    if (folder / INDEX).exists():
+    if INDEX in there:
         absent = [name for name in index if name not in tensors]
         if absent:
             raise UserError(f"{folder}: {INDEX} names {absent[0]}, which no file holds; get the folder anew")
     return tensors
 
 
-def load_safetensors(file: epath.Path) -> dict[str, np.ndarray]:
+def load_safetensors(path: str) -> dict[str, np.ndarray]:
     """{name: array} of a safetensors file; half precision comes as it is stored."""
     from safetensors.numpy import load, load_file
 
-    path = os.fspath(file)
-    return load(file.read_bytes()) if "://" in path else load_file(path)
+    return load(files.read(path)) if files.is_remote(path) else load_file(path)
 
 
-def _no_safetensors(folder: epath.Path) -> UserError:
-    other = next((name for name in _OTHER_WEIGHTS if (folder / name).exists()), None)
+def _no_safetensors(folder: str) -> UserError:
+    other = next((name for name in _OTHER_WEIGHTS if name in files.names(folder)), None)
     if other is None:
         return UserError(f"{folder}: no weights in it; expected {WEIGHTS}, or {INDEX} and what it names")
     why = ", a pickle, which may run code as it is opened" if other.startswith("pytorch") else ""
@@ -236,7 +228,7 @@ def _no_safetensors(folder: epath.Path) -> UserError:
     )
 
 
-def _canonical(tensors: Mapping[str, np.ndarray], folder: epath.Path) -> dict[str, np.ndarray]:
+def _canonical(tensors: Mapping[str, np.ndarray], folder: str) -> dict[str, np.ndarray]:
     """Tensors in float32 by the names that a class with a head gives them."""
     result: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():

@@ -17,6 +17,7 @@ from bert_jax import tokenization
 from bert_jax.convert import huggingface, names
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
+from bert_jax.io import atomic
 
 DEFAULT_SHARD_BYTES = 5_000_000_000
 
@@ -62,8 +63,7 @@ def write(
     if model.head in ("none", "pretraining", "masked_lm"):
         _write_sentence_transformers(model, folder)
     if card:
-        with open(os.path.join(folder, "README.md"), "w", encoding="utf-8") as file:
-            file.write(card)
+        atomic.write_text(os.path.join(folder, "README.md"), card)
 
 
 def _config(model: Model, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -122,8 +122,6 @@ def _write_tokenizer(model: Model, folder: str) -> None:
         "strip_accents": tokenizer.strip_accents,
         "model_max_length": model.config.max_position_embeddings,
     }
-    with open(tokenizer.path, "rb") as file:
-        vocabulary = file.read()
     if tokenizer.kind == "sentencepiece":
         special = {key: tokenizer.tokens[tokenizer.special_ids[name]] for key, name in special.items()}
         settings |= {"tokenizer_class": "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents}
@@ -132,8 +130,7 @@ def _write_tokenizer(model: Model, folder: str) -> None:
         settings |= {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": True}
         name = "vocab.txt"
         _rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
-    with open(os.path.join(folder, name), "wb") as file:
-        file.write(vocabulary)
+    atomic.copy_file(tokenizer.path, os.path.join(folder, name))
     _write_json(folder, "tokenizer_config.json", settings | special)
     _write_json(folder, "special_tokens_map.json", special)
 
@@ -177,6 +174,5 @@ def _write_sentence_transformers(model: Model, folder: str) -> None:
 
 
 def _write_json(folder: str, name: str, content: Any) -> None:
-    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    atomic.write_text(os.path.join(folder, name), text)

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from etils import epath
 
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
@@ -18,6 +17,7 @@ from bert_jax.convert import huggingface, names, native, tensorflow1
 from bert_jax.convert.model import Model
 from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
+from bert_jax.io import files
 from bert_jax.tokenization import Tokenizer
 
 NATIVE = "bert_jax"
@@ -26,7 +26,7 @@ KINDS = (NATIVE, names.HUGGINGFACE, names.TENSORFLOW)
 _HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
 
 
-def detect(path: epath.PathLike) -> str:
+def detect(path: files.PathLike) -> str:
     """Which of `KINDS` a path is.
 
     Raises:
@@ -36,9 +36,9 @@ def detect(path: epath.PathLike) -> str:
         return NATIVE
     if tensorflow1.find_prefix(path) is not None:
         return names.TENSORFLOW
-    if epath.Path(path).is_dir() and huggingface.is_huggingface(path):
+    if files.is_directory(path) and huggingface.is_huggingface(path):
         return names.HUGGINGFACE
-    exists, hint = epath.Path(path).exists(), ""
+    exists, hint = files.exists(path), ""
     what = "it is no checkpoint" if exists else "no such directory or prefix"
     if not exists and _HUB_NAME.fullmatch(os.fspath(path)):
         hint = f"; if it is a name on the Hugging Face hub: hf download {path} --local-dir {path}"
@@ -50,14 +50,13 @@ def detect(path: epath.PathLike) -> str:
     )
 
 
-def _is_records(path: epath.PathLike) -> bool:
-    folder = epath.Path(path)
-    if not folder.is_dir():
+def _is_records(path: files.PathLike) -> bool:
+    if not files.is_directory(path):
         return google.is_record_file(os.fspath(path))
-    return any(file.name == manifests.FILE or google.is_record_file(file.name) for file in folder.iterdir())
+    return any(name == manifests.FILE or google.is_record_file(name) for name in files.names(path))
 
 
-def load_architecture(path: epath.PathLike) -> tuple[BertConfig, Tokenizer]:
+def load_architecture(path: files.PathLike) -> tuple[BertConfig, Tokenizer]:
     """The architecture and the vocabulary, from the small files alone.
 
     Raises:
@@ -67,10 +66,10 @@ def load_architecture(path: epath.PathLike) -> tuple[BertConfig, Tokenizer]:
     if kind == NATIVE:
         return native.read_architecture(path)
     if kind == names.HUGGINGFACE:
-        folder = epath.Path(path)
+        folder = os.fspath(path)
         config, tokenizer = huggingface.read_config(folder)[0], huggingface.read_tokenizer(folder)
     else:
-        folder = epath.Path(tensorflow1.find_prefix(path)).parent
+        folder = files.parent(tensorflow1.find_prefix(path))
         config, tokenizer = tensorflow1.read_config(folder), tensorflow1.read_tokenizer(folder)
     if tokenizer is None:
         raise UserError(f"{folder}: no vocabulary in it; copy the model's vocab.txt there")
@@ -78,7 +77,7 @@ def load_architecture(path: epath.PathLike) -> tuple[BertConfig, Tokenizer]:
 
 
 def adopt_architecture(
-    path: epath.PathLike, fields: Mapping[str, Any], explicit: Collection[str] = ()
+    path: files.PathLike, fields: Mapping[str, Any], explicit: Collection[str] = ()
 ) -> tuple[dict[str, Any], Tokenizer]:
     """The architecture and the vocabulary of a run that starts with the weights of a checkpoint.
 
@@ -107,7 +106,7 @@ def adopt_architecture(
     return adopted | {name: fields[name] for name in (*RUN_FIELDS, *kept)}, tokenizer
 
 
-def load(path: epath.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
+def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
     """A whole model in the host's memory.
 
     Args:
@@ -126,7 +125,7 @@ def load(path: epath.PathLike, *, ignore: str = "", log: Callable[[str], None] =
 
 
 def load_params(
-    path: epath.PathLike,
+    path: files.PathLike,
     abstract_params: Any,
     *,
     may_be_new: Iterable[str] = (),

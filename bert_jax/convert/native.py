@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
+import os
+
 import jax
 import ml_collections
-from etils import epath
 
 from bert_jax import checkpoint, workdir
 from bert_jax import config as bert_config
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert.model import Model, head_of
 from bert_jax.errors import UserError
-from bert_jax.io import json_files
+from bert_jax.io import files, json_files
 from bert_jax.tokenization import Tokenizer
 
 COMMAND = "convert"  # of the config.json that a conversion writes
 _BEST = "best"  # where fine-tuning keeps its best step
 
 
-def is_native(path: epath.PathLike) -> bool:
+def is_native(path: files.PathLike) -> bool:
     """Whether `path` is a work directory of bert_jax, or lies in one."""
     try:
-        return "command" in json_files.read(workdir.find_root(path) / "config.json")
+        return "command" in json_files.read(os.path.join(workdir.find_root(path), "config.json"))
     except UserError:
         return False
 
 
-def read_architecture(path: epath.PathLike) -> tuple[bert_config.BertConfig, Tokenizer]:
+def read_architecture(path: files.PathLike) -> tuple[bert_config.BertConfig, Tokenizer]:
     """The architecture and the vocabulary of a run, from its small files alone."""
     run = workdir.read_run(path)
-    json_files.check(run["config"], {"model": dict}, workdir.find_root(path) / "config.json", "config")
+    file = os.path.join(workdir.find_root(path), "config.json")
+    json_files.check(run["config"], {"model": dict}, file, "config")
     fields = dict(run["config"]["model"])
     tokenizer = workdir.load_tokenizer(path)
     fields["vocab_size"] = fields.get("vocab_size") or tokenizer.vocab_size
     return bert_config.from_dict(fields), tokenizer
 
 
-def read(path: epath.PathLike, *, log=print) -> Model:
+def read(path: files.PathLike, *, log=print) -> Model:
     """The newest step of a work directory (of fine-tuning: the best one), or the step that `path` is.
 
     Raises:
@@ -44,9 +46,9 @@ def read(path: epath.PathLike, *, log=print) -> Model:
     """
     run = workdir.read_run(path)
     config, tokenizer = read_architecture(path)
-    chosen = epath.Path(path)
-    if chosen == workdir.find_root(path) and (chosen / _BEST).exists():
-        chosen = chosen / _BEST
+    chosen = os.fspath(path)
+    if chosen == workdir.find_root(path) and files.exists(os.path.join(chosen, _BEST)):
+        chosen = os.path.join(chosen, _BEST)
     source, params = checkpoint.read_params(chosen, log=log)
     labels = tuple(run["labels"]) if run.get("labels") else None
     given = run.get("head", "")
@@ -54,7 +56,7 @@ def read(path: epath.PathLike, *, log=print) -> Model:
     return Model(config, params, head, tokenizer, labels, source)
 
 
-def write(model: Model, folder: epath.PathLike) -> None:
+def write(model: Model, folder: files.PathLike) -> None:
     """Writes a work directory into a directory that exists: config.json, vocabulary, checkpoints/0.
 
     Raises:
@@ -71,8 +73,8 @@ def write(model: Model, folder: epath.PathLike) -> None:
         "source": model.source,
     }
     held = workdir.WorkDir(folder)
+    held.open_run(ml_collections.ConfigDict(run).to_dict())
+    held.copy_vocabulary(model.tokenizer.path)
     keeper = checkpoint.Checkpointer(held.checkpoints, keep=1)
     keeper.save(0, {"params": nest({name: jax.numpy.asarray(array) for name, array in model.params.items()})})
     keeper.close()
-    held.copy_vocabulary(model.tokenizer.path)
-    held.open_run(ml_collections.ConfigDict(run).to_dict())

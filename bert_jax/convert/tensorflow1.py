@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 import numpy as np
-from etils import epath
 
 from bert_jax import config as bert_config
 from bert_jax import tokenization
@@ -15,6 +14,7 @@ from bert_jax.convert import names
 from bert_jax.convert.model import Model, check_found, head_of
 from bert_jax.data import google
 from bert_jax.errors import StorageError, UserError
+from bert_jax.io import atomic, files
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 
@@ -34,7 +34,7 @@ _FIELDS = (
 )
 
 
-def find_prefix(path: epath.PathLike) -> str | None:
+def find_prefix(path: files.PathLike) -> str | None:
     """The prefix of the checkpoint that `path` is, or that lies in the directory `path`; None for neither.
 
     Raises:
@@ -42,12 +42,10 @@ def find_prefix(path: epath.PathLike) -> str | None:
     """
     text = os.fspath(path)
     for prefix in (text, text.removesuffix(".index"), text.removesuffix(".meta")):
-        if not google.is_record_file(prefix) and epath.Path(prefix + ".index").exists():
+        if not google.is_record_file(prefix) and files.exists(prefix + ".index"):
             return prefix
-    folder = epath.Path(path)
-    if not folder.is_dir():
-        return None
-    found = sorted(file.name.removesuffix(".index") for file in folder.glob("*.index"))
+    names = [name for name in files.names(text) if name.endswith(".index")]
+    found = [name.removesuffix(".index") for name in names]
     found = [name for name in found if not google.is_record_file(name)]  # which have indices too
     if len(found) > 1 and PREFIX in found:
         found = [PREFIX]
@@ -55,10 +53,10 @@ def find_prefix(path: epath.PathLike) -> str | None:
         raise UserError(
             f"{path}: several checkpoints in it ({', '.join(found[:4])}); give one: {path}/{found[-1]}"
         )
-    return os.fspath(folder / found[0]) if found else None
+    return os.path.join(text, found[0]) if found else None
 
 
-def read(path: epath.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np.ndarray]]:
+def read(path: files.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np.ndarray]]:
     """(the model, its variables by their names, without optimizer state).
 
     Args:
@@ -71,7 +69,7 @@ def read(path: epath.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np
     prefix = find_prefix(path)
     if prefix is None:
         raise UserError(f"{path}: no TF1 checkpoint; expected a prefix such as DIR/{PREFIX}")
-    folder = epath.Path(prefix).parent
+    folder = files.parent(prefix)
     config = read_config(folder)
     variables = _Variables(prefix)
     found = names.from_files(variables, config, names.TENSORFLOW)
@@ -86,25 +84,25 @@ def read(path: epath.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np
     )
 
 
-def read_config(folder: epath.Path) -> bert_config.BertConfig:
-    file = folder / CONFIG
-    if not file.exists():
+def read_config(folder: str) -> bert_config.BertConfig:
+    file = os.path.join(folder, CONFIG)
+    if not files.exists(file):
         raise UserError(f"{folder}: no {CONFIG} beside the checkpoint; copy the model's there")
     try:
-        return bert_config.from_json(file.read_text())
+        return bert_config.from_json(files.read_text(file))
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
 
 
-def read_tokenizer(folder: epath.Path) -> tokenization.Tokenizer | None:
+def read_tokenizer(folder: str) -> tokenization.Tokenizer | None:
     """By the vocabulary in the folder; None where there is none. Lower-casing is detected from it."""
     for name in ("vocab.txt", "spiece.model"):
-        if (folder / name).exists():
-            return tokenization.load(folder / name)
+        if files.exists(os.path.join(folder, name)):
+            return tokenization.load(os.path.join(folder, name))
     return None
 
 
-def write(model: Model, folder: epath.PathLike) -> None:
+def write(model: Model, folder: files.PathLike) -> None:
     """Writes `bert_model.ckpt.*`, `bert_config.json` and the vocabulary into a directory that exists.
 
     Raises:
@@ -128,10 +126,11 @@ def write(model: Model, folder: epath.PathLike) -> None:
     except tf.errors.OpError as error:
         raise StorageError(f"{prefix}: TensorFlow cannot write it ({_one_line(error)})") from error
     fields: dict[str, Any] = {name: getattr(model.config, name) for name in _FIELDS}
-    epath.Path(folder, CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
+    content = json.dumps(fields, indent=2, sort_keys=True) + "\n"
+    atomic.write_text(os.path.join(folder, CONFIG), content)
     if model.tokenizer is not None:
         name = "vocab.txt" if model.tokenizer.kind == "wordpiece" else "spiece.model"
-        epath.Path(model.tokenizer.path).copy(epath.Path(folder, name), overwrite=True)
+        atomic.copy_file(model.tokenizer.path, os.path.join(folder, name))
 
 
 class _Variable:

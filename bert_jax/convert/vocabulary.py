@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from etils import epath
 from tokenizers import models, pre_tokenizers
 
 from bert_jax.convert.model import Model
 from bert_jax.convert.surgery import BIAS, WORDS
 from bert_jax.errors import UserError
+from bert_jax.io import files
 from bert_jax.tokenization import Tokenizer, normalization
 from bert_jax.tokenization.sentence_piece import WORD_START
 from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
@@ -156,7 +156,7 @@ def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], l
 def read_tokens(path: str | os.PathLike) -> list[str]:
     """The tokens of a file to add, one a line; blank lines don't count."""
     try:
-        lines = epath.Path(path).read_bytes().decode("utf-8-sig").split("\n")
+        lines = files.read(path).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror or error
         raise UserError(

@@ -19,6 +19,7 @@ import numpy as np
 from bert_jax import tokenization
 from bert_jax.data import packed, tfrecord
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 SCHEMA = "google"
 _FILE_NAME = re.compile(r".+\.tf_?records?(-\d+-of-\d+)?")
@@ -223,7 +224,7 @@ def _floats(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
 
 def list_files(directory: str) -> list[str]:
     """The names of the record files of a directory, sorted."""
-    return sorted(name for name in os.listdir(directory) if _FILE_NAME.fullmatch(name))
+    return sorted(name for name in files.names(directory) if _FILE_NAME.fullmatch(name))
 
 
 def is_record_file(path: str) -> bool:
@@ -243,12 +244,12 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
         UserError: no rows, or not of this schema.
     """
     digest = hashlib.sha256()
-    files: dict[str, list[dict[str, Any]]] = {}
+    listed: dict[str, list[dict[str, Any]]] = {}
     shape: tuple[int, int, bool] | None = None
     for name in names:
         file = tfrecord.RecordFile(os.path.join(directory, name), index_dir)
         split = "eval" if name.startswith("eval") else "train"
-        files.setdefault(split, []).append({"name": name, "rows": len(file), "bytes": file.size})
+        listed.setdefault(split, []).append({"name": name, "rows": len(file), "bytes": file.size})
         digest.update(f"{name} {file.size} {len(file)}\n".encode())
         if len(file):
             digest.update(file[0] + file[len(file) - 1])
@@ -257,7 +258,7 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
         raise UserError(f"the record files of {directory} are empty: make them anew")
     if vocab:
         tokenizer = tokenization.load(vocab)
-        settings = tokenizer.settings() | {"file": os.path.abspath(vocab)}
+        settings = tokenizer.settings() | {"file": files.absolute(vocab)}
         special_ids = {key: getattr(tokenizer, f"{key}_id") for key in ("pad", "unk", "cls", "sep", "mask")}
     else:
         settings, special_ids = {"size": _ANY_ID, "digest": ""}, {}
@@ -271,15 +272,15 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
         "special_ids": special_ids,
         "sources": [],
         "fingerprint": digest.hexdigest(),
-        "splits": {split: _uncounted(entries) for split, entries in files.items()},
+        "splits": {split: _uncounted(entries) for split, entries in listed.items()},
     }
 
 
-def _uncounted(files: list[dict[str, Any]]) -> dict[str, Any]:
+def _uncounted(entries: list[dict[str, Any]]) -> dict[str, Any]:
     """A split of a manifest that tells of its rows alone."""
-    rows = sum(file["rows"] for file in files)
+    rows = sum(file["rows"] for file in entries)
     counts = dict.fromkeys(("documents", "tokens", "random_next"), 0)
-    return counts | {"rows": rows, "sequences": rows, "files": files}
+    return counts | {"rows": rows, "sequences": rows, "files": entries}
 
 
 def _shape(file: tfrecord.RecordFile) -> tuple[int, int, bool]:

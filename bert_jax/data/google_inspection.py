@@ -12,6 +12,7 @@ from bert_jax import tokenization
 from bert_jax.data import google, inspection, packed, records, tfrecord
 from bert_jax.data.inspection import Report
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 
 def inspect(path: str, vocab: str = "", examples: int = 3) -> Report | None:
@@ -24,11 +25,11 @@ def inspect(path: str, vocab: str = "", examples: int = 3) -> Report | None:
     Returns:
         None where there are no google records.
     """
-    directory, wanted = (path, "") if os.path.isdir(path) else os.path.split(path)
+    directory, wanted = (path, "") if files.is_directory(path) else os.path.split(path)
     directory = directory or "."
     report = Report(path, "google records" if path == directory else "google record file")
     try:
-        if os.path.exists(os.path.join(directory, packed.MANIFEST)):
+        if files.exists(os.path.join(directory, packed.MANIFEST)):
             manifest = packed.read_manifest(directory, schema=None)
             if manifest["schema"] != google.SCHEMA:
                 return None

@@ -14,6 +14,7 @@ import numpy as np
 from bert_jax import tokenization
 from bert_jax.data import distinct, packed, records, tfrecord
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 _CHUNK = 512
 _HIGH_UNKNOWN_SHARE = 0.05
@@ -68,8 +69,8 @@ def inspect_vocabulary(path: str) -> Report:
 
 def inspect_record_file(path: str, examples: int = 3) -> Report:
     """Checks one record file: with the manifest beside it if that lists the file, else its CRCs alone."""
-    directory = os.path.dirname(path) or "."
-    if os.path.exists(os.path.join(directory, packed.MANIFEST)):
+    directory = files.parent(path)
+    if files.exists(os.path.join(directory, packed.MANIFEST)):
         try:
             manifest = packed.read_manifest(directory)
         except UserError:

@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_jax.data import google, packed, tfrecord, verification
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 
 class Dataset(Protocol):
@@ -40,7 +41,7 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
         UserError: as `packed.open_dataset`; or records without a manifest, and no vocabulary.
     """
     names = [name.strip() for name in data_dir.split(",") if name.strip()]
-    foreign = {name: files for name in names if (files := foreign_files(name))}
+    foreign = {name: found for name in names if (found := foreign_files(name))}
     schemas = {name: _schema(name) for name in names if name not in foreign}
     if not foreign and google.SCHEMA not in schemas.values():
         dataset = packed.open_dataset(data_dir, split)
@@ -75,16 +76,16 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
 
 def foreign_files(directory: str) -> list[str]:
     """The record files of a directory that `bert-jax data` did not make, nor began to."""
-    if not os.path.isdir(directory) or os.path.exists(os.path.join(directory, packed.MANIFEST)):
+    if not files.is_directory(directory) or files.exists(os.path.join(directory, packed.MANIFEST)):
         return []
-    if "unfinished" in os.listdir(directory):
+    if "unfinished" in files.names(directory):
         return []
     return google.list_files(directory)
 
 
 def _schema(directory: str) -> str:
     """The schema that a manifest names; that of packed records where there is none, which says so."""
-    if not os.path.exists(os.path.join(directory, packed.MANIFEST)):
+    if not files.exists(os.path.join(directory, packed.MANIFEST)):
         return packed.SCHEMA
     return packed.read_manifest(directory, schema=None)["schema"]
 

@@ -134,7 +134,7 @@ class RecordFile:
         self.path = path
         self._index_paths = [path + INDEX_SUFFIX]
         if index_dir:
-            digest = hashlib.blake2b(os.path.abspath(path).encode(), digest_size=8).hexdigest()
+            digest = hashlib.blake2b(files.absolute(path).encode(), digest_size=8).hexdigest()
             name = f"{os.path.basename(path)}-{digest}{INDEX_SUFFIX}"
             self._index_paths.append(os.path.join(index_dir, name))
         self._bytes: mmap.mmap | bytes = b""
@@ -156,7 +156,7 @@ class RecordFile:
     def _keep_index(self, offsets: np.ndarray) -> None:
         for place in self._index_paths:
             with contextlib.suppress(OSError):
-                os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
+                files.make_directory(files.parent(place))
                 write_index(place.removesuffix(INDEX_SUFFIX), offsets)
                 return
 

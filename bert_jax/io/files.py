@@ -336,14 +336,15 @@ def move(source: PathLike, target: PathLike) -> None:
         system.mv(bare, file_system(target)[1], recursive=recursive)
 
 
-def remove(path: PathLike) -> None:
+def remove(path: PathLike, missing_ok: bool = False) -> None:
     """Deletes a file."""
-    if not is_remote(path):
-        os.unlink(path)
-        return
-    system, bare = file_system(path)
-    with remote_errors(path):
-        system.rm_file(bare)
+    with contextlib.suppress(*[FileNotFoundError] * missing_ok):
+        if not is_remote(path):
+            os.unlink(path)
+            return
+        system, bare = file_system(path)
+        with remote_errors(path):
+            system.rm_file(bare)
 
 
 def remove_tree(path: PathLike) -> None:

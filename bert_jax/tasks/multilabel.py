@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections import Counter
 from typing import Any
 
@@ -139,7 +140,7 @@ class MultiLabelProblem(TextProblem):
         confidence = np.where(given == expected, 0, np.maximum(outputs, 1 - outputs)).max(axis=1)
         rows = self.records(examples, data, outputs)
         reports.write_table(
-            directory / "errors-dev.tsv",
+            os.path.join(directory, "errors-dev.tsv"),
             ["line", "label", "prediction", "confidence", "text_a", "text_b"],
             (
                 [
@@ -151,7 +152,7 @@ class MultiLabelProblem(TextProblem):
             ),
         )
         scores = f1_score(expected, given, average=None, zero_division=0.0)
-        reports.plot_by_label(directory / "scores-dev.png", scores, self.labels, "F1")
+        reports.plot_by_label(os.path.join(directory, "scores-dev.png"), scores, self.labels, "F1")
 
     def describe(self, examples: Examples, data: batches.EncodedRows) -> str:
         if examples.labels is None:

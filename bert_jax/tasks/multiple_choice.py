@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import string
 from typing import Any
 
@@ -152,7 +153,7 @@ class MultipleChoiceProblem(Problem):
         targets, predicted, confidence = self._targets(data), outputs.argmax(axis=-1), outputs.max(axis=-1)
         right = predicted == targets
         reports.write_table(
-            directory / "errors-dev.tsv",
+            os.path.join(directory, "errors-dev.tsv"),
             ["line", "label", "prediction", "confidence", "text", "right choice", "predicted choice"],
             (
                 [
@@ -163,7 +164,7 @@ class MultipleChoiceProblem(Problem):
                 for i in reports.surest_first(right, confidence)
             ),
         )
-        reports.plot_confidence(directory / "scores-dev.png", confidence, right, "questions")
+        reports.plot_confidence(os.path.join(directory, "scores-dev.png"), confidence, right, "questions")
 
     def _targets(self, data: batches.EncodedRows) -> np.ndarray:
         """Of each question: int32 [questions]."""

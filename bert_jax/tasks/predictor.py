@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -13,6 +14,7 @@ import numpy as np
 from bert_jax import checkpoint, sharding, tasks, workdir
 from bert_jax import config as bert_config
 from bert_jax.errors import UserError
+from bert_jax.io import files
 from bert_jax.kernels import platform
 from bert_jax.tasks import batches, predictions
 from bert_jax.tasks.predictions import BEST
@@ -51,7 +53,8 @@ class Predictor:
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
         self._sizes, self._buckets = (self.batch_size,), ()
         root = workdir.find_root(directory)
-        source = root / BEST if which == BEST and (root / BEST).exists() else root
+        best = os.path.join(root, BEST)
+        source = best if which == BEST and files.exists(best) else root
         task = self.problem.task
         replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
         abstract = jax.tree.map(

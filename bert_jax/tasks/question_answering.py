@@ -4,6 +4,7 @@ like them."""
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import jax
@@ -190,7 +191,7 @@ class QuestionAnswering(Problem):
         ]
         right = np.array([exact > 0 for exact, _ in matches])
         reports.write_table(
-            directory / "errors-dev.tsv",
+            os.path.join(directory, "errors-dev.tsv"),
             ["id", "question", "answers", "prediction", "confidence", "f1"],
             (
                 [
@@ -200,7 +201,7 @@ class QuestionAnswering(Problem):
                 for i in reports.surest_first(right, confidence)
             ),
         )
-        reports.plot_confidence(directory / "scores-dev.png", confidence, right, "questions")
+        reports.plot_confidence(os.path.join(directory, "scores-dev.png"), confidence, right, "questions")
 
     def describe(self, examples: Questions, data: squad_windows.WindowRows) -> str:
         parts = [

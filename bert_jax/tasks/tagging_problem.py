@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections import Counter
 from typing import Any
@@ -215,7 +216,7 @@ class TaggingProblem(Problem):
         places = [(i, j) for i, words in enumerate(examples.words) for j in range(len(words))]
         wrong = reports.surest_first(targets == predicted, confidence)
         reports.write_table(
-            directory / "errors-dev.tsv",
+            os.path.join(directory, "errors-dev.tsv"),
             ["line", "label", "prediction", "confidence", "word", "sentence"],
             (
                 [
@@ -225,7 +226,9 @@ class TaggingProblem(Problem):
                 for word, (i, j) in ((word, places[word]) for word in wrong)
             ),
         )
-        reports.plot_confusions(directory / "scores-dev.png", targets, predicted, self.labels, "words")
+        reports.plot_confusions(
+            os.path.join(directory, "scores-dev.png"), targets, predicted, self.labels, "words"
+        )
 
     def describe(self, examples: TaggedSentences, data: TaggedRows) -> str:
         parts = [f"{len(data.word_tokens):,} words"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -110,12 +111,14 @@ class TextProblem(Problem):
         """errors-dev.tsv, the mistakes by confidence, and scores-dev.png: confusions, or numbers beside
         those predicted."""
         targets = self.targets(data)
-        reports.write_errors(directory / "errors-dev.tsv", examples, targets, outputs, self.labels)
+        reports.write_errors(
+            os.path.join(directory, "errors-dev.tsv"), examples, targets, outputs, self.labels
+        )
         if self.labels is None:
-            reports.plot_numbers(directory / "scores-dev.png", targets, outputs[:, 0])
+            reports.plot_numbers(os.path.join(directory, "scores-dev.png"), targets, outputs[:, 0])
         else:
             reports.plot_confusions(
-                directory / "scores-dev.png", targets, np.argmax(outputs, axis=-1), self.labels
+                os.path.join(directory, "scores-dev.png"), targets, np.argmax(outputs, axis=-1), self.labels
             )
 
     def describe(self, examples: Examples, data: batches.EncodedRows) -> str:

@@ -2,9 +2,8 @@
 
 import os
 
-from etils import epath
-
 from bert_jax.errors import UserError
+from bert_jax.io import files
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, set_parallelism
 
 __all__ = ["SPECIAL_TOKENS", "Tokenizer", "load", "set_parallelism"]
@@ -19,7 +18,7 @@ def load(
 
     Args:
       path: A WordPiece vocab.txt, a SentencePiece .model, or a directory with vocab.txt, vocab.model,
-        spiece.model or tokenizer.model; local or gs://.
+        spiece.model or tokenizer.model; local or a URL.
       lower_case: None detects it from the vocabulary.
       strip_accents: None means as lower_case.
 
@@ -32,8 +31,8 @@ def load(
     path = os.fspath(path)
     if not path:
         raise UserError("no vocabulary given; expected a vocab.txt or a SentencePiece .model")
-    if epath.Path(path).is_dir():
-        found = [name for name in _FILE_NAMES if (epath.Path(path) / name).exists()]
+    if files.is_directory(path):
+        found = [name for name in _FILE_NAMES if files.exists(os.path.join(path, name))]
         if not found:
             names = ", ".join(_FILE_NAMES)
             raise UserError(f"no vocabulary in the directory {path}; expected one of {names}")

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from etils import epath
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, file_error
+from bert_jax.io import files
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -179,21 +179,20 @@ def _separate(piece: str, name: str, allowed: Sequence[str]) -> list[str]:
 
 
 def read_vocabulary_file(path: str) -> tuple[bytes, str]:
-    """The bytes of a vocabulary file, local or gs://, and their SHA-256.
+    """The bytes of a vocabulary file, local or remote, and their SHA-256.
 
     Raises:
       UserError: The file is missing, unreadable or empty.
     """
     hint = "`bert-jax vocab --input=GLOB --output=FILE` makes one"
     try:
-        data = epath.Path(path).read_bytes()
+        data = files.read(path)
     except FileNotFoundError:
         raise UserError(f"no vocabulary file {path}; {hint}") from None
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(
-            f"can't read the vocabulary {path}: {reason}; expected a vocab.txt or a .model"
-        ) from None
+        message = f"can't read the vocabulary {path}: {reason}; expected a vocab.txt or a .model"
+        raise file_error(message, error) from None
     if not data.strip():
         raise UserError(f"the vocabulary file {path} is empty; {hint}")
     return data, hashlib.sha256(data).hexdigest()

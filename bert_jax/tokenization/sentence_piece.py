@@ -25,7 +25,7 @@ class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece .model file.
 
     Args:
-      path: The model, a local path or gs://.
+      path: The model, a local path or a URL.
       lower_case: None detects it: a vocabulary without upper-case letters is lower-cased.
       strip_accents: None means as lower_case, as ALBERT's tokenizer does.
 

@@ -33,7 +33,7 @@ class WordPieceTokenizer(Tokenizer):
     mark since: words with them are [UNK], also with a vocabulary that has them.
 
     Args:
-      path: The vocabulary, a local path or gs://.
+      path: The vocabulary, a local path or a URL.
       lower_case: None detects it: a vocabulary without upper-case letters is lower-cased.
       strip_accents: None means as lower_case, which is what google-research/bert does.
 
