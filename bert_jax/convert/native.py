@@ -57,7 +57,7 @@ def read(path: files.PathLike, *, log=print) -> Model:
 
 
 def write(model: Model, folder: files.PathLike) -> None:
-    """Writes a work directory into a directory that exists: config.json, vocabulary, checkpoints/0.
+    """Writes a work directory: config.json, vocabulary, checkpoints/0.
 
     Raises:
         UserError: the model has no vocabulary, without which no run could go on from it.
@@ -72,6 +72,7 @@ def write(model: Model, folder: files.PathLike) -> None:
         "labels": model.labels,
         "source": model.source,
     }
+    files.make_directory(folder)
     held = workdir.WorkDir(folder)
     held.open_run(ml_collections.ConfigDict(run).to_dict())
     held.copy_vocabulary(model.tokenizer.path)
