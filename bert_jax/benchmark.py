@@ -21,6 +21,7 @@ import bert_jax
 from bert_jax import flops, sharding
 from bert_jax.config import BertConfig
 from bert_jax.data import loader, packed
+from bert_jax.kernels import check as kernel_check
 from bert_jax.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.pretraining import PretrainingTask
 from bert_jax.step import make_train_step
@@ -125,6 +126,7 @@ def time_train_step(
         than the peak that was measured; `peak_flops_per_second`, `compile_seconds`,
         `memory_bytes` a device, `loss` after the last step.
     """
+    kernel_check.ensure(task.config, say)
     mesh = mesh or sharding.make_mesh()
     supply = iter(batches) if isinstance(batches, Iterator) else itertools.repeat(batches)
     host = next(supply)

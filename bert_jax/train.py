@@ -16,6 +16,8 @@ import optax
 
 from bert_jax import checkpoint, flops, sharding
 from bert_jax.errors import StorageError
+from bert_jax.kernels import check as kernel_check
+from bert_jax.kernels import dispatch
 from bert_jax.meter import STEPS_AHEAD, Meter, RunClock
 from bert_jax.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.profiling import Profiler
@@ -88,6 +90,8 @@ def fit(
     shardings = jax.tree.map(lambda x: x.sharding, abstract_state)
     own = sharding.local_rows(mesh, config.batch_size)
     _describe(abstract_state, mesh, writer.message)
+    if (model := getattr(task, "config", None)) is not None:
+        kernel_check.ensure(model, writer.message)
 
     with contextlib.ExitStack() as cleanup:
         stop = cleanup.enter_context(StopRequest(writer.notice))
@@ -246,6 +250,7 @@ class _Compiled:
         self._train_step, self._abstract_state, self.seed = train_step, abstract_state, seed
         self._writer, self._watchdog = writer, watchdog
         self._programs: dict[tuple, Callable] = {}
+        self._said: list[dispatch.Choice] = []
 
     def compile(self, batch: Mapping[str, jax.Array], stop: StopRequest) -> Callable:
         """(state, batch, seed) -> (state, metrics), for batches of this shape."""
@@ -253,12 +258,24 @@ class _Compiled:
         if key not in self._programs:
             began = time.monotonic()
             with self._watchdog.paused(), self._writer.stage("compiling"):
-                self._programs[key] = stop.wait_for(
-                    lambda: self._train_step.lower(self._abstract_state, batch, self.seed).compile()
-                )
+                self._programs[key], choices = stop.wait_for(lambda: self._lower_and_compile(batch))
             again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
             self._writer.message(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
+            self._say_chosen(choices)
         return self._programs[key]
+
+    def _lower_and_compile(self, batch: Mapping[str, jax.Array]) -> tuple[Callable, list[dispatch.Choice]]:
+        with dispatch.record() as choices:
+            lowered = self._train_step.lower(self._abstract_state, batch, self.seed)
+        return lowered.compile(), choices
+
+    def _say_chosen(self, choices: list[dispatch.Choice]) -> None:
+        """Tells once which kernels are used; a CPU has none."""
+        if jax.default_backend() != "cpu":
+            for choice in choices:
+                if choice not in self._said:
+                    self._writer.message(str(choice))
+                    self._said.append(choice)
 
 
 def _evaluate(

@@ -21,6 +21,7 @@ from typing import Any
 from absl import flags
 
 from bert_jax.io import atomic, files
+from bert_jax.kernels import dispatch
 
 GIB = 2**30
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -188,7 +189,18 @@ def probe() -> dict[str, Any]:
         "wrong_products": {dtype: value for dtype, value in error.items() if value},
         "x64": bool(jax.config.jax_enable_x64),
         "crc32c": google_crc32c.implementation,
+        "kernels": probe_kernels(),
     }
+
+
+def probe_kernels() -> list[dict[str, Any]]:
+    """What the check of each fused kernel of this platform found, with the shapes of Base."""
+    from bert_jax.config import BertConfig
+    from bert_jax.kernels import check
+
+    variant = check.Variant.of(BertConfig())
+    names = [kernel.name for kernel in check.candidates(BertConfig(), variant)]
+    return [dataclasses.asdict(result) for result in check.run(names, variant)]
 
 
 def probe_in_child(seconds: float = PROBE_SECONDS) -> dict[str, Any]:
@@ -261,12 +273,30 @@ def check_backend(found: Mapping[str, Any], accelerators: Sequence[str]) -> list
     else:
         detail = f"matrix products right, compiled and run in {found['compile_seconds']:.1f} s"
         checks.append(Check("compilation", OK, detail))
+    checks += check_kernels(found["platform"], found["kernels"])
     if found["x64"]:
         detail = "JAX_ENABLE_X64 is set: twice the memory"
         checks.append(Check("precision", WARNING, detail, "unset JAX_ENABLE_X64"))
     if found["crc32c"] != "c":
         detail = f"google-crc32c works in {found['crc32c']}: records are read many times slower"
         checks.append(Check("checksums", WARNING, detail, "pip install --force-reinstall google-crc32c"))
+    return checks
+
+
+def check_kernels(platform: str, results: Sequence[Mapping[str, Any]]) -> list[Check]:
+    """Judges what `probe_kernels` returned for the devices of a platform."""
+    checks = []
+    for result in results:
+        name, seconds = result["kernel"], f"{result['seconds']:.1f} s"
+        if result["problem"]:
+            fix = f"none is needed: runs use {name.split('=')[0]}=xla instead; report this line"
+            checks.append(Check("kernels", WARNING, f"{name}: {result['problem']} ({seconds})", fix))
+        else:
+            detail = f"{name}: as the XLA form, but for {result['difference']:.1%} ({seconds})"
+            checks.append(Check("kernels", OK, detail))
+    if not results:
+        others = ", ".join(f"{kernel.name} ({kernel.platform})" for kernel in dispatch.KERNELS)
+        checks.append(Check("kernels", OK, f"{platform} uses none of the fused kernels: {others}"))
     return checks
 
 

@@ -116,6 +116,7 @@ def run(flags, args: list[str]) -> int:
         max_seq_length=flags.max_seq_length,
         dtype=flags.dtype,
         batch_tokens=flags.batch_tokens,
+        log=log,
     )
     began = time.monotonic()
     tokens = cut = 0

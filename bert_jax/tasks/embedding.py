@@ -17,6 +17,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.config import BertConfig
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
+from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models import BertEncoder, Pooler
 from bert_jax.tasks import pipelining
@@ -70,6 +71,7 @@ class Embedder:
         dtype: of the computation: "float32", "bfloat16", or "auto", see `BertConfig.for_inference`.
         batch_tokens: about how many tokens, padding among them, are computed at a time on each device; 0 for
             a number that suits the platform.
+        log: called with one line when something is worth saying.
 
     Raises:
         UserError: a layer or a pooler that the model does not have, a model without a tokenizer, or options
@@ -86,6 +88,7 @@ class Embedder:
         max_seq_length: int = 0,
         dtype: str = "auto",
         batch_tokens: int = 0,
+        log: Callable[[str], None] = print,
     ):
         self.tokenizer = model.tokenizer
         self.layers = tuple(layers)
@@ -94,6 +97,7 @@ class Embedder:
         self.max_seq_length = max_seq_length or self.config.max_position_embeddings
         self._check(model, normalize, batch_tokens)
         self._lengths = padded_lengths(self.max_seq_length)
+        kernel_check.ensure(self.config, log)
         self._mesh = sharding.make_mesh()
         tokens = batch_tokens or _TOKENS.get(self._mesh.devices.flat[0].platform, _TOKENS_ELSEWHERE)
         self._batch_tokens = self._mesh.size * tokens

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from bert_jax import convert, sharding
+from bert_jax.kernels import check as kernel_check
 from bert_jax.tasks import batches, pipelining
 
 _MOST_BYTES = 2 << 30  # of features that are kept; more of them are computed in each step
@@ -49,6 +50,7 @@ def compute(
     if size > _MOST_BYTES:
         log(f"features of {tokens:,} tokens would take {size / 2**30:.1f} GiB: computed anew in each step")
         return data
+    kernel_check.ensure(problem.bert, log)
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     boxed = jax.eval_shape(task.init, jax.random.key(0))["encoder"]
     abstract = jax.tree.map(

@@ -14,6 +14,7 @@ from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models import BertEncoder
 from bert_jax.models.bert import MaskedLanguageModelHead, gather_positions
@@ -50,6 +51,7 @@ class MaskFiller:
             raise UserError(f"{model.source}: no vocabulary beside it; copy the model's vocab.txt there")
         self.tokenizer = model.tokenizer
         self._config = model.config.for_inference(platform.target(), dtype)
+        kernel_check.ensure(self._config, log)
         params = {name: x for name, x in model.params.items() if name.startswith(("encoder/", "mlm/"))}
         self._params = jax.tree.map(jnp.asarray, nest(params))
 

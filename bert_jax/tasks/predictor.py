@@ -15,6 +15,7 @@ from bert_jax import checkpoint, sharding, tasks, workdir
 from bert_jax import config as bert_config
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.tasks import batches, predictions
 from bert_jax.tasks.predictions import BEST
@@ -48,6 +49,7 @@ class Predictor:
         self.problem = family(spec.kind)(
             config, spec, run["labels"], tokenizer, model.for_inference(platform.target())
         )
+        kernel_check.ensure(self.problem.bert, log)
         self._mesh = sharding.make_mesh()
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size

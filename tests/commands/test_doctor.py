@@ -22,6 +22,7 @@ HEALTHY = {
     "wrong_products": {},
     "x64": False,
     "crc32c": "c",
+    "kernels": [],
 }
 
 
@@ -101,10 +102,25 @@ def test_packages_when_run_from_a_checkout():
 
 
 def test_backend_healthy():
-    assert statuses(doctor.check_backend(HEALTHY, [])) == {"devices": OK, "compilation": OK}
+    assert statuses(doctor.check_backend(HEALTHY, [])) == {
+        "devices": OK,
+        "compilation": OK,
+        "kernels": OK,
+    }
     tpu = HEALTHY | dict(platform="tpu", kind="TPU v5e", devices=32, local_devices=8, processes=4)
     check = doctor.check_backend(tpu | dict(memory_limit=16 * GIB), ["tpu"])[0]
     assert check.detail == "32 x TPU v5e (tpu), 8 on this host, 4 processes, 16.0 GiB each"
+
+
+def test_kernels_are_shown_with_their_difference_and_time():
+    right = dict(kernel="attention=pallas", problem="", difference=0.0071, seconds=1.24)
+    wrong = dict(kernel="residual=pallas", problem="ValueError: no", difference=None, seconds=0.5)
+    first, second = doctor.check_kernels("tpu", [right, wrong])
+    assert first.status == OK and first.detail == "attention=pallas: as the XLA form, but for 0.7% (1.2 s)"
+    assert second.status == WARNING and second.detail == "residual=pallas: ValueError: no (0.5 s)"
+    assert "residual=xla" in second.fix
+    (none,) = doctor.check_kernels("cpu", [])
+    assert none.status == OK and "none of the fused kernels: attention=pallas (tpu)" in none.detail
 
 
 @pytest.mark.parametrize("asked, status", [("", PROBLEM), ("cpu", WARNING)])

@@ -1,0 +1,235 @@
+"""Whether the fused kernels compute on this very device what the plain XLA forms do.
+
+A process that uses a TPU or GPU runs each kernel that its model may take once, on a small input, forward and
+backward, before it traces anything. A kernel that raises, differs or hangs is left out by `dispatch` for the
+rest of the process, with one warning; one that was requested by name ends the run. The processes of a run
+decide together, so that all of them compile the same programs. A check takes about as long as it takes to
+compile the kernel: a second or two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from bert_jax.errors import UserError
+from bert_jax.kernels import dispatch, platform
+from bert_jax.kernels.attention import attention
+from bert_jax.kernels.dispatch import LANES, AttentionCase, Kernel, ResidualCase
+from bert_jax.kernels.dropout import dropout
+from bert_jax.kernels.layer_norm import layer_norm
+from bert_jax.kernels.pallas_residual import residual_norm
+
+# Largest difference, of the output and of each gradient, as a share of their norm. Two right programs differ
+# by the rounding of bfloat16, in which a TPU multiplies float32 too: by 0.7% to 1.3% where the kernels are
+# interpreted. A wrong mask, or one wrong row of a hundred, differs by more than this.
+BOUND = 0.03
+# After these a kernel is given up: its compilation, or an import, does not come to an end.
+LIMIT_SECONDS = 60.0
+
+_ROWS, _LENGTH = 2, 128
+_EPSILON = 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What of a model a kernel depends on."""
+
+    dtype: str
+    head_size: int
+    features: int
+    attention_dropout: float
+    hidden_dropout: float
+
+    @classmethod
+    def of(cls, config) -> Variant:
+        """Of a `BertConfig`."""
+        return cls(
+            dispatch.resolve_dtype(config.dtype, platform.target()),
+            config.head_dim,
+            config.hidden_size,
+            config.attention_probs_dropout_prob,
+            config.hidden_dropout_prob,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What the check of a kernel found.
+
+    Attributes:
+      kernel: its name, such as "attention=pallas".
+      problem: what is wrong, in one line; "" for nothing.
+      difference: the largest, as a share; None where there is no result.
+      seconds: that the check took, compilation included.
+    """
+
+    kernel: str
+    problem: str
+    difference: float | None
+    seconds: float
+
+
+# Of this process: {(kernel, variant): result}.
+_results: dict[tuple[str, Variant], Result] = {}
+
+
+def ensure(config, log: Callable[[str], None] = print) -> None:
+    """Checks the kernels that a model may use on this process's device, those that were not checked before.
+
+    Has to be called by every process of a run, outside of tracing and before the model is traced.
+
+    Args:
+      config: the `BertConfig`.
+      log: called with one line for each kernel that fails.
+
+    Raises:
+      UserError: a kernel failed that the configuration requests by name.
+    """
+    variant = Variant.of(config)
+    names = [kernel.name for kernel in candidates(config, variant)]
+    missing = [name for name in names if (name, variant) not in _results]
+    if not missing:
+        return
+    results = run(missing, variant)
+    failed = np.array([bool(result.problem) for result in results])
+    if jax.process_count() > 1:
+        failed = multihost_utils.process_allgather(failed).reshape(-1, len(failed)).any(axis=0)
+    for result, has_failed in zip(results, failed, strict=True):
+        _results[result.kernel, variant] = result
+        if not has_failed:
+            continue
+        problem = result.problem or "on another process of this run"
+        dispatch.distrust(result.kernel, problem)
+        operation, implementation = result.kernel.split("=")
+        if getattr(config, operation) == implementation:
+            raise UserError(
+                f"{result.kernel} failed its check on this device: {problem}; use {operation}=auto, or xla"
+            )
+        log(f"warning: {result.kernel} failed its check on this device and is not used: {problem}")
+
+
+def candidates(config, variant: Variant) -> list[Kernel]:
+    """The kernels that a model may take on this device, at one length of row or another."""
+    target = platform.target()
+    cases = {
+        "attention": AttentionCase(dtype=variant.dtype, head_size=variant.head_size),
+        "residual": ResidualCase(features=variant.features),
+    }
+    return [
+        kernel
+        for kernel in dispatch.kernels_of(target.platform)
+        if getattr(config, kernel.operation) in ("auto", kernel.implementation)
+        and kernel.why_not(cases[kernel.operation], target) is None
+    ]
+
+
+def run(names: Sequence[str], variant: Variant) -> list[Result]:
+    """Runs the checks side by side, since most of their time is compilation."""
+    results: dict[str, Result] = {}
+
+    def check(name):
+        began = time.monotonic()
+        try:
+            difference = float(_difference(name, variant))
+            # Also not a number is beyond the bound.
+            problem = "" if difference <= BOUND else f"it differs from the XLA form by {difference:.1%}"
+        except Exception as error:  # whatever a compiler or a driver raises
+            difference, problem = None, f"{type(error).__name__}: {_first_line(error)}"
+        results[name] = Result(name, problem, difference, time.monotonic() - began)
+
+    began = time.monotonic()
+    # Threads of their own, which the interpreter does not wait for: a compilation cannot be broken off.
+    threads = [threading.Thread(target=check, args=(name,), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, began + LIMIT_SECONDS - time.monotonic()))
+    late = Result("", f"it gave no result within {LIMIT_SECONDS:g} s", None, LIMIT_SECONDS)
+    return [results.get(name, dataclasses.replace(late, kernel=name)) for name in names]
+
+
+def forget() -> None:
+    """Forgets all results, and trusts every kernel again."""
+    _results.clear()
+    dispatch.trust_all()
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else "no message"
+
+
+def _difference(name: str, variant: Variant) -> jax.Array:
+    operation, implementation = name.split("=")
+    make = {"attention": _attention_forms, "residual": _residual_forms}[operation]
+    fused, plain, arguments, weights = make(implementation, variant)
+
+    def value_and_gradients(form, arguments):
+        def loss(*arguments):
+            out = form(*arguments).astype(jnp.float32)
+            return jnp.sum(weights * jnp.sin(out)), out * (weights != 0)
+
+        (_, out), gradients = jax.value_and_grad(loss, tuple(range(len(arguments))), has_aux=True)(*arguments)
+        return out, *gradients
+
+    @jax.jit
+    def compare(arguments):
+        both = (value_and_gradients(form, arguments) for form in (fused, plain))
+        # All in one program, so that there is one to compile.
+        return jnp.max(jnp.stack([_relative(*pair) for pair in zip(*both, strict=True)]))
+
+    return compare(arguments)
+
+
+def _relative(mine: jax.Array, theirs: jax.Array) -> jax.Array:
+    mine, theirs = mine.astype(jnp.float32), theirs.astype(jnp.float32)
+    return jnp.linalg.norm((mine - theirs).ravel()) / jnp.maximum(jnp.linalg.norm(theirs.ravel()), 1e-30)
+
+
+def _attention_forms(implementation: str, variant: Variant):
+    rng = np.random.default_rng(0)
+    # Two blocks of lanes, in which the Pallas kernel computes.
+    heads = max(2, 2 * LANES // variant.head_size)
+    shape = (_ROWS, _LENGTH, heads, variant.head_size)
+    arrays = [jnp.asarray(rng.normal(size=shape), variant.dtype) for _ in range(3)]
+    # One array, for the gradient of a key's bias alone is 0 but for rounding.
+    biases = jnp.asarray(rng.normal(size=(3, *shape[2:])), jnp.float32)
+    # Two sequences and padding, whose outputs are of no account; and one sequence.
+    ids = np.ones((_ROWS, _LENGTH), np.int32)
+    ids[0, 50:], ids[0, 110:] = 2, 0
+    weights = rng.normal(size=shape) * (ids > 0)[:, :, None, None]
+    rate = variant.attention_dropout if implementation == "pallas" else 0.0
+
+    def form(implementation, query, key, value, biases):
+        return attention(
+            query, key, value, jnp.asarray(ids), biases=tuple(biases), implementation=implementation,
+            dropout_rate=rate, dropout_key=jax.random.key(1) if rate else None,
+        )  # fmt: skip
+
+    fused, plain = (functools.partial(form, name) for name in (implementation, "xla"))
+    return fused, plain, (*arrays, biases), jnp.asarray(weights, jnp.float32)
+
+
+def _residual_forms(implementation: str, variant: Variant):
+    rng = np.random.default_rng(0)
+    shape = (_ROWS, _LENGTH, variant.features)
+    x, h = (jnp.asarray(rng.normal(size=shape), variant.dtype) for _ in range(2))
+    bias, scale, offset = (jnp.asarray(rng.normal(size=shape[2:]), jnp.float32) for _ in range(3))
+    rate, key = variant.hidden_dropout, jax.random.key(1)
+
+    def fused(x, h, bias, scale, offset):
+        return residual_norm(x, h, bias, scale, offset, epsilon=_EPSILON, rate=rate, key=key)
+
+    def plain(x, h, bias, scale, offset):
+        return layer_norm(x + dropout(h + bias.astype(h.dtype), key, rate), scale, offset, _EPSILON)
+
+    return fused, plain, (x, h, bias, scale, offset), jnp.asarray(rng.normal(size=shape), jnp.float32)

@@ -1,0 +1,201 @@
+"""Kernels are tried on the device before they are trusted; here a CPU plays the TPU, and interprets them."""
+
+import time
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+import training_support
+
+from bert_jax import benchmark, cli, config, convert, sharding, tokenization, workdir
+from bert_jax.errors import UserError
+from bert_jax.kernels import check, dispatch, pallas_attention, pallas_residual, platform
+from bert_jax.kernels.attention import choose_here
+from bert_jax.tasks import embedding, fill_mask
+
+MODEL = config.named("tiny", vocab_size=60, dtype="float32")
+PALLAS, RESIDUAL, SPLASH = "attention=pallas", "residual=pallas", "attention=splash"
+
+
+@pytest.fixture(autouse=True)
+def tpu(monkeypatch):
+    monkeypatch.setattr(platform, "target_platform", lambda: "tpu")
+    monkeypatch.setattr(platform, "interprets_kernels", lambda: True)
+    check.forget()
+    yield
+    check.forget()
+
+
+def chosen(requested="auto", length=128):
+    return choose_here(requested, "float32", 0.1, length, 2, 64).implementation
+
+
+def wrong_numbers(monkeypatch):
+    """A kernel whose backward pass lost a factor; its forward pass is right."""
+    true = pallas_attention._backward
+
+    def broken(how, *references):
+        true(how, *references)
+        references[-3][...] = references[-3][...] * 1.05  # of a gradient
+
+    monkeypatch.setattr(pallas_attention, "_backward", broken)
+
+
+def raising(monkeypatch):
+    def broken(*arguments):
+        raise NotImplementedError("Mosaic failed to compile\nand says much more of it")
+
+    monkeypatch.setattr(pallas_attention, "_forward", broken)
+
+
+def hanging(monkeypatch):
+    monkeypatch.setattr(check, "LIMIT_SECONDS", 0.2)
+
+    def late(name, variant):
+        time.sleep(1 if name == PALLAS else 0)
+        return 0.0
+
+    monkeypatch.setattr(check, "_difference", late)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_kernels_that_are_right_are_used(dtype):
+    lines = []
+    check.ensure(MODEL.replace(dtype=dtype), lines.append)
+    assert lines == []
+    results = {result.kernel: result for result in check._results.values()}
+    assert set(results) == {PALLAS, SPLASH, RESIDUAL}
+    for result in results.values():
+        assert result.problem == "" and result.difference < check.BOUND / (2 if dtype == "bfloat16" else 1000)
+    assert chosen() == "pallas"
+
+
+@pytest.mark.parametrize(
+    "break_it, problem",
+    [
+        (wrong_numbers, "it differs from the XLA form by "),
+        (raising, "NotImplementedError: Mosaic failed to compile"),
+        (hanging, "it gave no result within 0.2 s"),
+    ],
+)
+def test_a_broken_kernel_gives_one_warning_and_the_xla_form(monkeypatch, break_it, problem):
+    break_it(monkeypatch)
+    lines = []
+    model = MODEL.replace(residual="xla")
+    check.ensure(model, lines.append)
+    check.ensure(model, lines.append)
+    (line,) = lines
+    assert line.startswith(f"warning: {PALLAS} failed its check on this device and is not used: {problem}")
+    assert "\n" not in line
+    assert (
+        chosen() == "xla"
+        and "pallas failed its check" in choose_here("auto", "float32", 0.1, 128, 2, 64).reason
+    )
+    # What was asked for by name is refused instead: now, and where it is traced without a check.
+    with pytest.raises(
+        UserError, match=f"{PALLAS} failed its check on this device .*; use attention=auto, or xla"
+    ):
+        chosen("pallas")
+    check.forget()
+    with pytest.raises(UserError, match=f"{PALLAS} failed its check on this device: .*; use attention=auto"):
+        check.ensure(model.replace(attention="pallas"), lines.append)
+
+
+def test_a_broken_residual_kernel(monkeypatch):
+    true = pallas_residual._forward
+
+    def broken(words, parameters, x, h, out, total, **options):
+        true(words, parameters, x, h, out, total, **options)
+        out[0, 7] = jnp.zeros_like(out[0, 7])  # one token of a block
+
+    monkeypatch.setattr(pallas_residual, "_forward", broken)
+    lines = []
+    check.ensure(MODEL.replace(attention="xla"), lines.append)
+    assert [line.split(" failed")[0] for line in lines] == [f"warning: {RESIDUAL}"]
+
+
+def test_not_a_number_is_a_difference(monkeypatch):
+    monkeypatch.setattr(check, "_difference", lambda name, variant: jnp.nan)
+    assert check.run([PALLAS], check.Variant.of(MODEL))[0].problem
+
+
+def test_processes_decide_together(monkeypatch):
+    monkeypatch.setattr(check, "_difference", lambda name, variant: 0.0)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+
+    def gather(failed):
+        others = failed.copy()
+        others[0] = True  # the first kernel, on the other process
+        return jnp.stack([failed, others])
+
+    monkeypatch.setattr(check, "multihost_utils", types.SimpleNamespace(process_allgather=gather))
+    lines = []
+    check.ensure(MODEL, lines.append)
+    assert lines == [
+        f"warning: {PALLAS} failed its check on this device and is not used: on another process of this run"
+    ]
+    assert chosen() == "xla"
+
+
+def test_only_what_a_model_may_use_is_checked(monkeypatch):
+    def names(**changes):
+        model = MODEL.replace(**changes)
+        return [kernel.name for kernel in check.candidates(model, check.Variant.of(model))]
+
+    assert names(attention="xla", residual="xla") == []
+    assert names(attention="splash", residual="xla", attention_probs_dropout_prob=0.0) == [SPLASH]
+    assert names(hidden_size=312, num_attention_heads=12) == [SPLASH]
+    monkeypatch.setattr(platform, "target", lambda: dispatch.Target("gpu", "9.0"))
+    assert names(dtype="auto") == ["attention=cudnn"]
+    assert names(dtype="float32") == []
+    monkeypatch.setattr(platform, "target", lambda: dispatch.Target("cpu"))
+    assert names() == []
+
+
+def test_a_run_warns_once_and_goes_on_in_the_xla_form(monkeypatch, tmp_path, capsys):
+    def difference(name, variant):
+        if name == PALLAS:
+            raise RuntimeError("no such kernel")
+        return 0.0
+
+    monkeypatch.setattr(check, "_difference", difference)
+    records = training_support.write_records(tmp_path / "records")
+    command = training_support.command(tmp_path / "run", records, steps=6)
+    with training_support.quick_compilation():
+        assert cli.main([*command, "--config.data.eval_split="]) == 0
+    captured = capsys.readouterr()
+    warning = (
+        f"warning: {PALLAS} failed its check on this device and is not used: RuntimeError: no such kernel"
+    )
+    assert captured.out.count(warning) == 1
+    # By the platform, recorded as what it became.
+    assert workdir.load_config(tmp_path / "run").model.dtype == "bfloat16"
+
+
+def test_prediction_embedding_and_fill_mask_check_too(monkeypatch, tmp_path):
+    """Each before it traces anything: the check ends them here."""
+
+    class Checked(Exception):
+        pass
+
+    def ensure(model, log):
+        raise Checked
+
+    monkeypatch.setattr(check, "ensure", ensure)
+    vocabulary = training_support.write_vocabulary(tmp_path / "vocab.txt")
+    task = benchmark.make_task(MODEL.replace(vocab_size=100), 128)
+    params = {"/".join(path): jnp.zeros(leaf.shape) for path, leaf in _leaves(task)}
+    model = convert.Model(task.config, params, "pretraining", tokenization.load(vocabulary))
+    monkeypatch.setattr(convert, "load", lambda path, log: model)
+    with pytest.raises(Checked):
+        fill_mask.MaskFiller("a checkpoint")
+    with pytest.raises(Checked):
+        embedding.Embedder(model)
+    with pytest.raises(Checked):
+        benchmark.time_train_step(task, None, None, {})
+
+
+def _leaves(task):
+    tree = sharding.unbox(jax.eval_shape(task.init, jax.random.key(0)))
+    return [([key.key for key in path], leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
