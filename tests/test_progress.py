@@ -77,7 +77,7 @@ def test_a_stage_of_unknown_length_shows_the_seconds_that_go_by():
     def use(terminal):
         with progress.Progress(terminal) as bar:
             bar.start("learning tokens")
-            time.sleep(1.3)  # the caller is in C
+            time.sleep(1.5)  # the caller is in C
 
     shown = shown_on_a_terminal(use)
     assert "0:00:00" in shown and "0:00:01" in shown and "left" not in shown
@@ -94,18 +94,18 @@ def test_two_bars_fit_into_a_terminal(tmp_path, monkeypatch):
         writer.rewind(0)
         for step in range(4):
             writer.at_step(step)
-            time.sleep(0.15)
+            writer._bars.refresh()
         with writer.stage("evaluation", 64, "batches") as at:
             for done in range(3):
                 at(done)
-                time.sleep(0.15)
+                writer._bars.refresh()
         writer.message("eval 3  loss 1.0")
         writer.close()
 
     shown = shown_on_a_terminal(use)
     for part in ("1 of 1,000,000", "2 of 1,000,000", "2 of 64 batches", "eval 3  loss 1.0\r\n"):
         assert part in shown, part
-    assert re.search(r"0:00:00 left \d+:\d\d:\d\d", shown)
+    assert re.search(r"0:00:0\d left \d+:\d\d", shown)
     assert max(map(len, re.split("[\r\n]+", shown))) <= 80 and "…" not in shown
 
 
