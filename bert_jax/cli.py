@@ -1,12 +1,12 @@
 """`bert-jax <command> [flags] [arguments]`: flags in, one call out.
 
 Exit codes:
-    0    done
-    1    failed: a crash, a full disk, a bucket that does not answer, other processes that are gone; try again
-    2    a user's mistake, told in one line
-    3    demo, data, pretrain, finetune: stopped by SIGTERM, all work saved; the same command goes on
-    130  stopped by Ctrl-C; pretrain and finetune save the step first
-    143  another command, stopped by SIGTERM; nothing half is left, and the same command begins anew
+  0    done
+  1    failed: a crash, a full disk, a bucket that does not answer, other processes that are gone; try again
+  2    a user's mistake, told in one line
+  3    demo, data, pretrain, finetune: stopped by SIGTERM, all work saved; the same command goes on
+  130  stopped by Ctrl-C; pretrain and finetune save the step first, unless Ctrl-C is pressed again
+  143  another command, stopped by SIGTERM; nothing half is left, and the same command begins anew
 """
 
 from __future__ import annotations
@@ -303,7 +303,8 @@ def _overview() -> str:
     for name in commands():
         source = Path(importlib.util.find_spec(_module_name(name)).origin).read_text(encoding="utf-8")
         lines.append(f"  {name:<10} {(ast.get_docstring(ast.parse(source)) or '').partition(chr(10))[0]}")
-    return "\n".join([*lines, "", "bert-jax COMMAND --help shows the flags of a command and their defaults."])
+    lines += ["", "bert-jax COMMAND --help shows the flags of a command and their defaults."]
+    return "\n".join([*lines, "", *__doc__.rstrip().partition("\n\n")[2].splitlines()])
 
 
 def _command_help(module: types.ModuleType, name: str, flags: absl_flags.FlagValues) -> str:

@@ -1,5 +1,6 @@
 import errno
 import os
+import re
 import subprocess
 import sys
 import types
@@ -210,6 +211,8 @@ def test_every_command_has_a_help_line_and_can_show_its_help(capsys):
     assert cli.main(["--help"]) == 0
     overview = capsys.readouterr().out
     assert cli.commands()
+    codes = re.findall(r"^  (\d+)  ", overview, re.M)
+    assert codes == ["0", "1", "2", "3", "130", "143"]
     for name in cli.commands():
         lines = [line.split(maxsplit=1) for line in overview.splitlines()]
         assert [line for line in lines if line and line[0] == name and len(line) == 2], name
