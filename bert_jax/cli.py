@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             runtime.use_huge_pages()
         signals.install(argv[0] if argv else "")
         runtime.hide_gpu_plugins()
+        runtime.hide_libtpu()
         code = _main(argv)
     except (Preempted, Terminated, KeyboardInterrupt) as stop:  # while an error was being told
         code = _stopped(stop)

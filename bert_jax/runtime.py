@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import shutil
 import sys
@@ -34,6 +36,46 @@ _NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # the last in 
 def has_nvidia_gpu() -> bool:
     """Whether the operating system has an NVIDIA GPU, or its driver's tools."""
     return any(map(os.path.exists, _NVIDIA_DEVICES)) or shutil.which("nvidia-smi") is not None
+
+
+_TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
+_TPU_PCI_VENDOR = "0x1ae0"  # Google's: also of its network cards
+_TPU_VARIABLES = (
+    "CLOUD_TPU_TASK_ID",
+    "JAX_FORCE_TPU_INIT",
+    "TPU_ACCELERATOR_TYPE",
+    "TPU_LIBRARY_PATH",
+    "TPU_NAME",
+    "TPU_WORKER_HOSTNAMES",
+    "TPU_WORKER_ID",
+)
+
+
+def may_have_tpu() -> bool:
+    """Whether there is any sign of a TPU in this machine or its environment."""
+    if any(map(glob.glob, _TPU_DEVICES)) or any(name in os.environ for name in _TPU_VARIABLES):
+        return True
+    for path in glob.glob("/sys/bus/pci/devices/*/vendor"):
+        with contextlib.suppress(OSError), open(path) as file:
+            if file.read().strip() == _TPU_PCI_VENDOR:
+                return True
+    return False
+
+
+def hide_libtpu() -> None:
+    """Keeps jax from loading libtpu where there is no TPU; before anything imports jax.
+
+    Estimates for TPUs need no more than the library. Loaded without a TPU it asks for one that is not there,
+    and prints errors into every command. Where JAX_PLATFORMS asks for a TPU nothing is hidden.
+    """
+    if "jax" not in sys.modules and "tpu" not in os.environ.get("JAX_PLATFORMS", "") and not may_have_tpu():
+        sys.modules.setdefault("libtpu", None)  # to import it is an ImportError, as if it were not installed
+
+
+def show_libtpu() -> None:
+    """Undoes `hide_libtpu`, while jax has not been imported."""
+    if "jax" not in sys.modules and sys.modules.get("libtpu", sys) is None:
+        del sys.modules["libtpu"]
 
 
 def hide_gpu_plugins() -> None:

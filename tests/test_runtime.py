@@ -71,3 +71,46 @@ def test_nothing_is_hidden_from_who_asks_for_a_gpu_or_has_one(monkeypatch):
     monkeypatch.setattr(runtime, "has_nvidia_gpu", lambda: True)
     runtime.hide_gpu_plugins()
     assert not set(runtime.GPU_PLUGINS) & set(sys.modules)
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_libtpu_is_hidden_where_there_is_no_tpu(tmp_path, hidden):
+    """A library that tells when jax asks for it, as the real one prints errors on machines without a TPU."""
+    (tmp_path / "libtpu").mkdir()
+    (tmp_path / "libtpu" / "__init__.py").write_text(
+        "print('libtpu loaded')\ndef get_library_path(): return None"
+    )
+    program = (
+        "from bert_jax import runtime; runtime.may_have_tpu = lambda: False; runtime.hide_libtpu()\n"
+        f"{'' if hidden else 'runtime.show_libtpu()'}\n"
+        "import jax; print(len(jax.devices('cpu')), 'devices')"
+    )
+    path = os.pathsep.join([*sys.path, str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert ("libtpu loaded" in done.stdout) != hidden and "8 devices" in done.stdout
+
+
+def test_libtpu_is_not_hidden_where_there_may_be_a_tpu(monkeypatch):
+    monkeypatch.setattr(sys, "modules", {name: sys.modules[name] for name in sys.modules if name != "jax"})
+    sys.modules.pop("libtpu", None)
+    for name in runtime._TPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(runtime.glob, "glob", lambda pattern: [])
+    for name, value in (("JAX_PLATFORMS", "tpu,cpu"), ("TPU_WORKER_ID", "0")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            runtime.hide_libtpu()
+            assert "libtpu" not in sys.modules
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime.glob, "glob", lambda pattern: ["/dev/accel0"] if "accel" in pattern else [])
+        runtime.hide_libtpu()
+        assert "libtpu" not in sys.modules
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    runtime.hide_libtpu()
+    assert sys.modules["libtpu"] is None
+    runtime.show_libtpu()
+    assert "libtpu" not in sys.modules

@@ -8,6 +8,7 @@ import os
 import re
 from typing import Any
 
+from bert_jax import runtime
 from bert_jax.errors import UserError
 from bert_jax.estimate.chips import Slices
 
@@ -31,6 +32,7 @@ def prepare() -> None:
     Raises:
         UserError: there is no TPU compiler in this environment.
     """
+    runtime.show_libtpu()
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"estimate needs the TPU's compiler, libtpu, which is not installed: pip install '{_wanted()}' "
