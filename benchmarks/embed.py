@@ -77,7 +77,8 @@ def main(_) -> None:
 
         def ours():
             command = [FLAGS.bert_jax, "embed", f"--checkpoint={FLAGS.model}", f"--input={texts}"]
-            command += [f"--output={mine}", "--normalize", f"--max_seq_length={FLAGS.max_seq_length}"]
+            command += [f"--output={mine}", "--overwrite", "--normalize"]
+            command += [f"--max_seq_length={FLAGS.max_seq_length}"]
             cache = os.path.join(scratch, "xla")
             return timed(command, r"; ([\d.]+) s,", JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=cache)
 

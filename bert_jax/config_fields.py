@@ -135,7 +135,6 @@ _SHARED = {
     "checkpoint.keep": _count(1, resume="free"),
     "checkpoint.keep_every": _count(0, resume="free"),
     "eval.every": _count(0, resume="free"),
-    "eval.batches": _count(0, resume="free"),
 }
 
 _PRETRAINING = {
@@ -146,6 +145,7 @@ _PRETRAINING = {
     "data.train_split": _TEXT,
     "data.eval_split": _TEXT,
     "data.max_corrupt_rows": _count(0),
+    "eval.batches": _count(0, resume="free"),
     "masking.prob": Field("float", above=0, below=1),
     "masking.strategy": _TEXT,
     "masking.max_predictions": _count(0, 2**16),

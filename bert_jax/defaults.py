@@ -72,7 +72,7 @@ def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.optimizer.freeze = ""  # regular expression: parameters that stay as they are
     c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
     c.checkpoint = ml_collections.ConfigDict(dict(every=1000, keep=1, keep_every=0))
-    c.eval = ml_collections.ConfigDict(dict(every=0, batches=0))  # every=0: once an epoch
+    c.eval = ml_collections.ConfigDict(dict(every=0))  # every=0: once an epoch
     c.early_stopping = 0  # evaluations in a row without a better score; 0: the run goes to its end
     c.log_every = 20
     c.max_skipped_steps = 20

@@ -243,6 +243,13 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
+def log_of_primary(log: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns `log` in the first process of a run, and a function that drops its lines in the others."""
+    import jax
+
+    return log if jax.process_index() == 0 else lambda line: None
+
+
 def is_one_of_several() -> bool:
     """Whether `start` has joined this process to others."""
     if "jax" not in sys.modules:

@@ -18,6 +18,8 @@ from bert_jax.io import atomic, files, scratch
 _FILE = "metrics.jsonl"
 _FLUSH_SECONDS = 60.0  # of what is not written line by line
 
+BEST_SO_FAR = "best_so_far"  # 1 of an evaluation that no earlier one was better than, else 0
+
 # What the terminal shows of a line, in order; everything goes to the files.
 _SHOWN = {
     "loss": "loss {:.4f}",
@@ -94,6 +96,11 @@ class MetricsWriter:
             if self._tensorboard:
                 self._tensorboard.add(step, {f"{kind}/{name}": value for name, value in values.items()})
         shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
+        if kind == "eval":  # rare, so that there is room for every score
+            others = [name for name in values if name not in (*_SHOWN, BEST_SO_FAR)]
+            shown += [f"{name} {values[name]:.4f}" for name in others]
+        if values.get(BEST_SO_FAR):
+            shown.append("(best so far)")
         if values.get("skipped"):
             shown.append(f"skipped {values['skipped']:.0f}")
         if kind == "train" and not self._bars:

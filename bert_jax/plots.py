@@ -127,7 +127,9 @@ def _draw(axis, runs, panel, references):
 
 
 def _draw_runs(axis, runs, name):
-    """One metric of several runs: a line of training, dots of what is held out."""
+    """Draws one metric of several runs: a line for training, and a dotted one for held-out data."""
+    dotted = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
+    held_out = False
     colours = itertools.cycle(_COLOURS)
     for (run, rows), colour in zip(runs.items(), colours, strict=False):
         steps, values = series(rows, "train", name)
@@ -138,8 +140,10 @@ def _draw_runs(axis, runs, name):
             label = None
         steps, values = series(rows, "eval", name)
         if len(steps):
-            style = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
-            axis.plot(steps, values, color=colour, label=label, **style)
+            axis.plot(steps, values, color=colour, label=label, **dotted)
+            held_out = True
+    if held_out:  # colours tell the runs apart, so that one entry explains the dots of all
+        axis.plot([], [], color="0.4", label="held out", **dotted)
 
 
 def _draw_run(axis, rows, panel, logged):

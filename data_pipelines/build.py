@@ -35,7 +35,11 @@ class Built:
 
 
 def build(
-    options: Options, workers: int = 1, progress: Progress | None = None, beam_args: str | None = None
+    options: Options,
+    workers: int = 1,
+    progress: Progress | None = None,
+    beam_args: str | None = None,
+    overwrite: bool = False,
 ) -> Built:
     """Makes the record directory, or finishes it.
 
@@ -45,6 +49,7 @@ def build(
     Args:
         workers: local processes.
         beam_args: run on Apache Beam instead, with these arguments of its pipelines.
+        overwrite: whether records of other settings in the directory are replaced.
 
     Raises:
         UserError: no text, one document, a vocabulary without a special token, a directory that cannot be
@@ -58,7 +63,7 @@ def build(
         paths = readers.list_inputs(options.input, options.tfds_data_dir)
         pool = _beam_pool(beam_args, options) if beam_args is not None else Pool(workers)
         with progress, pool:
-            return _build(options, tokenizer, paths, pool, progress)
+            return _build(options, tokenizer, paths, pool, progress, overwrite)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         mend = "; make room, and the same command goes on from what is done" if full else ""
@@ -80,7 +85,12 @@ def _beam_pool(arguments: str, options: Options) -> Pool:
 
 
 def _build(
-    options: Options, tokenizer: tokenization.Tokenizer, paths: Sequence[str], pool: Pool, progress: Progress
+    options: Options,
+    tokenizer: tokenization.Tokenizer,
+    paths: Sequence[str],
+    pool: Pool,
+    progress: Progress,
+    overwrite: bool,
 ) -> Built:
     sizes = [readers.file_size(path) for path in paths]
     progress.start("reading", sum(sizes), "MB", 1e-6)
@@ -88,10 +98,10 @@ def _build(
         stages.file_digest, [(None, path) for path in paths], lambda i, result: progress.advance(sizes[i])
     )
     settings = resolve(options, tokenizer, paths, digests)
-    done = finished(options.output_dir, settings)
+    done = finished(options.output_dir, settings, overwrite)
     if done:
         return Built(done, True, 0)
-    with claimed(options.output_dir, settings) as unfinished:
+    with claimed(options.output_dir, settings, overwrite) as unfinished:
         build = _Build(options, tokenizer, settings, unfinished, pool, progress)
         manifest = build.run(paths, sum(sizes))
         files.remove_tree(unfinished)

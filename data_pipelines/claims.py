@@ -18,36 +18,52 @@ from data_pipelines.settings import difference
 UNFINISHED = "unfinished"  # the folder, inside the output, that an interrupted build goes on from
 
 
-def finished(directory: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The manifest of finished records of these settings; None where there are none, or a file is not whole.
+def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
+    """Returns the manifest of finished records of these settings; None if there are none, or a file is not
+    whole.
+
+    Args:
+        overwrite: whether records of other settings are removed.
 
     Raises:
-        UserError: there are others.
+        UserError: there are records of other settings, and they may not be removed.
     """
     if not files.exists(os.path.join(directory, packed.MANIFEST)):
         return None
     manifest = packed.read_manifest(directory, schema=None)
     differing = difference(settings, manifest)
+    if differing and overwrite:
+        _remove_records(directory)
+        return None
     if differing:
         raise UserError(
-            f"{directory} holds other records ({differing}): choose another --output_dir, or delete it first"
+            f"{directory} holds other records ({differing}): --overwrite replaces them, or choose another "
+            "--output_dir"
         )
     files.remove_tree(os.path.join(directory, UNFINISHED))
     for split in manifest["splits"].values():
         for file in split["files"]:
             path = os.path.join(directory, file["name"])
             if not files.exists(path) or files.size(path) != file["bytes"]:
-                # They are made again; without a manifest nobody takes them for finished.
-                for name in files.names(directory):
-                    if name == packed.MANIFEST or ".tfrecord" in name:
-                        files.remove(os.path.join(directory, name))
+                _remove_records(directory)  # they are made again
                 return None
     return manifest
 
 
+def _remove_records(directory: str) -> None:
+    """Removes finished records. The manifest goes first: without it nobody takes the rest for finished."""
+    files.remove(os.path.join(directory, packed.MANIFEST))
+    for name in files.names(directory):
+        if ".tfrecord" in name:
+            files.remove(os.path.join(directory, name))
+
+
 @contextlib.contextmanager
-def claimed(directory: str, settings: dict[str, Any]) -> Iterator[str]:
+def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -> Iterator[str]:
     """Makes the output directory and, in it, the folder for what is unfinished, and holds a lock on it.
+
+    Args:
+        overwrite: whether the unfinished work of other settings is removed.
 
     Raises:
         UserError: it cannot be written, another process writes to it, or it was begun with other settings.
@@ -85,16 +101,23 @@ def claimed(directory: str, settings: dict[str, Any]) -> Iterator[str]:
             for name in files.names(unfinished):
                 if ".tmp-" in name:
                     files.remove(os.path.join(unfinished, name))
-        if files.exists(path):
-            differing = difference(settings, json.loads(files.read(path)))
-            if differing:
-                raise UserError(
-                    f"{directory} holds the unfinished work of another run ({differing}): give the same "
-                    "flags to finish it, or delete it first"
-                )
-        else:
+        differing = difference(settings, json.loads(files.read(path))) if files.exists(path) else ""
+        if differing and not overwrite:
+            raise UserError(
+                f"{directory} holds the unfinished work of another run ({differing}): give the same flags to "
+                "finish it, or --overwrite to begin anew"
+            )
+        if differing:
+            for name in files.names(unfinished):
+                if name != "lock":
+                    _remove(os.path.join(unfinished, name))
+        if not files.exists(path):
             atomic.write_file(path, json.dumps(settings).encode())
         yield unfinished
+
+
+def _remove(path: str) -> None:
+    (files.remove_tree if files.is_directory(path) else files.remove)(path)
 
 
 def _check_current(lock: IO[str]) -> None:

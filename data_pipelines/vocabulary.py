@@ -222,8 +222,7 @@ def _check(
     ending = ".model" if kind == "sentencepiece" else ".txt"
     if not output.endswith(ending):
         raise UserError(f"--output={output} with --kind={kind}: expected a name that ends in {ending}")
-    if files.exists(output) and not overwrite:
-        raise UserError(f"{output} exists already; --overwrite replaces it, or choose another --output")
+    checks.check_free(output, overwrite)
 
 
 def special_layout(size: int) -> tuple[list[str], list[str]]:

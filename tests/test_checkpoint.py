@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -216,6 +217,24 @@ def test_the_digest_of_each_leaf_counts(copy, mesh, monkeypatch):
     monkeypatch.setattr(reading, "array_digests", lambda arrays: real(arrays) | other)
     with pytest.raises(UserError, match="the values of params/mlm/bias are not those that were saved"):
         checkpoint.verify(copy / "6")
+
+
+def test_orbax_prints_nothing_of_a_step_that_cannot_be_read(copy):
+    """Of a step without the list of its files, so that orbax itself finds out what is missing."""
+    (copy / "6" / "files.json").unlink()
+    for path in array_files(copy / "6"):
+        path.unlink()
+    program = f"""
+from bert_jax import checkpoint
+from bert_jax.errors import UserError
+try:
+    checkpoint.verify({str(copy / "6")!r})
+except UserError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "cannot be read" in done.stdout and done.stdout.count("\n") == 1
+    assert done.stderr == ""
 
 
 DAMAGE = {

@@ -12,14 +12,14 @@ from bert_jax import config_fields, config_files, defaults, sharding, tasks, wor
 from bert_jax.errors import UserError
 from bert_jax.masking import MaskingOptions
 from bert_jax.optimizer import make_optimizer
-from bert_jax.tasks import problem, question_answering
+from bert_jax.tasks import problem
 
 
 def configs():
     return {
         "pretrain": defaults.pretrain("tiny"),
         "finetune": tasks.default_config("tiny"),
-        "squad": question_answering.default_config(),
+        "squad": tasks.default_config(task="squad"),
     }
 
 

@@ -98,6 +98,8 @@ def test_several_runs_in_one_picture(tmp_path, capsys):
     assert cli.main(["plot", both, f"--output={tmp_path}/both.svg"]) == 0
     drawn = (tmp_path / "both.svg").read_text()
     assert "<!-- a -->" in drawn and "<!-- b -->" in drawn and "<!-- a, b -->" in drawn
+    # Every panel of held-out data says once what its dotted lines are.
+    assert drawn.count("<!-- held out -->") == 4
     assert plot._names(["x/run", "y/run"]) == {"x/run": "x/run", "y/run": "y/run"}
 
 

@@ -23,6 +23,7 @@ from bert_jax.checkpoint.leaves import (
     nest,
     some,
 )
+from bert_jax.checkpoint.terminal import quieten_orbax
 from bert_jax.digests import FILES, array_digests, find_damaged_file
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files
@@ -204,6 +205,11 @@ def is_committed(step: str) -> bool:
     return any(files.exists(os.path.join(step, name)) for name in WRITTEN_LAST)
 
 
+def _reader() -> ocp.Checkpointer:
+    quieten_orbax()
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
 def _read_metadata(path: str, check_files: bool = True) -> dict[str, Leaf]:
     try:
         if not files.names(path):
@@ -212,7 +218,7 @@ def _read_metadata(path: str, check_files: bool = True) -> dict[str, Leaf]:
             share = dict(part=jax.process_index(), parts=jax.process_count())
             if (name := find_damaged_file(path, **share)) is not None:
                 raise Damaged(f"{name} is missing or has other bytes than were written")
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        with _reader() as reader:
             leaves = reader.metadata(epath.Path(path)).custom_metadata[METADATA_KEY]["leaves"]
         return {name: Leaf(tuple(x["shape"]), x["dtype"], x["digest"]) for name, x in leaves.items()}
     except (Damaged, UserError):
@@ -234,7 +240,7 @@ def _read_arrays(
         partial_restore=len(wanted) < len(saved),
     )
     try:
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        with _reader() as reader:
             restored = flatten(reader.restore(epath.Path(path), args=args))
     except PermissionError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import logging
 import os
 import shutil
-import sys
-from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -28,6 +25,7 @@ from bert_jax.checkpoint.reading import (
     one_line,
     read_state,
 )
+from bert_jax.checkpoint.terminal import quieten_orbax
 from bert_jax.digests import array_digests, write_file_digests
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files
@@ -56,7 +54,7 @@ class Checkpointer:
             raise UserError(f"checkpoint.keep={keep}: the newest step has to be kept; set it to 1 or more")
         self._directory = absolute(directory)
         self._keep, self._keep_every, self._log = keep, keep_every, log
-        _quieten_orbax()
+        quieten_orbax()
         self._orbax = ocp.AsyncCheckpointer(
             ocp.PyTreeCheckpointHandler(),
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._write_file_digests),
@@ -250,35 +248,3 @@ class Checkpointer:
                 f"{self._directory}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
                 f"{', '.join(map(str, self.steps())) or 'none'}; check the storage and run the same command"
             ) from error
-
-
-def _quieten_orbax() -> None:
-    """A save that fails raises one error. What else is printed of it, up to hundreds of lines, is left out.
-
-    Orbax logs a traceback of what it also raises. After the first write that failed it closes the event loop
-    in which others are under way: each of them then logs that nobody asks for its error, and tensorstore
-    reports that the loop is closed.
-    """
-    for name in ("absl", "asyncio"):
-        logger = logging.getLogger(name)
-        if not any(isinstance(each, _NotOfSaves) for each in logger.filters):
-            logger.addFilter(_NotOfSaves())
-    if not isinstance(sys.unraisablehook, _NotClosedLoop):
-        sys.unraisablehook = _NotClosedLoop(sys.unraisablehook)
-
-
-class _NotOfSaves(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.name == "asyncio":
-            return "never retrieved" not in str(record.msg)
-        return "orbax" not in record.pathname or record.levelno >= logging.CRITICAL
-
-
-class _NotClosedLoop:
-    def __init__(self, otherwise: Callable):
-        self._otherwise = otherwise
-
-    def __call__(self, unraisable) -> None:
-        error = unraisable.exc_value
-        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
-            self._otherwise(unraisable)

@@ -17,7 +17,9 @@ import runpy
 from absl import flags as absl_flags
 
 from bert_jax import config_files
+from bert_jax.commands import output_flags
 from bert_jax.errors import UserError
+from bert_jax.io import checks
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -28,9 +30,9 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string(
-        "output", None, "Write the copy to this file, which must not exist, instead of printing it.",
-        flag_values=flag_values,
-    )  # fmt: skip
+        "output", None, "Write the copy to this file instead of printing it.", flag_values=flag_values
+    )
+    output_flags.define_overwrite(flag_values)
 
 
 def run(flags, args: list[str]) -> None:
@@ -58,12 +60,11 @@ def run(flags, args: list[str]) -> None:
         return
     if not flags.output.endswith(".py"):
         raise UserError(f"--output={flags.output}: expected a name ending in .py")
+    checks.check_free(flags.output, flags.overwrite)
     try:
         os.makedirs(os.path.dirname(os.path.abspath(flags.output)), exist_ok=True)
-        with open(flags.output, "x", encoding="utf-8") as file:
+        with open(flags.output, "w", encoding="utf-8") as file:
             file.write(source)
-    except FileExistsError as error:
-        raise UserError(f"--output={flags.output}: the file exists; choose another name") from error
     except OSError as error:
         raise UserError(f"--output={flags.output}: {error.strerror}") from error
     print(f"wrote {flags.output}; use it as --config={os.path.relpath(flags.output)}")

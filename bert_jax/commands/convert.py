@@ -15,7 +15,7 @@ import re
 
 from absl import flags as absl_flags
 
-from bert_jax.commands import surgery_flags
+from bert_jax.commands import output_flags, surgery_flags
 from bert_jax.commands.run_flags import command_line
 from bert_jax.errors import UserError
 
@@ -29,7 +29,8 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "Work directory or one of its steps, Hugging Face folder, or TF1 prefix.",
         flag_values=flag_values,
     )
-    absl_flags.DEFINE_string("output", None, "Directory to write, a new one.", flag_values=flag_values)
+    absl_flags.DEFINE_string("output", None, "Directory to write.", flag_values=flag_values)
+    output_flags.define_overwrite(flag_values)
     absl_flags.DEFINE_enum("to", None, _KINDS, "Format to write.", flag_values=flag_values)
     absl_flags.DEFINE_string(
         "ignore",
@@ -79,6 +80,7 @@ def run(flags, args: list[str]) -> int:
         ),
         card=lambda model: card.make(model, flags.input, command),
         max_shard_bytes=parse_size(flags.max_shard_size),
+        overwrite=flags.overwrite,
     )
     if flags.push_to:
         print(f"pushed to {card.push(flags.output, flags.push_to)}")

@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from bert_jax.commands import corpus_flags
+from bert_jax.commands import corpus_flags, output_flags
 from bert_jax.errors import UserError
 
 _HIGH_UNKNOWN_SHARE = 0.05
@@ -30,7 +30,14 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 
     corpus_flags.define(flag_values)
     define(absl_flags.DEFINE_string, "vocab", None, "The vocabulary: vocab.txt, or a SentencePiece .model.")
-    define(absl_flags.DEFINE_string, "output_dir", None, "Where the records go: an empty or new directory.")
+    define(
+        absl_flags.DEFINE_string,
+        "output_dir",
+        None,
+        "Where the records go. Where there are records of the same settings, nothing is done, and unfinished "
+        "ones are finished; others are replaced by --overwrite alone.",
+    )
+    output_flags.define_overwrite(flag_values)
     define(
         absl_flags.DEFINE_enum,
         "schema",
@@ -143,7 +150,7 @@ def run(flags, args: list[str]) -> int:
     if flags.beam_args and flags.runner != "beam":
         raise UserError(f"--beam_args={flags.beam_args} is for --runner=beam")
     beam_args = flags.beam_args if flags.runner == "beam" else None
-    built = build.build(options, processes, beam_args=beam_args)
+    built = build.build(options, processes, beam_args=beam_args, overwrite=flags.overwrite)
     if built.already_done:
         print(f"{flags.output_dir} already holds these records; nothing to do")
         return 0

@@ -10,11 +10,13 @@ and written as it goes, in bounded memory.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 
 from absl import flags as absl_flags
 
+from bert_jax.commands import output_flags
 from bert_jax.config import DTYPES
 from bert_jax.errors import UserError
 from bert_jax.progress import Progress
@@ -34,9 +36,17 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     text(
         "output",
         None,
-        "File to write: .npy (pooled only), .safetensors, or .jsonl; with --pooling=none its layout is that "
-        "of google-research/bert's extract_features.",
+        "File to write: .npy (pooled only), .safetensors, or .jsonl.",
     )
+    absl_flags.DEFINE_enum(
+        "jsonl_format",
+        "bert_jax",
+        ["bert_jax", "google"],
+        "Objects of a .jsonl: bert_jax has the text and its number; google is what extract_features of "
+        "google-research/bert writes, without the text.",
+        flag_values=flag_values,
+    )
+    output_flags.define_overwrite(flag_values)
     text(
         "layers",
         None,
@@ -98,7 +108,7 @@ def run(flags, args: list[str]) -> int:
     from bert_jax import convert, train
     from bert_jax.tasks import embedding, embedding_files
 
-    embedding_files.check_output(flags.output, flags.pooling)
+    embedding_files.check_output(flags.output, flags.pooling, flags.jsonl_format, flags.overwrite)
     texts = embedding_files.Texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
     train.enable_compilation_cache()
 
@@ -120,10 +130,12 @@ def run(flags, args: list[str]) -> int:
     )
     began = time.monotonic()
     tokens = cut = 0
-    with Progress() as progress, embedding_files.writer(flags.output, embedder) as out:
+    with Progress() as progress, embedding_files.writer(flags.output, embedder, flags.jsonl_format) as out:
         progress.start("embedding", texts.count(), "texts")
-        for features in embedder.stream(texts, progress.at):
-            out.write(features)
+        # The embedder reads ahead by one window of texts, which are kept until they are written.
+        ahead, behind = itertools.tee(texts)
+        for features, text in zip(embedder.stream(ahead, progress.at), behind, strict=True):
+            out.write(text, features)
             tokens += len(features.token_ids)
             cut += features.cut
         if not out.texts:

@@ -13,6 +13,7 @@ import sys
 from absl import flags as absl_flags
 
 from bert_jax import progress
+from bert_jax.commands import output_flags
 from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
 from bert_jax.io import checks
@@ -43,6 +44,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "Also write the predictions: .tsv, .csv or .jsonl; of tags .conll, .txt, .tsv or .jsonl.",
         flag_values=flag_values,
     )
+    output_flags.define_overwrite(flag_values)
     absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
     define_threshold_flag(flag_values)
     absl_flags.DEFINE_bool("json", False, "Print one JSON object.", flag_values=flag_values)
@@ -65,7 +67,7 @@ def run(flags, args: list[str]) -> int:
     problem = model.problem
     apply_threshold(problem, flags.null_score_diff_threshold)
     if flags.output:
-        checks.check_output(flags.output, problem.formats)
+        checks.check_output(flags.output, problem.formats, overwrite=flags.overwrite)
     path = flags.input or problem.file(flags.split)
     if not path:
         raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
@@ -74,11 +76,11 @@ def run(flags, args: list[str]) -> int:
         print(f"warning: {examples.warning()}", file=sys.stderr)
     data = problem.encode(examples)
     with progress.of_batches("evaluating") as on_batch:
-        outputs = model(data, on_batch)
-    scores = problem.score(examples, data, outputs)
-    breakdown = problem.breakdown(examples, data, outputs)
+        predicted = model(data, on_batch)
+    scores = problem.score(examples, data, predicted)
+    breakdown = problem.breakdown(examples, data, predicted)
     if flags.output:
-        problem.write(flags.output, examples, data, outputs)
+        problem.write(flags.output, examples, data, predicted)
     if flags.json:
         found = {"file": path, "examples": len(examples), "checkpoint": model.source, "scores": scores}
         found |= {"by_class": breakdown} if breakdown else {}

@@ -53,8 +53,10 @@ def run(flags, args: list[str]) -> int:
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
     fit_options = start_processes(flags)
-    from bert_jax import train
+    from bert_jax import distributed, train
     from bert_jax.tasks import finetuning
+
+    log = distributed.log_of_primary(print)
 
     command = command_line("finetune", flags)
     train.enable_compilation_cache(flags.compilation_cache)
@@ -66,10 +68,10 @@ def run(flags, args: list[str]) -> int:
         settings = repeats.run_all(
             flags.config, flags.workdir, seeds, grid, command_line=command, **fit_options
         )
-        print("\n".join(repeats.table(settings)))
+        log("\n".join(repeats.table(settings)))
         return 0
     best = finetuning.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
-        print(f"best: step {best['step']}  {scores}")
+        log(f"best: step {best['step']}  {scores}")
     return 0

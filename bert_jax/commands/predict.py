@@ -18,6 +18,7 @@ import time
 from absl import flags as absl_flags
 
 from bert_jax import progress
+from bert_jax.commands import output_flags
 from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
 from bert_jax.io import checks
@@ -63,6 +64,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "for text even where it begins with a brace.",
         flag_values=flag_values,
     )
+    output_flags.define_overwrite(flag_values)
     absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
     define_threshold_flag(flag_values)
 
@@ -82,12 +84,13 @@ def run(flags, args: list[str]) -> int:
     from bert_jax.tasks import predictor
 
     if flags.output.endswith(".zip"):
-        return _submit([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.output)
+        directories = [path.strip() for path in flags.workdir.split(",") if path.strip()]
+        return _submit(directories, flags.output, flags.overwrite)
     train.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
     apply_threshold(problem, flags.null_score_diff_threshold)
-    checks.check_output(flags.output, problem.formats)
+    checks.check_output(flags.output, problem.formats, overwrite=flags.overwrite)
     path = flags.input or problem.file(flags.split)
     if not path:
         raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
@@ -140,12 +143,12 @@ def _serve(flags) -> int:
     return 0
 
 
-def _submit(directories: list[str], output: str) -> int:
+def _submit(directories: list[str], output: str, overwrite: bool) -> int:
     """The zip that GLUE's server takes, with the test sets of these runs."""
     from bert_jax import train
     from bert_jax.tasks import glue, predictor
 
-    checks.check_output(output, (".zip",))
+    checks.check_output(output, (".zip",), overwrite=overwrite)
     train.enable_compilation_cache()
     files = {}
     for directory in directories:

@@ -77,7 +77,7 @@ def pretrain(
     # Here, so that the command's help does not wait for jax.
     import jax
 
-    from bert_jax import convert, flops, train
+    from bert_jax import convert, distributed, flops, train
     from bert_jax.config import from_dict
     from bert_jax.data import loader
     from bert_jax.kernels import platform
@@ -89,7 +89,8 @@ def pretrain(
 
     config = ml_collections.ConfigDict(config)
     config_fields.check_pretraining(config)
-    train_set, eval_set, tokenizer = _open_records(config.data, workdir, print)
+    log = distributed.log_of_primary(print)
+    train_set, eval_set, tokenizer = _open_records(config.data, workdir, log)
     adopted = adopt_architecture(config, explicit, workdir, tokenizer)
     length = train_set.max_seq_length
     if length > config.model.max_position_embeddings:

@@ -60,7 +60,7 @@ def apply_threshold(problem, threshold: float | None) -> None:
     """
     if threshold is None:
         return
-    if not problem.config.get("v2"):
+    if not problem.config.v2:
         raise UserError(
             f"--null_score_diff_threshold={threshold:g}: is for questions that may have no answer, as in "
             f"SQuAD 2.0; the run's task is {problem.spec.name}"

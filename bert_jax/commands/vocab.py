@@ -13,7 +13,7 @@ import time
 
 from absl import flags as absl_flags
 
-from bert_jax.commands import corpus_flags
+from bert_jax.commands import corpus_flags, output_flags
 from bert_jax.errors import file_error
 from bert_jax.progress import Progress
 
@@ -72,7 +72,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         2,
         "WordPiece: how often a pair of tokens must occur to become one.",
     )
-    define(absl_flags.DEFINE_boolean, "overwrite", False, "Replace the output if it exists.")
+    output_flags.define_overwrite(flag_values)
 
 
 def run(flags, args: list[str]) -> int:

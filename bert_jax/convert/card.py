@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,17 @@ from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
 
 FILE = "README.md"
+
+_SECRET = re.compile(r"(^|[._-])(token|secret|password|passwd|credentials?|(api_?)?key)$", re.IGNORECASE)
+# Flags that say where a run was, not what it computed.
+_OF_THE_MACHINE = (
+    "coordinator_address",
+    "coordinator_bind_address",
+    "num_processes",
+    "process_id",
+    "compilation_cache",
+    "push_to",
+)
 
 _PIPELINES = {
     "none": "feature-extraction",
@@ -53,7 +66,7 @@ def make(model: Model, source: str, command: str) -> str:
     if native.is_native(source):
         run = workdir.read_run(source)
         if run["command"] == native.COMMAND:
-            lines += ["", f"Converted from {run.get('source') or 'another model'}."]
+            lines += ["", f"Converted from {public_path(run.get('source') or '') or 'another model'}."]
         else:
             lines += [*_describe_training(run), *_describe_scores(workdir.find_root(source))]
     auto = huggingface.AUTO_CLASSES[model.head]
@@ -70,10 +83,39 @@ def make(model: Model, source: str, command: str) -> str:
         "",
         "## Made by",
         "",
-        *_code(command),
+        *_code(public_command(command)),
         "",
     ]
     return "\n".join(lines)
+
+
+def public_path(path: str) -> str:
+    """Returns a path as a published card may have it: without the folders of somebody's machine.
+
+    A relative path stays as it is. Of an absolute one, of one that leaves the working directory, and of a URL
+    the name remains; of a checkpoint in a work directory the names from that directory on.
+    """
+    if not (path.startswith(("/", "~")) or "://" in path or ".." in path.split("/")):
+        return path
+    parts = [part for part in path.partition("?")[0].split("/") if part]
+    if len(parts) > 2 and (parts[-2] in ("checkpoints", "best")):
+        return "/".join(parts[-3:])
+    return parts[-1] if parts else ""
+
+
+def public_command(command: str) -> str:
+    """Returns a command line as a published card may have it: without paths of the machine, the addresses of
+    a cluster, or anything that is called a token, a key or a password."""
+    kept = []
+    for word in shlex.split(command):
+        name, equals, value = word.partition("=")
+        if not equals or not name.startswith("--"):
+            kept.append(public_path(word))
+        elif _SECRET.search(name.removeprefix("--")):
+            kept.append(f"{name}=...")
+        elif name.removeprefix("--") not in _OF_THE_MACHINE:
+            kept.append(f"{name}={','.join(map(public_path, value.split(',')))}")
+    return shlex.join(kept)
 
 
 def of_run(directory: str) -> str:
@@ -124,9 +166,9 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     facts: dict[str, Any] = {"command": f"bert-jax {run['command']}"}
     facts["task"] = config.get("task")
     data = config.get("data") or {}
-    facts["data"] = config.get("data_dir")
-    facts["trained on"] = data.get("train")
-    facts["evaluated on"] = data.get("eval")
+    facts["data"] = public_path(config.get("data_dir") or "")
+    facts["trained on"] = public_path(data.get("train") or "")
+    facts["evaluated on"] = public_path(data.get("eval") or "")
     facts["steps"] = config.get("steps")
     facts["epochs"] = config.get("epochs")
     facts["batch size"] = config.get("batch_size")
@@ -140,10 +182,11 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     facts["seed"] = config.get("seed")
     for split, digest in (run.get("files") or {}).items():
         facts[f"{split} file, SHA-256"] = digest
-    facts["started from"] = config.get("init_from")
+    facts["started from"] = public_path(config.get("init_from") or "")
     # A seed may be 0; of everything else that is as good as nothing.
     lines += [_row(fact) for fact in facts.items() if fact[1] or (fact[0] == "seed" and fact[1] == 0)]
-    return [*lines, "", *_code(run["command_line"])] if run.get("command_line") else lines
+    command = run.get("command_line")
+    return [*lines, "", *_code(public_command(command))] if command else lines
 
 
 def _describe_scores(root: str) -> list[str]:

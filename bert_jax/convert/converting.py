@@ -10,7 +10,7 @@ import safetensors
 from bert_jax.convert import check, huggingface, huggingface_export, loading, names, native, tensorflow1
 from bert_jax.convert.model import Model
 from bert_jax.errors import StorageError, UserError, file_error
-from bert_jax.io import atomic, files, scratch
+from bert_jax.io import atomic, checks, files, scratch
 
 
 def convert(
@@ -22,6 +22,7 @@ def convert(
     change: Callable[[Model, str], Model] = lambda model, scratch: model,
     card: Callable[[Model], str] = lambda model: "",
     max_shard_bytes: int = huggingface_export.DEFAULT_SHARD_BYTES,
+    overwrite: bool = False,
     log: Callable[[str], None] = print,
 ) -> Model:
     """Reads a model of any kind and writes it as the kind `to`.
@@ -31,12 +32,13 @@ def convert(
 
     Args:
         source: see `loading.load`.
-        output: a directory that is not there yet, or is empty; local or a URL.
+        output: a directory; local or a URL.
         to: one of `loading.KINDS`.
         ignore: see `loading.load`.
         change: what is done to the model in between; it may write files into the directory it is given.
         card: the text of the model card of a Hugging Face folder.
         max_shard_bytes: see `huggingface_export.write`.
+        overwrite: whether a checkpoint that is at `output` already is replaced, once the new one is whole.
 
     Returns:
         The model that was written.
@@ -44,7 +46,7 @@ def convert(
     Raises:
         UserError: a user's mistake, or a conversion that is not exact.
     """
-    _check_free(output)
+    _check_output(output, source, overwrite)
     kind = loading.detect(source)
     if kind == loading.NATIVE:
         model = native.read(source, log=log)
@@ -75,7 +77,7 @@ def convert(
                 atomic.copy_directory(folder, output)
             else:
                 if os.path.isdir(output):
-                    os.rmdir(output)
+                    os.rename(output, os.path.join(temporary, "replaced"))
                 os.rename(folder, output)
     except OSError as error:
         message = f"--output={output}: cannot be written ({error.strerror or error}); nothing was left there"
@@ -89,9 +91,24 @@ def convert(
     return model
 
 
-def _check_free(output: str) -> None:
-    if files.is_file(output) or files.names(output):
-        raise UserError(f"--output={output} is there already; choose a new directory, or remove it first")
+def _check_output(output: str, source: str, overwrite: bool) -> None:
+    checks.check_free(output, overwrite)
+    if not (files.is_file(output) or files.names(output)):
+        return
+    if files.is_remote(output):
+        raise UserError(f"--output={output}: a directory in an object store is not replaced; choose another")
+    target = os.path.realpath(output)
+    if os.path.commonpath([os.path.realpath(source), target]) == target:
+        raise UserError(f"--output={output} is, or holds, the --input; choose another")
+    try:
+        kind = loading.detect(output)
+    except UserError:
+        kind = ""
+    if not kind or (kind == loading.NATIVE and not native.is_converted(output)):
+        raise UserError(
+            f"--output={output}: --overwrite replaces what convert wrote, and this is something else; choose "
+            "another"
+        )
 
 
 def _write(model: Model, folder: str, to: str, card: str, max_shard_bytes: int) -> None:

@@ -89,7 +89,8 @@ def read(path: files.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np
     labels = None
     if "classifier/bias" in found.params and head != "multiple_choice":
         labels = _labels(fields, found.params["classifier/bias"].shape[0])
-    model = Model(config, found.params, head, read_tokenizer(folder), labels, str(path))
+    problem_type = fields.get("problem_type") or "" if head == "sequence_classification" else ""
+    model = Model(config, found.params, head, read_tokenizer(folder), labels, str(path), problem_type)
     return model, tensors
 
 
@@ -176,8 +177,8 @@ def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
 
 
 def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
-    if count == 1:
-        return None
+    if count == 1 and fields.get("problem_type") != "multi_label_classification":
+        return None  # a number, or a score
     given = fields.get("id2label") or {}
     return tuple(str(given.get(str(i), f"LABEL_{i}")) for i in range(count))
 

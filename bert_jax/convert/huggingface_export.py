@@ -78,12 +78,15 @@ def _config(model: Model, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     if model.tokenizer is not None:
         fields["pad_token_id"] = model.tokenizer.pad_id
     classes = tensors["classifier.bias"].shape[0] if "classifier.bias" in tensors else 0
-    if classes and model.head != "multiple_choice":
+    if model.head == "sequence_classification":
+        one = "regression" if classes == 1 else "single_label_classification"
+        fields["problem_type"] = model.problem_type or one
+    if fields.get("problem_type") == "regression":
+        fields["num_labels"] = classes  # transformers assumes 2, and a number has no label
+    elif classes and model.head != "multiple_choice":
         labels = model.labels or [f"LABEL_{i}" for i in range(classes)]
         fields["id2label"] = {str(i): name for i, name in enumerate(labels)}
         fields["label2id"] = {name: i for i, name in enumerate(labels)}
-    if model.head == "sequence_classification":
-        fields["problem_type"] = "regression" if classes == 1 else "single_label_classification"
     return fields
 
 

@@ -36,6 +36,9 @@ class Model:
         head: a name of `HEADS`.
         tokenizer: of the model; None where the source has no vocabulary.
         labels: names of the classes in the order of the logits; None where there are none.
+        problem_type: what a sequence classification learns: "single_label_classification",
+            "multi_label_classification" or "regression", as transformers calls it; "" where it is not known,
+            and of other heads.
         source: where it came from, for messages and the model card.
     """
 
@@ -45,6 +48,7 @@ class Model:
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] | None = None
     source: str = ""
+    problem_type: str = ""
 
     def __post_init__(self):
         """Raises UserError where a parameter is missing, of another shape, or of no group of the head."""

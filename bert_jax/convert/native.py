@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import ml_collections
@@ -25,6 +27,11 @@ def is_native(path: files.PathLike) -> bool:
         return "command" in json_files.read(os.path.join(workdir.find_root(path), "config.json"))
     except UserError:
         return False
+
+
+def is_converted(path: files.PathLike) -> bool:
+    """Whether a work directory was written by `write`, and not by a run."""
+    return workdir.read_run(path)["command"] == COMMAND
 
 
 def read_architecture(path: files.PathLike) -> tuple[bert_config.BertConfig, Tokenizer]:
@@ -53,7 +60,16 @@ def read(path: files.PathLike, *, log=print) -> Model:
     labels = tuple(run["labels"]) if run.get("labels") else None
     given = run.get("head", "")
     head = head_of(params, *([given] if "classifier/bias" in params and given else []))
-    return Model(config, params, head, tokenizer, labels, source)
+    return Model(config, params, head, tokenizer, labels, source, _problem_type(run, head))
+
+
+def _problem_type(run: Mapping[str, Any], head: str) -> str:
+    """Returns what a run's classifier learns; see `Model.problem_type`."""
+    if head != "sequence_classification":
+        return ""
+    # Runs of older versions say it by their task alone.
+    known = {"multilabel": "multi_label_classification"}.get(run["config"].get("task"), "")
+    return run.get("problem_type") or known
 
 
 def write(model: Model, folder: files.PathLike) -> None:
@@ -70,6 +86,7 @@ def write(model: Model, folder: files.PathLike) -> None:
         "vocabulary": model.tokenizer.settings(),
         "head": model.head,
         "labels": model.labels,
+        "problem_type": model.problem_type,
         "source": model.source,
     }
     files.make_directory(folder)

@@ -199,7 +199,7 @@ def change_head(model: Model, head: str) -> Model:
         )
     groups = {group.strip("()") for group in HEADS[head]}
     params = {name: array for name, array in model.params.items() if name.split("/")[0] in groups}
-    return model.replace(params=params, head=head, labels=None)
+    return model.replace(params=params, head=head, labels=None, problem_type="")
 
 
 def _possible(present: set[str]) -> str:

@@ -11,7 +11,29 @@ from bert_jax.io import atomic, files, owners
 PICTURES = (".png", ".pdf", ".svg")
 
 
-def check_output(path: files.PathLike, suffixes: Sequence[str] = (), flag: str = "--output") -> None:
+def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") -> None:
+    """Refuses an output that exists, unless it may be replaced.
+
+    What takes long to make (a vocabulary, records, a converted model, predictions, embeddings) is replaced
+    only when --overwrite says so. Pictures, which are made anew in seconds, are replaced. What resumes, such
+    as a work directory, goes on.
+
+    Args:
+        path: of a file or a directory. An empty directory is as good as none.
+        overwrite: whether it may be replaced.
+        flag: that gave the path.
+
+    Raises:
+        UserError: it exists and may not be replaced.
+    """
+    if overwrite or not files.exists(path) or (files.is_directory(path) and not files.names(path)):
+        return
+    raise UserError(f"{flag}={path} exists already; --overwrite replaces it, or choose another {flag}")
+
+
+def check_output(
+    path: files.PathLike, suffixes: Sequence[str] = (), flag: str = "--output", *, overwrite: bool = True
+) -> None:
     """Refuses a file that could not be written in the end, and makes the directory that it goes to.
 
     A URL is written to and cleared again: nothing else tells whether a bucket is there and may be written.
@@ -20,16 +42,18 @@ def check_output(path: files.PathLike, suffixes: Sequence[str] = (), flag: str =
         path: what the flag was given.
         suffixes: those of the formats that there are; none where any name will do.
         flag: for the message.
+        overwrite: whether a file that exists may be replaced; see `check_free`.
 
     Raises:
-        UserError: Another suffix, a directory, or a place that cannot be written. StorageError: The disk or
-            the bucket failed.
+        UserError: Another suffix, a file that exists and may not be replaced, a directory, or a place that
+            cannot be written. StorageError: The disk or the bucket failed.
     """
     if suffixes and files.suffix(path) not in suffixes:
         raise UserError(f"{flag}={path}: expected a name ending in {_either(suffixes)}")
     try:
         if files.is_directory(path):
             raise UserError(f"{flag}={path}: is a directory; expected a file, such as {path}/NAME")
+        check_free(path, overwrite, flag)
         files.make_directory(files.parent(path))
         if files.is_remote(path):
             probe = f"{path}.tmp-{owners.token()}"

@@ -18,6 +18,7 @@ from bert_jax.tasks.embedding import Features, Text
 from bert_jax.tasks.file_rows import open_file, read_lines
 
 FORMATS = (".npy", ".safetensors", ".jsonl")
+JSONL_FORMATS = ("bert_jax", "google")
 _JSON = (".jsonl", ".ndjson")
 _MOST_BYTES_TO_COUNT = 2 << 30  # the lines of: a second or two
 
@@ -108,29 +109,35 @@ class Texts:
         return found[0] if len(found) == 1 else (found[0], found[1])
 
 
-def check_output(path: str, pooling: str) -> None:
-    """Refuses an unknown format, or a place that cannot be written, before anything is computed."""
+def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) -> None:
+    """Refuses an output that could not be written in the end; see `checks.check_output`."""
+    if jsonl_format != JSONL_FORMATS[0] and files.suffix(path) != ".jsonl":
+        raise UserError(f"--jsonl_format={jsonl_format} is of .jsonl, and --output is {path}")
     if files.suffix(path) == ".npy" and pooling == "none":
         raise UserError(
             f"--output={path}: with --pooling=none texts have as many states as tokens, and .npy holds equal "
             "ones; expected .jsonl or .safetensors"
         )
-    checks.check_output(path, FORMATS)
+    checks.check_output(path, FORMATS, overwrite=overwrite)
 
 
 @contextlib.contextmanager
-def writer(path: str, embedder) -> Iterator[Writer]:
+def writer(path: str, embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterator[Writer]:
     """Writes features to `path` as they come; the file appears whole, and only when the block has ended.
 
     Args:
         path: .npy: float32 [N, width]. .safetensors: `embeddings` float32 [N, width]; with pooling "none"
             `states` float32 [T, layers, H] of all T tokens end to end, `token_ids` int32 [T] and `offsets`
             int64 [N + 1], text i's tokens being those from offsets[i] to offsets[i + 1]. .jsonl: an object
-            a text with `linex_index`, its number from 0, and `embedding`, or with pooling "none" the
-            `features` of google-research/bert's extract_features; six digits behind the point.
+            per text with `index`, its number from 0, `text` (of a pair `text_a` and `text_b`), and
+            `embedding`, or with pooling "none" `features`, which has the token and the values of each layer;
+            six digits after the decimal point.
         embedder: a `bert_jax.tasks.embedding.Embedder`.
+        jsonl_format: "google" for the objects of google-research/bert's extract_features: `linex_index` (as
+            it is spelled there) instead of `index`, and no text.
     """
-    kind = {".npy": _Npy, ".safetensors": _Safetensors, ".jsonl": _JsonLines}[files.suffix(path)]
+    of_json = _GoogleJsonLines if jsonl_format == "google" else _JsonLines
+    kind = {".npy": _Npy, ".safetensors": _Safetensors, ".jsonl": of_json}[files.suffix(path)]
     with atomic.replace_file(path) as file:
         out = kind(file, embedder)
         yield out
@@ -147,12 +154,12 @@ class Writer:
     def begin(self) -> None:
         pass
 
-    def write(self, features: Features) -> None:
+    def write(self, text: Text, features: Features) -> None:
         """Writes the features of the next text."""
-        self.put(features)
+        self.put(text, features)
         self.texts += 1
 
-    def put(self, features: Features) -> None:
+    def put(self, text: Text, features: Features) -> None:
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -165,7 +172,7 @@ class _Npy(Writer):
         header = dict(descr="<f4", fortran_order=False, shape=(self.texts, self.embedder.width))
         np.lib.format.write_array_header_1_0(self.file, header)
 
-    def put(self, features):
+    def put(self, text, features):
         self.file.write(features.values.astype("<f4", copy=False).tobytes())
 
     def finish(self):
@@ -182,7 +189,7 @@ class _Safetensors(Writer):
         self.token_ids: list[np.ndarray] = []
         self.file.write(bytes(8 + _HEADER))
 
-    def put(self, features):
+    def put(self, text, features):
         self.file.write(features.values.astype("<f4", copy=False).tobytes())
         if self.embedder.pooling == "none":
             self.lengths.append(len(features.token_ids))
@@ -212,10 +219,15 @@ class _Safetensors(Writer):
 
 
 class _JsonLines(Writer):
-    def put(self, features):
+    def head(self, text: Text) -> dict:
+        """The fields that say which text an object is of."""
+        names = {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
+        return {"index": self.texts} | names
+
+    def put(self, text, features):
         # As decimal numbers: six digits of a float32 that stays one would show its binary tail.
         values = np.round(features.values.astype(np.float64), 6).tolist()
-        row: dict = {"linex_index": self.texts}
+        row = self.head(text)
         if self.embedder.pooling != "none":
             row["embedding"] = values
         else:
@@ -231,3 +243,8 @@ class _JsonLines(Writer):
                 for i, states in zip(features.token_ids.tolist(), values, strict=True)
             ]
         self.file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+class _GoogleJsonLines(_JsonLines):
+    def head(self, text):
+        return {"linex_index": self.texts}

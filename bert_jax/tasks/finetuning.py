@@ -17,15 +17,15 @@ import jax
 import ml_collections
 import numpy as np
 
-from bert_jax import checkpoint, config_fields, convert, flops, sharding, train, workdir
+from bert_jax import checkpoint, config_fields, convert, distributed, flops, sharding, train, workdir
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import card
 from bert_jax.io import files, json_files
 from bert_jax.kernels import platform
-from bert_jax.metrics_writer import MetricsWriter
+from bert_jax.metrics_writer import BEST_SO_FAR, MetricsWriter
 from bert_jax.optimizer import make_optimizer
 from bert_jax.stopping import StopRequest
-from bert_jax.tasks import batches, metrics, packing, predictions, text_windows
+from bert_jax.tasks import batches, fields, metrics, packing, predictions, text_windows
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import Problem, from_training_file, resolve_schedule
 from bert_jax.tasks.reading import PREPARED
@@ -48,7 +48,7 @@ def finetune(
     Args:
       config: as `default_config`, with the files, columns and `init_from` (or `vocab`) filled in.
       directory: the work directory.
-      log: gets one line for each thing worth saying.
+      log: gets one line for each thing worth saying, in the first process of a run.
       command_line: of the run, for its model card.
       fit_options: others of `train.fit`.
 
@@ -58,11 +58,9 @@ def finetune(
     Raises:
       UserError: a user's mistake, with file and line where there is one.
     """
-    config = ml_collections.ConfigDict(config.to_dict())
-    config_fields.check_values(config)
-    config.model.dtype = workdir.resolve_dtype(config.model.dtype, directory, platform.target(), log)
-    problem, training = from_training_file(config)
-    problem.metrics  # noqa: B018, a wrong name is refused before anything is computed
+    log = distributed.log_of_primary(log)
+    problem, training = prepare(config, directory, log)
+    config = problem.config
     examples = {"train": training}
     if dev := problem.file("dev"):
         examples["dev"] = problem.read(dev)
@@ -78,6 +76,7 @@ def finetune(
         "vocabulary": problem.tokenizer.settings(),
         "labels": problem.labels,
         "head": problem.exported_as,
+        "problem_type": problem.problem_type,
         "files": {split: _digest(found.path) for split, found in examples.items()},
     }
     if command_line:
@@ -94,6 +93,32 @@ def finetune(
             return best
         finally:
             writer.close()
+
+
+def prepare(
+    config: Any, directory: str, log: Callable[[str], None] = lambda line: None
+) -> tuple[Problem, Any]:
+    """Returns the task that a configuration describes, and the examples of its training file.
+
+    Args:
+        config: as `default_config`; it is not changed.
+        directory: the work directory, which need not exist. A run that goes on keeps its dtype.
+        log: gets one line where that is not the dtype of a new run.
+
+    Raises:
+        UserError: a mistake that shows before anything is computed: a field that would be ignored, a value
+            out of range, a missing file or column, too large a mesh.
+    """
+    config = fields.complete(config)
+    fields.check(config)
+    config_fields.check_values(config)
+    config.model.dtype = workdir.resolve_dtype(config.model.dtype, directory, platform.target(), log)
+    mesh = sharding.make_mesh(**config.mesh)
+    sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
+    make_optimizer(config.optimizer, 0)  # the number of steps depends on the rows
+    problem, training = from_training_file(config)
+    problem.metrics  # noqa: B018, which refuses unknown names
+    return problem, training
 
 
 def _train(problem, data, examples, held, writer, fit_options):
@@ -189,9 +214,7 @@ class _BestKeeper:
             problem.write(path, self._examples, self._data, outputs)
             problem.report(self._held.path, self._examples, self._data, outputs)
         self._held.write_json(BEST_FILE, self.best | {"last_step": step})
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        self._say(f"dev  {step}  {shown}{'  (the best so far)' if better else ''}")
-        return {"loss": loss} | scores
+        return {"loss": loss} | scores | {BEST_SO_FAR: float(better)}
 
 
 def _initial_params(problem, held, log):

@@ -74,17 +74,31 @@ REGRESSION = {"pearson": pearson, "spearman": spearman, "mean_squared_error": me
 LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss"})
 
 
-def choose(names: Sequence[str], kind: str, num_labels: int) -> tuple[str, ...]:
-    """Checks metric names against the kind of task, "classification" or "regression"."""
-    table = REGRESSION if kind == "regression" else CLASSIFICATION
+def parse(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+    """Returns the metrics that `config.metrics` names, with commas between; all `known` ones if it is empty.
+
+    Args:
+        text: `config.metrics`.
+        known: the metrics that there are.
+        what: is scored, for the message.
+
+    Raises:
+        UserError: a name that is not known.
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
-        if name not in table:
-            raise UserError(
-                f"metrics: {name!r} is no metric of a {kind} task; expected some of {', '.join(table)}"
-            )
-        if name == "f1" and num_labels != 2:
-            raise UserError(f"metrics: f1 is defined for two labels and there are {num_labels}; use f1_macro")
-    return tuple(names)
+        if name not in known:
+            raise UserError(f"metrics: {name!r} is no metric of {what}; expected some of {', '.join(known)}")
+    return names or tuple(known)
+
+
+def choose(text: str, default: Sequence[str], kind: str, num_labels: int) -> tuple[str, ...]:
+    """As `parse`, of a task of `kind` "classification" or "regression"; `default` where the text is empty."""
+    table = REGRESSION if kind == "regression" else CLASSIFICATION
+    names = parse(text or ",".join(default), table, f"a {kind} task")
+    if "f1" in names and num_labels != 2:
+        raise UserError(f"metrics: f1 is defined for two labels and there are {num_labels}; use f1_macro")
+    return names
 
 
 def score(names: Sequence[str], kind: str, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
-from bert_jax.tasks import batches, reports
+from bert_jax.tasks import batches, metrics, reports
 from bert_jax.tasks.classification import ClassificationTask
 from bert_jax.tasks.file_rows import LABEL_SEPARATOR
 from bert_jax.tasks.reading import Examples, read_examples
@@ -27,8 +27,6 @@ class MultiLabelProblem(TextProblem):
 
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
-        if config.class_weights:
-            raise UserError(f"class_weights={config.class_weights}: is for labels that exclude each other")
         examples = cls(config, spec, None, tokenizer, bert).read(path)
         counts = Counter(label for labels in examples.labels for label in labels)
         if not counts:
@@ -42,14 +40,7 @@ class MultiLabelProblem(TextProblem):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        given = tuple(name.strip() for name in self.config.metrics.split(",") if name.strip())
-        for name in given:
-            if name not in _METRICS:
-                raise UserError(
-                    f"metrics: {name!r} is no metric of several labels; expected some of "
-                    f"{', '.join(_METRICS)}"
-                )
-        return given or _METRICS
+        return metrics.parse(self.config.metrics, _METRICS, "several labels")
 
     def read(self, path: str) -> Examples:
         columns = columns_of(self.config, self.spec)

@@ -74,7 +74,7 @@ class MultipleChoiceProblem(Problem):
 
     def __init__(self, config, spec, labels, tokenizer, bert):
         super().__init__(config, spec, labels, tokenizer, bert)
-        self._stride = config.get("doc_stride", 0)  # a run that was made before there was one has none
+        self._stride = config.doc_stride
         text_windows.check_stride(self._stride, config.max_length, pairs=True)
 
     @classmethod
@@ -94,7 +94,7 @@ class MultipleChoiceProblem(Problem):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return ("accuracy",)
+        return metrics.parse(self.config.metrics, ("accuracy",), "multiple choice")
 
     def read(self, path: str) -> Examples:
         columns = self._columns()

@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
-from bert_jax.tasks import batches, predictions
+from bert_jax.tasks import batches, fields, predictions
 from bert_jax.tasks.predictions import BEST
 from bert_jax.tasks.problem import family
 
@@ -42,7 +42,7 @@ class Predictor:
             raise UserError(f"{directory} is a work directory of {run['command']}, expected one of finetune")
         if which not in (BEST, "last"):
             raise UserError(f"--checkpoint={which}: expected best or last")
-        config = ml_collections.ConfigDict(run["config"])
+        config = fields.complete(ml_collections.ConfigDict(run["config"]))
         tokenizer = workdir.load_tokenizer(directory)
         spec = tasks.get(config.task)
         model = bert_config.from_dict(config.model)

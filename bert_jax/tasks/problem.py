@@ -14,15 +14,17 @@ import optax
 from bert_jax import config as bert_config
 from bert_jax import config_fields, convert, tasks, tokenization
 from bert_jax.errors import UserError
+from bert_jax.io import files
 from bert_jax.kernels import platform
 from bert_jax.tasks import batches
+from bert_jax.tasks.reading import PREPARED
 
 
 class Problem(abc.ABC):
     """One family of tasks, as a run has it: how its files are read, encoded, predicted and scored.
 
     Attributes:
-      config: of the run; see `bert_jax.tasks.default_config`.
+      config: of the run, with every field of `bert_jax.tasks.default_config`.
       spec: the task's entry in the table.
       labels: names in the order of the logits; None where there are none.
       tokenizer: of the model.
@@ -98,6 +100,11 @@ class Problem(abc.ABC):
     frozen = False  # whether only the head is trained
     exported_as = "sequence_classification"  # the head as `bert-jax convert` names it
 
+    @property
+    def problem_type(self) -> str:
+        """What a sequence classification learns, as transformers calls it; "" for other heads."""
+        return _PROBLEM_TYPES.get(self.spec.kind, "")
+
     def optimizer(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
         """What trains the parameters, by the optimizer that the configuration describes."""
         return optimizer
@@ -130,6 +137,12 @@ class Problem(abc.ABC):
         return split_file(self.config, self.spec, split)
 
 
+_PROBLEM_TYPES = {
+    "classification": "single_label_classification",
+    "regression": "regression",
+    "multilabel": "multi_label_classification",
+}
+
 # The module and the class of each kind of task; imported when it is asked for.
 _FAMILIES = {
     "classification": ("bert_jax.tasks.text_problem", "TextProblem"),
@@ -154,21 +167,33 @@ def from_training_file(config: Any) -> tuple[Problem, Any]:
       UserError: a missing file or column, one class only, another vocabulary than the checkpoint's, ...
     """
     spec = tasks.get(config.task)
-    if spec.kind != "tagging":
-        for name in ("frozen", "feature_layers", "document_context"):
-            if config.get(name):
-                raise UserError(f"{name}={config[name]}: is for tagging, and the task is {spec.name}")
-    if config.get("doc_stride") and spec.kind == "tagging":
-        raise UserError(
-            f"doc_stride={config.doc_stride}: tagging has windows as it is, and the task is {spec.name}; "
-            "leave it at 0"
-        )
     path = split_file(config, spec, "train")
     if not path:
         where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
         raise UserError(f"what should be trained on? give {where}")
     bert, tokenizer = resolve_model(config)
-    return family(spec.kind).from_training_file(config, spec, tokenizer, bert, path)
+    mistakes = []
+    try:
+        found = family(spec.kind).from_training_file(config, spec, tokenizer, bert, path)
+    except UserError as error:
+        mistakes.append(str(error))
+    # Told with the mistakes of the training file, because each try takes seconds.
+    if missing := _missing_evaluation_file(config, spec):
+        mistakes.append(missing)
+    if mistakes:
+        raise UserError("; ".join(mistakes))
+    return found
+
+
+def _missing_evaluation_file(config: Any, spec: tasks.TaskSpec) -> str:
+    """Returns what is wrong with the path of the evaluation file; "" if it is there, or the run has none."""
+    try:
+        path = split_file(config, spec, "dev")
+    except UserError as error:
+        return str(error)
+    if path and not path.startswith(PREPARED) and not files.exists(path):
+        return f"{path}: no such file"
+    return ""
 
 
 def split_file(config: Any, spec: tasks.TaskSpec, split: str) -> str:
@@ -187,7 +212,9 @@ def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tok
     """
     fields = config.model.to_dict()
     if config.init_from:
-        fields, tokenizer = convert.adopt_architecture(config.init_from, fields)
+        default = tasks.default_config().model
+        explicit = [name for name, value in fields.items() if value != default[name]]
+        fields, tokenizer = convert.adopt_architecture(config.init_from, fields, explicit)
         if config.vocab:
             given = tokenization.load(config.vocab)
             if given.tokens != tokenizer.tokens:

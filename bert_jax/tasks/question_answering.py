@@ -9,34 +9,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
-from bert_jax import losses, tasks
+from bert_jax import losses
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.models import BertForQuestionAnswering
-from bert_jax.tasks import reports, squad_decoding, squad_scores, squad_windows
+from bert_jax.tasks import metrics, reports, squad_decoding, squad_scores, squad_windows
 from bert_jax.tasks.problem import Problem
 from bert_jax.tasks.row_task import RowTask
 from bert_jax.tasks.squad_reading import NO_ANSWER, Keys, Questions, read_questions
 
-
-def default_config(v2: bool = False) -> ml_collections.ConfigDict:
-    """`tasks.default_config` with the fields of question answering, as google-research/bert has them."""
-    c = tasks.default_config("base")
-    c.task = "squad2" if v2 else "squad"
-    c.v2 = v2  # questions may have no answer
-    c.batch_size = 48 if v2 else 32
-    c.epochs = 2.0 if v2 else 3.0
-    c.max_length = 384
-    c.doc_stride = 128  # tokens from one window of a context to the next
-    c.max_query_length = 64
-    c.n_best = 20
-    c.max_answer_length = 30  # tokens
-    c.null_score_diff_threshold = 0.0  # none is predicted where it is likelier by more than this
-    c.data.answer_start = ""  # of JSON-lines files; empty, like the others: SQuAD's name
-    return c
+_HINT = "--config=finetune/squad has the defaults of questions"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,11 +69,12 @@ class QuestionAnswering(Problem):
         if config.max_length <= config.max_query_length + 3:
             raise UserError(
                 f"max_length={config.max_length}: expected more than max_query_length + 3 = "
-                f"{config.max_query_length + 3}, so that a window of the context has room beside the question"
+                f"{config.max_query_length + 3}, so that a window of the context has room beside the "
+                f"question; {_HINT}"
             )
         for name in ("max_query_length", "doc_stride", "n_best", "max_answer_length"):
             if config[name] < 1:
-                raise UserError(f"{name}={config[name]}: expected 1 or more")
+                raise UserError(f"{name}={config[name]}: expected 1 or more; {_HINT}")
 
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
@@ -103,11 +88,7 @@ class QuestionAnswering(Problem):
     @property
     def metrics(self) -> tuple[str, ...]:
         known = ("f1", "exact") if self.config.v2 else ("f1", "exact_match")
-        given = tuple(name.strip() for name in self.config.metrics.split(",") if name.strip())
-        for name in given:
-            if name not in known:
-                raise UserError(f"metrics: {name!r} is no metric of this task; expected {' or '.join(known)}")
-        return given or known
+        return metrics.parse(self.config.metrics, known, "these questions")
 
     def read(self, path: str) -> Questions:
         return self._read(path)

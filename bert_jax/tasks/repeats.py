@@ -14,13 +14,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
 
+from bert_jax import distributed
 from bert_jax.convert import card
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
-from bert_jax.tasks import finetuning, metrics
+from bert_jax.tasks import fields, finetuning, metrics
 
 SUMMARY_FILE = "summary.json"
 
@@ -100,6 +102,7 @@ def run_all(
     Raises:
         UserError: as `finetuning.finetune`; a swept field that the configuration lacks; nothing to score.
     """
+    log = distributed.log_of_primary(log)
     if seeds < 1:
         raise UserError(f"--seeds={seeds}: expected 1 or more")
     queue: dict[str, list[ml_collections.ConfigDict]] = {}  # made first, so that a mistake comes before a run
@@ -111,27 +114,35 @@ def run_all(
             queue[name].append(ml_collections.ConfigDict(config.to_dict()))
             _set(queue[name][-1], chosen)
             queue[name][-1].seed = config.seed + number
+    for name, configs in queue.items():
+        problem, _ = finetuning.prepare(configs[0], _run_directory(directory, name, configs[0]))
+        if not problem.file("dev"):
+            raise UserError("there is nothing to compare the runs by; give --config.data.eval=FILE")
     settings, metric = [], ""
     for name, configs in queue.items():
         runs = []
         for each in configs:
-            path = os.path.join(directory, name, f"seed-{each.seed}")
+            path = _run_directory(directory, name, each)
             log(f"run {len(settings) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
             runs.append(finetuning.finetune(each, path, log, command_line=command_line, **fit_options))
-            if not runs[-1]["scores"]:
-                raise UserError("there is nothing to compare the runs by; give --config.data.eval=FILE")
             metric = runs[-1]["metric"]
         settings.append(Setting(name, metric, tuple(runs)))
     sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
     settings.sort(key=lambda setting: -sign * float(np.median(setting.scores)))
     summaries = [setting.summary() for setting in settings]
-    best = os.path.join(directory, settings[0].name, f"seed-{config.seed}")
+    if jax.process_index():
+        return settings  # the first process writes
+    best = _run_directory(directory, settings[0].name, config)
     for name, content in (
         (SUMMARY_FILE, json.dumps(summaries, indent=2) + "\n"),
         (card.FILE, card.of_repeats(best, summaries)),
     ):
         atomic.write_text(os.path.join(directory, name), content)
     return settings
+
+
+def _run_directory(directory: str, name: str, config: ml_collections.ConfigDict) -> str:
+    return os.path.join(directory, name, f"seed-{config.seed}")
 
 
 def read_summary(directory: str) -> dict[str, Any] | None:
@@ -162,18 +173,17 @@ def table(settings: Sequence[Setting]) -> list[str]:
 
 def _set(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> None:
     for field, value in values.items():
-        *parents, last = field.split(".")
-        node = config
-        for parent in parents:
-            node = node.get(parent) if isinstance(node, ml_collections.ConfigDict) else None
-        if not isinstance(node, ml_collections.ConfigDict) or last not in node or field == "seed":
-            raise UserError(f"--sweep={field}=...: the config has no such field to sweep")
-        old = node[last]
+        if field == "seed":
+            raise UserError("--sweep=seed=...: --seeds=N runs with N seeds, from config.seed up")
+        try:
+            old = fields.lookup(config, field)
+        except UserError as error:
+            raise UserError(f"--sweep={field}=...: {error}") from None
         if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(old) is not type(value):
             raise UserError(f"--sweep={field}: {value!r} is no {type(old).__name__}, as {old!r} is")
-        node[last] = value
+        fields.assign(config, field, value)
 
 
 def _value(text: str) -> Any:

@@ -105,7 +105,7 @@ def read_questions(
         question's id.
     """
     path = str(path)
-    items = _jsonl_items if _detect_format(path, file_format) == "jsonl" else _squad_items
+    items = _jsonl_items if detect_format(path, file_format) == "jsonl" else _squad_items
     found = Questions(path)
     places: dict[str, int] = {}
     seen: set[str] = set()
@@ -234,7 +234,7 @@ def _is_found(context: str, answer: str, start: int) -> bool:
     return " ".join(answer.split()) in words
 
 
-def _detect_format(path: str, file_format: str) -> str:
+def detect_format(path: str, file_format: str) -> str:
     if file_format in ("json", "jsonl"):
         return file_format
     if file_format != "auto":

@@ -79,14 +79,7 @@ class TaggingProblem(Problem):
     @property
     def metrics(self) -> tuple[str, ...]:
         known = _ENTITY_METRICS if self.of_entities else _TAG_METRICS
-        given = tuple(name.strip() for name in self.config.metrics.split(",") if name.strip())
-        for name in given:
-            if name not in known:
-                what = "entities" if self.of_entities else "tags"
-                raise UserError(
-                    f"metrics: {name!r} is no metric of {what}; expected some of {', '.join(known)}"
-                )
-        return given or known
+        return metrics.parse(self.config.metrics, known, "entities" if self.of_entities else "tags")
 
     def optimizer(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
         return features.head_only(optimizer, self.task.head) if self.frozen else optimizer

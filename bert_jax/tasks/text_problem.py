@@ -24,15 +24,13 @@ class TextProblem(Problem):
 
     def __init__(self, config, spec, labels, tokenizer, bert):
         super().__init__(config, spec, labels, tokenizer, bert)
-        self._stride = config.get("doc_stride", 0)  # a run that was made before there was one has none
+        self._stride = config.doc_stride
         pairs = bool(columns_of(config, spec).text_b)
         text_windows.check_stride(self._stride, config.max_length, pairs)
 
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
         if spec.kind == "regression":
-            if config.class_weights:
-                raise UserError(f"class_weights={config.class_weights}: a regression has no classes")
             return cls(config, spec, None, tokenizer, bert), read_labelled(config, spec, path, parse_number)
         known = LabelSet(spec.labels).checked if spec.labels else str
         examples = read_labelled(config, spec, path, known)
@@ -58,8 +56,7 @@ class TextProblem(Problem):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        given = tuple(name.strip() for name in self.config.metrics.split(",") if name.strip())
-        return metrics.choose(given or self.spec.metrics, self.spec.kind, self._outputs)
+        return metrics.choose(self.config.metrics, self.spec.metrics, self.spec.kind, self._outputs)
 
     def read(self, path: str) -> Examples:
         parse = LabelSet(self.labels).index if self.labels else parse_number

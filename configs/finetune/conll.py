@@ -13,7 +13,4 @@ from bert_jax import tasks
 
 
 def get_config(size: str = "base"):
-    config = tasks.default_config(size or "base")
-    config.task = "conll"
-    config.epochs = 4.0
-    return config
+    return tasks.default_config(size or "base", "conll")

@@ -16,6 +16,4 @@ def get_config(task: str = ""):
     if not task:
         names = [spec.name for spec in tasks.GLUE]
         raise UserError(f"which task of GLUE? --config=finetune/glue:TASK with one of {', '.join(names)}")
-    config = tasks.default_config("base")
-    config.task = tasks.get(task).name
-    return config
+    return tasks.default_config("base", task)

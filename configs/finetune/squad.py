@@ -8,11 +8,11 @@ data_dir holds train-v1.1.json and dev-v1.1.json, or those of v2.0; --config.dat
 Published figures of BERT-Base (uncased) on the development set of 1.1: F1 88.4, exact match 81.2.
 """
 
+from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.tasks import question_answering
 
 
 def get_config(version: str = "v1"):
     if version not in ("v1", "v2"):
         raise UserError(f"finetune/squad:{version}: expected finetune/squad:v1 or finetune/squad:v2")
-    return question_answering.default_config(v2=version == "v2")
+    return tasks.default_config("base", "squad2" if version == "v2" else "squad")

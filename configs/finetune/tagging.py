@@ -12,6 +12,4 @@ from bert_jax import tasks
 
 
 def get_config(size: str = "base"):
-    config = tasks.default_config(size or "base")
-    config.task = "tagging"
-    return config
+    return tasks.default_config(size or "base", "tagging")

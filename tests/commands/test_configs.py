@@ -20,7 +20,7 @@ def test_one_is_printed_or_copied_and_runs_as_a_file(capsys, tmp_path, monkeypat
     assert cli.main(["configs", "pretrain/tiny", "--output=my/configs/mine.py"]) == 0
     (tmp_path / "mine.py").write_text("changed")
     assert cli.main(["configs", "pretrain/tiny", "--output=mine.py"]) == 2
-    assert "the file exists" in capsys.readouterr().err and (tmp_path / "mine.py").read_text() == "changed"
+    assert "exists already" in capsys.readouterr().err and (tmp_path / "mine.py").read_text() == "changed"
 
 
 def test_fields_and_values(capsys):

@@ -48,7 +48,8 @@ def read_vectors(path):
     if path.suffix == ".safetensors":
         return load_file(path)["embeddings"]
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row["linex_index"] for row in rows] == list(range(len(rows)))
+    assert [row["index"] for row in rows] == list(range(len(rows)))
+    assert [row["text"] for row in rows] == USED
     return np.array([row["embedding"] for row in rows], np.float32)
 
 
@@ -64,9 +65,10 @@ def test_vectors_of_every_format(embed, model, suffix):
 
 
 def test_states_as_extract_features_has_them(embed, model):
-    path, _ = embed("--pooling=none", "--layers=-1,0", output="x.jsonl")
+    path, _ = embed("--pooling=none", "--layers=-1,0", "--jsonl_format=google", output="x.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     expected = Embedder(model, layers=[-1, 0], pooling="none").embed(USED)
+    assert [list(row) for row in rows] == 6 * [["linex_index", "features"]]
     assert [row["linex_index"] for row in rows] == list(range(6))
     assert [f["token"] for f in rows[4]["features"]] == "[CLS] the dog ##s is small . [SEP]".split()
     for row, states in zip(rows, expected, strict=True):
@@ -120,7 +122,7 @@ def test_pairs(embed, model):
     path, _ = embed("--pairs", content="\n".join(map("\t".join, pairs)), name="pairs.tsv")
     np.testing.assert_array_equal(np.load(path), expected)
     rows = "\n".join(json.dumps({"a": a, "b": b}) for a, b in pairs)
-    path, _ = embed("--text_a=a", "--text_b=b", content=rows, name="pairs.jsonl")
+    path, _ = embed("--text_a=a", "--text_b=b", "--overwrite", content=rows, name="pairs.jsonl")
     np.testing.assert_array_equal(np.load(path), expected)
 
 
@@ -168,3 +170,27 @@ def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
 def test_mistakes_are_told_in_one_line(embed, flags, options, message):
     _, said = embed(*flags, code=2, **options)
     assert message in said.err and said.err.count("\n") == 1
+
+
+def test_objects_have_the_texts_of_pairs_and_of_states(embed):
+    path, _ = embed("--pairs", content="a dog\tred cat\nblue\tone\n", output="x.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(row["index"], row["text_a"], row["text_b"]) for row in rows] == [
+        (0, "a dog", "red cat"),
+        (1, "blue", "one"),
+    ]
+    path, _ = embed("--pooling=none", output="states.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [list(row) for row in rows] == 6 * [["index", "text", "features"]]
+    assert [row["text"] for row in rows] == USED
+
+
+def test_an_output_that_exists_is_replaced_only_when_asked(embed):
+    path, _ = embed()
+    before = path.read_bytes()
+    _, said = embed(content="a dog\n", code=2)
+    assert "exists already; --overwrite replaces it" in said.err and path.read_bytes() == before
+    embed("--overwrite", content="a dog\n")
+    assert np.load(path).shape == (1, 16)
+    _, said = embed("--jsonl_format=google", output="y.npy", code=2)
+    assert "--jsonl_format=google is of .jsonl" in said.err

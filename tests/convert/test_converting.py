@@ -1,6 +1,7 @@
 """`bert-jax convert`, from end to end."""
 
 import os
+import shutil
 import sys
 import types
 
@@ -20,10 +21,34 @@ def test_round_trip_of_the_command(export, tmp_path, capsys):
     assert "forward pass differs by" in capsys.readouterr().out
     assert cli.main(["convert", f"--input={native_dir}", f"--output={back}", "--to=huggingface"]) == 0
     assert (back / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    assert f"--input={native_dir}" in (back / "README.md").read_text()
+    card = (back / "README.md").read_text()
+    assert "--input=native" in card and str(tmp_path) not in card
     assert sorted(os.listdir(tmp_path)) == ["back", "huggingface", "native"]  # and nothing half-made
     loaded = convert.load(native_dir)
     assert loaded.head == "pretraining" and loaded.tokenizer.tokens == model.tokenizer.tokens
+
+
+def test_a_checkpoint_is_replaced_only_when_asked_and_nothing_else_is(export, tmp_path, capsys):
+    folder, _ = export()
+    out, other = tmp_path / "out", tmp_path / "other"
+    command = ["convert", f"--input={folder}", "--to=bert_jax"]
+    out.mkdir()
+    assert cli.main([*command, f"--output={out}"]) == 0  # an empty directory is as good as none
+    before = (out / "config.json").stat().st_mtime_ns
+    assert cli.main([*command, f"--output={out}"]) == 2
+    assert "exists already; --overwrite replaces it" in capsys.readouterr().err
+    assert (out / "config.json").stat().st_mtime_ns == before
+    assert cli.main([*command, f"--output={out}", "--overwrite"]) == 0
+    assert (out / "config.json").stat().st_mtime_ns > before
+    run = tmp_path / "run"
+    shutil.copytree(out, run)
+    (run / "config.json").write_text((out / "config.json").read_text().replace('"convert"', '"finetune"'))
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work")
+    for kept, message in ((folder, "is, or holds, the --input"), (run, "else"), (other, "else")):
+        files = sorted(kept.rglob("*"))
+        assert cli.main([*command, f"--output={kept}", "--overwrite"]) == 2
+        assert message in capsys.readouterr().err and sorted(kept.rglob("*")) == files
 
 
 @pytest.mark.parametrize("head", convert.HEADS)
@@ -79,7 +104,7 @@ def test_not_a_number_is_a_difference(make_model):
     [
         (["--output=o", "--to=bert_jax"], "needs --input"),
         (["--input=nowhere", "--output=o", "--to=bert_jax"], "nowhere: no such directory"),
-        (["--input={folder}", "--output={folder}", "--to=bert_jax"], "is there already"),
+        (["--input={folder}", "--output={folder}", "--to=bert_jax"], "exists already; --overwrite replaces"),
         (
             ["--input={folder}", "--output=o", "--to=bert_jax", "--push_to=me/it"],
             "takes a Hugging Face folder",

@@ -192,9 +192,32 @@ def test_finished_records_are_left_and_others_refused(options):
     assert not build.build(options).already_done
     before = contents(options.output_dir)
     assert build.build(options, workers=2).already_done
-    with pytest.raises(UserError, match="holds other records .seed 7, not 8.: choose another --output_dir"):
+    with pytest.raises(UserError, match="holds other records .seed 7, not 8.: --overwrite replaces them"):
         build.build(dataclasses.replace(options, seed=8))
     assert contents(options.output_dir) == before
+    others = dataclasses.replace(options, seed=8)
+    assert not build.build(others, overwrite=True).already_done
+    replaced = contents(options.output_dir)
+    assert replaced.keys() == before.keys() and replaced != before
+    assert build.build(others, overwrite=True).already_done  # the same settings are not made again
+
+
+def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(options, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build._Build, "run", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build.build(options)
+    others = dataclasses.replace(options, seed=8)
+    left = Path(options.output_dir) / claims.UNFINISHED / "left"
+    left.write_text("of seed 7")
+    with pytest.raises(UserError, match="unfinished work .*seed 7, not 8.*--overwrite to begin"):
+        build.build(others)
+    assert left.exists()
+    assert not build.build(others, overwrite=True).already_done
+    assert not left.parent.exists() and build.build(others).already_done
 
 
 def test_records_that_are_not_whole_are_made_again(options):

@@ -7,7 +7,7 @@ import ml_collections
 import pytest
 
 from bert_jax import defaults, tasks
-from bert_jax.tasks import question_answering
+from bert_jax.tasks.fields import FIELDS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "config.md").read_text(encoding="utf-8")
 
@@ -31,10 +31,21 @@ def documented(*titles):
     "config, titles",
     [
         (defaults.pretrain(), ["Pre-training"]),
-        (tasks.default_config(), ["Fine-tuning"]),
-        (question_answering.default_config(), ["Fine-tuning", "Question answering"]),
+        (tasks.default_config(), ["Fine-tuning", "Question answering"]),
     ],
-    ids=["pretrain", "finetune", "question-answering"],
+    ids=["pretrain", "finetune"],
 )
 def test_the_page_has_every_field_and_no_other(config, titles):
     assert documented("Both commands", *titles) == sorted(fields(config))
+
+
+def test_the_page_names_the_tasks_that_use_a_field():
+    """A field that not every task uses says so in its row, by "only", "all but" or "has no"."""
+    rows = {name: line for line in PAGE.splitlines() if line.startswith("| `")
+            for name in re.findall(r"`([\w.]+)`", line.split("|")[1])}  # fmt: skip
+    questions = PAGE[PAGE.index("## Question answering") :]
+    for name, field in FIELDS.items():
+        everywhere = len(field.kinds) == len(FIELDS["task"].kinds)
+        says = re.search(r"\bonly\b|\ball but\b", rows[name]) or rows[name] in questions
+        of_tagging = name == "data.text_b" and "tagging has no `data.text_b`" in rows[name]
+        assert bool(says or of_tagging) != everywhere, name

@@ -4,15 +4,13 @@ with drawn weights, where nothing has to be trained."""
 from tiny_model import draw_parameters, tiny_config
 
 from bert_jax import checkpoint, tasks, tokenization, workdir
-from bert_jax.tasks import question_answering
 from bert_jax.tasks.problem import family
 
 
 def make_problem(vocabulary, task, labels=None, fields=(), **data):
     """`fields` are of the configuration, `data` those of `config.data`."""
     spec, tokenizer = tasks.get(task), tokenization.load(vocabulary)
-    answers = spec.kind == "question_answering"
-    config = question_answering.default_config() if answers else tasks.default_config("tiny")
+    config = tasks.default_config("tiny", task)
     bert = tiny_config(tokenizer.vocab_size)
     config.update(dict(task=task, max_length=16, batch_size=16) | dict(fields))
     config.model, config.data = bert.to_dict(), dict(config.data) | data
@@ -24,7 +22,8 @@ def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
     problem = make_problem(vocabulary, task, labels, fields, **data)
     with workdir.WorkDir(directory) as held:
         run = {"command": "finetune", "config": problem.config.to_dict(), "labels": labels}
-        held.open_run(run | {"vocabulary": problem.tokenizer.settings(), "head": problem.exported_as})
+        run |= {"head": problem.exported_as, "problem_type": problem.problem_type}
+        held.open_run(run | {"vocabulary": problem.tokenizer.settings()})
         held.copy_vocabulary(problem.tokenizer.path)
         keeper = checkpoint.Checkpointer(held.checkpoints)
         keeper.save(3, {"params": draw_parameters(problem.task)})

@@ -56,7 +56,7 @@ def finetuned(tmp_path_factory, files, pretrained):
 
 def test_examples_share_rows_over_all_devices(files, pretrained, tmp_path, capsys):
     flags = ("--config.epochs=1", "--config.batch_size=48", "--config.mesh.data=4", "--config.mesh.fsdp=2")
-    flags += ("--config.data.eval=",)
+    flags += ("--config.data.eval=", "--config.eval.every=0")
     assert cli.main(arguments(files, tmp_path / "packed", pretrained, *flags)) == 0
     assert "packed: 48 examples in 24 rows of 16 tokens" in capsys.readouterr().out
     assert cli.main(arguments(files, tmp_path / "apart", pretrained, *flags, "--config.pack=false")) == 0
@@ -71,7 +71,8 @@ def test_a_run_learns_and_reports(finetuned, pretrained, files):
     assert run["labels"] == ["blue", "red"]
     card = (finetuned / "README.md").read_text()
     assert f"| accuracy | {best['scores']['accuracy']:.4g} |" in card and "Labels: blue, red." in card
-    assert f"--config.data.train={files}/train.csv" in card and f"| started from | {pretrained} |" in card
+    assert "--config.data.train=train.csv" in card and f"| started from | {pretrained.name} |" in card
+    assert str(files) not in card and str(pretrained) not in card and str(finetuned) not in card
     assert run["config"]["model"]["hidden_size"] == 32 and run["config"]["steps"] == 144
     report = json.loads((finetuned / "initialised.json").read_text())
     assert report["source"].endswith("checkpoints/7")
@@ -79,6 +80,7 @@ def test_a_run_learns_and_reports(finetuned, pretrained, files):
     assert {name.split("/")[0] for name in report["unused"]} == {"mlm", "nsp"}
     lines = [json.loads(line) for line in (finetuned / "metrics.jsonl").read_text().splitlines()]
     evaluations = [line for line in lines if line["kind"] == "eval"]
+    assert evaluations[0]["best_so_far"] == 1  # the first one
     assert [line["step"] for line in evaluations] == [72, 144]
     assert {"loss", "accuracy", "f1_macro"} <= set(evaluations[0])
     assert best["scores"]["accuracy"] == max(line["accuracy"] for line in evaluations)
@@ -111,6 +113,12 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
         f"--output={tmp_path}/out.tsv",
     ]
     assert cli.main([*command, "--text_a=t", "--id=key"]) == 0
+    written = (tmp_path / "out.tsv").read_text()
+    for again in (command, ["evaluate", f"--workdir={finetuned}", f"--output={tmp_path}/out.tsv"]):
+        assert cli.main(again) == 2
+        assert "out.tsv exists already; --overwrite replaces it" in capsys.readouterr().err
+        assert (tmp_path / "out.tsv").read_text() == written
+    assert cli.main([*command, "--text_a=t", "--id=key", "--overwrite"]) == 0
     lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
     assert lines[0] == ["id", "prediction", "p(blue)", "p(red)"]
     assert [line[0] for line in lines[1:]] == [f"k{i}" for i in range(29)]

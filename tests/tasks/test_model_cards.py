@@ -8,7 +8,7 @@ from fine_tuned import make_run
 
 from bert_jax import cli
 from bert_jax.commands import finetune, run_flags
-from bert_jax.convert import card, native
+from bert_jax.convert import card, converting, huggingface, huggingface_export, native
 
 SCORES = [
     "## Held-out results",
@@ -56,6 +56,93 @@ def test_several_runs(run):
     text = card.of_repeats(str(run), [setting, setting | {"setting": "batch_size=8"}])
     assert "| - | matthews | 0.5 | 0.6123 | 0.4 | 0.1 | 3 | 1 |" in text and "| seed |" not in text
     assert "| batch_size=8 | matthews | 0.5 " in text and "| data | glue |" in text
+
+
+@pytest.mark.parametrize(
+    "path, published",
+    [
+        ("runs/mini", "runs/mini"),
+        ("/home/ada/runs/mini", "mini"),
+        ("/home/ada/runs/mini/checkpoints/70", "mini/checkpoints/70"),
+        ("/home/ada/runs/mini/", "mini"),
+        ("~/runs/mini", "mini"),
+        ("../ada/mini", "mini"),
+        ("gs://adas-bucket/runs/mini", "mini"),
+        ("https://host/mini?key=12", "mini"),
+        ("/", ""),
+        ("", ""),
+        ("5e-5", "5e-5"),
+    ],
+)
+def test_paths_of_the_machine_are_not_published(path, published):
+    assert card.public_path(path) == published
+
+
+def test_a_published_command_has_neither_paths_of_the_machine_nor_secrets():
+    command = (
+        "bert-jax finetune --config=/home/ada/mine.py:x --workdir=/home/ada/run --config.data_dir=../ada/x "
+        "--config.optimizer.learning_rate=5e-05 --sweep=batch_size=16,32 --compare=/home/ada/a,/home/ada/b "
+        "--coordinator_address=10.0.0.1:1234 --process_id=3 --hub_token=hf_123 --batch_tokens=64 "
+        "--config.init_ignore='encoder/layers/.*' --text='two words'"
+    )
+    assert card.public_command(command) == (
+        "bert-jax finetune --config=mine.py:x --workdir=run --config.data_dir=x "
+        "--config.optimizer.learning_rate=5e-05 --sweep=batch_size=16,32 --compare=a,b "
+        "--hub_token=... --batch_tokens=64 '--config.init_ignore=encoder/layers/.*' '--text=two words'"
+    )
+
+
+def test_no_card_has_a_path_of_the_machine(tmp_path, vocabulary):
+    home = "/home/ada"
+    fields = dict(data_dir=f"{home}/glue", init_from=f"{home}/mini")
+    directory = make_run(tmp_path / "run", vocabulary, "cola", ["0", "1"], fields, train=f"{home}/train.tsv")
+    config = json.loads((directory / "config.json").read_text())
+    config["command_line"] = f"bert-jax finetune --workdir={home}/run --config.init_from={home}/mini"
+    (directory / "config.json").write_text(json.dumps(config))
+    one = {"setting": "", "seeds": 1, "degenerate": 0, "scores": {}}
+    export = card.make(native.read(directory), str(directory), f"bert-jax convert --input={home}/run")
+    for text in (card.of_run(str(directory)), card.of_repeats(str(directory), [one]), export):
+        assert home not in text and str(tmp_path) not in text
+        assert "| started from | mini |" in text and "| trained on | train.tsv |" in text
+
+
+def test_the_card_of_a_converted_model_has_no_path_of_the_machine(tmp_path, vocabulary):
+    run = make_run(tmp_path / "run", vocabulary, "cola", ["0", "1"])
+    converting.convert(str(run), str(tmp_path / "exported"), "huggingface", log=lambda line: None)
+    converting.convert(str(tmp_path / "exported"), str(tmp_path / "back"), "bert_jax", log=lambda line: None)
+    text = card.make(native.read(tmp_path / "back"), str(tmp_path / "back"), "bert-jax convert")
+    assert "Converted from exported." in text and str(tmp_path) not in text
+
+
+@pytest.mark.parametrize(
+    "task, labels, problem_type",
+    [
+        ("regression", None, "regression"),
+        ("classification", ["bad", "good"], "single_label_classification"),
+        ("multilabel", ["bad", "good", "new"], "multi_label_classification"),
+        ("multilabel", ["bad"], "multi_label_classification"),
+    ],
+)
+def test_labels_and_problem_type_of_an_export_survive_the_way_back(
+    tmp_path, vocabulary, task, labels, problem_type
+):
+    run = make_run(tmp_path / "run", vocabulary, task, labels, text_a="text", label="label")
+    model = native.read(run)
+    for folder in ("there", "again"):
+        (tmp_path / folder).mkdir()
+        huggingface_export.write(model, tmp_path / folder)
+        config = json.loads((tmp_path / folder / "config.json").read_text())
+        assert config["problem_type"] == problem_type
+        if labels is None:
+            assert config["num_labels"] == 1 and "id2label" not in config and "label2id" not in config
+        else:
+            assert config["id2label"] == {str(i): name for i, name in enumerate(labels)}
+            assert config["label2id"] == {name: i for i, name in enumerate(labels)}
+            assert "num_labels" not in config
+        (tmp_path / f"{folder}-native").mkdir()
+        native.write(huggingface.read(tmp_path / folder)[0], tmp_path / f"{folder}-native")
+        model = native.read(tmp_path / f"{folder}-native")
+    assert model.labels == (tuple(labels) if labels else None) and model.problem_type == problem_type
 
 
 def test_the_command_line_is_that_which_was_given():

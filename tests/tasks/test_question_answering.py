@@ -173,11 +173,11 @@ def test_the_loss_is_over_the_tokens_of_the_row():
     [
         ("--config.max_length=7", "max_length=7: expected more than max_query_length + 3 = 7"),
         ("--config.doc_stride=0", "doc_stride=0: expected 1 or more"),
-        ("--config.metrics=accuracy", "'accuracy' is no metric of this task; expected f1 or exact"),
+        ("--config.metrics=accuracy", "'accuracy' is no metric of these questions; expected some of f1"),
         ("--config.data_dir=/nowhere", "squad2: found no /nowhere/train-v2.0.json; data_dir is the folder"),
         ("--config.data_dir=", "what should be trained on?"),
         ("--config.data.format=csv", "data.format=csv: expected auto, json"),
-        ("--config.v2=false", "it has no answer, as in SQuAD 2.0; set --config.v2=true (5 of 20 questions"),
+        ("--config.v2=false", "v2=False: questions of the task squad2 may have no answer"),
     ],
 )
 def test_mistakes_get_one_line(toy, pretrained, tmp_path, capsys, change, message):
@@ -196,6 +196,7 @@ def test_another_threshold(toy, vocabulary, tmp_path, capsys):
             f"--workdir={run}",
             questions,
             f"--output={output}",
+            "--overwrite",
             f"--null_score_diff_threshold={threshold}",
         ]
         assert cli.main(["predict", *flags]) == 0
@@ -244,5 +245,5 @@ def test_hyper_parameters_are_the_papers():
         assert (c.batch_size, c.epochs, c.optimizer.learning_rate) == (batch_size, epochs, 5e-5)
         assert (c.max_length, c.doc_stride, c.max_query_length) == (384, 128, 64)
         assert (c.n_best, c.max_answer_length, c.null_score_diff_threshold) == (20, 30, 0)
-    with pytest.raises(UserError, match="expected squad.py:v1 or squad.py:v2"):
+    with pytest.raises(UserError, match="expected finetune/squad:v1 or finetune/squad:v2"):
         squad.get_config("v3")

@@ -163,16 +163,22 @@ def test_class_weights_as_they_are_given():
         (["--sweep=batch_size"], "expected a field once"),
         (["--sweep=batch_size=16", "--sweep=batch_size=32"], "expected a field once"),
         (["--sweep=nothing=1,2"], "no such field"),
-        (["--sweep=optimizer.nothing=1,2"], "no such field"),
+        (["--sweep=optimizer.learnig_rate=1,2"], "did you mean optimizer.learning_rate?"),
+        (["--sweep=learning_rate=1,2"], "did you mean optimizer.learning_rate?"),
+        (["--sweep=seed=1,2"], "--seeds=N"),
+        (["--sweep=class_weights=balanced,maybe"], "class_weights=maybe"),
+        (["--sweep=optimizer.name=adamw,adamm"], "optimizer.name='adamm'"),
+        (["--sweep=max_length=16,99"], "max_length=99"),
+        (["--sweep=n_best=20,30"], "n_best=30: the task classification does not use it"),
         (["--sweep=batch_size=16,many"], "'many' is no int"),
-        (["--seeds=2", "--config.data.eval="], "nothing to compare"),
+        (["--seeds=2", "--config.data.eval=", "--config.eval.every=0"], "nothing to compare"),
     ],
-    ids=["seeds", "equals", "twice", "field", "nested", "type", "eval"],
 )
 def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, message):
     assert cli.main(command(files, tmp_path, pretrained, *more)) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())  # nothing was run before the mistake was found
 
 
 def test_the_grid_is_typed():

@@ -156,7 +156,7 @@ def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatc
         (["--config.data.text_a=word"], "data.text_a=word:"),
         (["--config.data.label=7"], "no column 7 for data.label: the line has 3"),
         (["--config.data_dir=/nowhere"], "conll: found no /nowhere/conll2003/eng.train"),
-        (["--config.task=classification", "--config.frozen=true"], "frozen=True: is for tagging"),
+        (["--config.task=classification", "--config.frozen=true"], "task classification does not use it"),
     ],
 )
 def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, changes, message):

@@ -247,12 +247,12 @@ def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsy
     "more, message",
     [
         (["--config.doc_stride=11"], "doc_stride=11: expected 0 (long texts are cut) to 10"),
-        (["--config.doc_stride=-1"], "doc_stride=-1: expected 0 (long texts are cut) to 10"),
+        (["--config.doc_stride=-1"], "doc_stride=-1 must be at least 0"),
         (
             ["--config.doc_stride=6", "--config.data.text_b=colour"],
             "to 5, the tokens of the longer text of a pair",
         ),
-        (["--config.task=tagging"], "doc_stride=5: tagging has windows as it is"),
+        (["--config.task=tagging"], "doc_stride=5: the task tagging does not use it"),
     ],
     ids=["large", "negative", "pair", "tagging"],
 )

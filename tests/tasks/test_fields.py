@@ -1,0 +1,310 @@
+"""No field of a fine-tuning configuration is ignored: each one is read by a run, or refused.
+
+A run is made for every kind of task with a configuration that notes which of its fields are read. To the
+fields that were not read another value is given, which must be refused by name.
+"""
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+from tiny_model import draw_parameters, tiny_config
+
+import bert_jax
+from bert_jax import config as bert_config
+from bert_jax import config_files, tasks, tokenization
+from bert_jax.errors import UserError
+from bert_jax.tasks import fields, finetuning, predictions
+from bert_jax.tasks.problem import split_file
+
+PACKAGE = Path(bert_jax.__file__).parent
+# What is read in order to check it, or to copy it, has no effect by that.
+CHECKS = {PACKAGE / "tasks" / "fields.py", PACKAGE / "config_fields.py", PACKAGE / "config.py"}
+
+
+class Recorder:
+    """A configuration that notes which of its fields are read, and by which file of the package."""
+
+    def __init__(self, config, seen, prefix=""):
+        self.__dict__.update(_config=config, _seen=seen, _prefix=prefix)
+
+    def _note(self, name, value):
+        if isinstance(value, ml_collections.ConfigDict):
+            return Recorder(value, self._seen, f"{self._prefix}{name}.")
+        reader = Path(sys._getframe(2).f_code.co_filename)
+        if reader not in CHECKS:
+            self._seen.setdefault(self._prefix + name, set()).add(reader)
+        return value
+
+    def __getattr__(self, name):
+        value = getattr(self._config, name)
+        return value if callable(value) else self._note(name, value)
+
+    def __getitem__(self, name):
+        return self._note(name, self._config[name])
+
+    def get(self, name, default=None):
+        return self._note(name, self._config.get(name, default))
+
+    def __setattr__(self, name, value):
+        setattr(self._config, name, value)
+
+    def __contains__(self, name):
+        return name in self._config
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """{field: files that read it}, filled by the runs of a test."""
+    seen = {}
+    prepare = finetuning.from_training_file
+    monkeypatch.setattr(finetuning, "from_training_file", lambda config: prepare(Recorder(config, seen)))
+    plain = bert_config.BertConfig.__getattribute__
+
+    def noting(self, name):
+        reader = Path(sys._getframe(1).f_code.co_filename)
+        if PACKAGE in reader.parents and reader not in CHECKS and name in self.__dataclass_fields__:
+            seen.setdefault(f"model.{name}", set()).add(reader)
+        return plain(self, name)
+
+    monkeypatch.setattr(bert_config.BertConfig, "__getattribute__", noting)
+    return seen
+
+
+SENTENCES = ["the red cat", "a blue dog is big", "one bird", "two small cat", "the dog", "a cat three"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """{kind of task: (its training file, fields of the configuration)}."""
+    folder = tmp_path_factory.mktemp("files")
+
+    def table(name, header, cells):
+        path = folder / f"{name}.csv"
+        rows = [f"{text},{cell}" for text, cell in zip(SENTENCES, cells, strict=True)]
+        path.write_text("\n".join([f"text,{header}", *rows]) + "\n")
+        return str(path)
+
+    squad = folder / "squad.jsonl"
+    squad.write_text(
+        "".join(
+            json.dumps({"id": str(i), "question": "is the", "context": text, "answers": text.split()[-1],
+                        "answer_start": len(text) - len(text.split()[-1])}) + "\n"
+            for i, text in enumerate(SENTENCES)
+        )
+    )  # fmt: skip
+    conll = folder / "tags.conll"
+    tagged = ["\n".join(f"{word} {'B-X' if word in ('cat', 'dog') else 'O'}" for word in text.split())
+              for text in SENTENCES]  # fmt: skip
+    conll.write_text("\n\n".join(tagged) + "\n")
+    text = {"data.text_a": "text", "data.label": "label"}
+    choices = text | {"data.choices": "x,y"}
+    return {
+        "classification": (table("classes", "label", "ababab"), text),
+        "regression": (table("numbers", "label", "123123"), text),
+        "multilabel": (table("several", "label", "ababab"), text),
+        "multiplechoice": (table("choices", "x,y,label", ["one,two,0", "one,two,1"] * 3), choices),
+        "squad2": (str(squad), {"max_query_length": 4, "doc_stride": 4}),
+        "tagging": (str(conll), {}),
+    }
+
+
+def configured(task, files, vocabulary):
+    """A run from scratch, of a step."""
+    path, more = files[task]
+    config = tasks.default_config("tiny", task)
+    config.model = tiny_config(tokenization.load(vocabulary).vocab_size).to_dict()
+    given = {"vocab": str(vocabulary), "max_length": 16, "batch_size": 8, "epochs": 1.0}
+    for name, value in (given | {"data.train": path, "data.eval": path} | more).items():
+        fields.assign(config, name, value)
+    return config
+
+
+def loop(**given):
+    """Stands for `train.fit`, which every task calls: traces the loss, and scores drawn weights."""
+    config, task = given["config"], given["task"]
+    batch, key = next(given["train_data"](0, np.arange(config.batch_size))), jax.random.key(0)
+    state = types.SimpleNamespace(step=config.steps, params=draw_parameters(task))
+    jax.eval_shape(lambda params: task.loss(params, task.prepare(batch, key, True), key), state.params)
+    given["on_eval"](config.steps, {}, state)
+    return state
+
+
+def outputs(task, mesh):
+    """Stands for `predictions.make_predict`: outputs of the right shape, of a model that is only traced."""
+
+    def predict(params, batch):
+        shape = jax.eval_shape(task.predict, params, batch).shape
+        return np.random.default_rng(0).random(shape, np.float32)
+
+    return predict
+
+
+def another(value):
+    if isinstance(value, bool):
+        return not value
+    return value + "x" if isinstance(value, str) else value + type(value)(1)
+
+
+def ignored(config, seen):
+    """The fields of a configuration that were not read, and are not refused when they have another value."""
+    for name, value in list(config_files.fields(config)):
+        if name in seen:
+            continue
+        changed = ml_collections.ConfigDict(config.to_dict())
+        fields.assign(changed, name, another(value))
+        try:
+            finetuning.prepare(changed, "")
+        except UserError as error:
+            if name in str(error):
+                continue
+        yield name
+
+
+@pytest.fixture(scope="module")
+def read_by_the_loop(files, vocabulary, pretrained, tmp_path_factory):
+    """The fields that `train.fit` and what it calls read; of a whole run, from a checkpoint."""
+    seen = {}
+    with pytest.MonkeyPatch.context() as patch:
+        prepare = finetuning.from_training_file
+        patch.setattr(finetuning, "from_training_file", lambda config: prepare(Recorder(config, seen)))
+        config = configured("classification", files, vocabulary)
+        config.model = tasks.default_config("base").model
+        config.init_from, config.vocab, config.epochs = str(pretrained), "", 2.0
+        finetuning.finetune(config, str(tmp_path_factory.mktemp("run") / "run"), lambda line: None)
+    tasks_folder = PACKAGE / "tasks"
+    assert "init_ignore" in seen and "checkpoint.every" in seen
+    return {name for name, readers in seen.items() if any(tasks_folder not in r.parents for r in readers)}
+
+
+def run(config, directory, monkeypatch):
+    monkeypatch.setattr(finetuning.train, "fit", loop)
+    monkeypatch.setattr(predictions, "make_predict", outputs)
+    finetuning.finetune(config, str(directory), lambda line: None)
+
+
+@pytest.mark.parametrize(
+    "task", ["classification", "regression", "multilabel", "multiplechoice", "squad2", "tagging"]
+)
+def test_every_field_is_read_or_refused(
+    task, files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch
+):
+    config = configured(task, files, vocabulary)
+    for number, packed in enumerate((True, False) if "pack" in fields_of(task) else (True,)):
+        config.pack = packed
+        run(config, tmp_path / str(number), monkeypatch)
+    config.pack = True
+    split_file(Recorder(config, reads), tasks.get(task), "test")  # as `bert-jax predict --split=test` does
+    assert list(ignored(config, set(reads) | read_by_the_loop)) == []
+
+
+def fields_of(task):
+    return [name for name, field in fields.FIELDS.items() if tasks.get(task).kind in field.kinds]
+
+
+def test_a_new_field_that_nothing_reads_is_found(
+    files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(fields.FIELDS, "useless", fields.Field(0))
+    config = configured("tagging", files, vocabulary)
+    run(config, tmp_path / "run", monkeypatch)
+    split_file(Recorder(config, reads), tasks.get("tagging"), "test")
+    assert list(ignored(config, set(reads) | read_by_the_loop)) == ["useless"]
+
+
+@pytest.mark.parametrize("task", tasks.TASKS)
+def test_every_task_has_a_configuration_with_the_same_fields(task):
+    config = tasks.default_config(task=task)
+    fields.check(config)
+    names = [sorted(dict(config_files.fields(one))) for one in (config, tasks.default_config())]
+    assert names[0] == names[1]
+    assert config.task == task
+
+
+@pytest.mark.parametrize(
+    "task, given, message",
+    [
+        ("tagging", {"class_weights": "balanced"}, "class_weights=balanced: the task tagging does not use "
+         "it, only classification; leave it at ''"),
+        ("squad", {"class_weights": "balanced"}, "task squad does not use it"),
+        ("regression", {"class_weights": "balanced"}, "task regression does not use it"),
+        ("mrpc", {"head": "bilstm"}, "head=bilstm: the task mrpc does not use it, only tagging"),
+        ("mrpc", {"n_best": 5}, "n_best=5: the task mrpc does not use it, only questions"),
+        ("tagging", {"doc_stride": 5}, "doc_stride=5: the task tagging does not use it"),
+        ("codah", {"pack": False}, "pack=False: the task codah does not use it"),
+        ("squad", {"data.quoting": "csv"}, "data.quoting=csv: the task squad does not use it"),
+        ("tagging", {"data.text_b": "b"}, "data.text_b=b: the task tagging does not use it"),
+        ("tagging", {"head_size": 5}, "head_size=5: it is of head=bilstm"),
+        ("classification", {"data_dir": "d"}, "data_dir=d: the task classification does not know the names"),
+        ("mrpc", {"init_ignore": "x"}, "init_ignore=x: there is no init_from"),
+        ("mrpc", {"init_ignore": "x", "init_from": "c", "from_scratch": True}, "from_scratch takes no param"),
+        ("mrpc", {"warmup_fraction": 0.5, "optimizer.warmup_steps": 3}, "warmup_steps is given too"),
+        ("mrpc", {"early_stopping": 3, "data.train": "x.tsv"}, "early_stopping=3: there is nothing"),
+        ("mrpc", {"eval.every": 3, "data.train": "x.tsv"}, "eval.every=3: there is nothing to evaluate"),
+        ("squad", {"null_score_diff_threshold": 1.0}, "=1.0: every question has an answer unless v2"),
+        ("squad2", {"v2": False}, "v2=False: questions of the task squad2 may have no answer"),
+        ("mrpc", {"data_dir": "tfds:glue", "data.quoting": "csv"}, "tfds:glue is a prepared data set"),
+        ("mrpc", {"data.train": "x.jsonl", "data.quoting": "csv"}, "and x.jsonl is JSON-lines"),
+        ("tagging", {"data.train": "x.conll", "data.id": "n"}, "data.id=n: it is of JSON-lines"),
+        ("squad", {"data_dir": "d", "data.text_a": "n"}, "data.text_a=n: it is of JSON-lines"),
+        ("mrpc", {"eval.batches": 3}, "eval.batches=3: a fine-tuning has no such field"),
+        ("mrpc", {"optimizer.learnig_rate": 3.0}, "did you mean optimizer.learning_rate?"),
+        ("mrpc", {"learning_rate": 3.0}, "did you mean optimizer.learning_rate?"),
+    ],
+)  # fmt: skip
+def test_what_would_be_ignored_is_refused(task, given, message):
+    config = tasks.default_config(task=task)
+    for name, value in given.items():
+        fields.assign(config, name, value)
+    with pytest.raises(UserError) as refused:
+        fields.check(config)
+    assert message in str(refused.value)
+
+
+def test_fields_that_the_run_uses_pass():
+    for task, given in (
+        ("squad", {"data.train": "x.json", "data.eval": "x.jsonl", "data.text_a": "n"}),
+        ("mrpc", {"data.train": "x.tsv", "data.eval": "x.jsonl", "data.quoting": "csv"}),
+        ("swag", {"data_dir": "d", "data.quoting": "none"}),
+        ("conll", {"data_dir": "d", "early_stopping": 2}),
+        ("squad2", {"null_score_diff_threshold": 1.0}),
+    ):
+        config = tasks.default_config(task=task)
+        for name, value in given.items():
+            fields.assign(config, name, value)
+        fields.check(config)
+
+
+def test_an_architecture_beside_that_of_the_checkpoint_is_refused(files, vocabulary, pretrained):
+    config = configured("classification", files, vocabulary)
+    config.init_from, config.vocab = str(pretrained), ""
+    finetuning.prepare(config, "")  # that of the checkpoint
+    config.model.num_hidden_layers = 7
+    with pytest.raises(UserError, match="num_hidden_layers is 1 there and 7 here"):
+        finetuning.prepare(config, "")
+
+
+@pytest.mark.parametrize("task", ["squad", "squad2"])
+def test_questions_with_the_config_of_another_task_say_what_they_need(files, vocabulary, task):
+    config = configured("classification", files, vocabulary)
+    config.task = task
+    config.data = tasks.default_config().data
+    config.data.train = files["squad2"][0]
+    with pytest.raises(UserError, match="finetune/squad"):
+        finetuning.prepare(config, "")
+    config.v2, config.doc_stride, config.max_query_length = task == "squad2", 4, 4
+    problem, examples = finetuning.prepare(config, "")
+    assert len(examples) == len(SENTENCES) and problem.config.n_best == 20
+
+
+def test_a_configuration_of_an_older_version_gets_the_fields_that_came_later():
+    config = tasks.default_config(task="squad")
+    del config["n_best"]
+    del config.data["quoting"]
+    assert fields.complete(config).n_best == 20 and fields.complete(config).data.quoting == "auto"
+    assert "n_best" not in config
