@@ -14,7 +14,7 @@ from bert_jax.convert import names
 from bert_jax.convert.model import Model, check_found, head_of
 from bert_jax.data import google
 from bert_jax.errors import StorageError, UserError
-from bert_jax.io import atomic, files
+from bert_jax.io import atomic, files, json_files
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 
@@ -89,8 +89,10 @@ def read_config(folder: str) -> bert_config.BertConfig:
     if not files.exists(file):
         raise UserError(f"{folder}: no {CONFIG} beside the checkpoint; copy the model's there")
     try:
-        return bert_config.from_json(files.read_text(file))
+        return bert_config.from_dict(json_files.read(file), ignore_unknown=True)
     except UserError as error:
+        if str(error).startswith(str(file)):
+            raise
         raise UserError(f"{file}: {error}") from error
 
 

@@ -151,9 +151,12 @@ def read_summary(directory: str) -> dict[str, Any] | None:
     path = os.path.join(directory, SUMMARY_FILE)
     if not files.exists(path):
         return None
-    best = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])[0]
-    folder = os.path.join(directory, best["setting"])
+    settings = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])
+    best = settings[0] if settings else {"setting": ""}
+    folder = os.path.join(directory, best["setting"].replace("\0", ""))
     runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
+    if not settings or not runs:
+        raise UserError(f"{path}: it names no run beside it; expected the summary.json of --seeds or --sweep")
     return {"scores": {name: one["median"] for name, one in best["scores"].items()}, "run": runs[0]}
 
 

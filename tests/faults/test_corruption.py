@@ -1,0 +1,28 @@
+"""Five hundred corruptions each of records and checkpoints: detected, or the data is the same bit for bit."""
+
+import corruption_support
+import pytest
+from corruption_support import DETECTED, WRONG, try_all
+
+
+@pytest.mark.parametrize("kind, count", [("records", 60), ("checkpoints", 12)])
+def test_a_sample_of_corruptions(tmp_path, kind, count):
+    outcomes, wrong = try_all(kind, tmp_path, range(count))
+    assert not wrong
+    assert sum(number for (_, outcome), number in outcomes.items() if outcome == DETECTED) > count / 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["records", "checkpoints"])
+def test_five_hundred_corruptions(tmp_path, kind):
+    outcomes, wrong = try_all(kind, tmp_path, range(500))
+    assert not wrong
+    assert sum(outcomes.values()) == 500
+
+
+def test_wrong_data_is_seen(tmp_path, monkeypatch):
+    # Without the digests of the manifest, records that were swapped are not noticed.
+    monkeypatch.setattr(corruption_support, "add_digests", lambda directory: None)
+    outcomes, wrong = try_all("records", tmp_path, range(60))
+    assert wrong and any(outcome == WRONG for _, outcome in outcomes)
