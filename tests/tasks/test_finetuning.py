@@ -2,13 +2,17 @@
 
 import csv
 import json
+import os
 import shutil
+import signal
 
 import fine_tuned
 import numpy as np
 import pytest
 
-from bert_jax import cli
+from bert_jax import checkpoint, cli
+from bert_jax.metrics_writer import read_metrics
+from bert_jax.tasks import predictions
 from bert_jax.tasks.fill_mask import MaskFiller
 
 COLOURS = ("red", "blue")
@@ -147,6 +151,32 @@ def test_the_same_command_resumes(finetuned, files, pretrained, tmp_path, capsys
     command = arguments(files, copy, pretrained, f"--config.data.train={tmp_path}/train.csv")
     assert cli.main(command) == 2
     assert "belongs to another run" in capsys.readouterr().err
+
+
+def test_sigterm_in_an_evaluation_does_not_wait_for_its_end(files, pretrained, tmp_path, monkeypatch, capsys):
+    """It comes before the second of two batches, with a step that is not saved yet."""
+    changes = ["--config.epochs=1", "--config.eval.every=2", "--config.checkpoint.every=0"]
+    predicted, real = [], predictions.make_predict
+
+    def make_predict(*arguments):
+        predict = real(*arguments)
+
+        def call(params, batch):
+            predicted.append(batch)
+            if len(predicted) == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return predict(params, batch)
+
+        return call
+
+    monkeypatch.setattr(predictions, "make_predict", make_predict)
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 3
+    assert "stopped at step 2, saved; run the same command to go on" in capsys.readouterr().err
+    assert len(predicted) <= 2 and not (tmp_path / "run" / "best.json").exists()
+    assert checkpoint.verify(tmp_path / "run" / "checkpoints" / "2")
+    monkeypatch.setattr(predictions, "make_predict", real)
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 0
+    assert [line["step"] for line in read_metrics(tmp_path / "run", "eval")][0] == 2
 
 
 def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp_path, capsys):
