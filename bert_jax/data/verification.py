@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -69,9 +71,16 @@ def check(file: tfrecord.RecordFile, expected: int) -> None:
 
 
 def report_unchecked(
-    directories: Sequence[tuple[str, dict[str, Any]]], say: Callable[[str], None] = print
+    directories: Sequence[tuple[str, dict[str, Any]]], say: Callable[[str], None] | None = None
 ) -> None:
-    """Says, once per directory, that a manifest has no digests because an older version wrote it."""
+    """Says, once per directory, that a manifest has no digests because an older version wrote it.
+
+    Args:
+        directories: (path, manifest) of each.
+        say: called with the line; None prints it to the standard error, since the standard output of a
+            command may be read by a program.
+    """
+    say = say or functools.partial(print, file=sys.stderr, flush=True)
     for directory, manifest in directories:
         entries = [entry for split in manifest["splits"].values() for entry in split["files"]]
         if directory not in _said and any("crc32c" not in entry for entry in entries):

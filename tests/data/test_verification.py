@@ -103,6 +103,6 @@ def test_older_manifests_load_and_it_is_said_once(make_records, capsys):
     directory, _ = make_records()
     for _ in range(2):
         packed.open_dataset(directory, "train")
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert out.count("its manifest has no digests of the record files") == 1 and out.count("\n") == 1
     assert directory in verification._said
