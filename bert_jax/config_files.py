@@ -116,7 +116,23 @@ class _Named(absl_flags.ArgumentParser):
 
     def parse(self, argument: str):
         name, of_config = split(argument)
-        return self._parser.parse(str(find(name)) + ("" if of_config is None else f":{of_config}"))
+        path = find(name)
+        try:
+            config = self._parser.parse(str(path) + ("" if of_config is None else f":{of_config}"))
+        except AttributeError as error:
+            if error.name != "get_config" or getattr(error.obj, "__file__", None) != str(path):
+                raise
+            raise UserError(
+                f"{path}: a config file defines get_config(), and this one does not; `bert-jax configs NAME "
+                "--output=FILE` writes one to start from"
+            ) from error
+        # Of a file that cannot be read ml_collections gives an object that raises when it is used.
+        if not type(config).__module__.startswith("ml_collections."):
+            raise UserError(
+                f"{path}: its get_config() returned {type(config).__name__}, expected an "
+                "ml_collections.ConfigDict"
+            )
+        return config
 
     def flag_type(self) -> str:
         return self._parser.flag_type()

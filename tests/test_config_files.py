@@ -1,6 +1,7 @@
 """Config files are found by name, in a clone and in an installed package."""
 
 import re
+import sys
 from pathlib import Path
 
 import ml_collections
@@ -99,3 +100,23 @@ def test_every_config_that_a_page_names_is_there(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     for given in re.findall(r"--config[= ]([\w/.]*/[\w/.]+)", page.read_text(encoding="utf-8")):
         config_files.find(given.rstrip("."))
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("x = 1\n", "a config file defines get_config(), and this one does not"),
+        ("def get_config():\n    pass\n", "its get_config() returned NoneType, expected an ml_collections"),
+        ("def get_config():\n    return 3\n", "its get_config() returned int"),
+        ("import os\ndef get_config():\n    return os.get_config()\n", "has no attribute 'get_config'"),
+    ],
+)
+def test_a_file_that_is_no_config_is_named(capsys, monkeypatch, tmp_path, content, message):
+    path = tmp_path / "mine.py"
+    path.write_text(content)
+    for more in ([], ["--config.steps=3"]):
+        # ml_collections loads every config under this name, into what an earlier one of the process left.
+        monkeypatch.delitem(sys.modules, "config_config", raising=False)
+        assert cli.main(["pretrain", f"--config={path}", *more]) == 2
+        error = capsys.readouterr().err
+        assert message in error and str(path) in error and error.count("\n") == 1

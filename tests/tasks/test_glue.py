@@ -205,7 +205,7 @@ def run_of(directory, task, scores):
     directory.mkdir(parents=True)
     run = {"command": "finetune", "config": {"task": task}}
     (directory / "config.json").write_text(json.dumps(run))
-    (directory / "best.json").write_text(json.dumps({"scores": scores}))
+    (directory / "best.json").write_text(json.dumps({"step": 3, "last_step": 3, "scores": scores}))
 
 
 def test_one_table_over_several_runs(tmp_path, capsys):
