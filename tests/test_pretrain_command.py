@@ -295,6 +295,7 @@ def test_records_of_others_and_what_cannot_be(pretrain, masked_records, records,
         *((size, size) for size in ("tiny", "mini", "small", "base", "large")),
         ("base_v5e", "base"),
         ("base_gpu", "base"),
+        ("continued", "base"),
     ],
 )
 def test_the_config_files(name, size):

@@ -5,7 +5,7 @@
 
 The input's kind is detected. The forward pass is computed on random inputs from the source's tensors and from
 what was written, read back; if they differ, nothing is kept. TF1 checkpoints need the extra `tensorflow`.
-Flags that change the model on its way are explained in docs/surgery.md.
+The flags of vocabulary, size and precision change the model on its way.
 """
 
 from __future__ import annotations

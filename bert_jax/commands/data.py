@@ -105,7 +105,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         absl_flags.DEFINE_enum,
         "runner",
         "local",
-        "local: processes of this machine; beam: Apache Beam, see docs/beam.md.",
+        "local: processes of this machine; beam: Apache Beam (--beam_args).",
         ["local", "beam"],
     )
     define(absl_flags.DEFINE_string, "beam_args", "", "Arguments of the Beam pipelines, as one string.")
@@ -119,7 +119,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         absl_flags.DEFINE_string,
         "clean",
         "",
-        "Cleaning, of mojibake,unicode,length,language,exact,near; docs/cleaning.md. Default: none.",
+        "Cleaning, with commas between: mojibake, unicode, length, language, exact, near. Default: none.",
     )
     for name, default, what in (
         ("min_document_characters", "200", "Shorter documents are dropped"),
