@@ -7,12 +7,13 @@ import shutil
 import signal
 
 import fine_tuned
+import jax
 import numpy as np
 import pytest
 
 from bert_jax import checkpoint, cli
 from bert_jax.metrics_writer import read_metrics
-from bert_jax.tasks import predictions
+from bert_jax.tasks import finetuning, predictions
 from bert_jax.tasks.fill_mask import MaskFiller
 
 COLOURS = ("red", "blue")
@@ -213,6 +214,34 @@ def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, change, mess
     assert cli.main(arguments(files, tmp_path / "run", pretrained, change)) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("--config.data.label=", "which column holds the label? give --config.data.label=COLUMN"),
+        ("--config.data.label=stars", "no column 'stars' for data.label"),
+        ("--config.data.train=missing.csv", "missing.csv: no such file"),
+    ],
+)
+def test_mistakes_of_both_files_come_together(files, pretrained, tmp_path, capsys, change, message):
+    changes = [change, "--config.data.eval=nowhere.csv"]
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 2
+    error = capsys.readouterr().err
+    assert message in error and "; nowhere.csv: no such file" in error and error.count("\n") == 1
+
+
+def test_only_the_first_of_several_processes_prints(files, pretrained, tmp_path, capsys, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finetuning, "_train", stop)
+    for process, lines in ((0, 2), (1, 0)):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        capsys.readouterr()
+        assert cli.main(arguments(files, tmp_path / "run", pretrained)) == 130
+        said = [line for line in capsys.readouterr().out.splitlines() if "examples from" in line]
+        assert len(said) == lines
 
 
 def test_another_vocabulary_is_refused(files, pretrained, tmp_path, vocabulary, capsys):

@@ -254,6 +254,20 @@ def test_glue_test_files_have_their_own_layout(tmp_path):
     )
 
 
+def test_files_of_multiple_choice_by_the_folder_that_has_them(tmp_path):
+    for name in ("codah/train.tsv", "codah/dev.tsv", "swag/train.csv", "swag/val.csv", "swag/test.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    for task, dev in (("codah", "dev.tsv"), ("swag", "val.csv")):
+        for folder in (tmp_path, tmp_path / task):
+            assert tasks.get(task).file(str(folder), "dev") == str(tmp_path / task / dev)
+    assert tasks.get("swag").file(str(tmp_path), "test").endswith("swag/test.csv")
+    (tmp_path / "swag" / "val.csv").rename(tmp_path / "swag" / "val.jsonl")
+    assert tasks.get("swag").file(str(tmp_path), "dev").endswith("swag/val.jsonl")
+    with pytest.raises(UserError, match="data_dir is the folder that holds codah/test.tsv"):
+        tasks.get("codah").file(str(tmp_path), "test")
+
+
 def test_unknown_tasks_and_folders(tmp_path):
     with pytest.raises(UserError, match="task=mnlii: expected one of classification"):
         tasks.get("mnlii")

@@ -67,6 +67,24 @@ def test_seeds_and_a_grid_are_run_and_summed_up_and_not_run_again(files, pretrai
     assert json.loads((tmp_path / "summary.json").read_text()) == found
 
 
+@pytest.mark.parametrize("process", [0, 1])
+def test_the_first_of_several_processes_writes_the_summaries(
+    files, pretrained, tmp_path, capsys, monkeypatch, process
+):
+    best = {"step": 1, "metric": "accuracy", "scores": {"accuracy": 0.5}, "degenerate": False}
+    monkeypatch.setattr(repeats.finetuning, "finetune", lambda *args, **more: best)
+    monkeypatch.setattr(repeats.card, "of_repeats", lambda *args: "a card")
+    monkeypatch.setattr(jax, "process_index", lambda: process)
+    (tmp_path / "runs").mkdir()
+    assert cli.main(command(files, tmp_path / "runs", pretrained, "--seeds=2")) == 0
+    said = capsys.readouterr().out
+    if process:
+        assert said == "" and not list((tmp_path / "runs").iterdir())
+    else:
+        assert "run 2 of 2" in said and "degenerate" in said
+        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["README.md", "summary.json"]
+
+
 def test_a_table_of_settings():
     runs = [
         {"scores": {"accuracy": score}, "degenerate": score == 0.5, "metric": "accuracy"}
