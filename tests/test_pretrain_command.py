@@ -398,6 +398,25 @@ def test_the_architecture_is_that_of_the_weights(records, encoder, tmp_path, cap
     assert model.layer_norm_eps == 1e-6
 
 
+def test_bench_and_estimate_see_the_model_that_will_be_trained(trained, capsys, monkeypatch):
+    from bert_jax.commands import bench
+    from bert_jax.estimate import program, topology
+
+    argv = ["--config=pretrain/tiny", f"--config.init_from={trained}", "--config.model.causal=true"]
+    flags, _ = cli.parse_flags(bench, "bench", argv)
+    model = bench._resolve(flags).model
+    assert (model.hidden_size, model.causal) == (32, True)
+
+    def seen(config, length):
+        raise UserError(f"a size of {config.model.hidden_size}")
+
+    monkeypatch.setattr(topology, "prepare", lambda: None)
+    monkeypatch.setattr(program, "synthetic_rows", seen)
+    assert cli.main(["estimate", "--topology=v5e:1x1", *argv]) == 2
+    error = capsys.readouterr().err
+    assert f"architecture of {trained}: " in error and "a size of 32" in error
+
+
 def test_a_run_that_started_needs_the_weights_no_more(records, trained, tmp_path, capsys):
     weights = shutil.copytree(trained, tmp_path / "weights")
     command = continued(records, tmp_path / "run", f"--config.init_from={weights}")

@@ -98,9 +98,11 @@ def check_found(source: str, found: names.Found, ignore: str = "") -> None:
             f"{source}: {_some(found.misshapen)}: it is not of the architecture its configuration says"
         )
     if unknown:
+        parts = dict.fromkeys(re.escape(re.split("[./]", name)[0]) + ".*" for name in unknown)
+        complete = "|".join([*filter(None, [ignore]), *parts])
         raise UserError(
-            f"{source}: it has {_some(unknown)}, which no BERT has; name by a regular expression what may be "
-            "left behind (convert: --ignore, training: --config.init_ignore)"
+            f"{source}: it has {_some(unknown)}, which no BERT has; if that may be left behind: "
+            f"--ignore='{complete}' of convert, --config.init_ignore='{complete}' in training"
         )
 
 

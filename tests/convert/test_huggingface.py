@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import ml_dtypes
 import numpy as np
@@ -158,6 +159,11 @@ def test_unknown_tensors_stay_behind_when_they_are_named(export):
     edit(folder, lambda tensors: tensors.update({"adapter.down": np.zeros(3, np.float32)}))
     again, _ = huggingface.read(folder, ignore=r"adapter\..*")
     assert again.params.keys() == model.params.keys()
+    edit(folder, lambda tensors: tensors.update({"extra.up": np.zeros(3, np.float32)}))
+    with pytest.raises(UserError) as error:
+        huggingface.read(folder, ignore=r"adapter\..*")
+    complete = re.search("--config.init_ignore='(.*?)'", str(error.value))[1]
+    assert huggingface.read(folder, ignore=complete)[0].params.keys() == model.params.keys()
     with pytest.raises(UserError, match="no regular expression"):
         huggingface.read(folder, ignore="(")
 
