@@ -2,11 +2,11 @@
 
 Exit codes:
   0    done
-  1    failed: a crash, a full disk, a bucket that does not answer, other processes that are gone; try again
-  2    a user's mistake, told in one line
-  3    demo, data, pretrain, finetune: stopped by SIGTERM, all work saved; the same command goes on
+  1    failure that may pass: a crash, a full disk, a bucket that does not answer, a lost process; try again
+  2    user error, explained in one line
+  3    demo, data, pretrain, finetune: stopped by SIGTERM with all work saved; run the same command to resume
   130  stopped by Ctrl-C; pretrain and finetune save the step first, unless Ctrl-C is pressed again
-  143  another command, stopped by SIGTERM; nothing half is left, and the same command begins anew
+  143  another command stopped by SIGTERM; no partial output is left
 """
 
 from __future__ import annotations

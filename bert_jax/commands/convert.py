@@ -1,11 +1,11 @@
-"""Move a model between bert_jax, Hugging Face and TF1, with a proof that nothing changed on the way.
+"""Convert a model between bert_jax, Hugging Face and TF1, and verify that its outputs are the same.
 
     bert-jax convert --input=runs/mini --output=exported --to=huggingface
     bert-jax convert --input=uncased_L-12_H-768_A-12/bert_model.ckpt --output=base --to=bert_jax
 
-The input's kind is detected. The forward pass is computed on random inputs from the source's tensors and from
-what was written, read back; if they differ, nothing is kept. TF1 checkpoints need the extra `tensorflow`.
-The flags of vocabulary, size and precision change the model on its way.
+The input's kind is detected. The forward pass on random inputs is computed with the tensors of the source and
+with those read back from the output, which is deleted if the two differ. TF1 checkpoints need the extra
+`tensorflow`. Further flags change vocabulary, size and precision during the conversion.
 """
 
 from __future__ import annotations

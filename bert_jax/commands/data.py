@@ -2,9 +2,9 @@
 
     bert-jax data --input='wiki/*' --input_format=wikiextractor --vocab=vocab.txt --output_dir=records
 
-The records hold no masks, which are drawn anew at every step; those of --schema=google do, and are those of
-google-research/bert's create_pretraining_data. They depend on the text, the vocabulary and the flags, and not
-on --workers. Interrupted, the same command goes on from what is done.
+The records hold no masks: these are drawn anew at every step. --schema=google makes the records of
+google-research/bert's create_pretraining_data, masks included. Records depend on the text, the vocabulary and
+the flags, not on --workers. Run the same command again to resume.
 """
 
 from __future__ import annotations

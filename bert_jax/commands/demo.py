@@ -1,8 +1,8 @@
-"""The whole way on text that every Python carries, in minutes: vocabulary, records, pre-training, a task.
+"""Run everything from text to a fine-tuned task in minutes, on the docstrings that ship with Python.
 
     bert-jax demo --workdir=demo
 
-No download and no account. Each command that it runs is printed. The same command goes on where it stopped.
+It downloads nothing and prints each command that it runs. Run the same command again to resume.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Check devices, versions, memory and write access; one line and one fix for each problem.
+"""Check devices, versions, memory and write access, and suggest one fix per problem.
 
-Exit code 0 when all is fine or worth a warning at most, 1 when there is a problem.
+The exit code is 1 if there is a problem, and 0 otherwise, warnings included.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Turn texts into vectors: a file of texts in, a file of one vector a text, or one a token, out.
+"""Turn a file of texts into a file of vectors: one per text, or one per token.
 
     bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=vectors.npy
     bert-jax embed --checkpoint=all-MiniLM-L6-v2 --input=texts.txt --output=vectors.npy --normalize
     bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-2,-1
 
-Each line of the input is a text, blank ones too, and the output has their order. A file of any length is read
-and written as it goes, in bounded memory.
+Each line of the input is a text, blank lines included, and the output has the same order. Files of any length
+are streamed in bounded memory.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a run would cost on TPUs or GPUs that are not there: memory, FLOPs, traffic; for TPUs time and money.
+"""Estimate memory, FLOPs and traffic of a run on TPUs or GPUs that you do not have; for TPUs time and cost.
 
     bert-jax estimate --config=pretrain/base --topology=v5e:4x4
     bert-jax estimate --config=pretrain/large --topology=v4:8x8x8 --config.mesh.fsdp=8 --json
     bert-jax estimate --config=pretrain/base_gpu:8 --topology=h100:8
 
-Compiles the train step of the config for the devices that are named, with their own compiler (pip install
+Compiles the train step of the config for the named devices, with their own compiler (pip install
 'bert-jax[estimate]' for TPUs, 'bert-jax[estimate-gpu]' for NVIDIA GPUs), and reads the figures off the
-program. They are estimates: nothing runs. For GPUs there is no step time, only its bounds.
+program. They are estimates: nothing is run. For GPUs there is no step time, only its bounds.
 """
 
 from __future__ import annotations

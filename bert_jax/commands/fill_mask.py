@@ -1,4 +1,4 @@
-"""Show the most likely words in the place of each [MASK] of a text.
+"""Show the most likely words for each [MASK] of a text.
 
     bert-jax fill-mask --checkpoint=runs/mini "The capital of [MASK] is [MASK]."
 

@@ -1,4 +1,4 @@
-"""Fine-tune a pre-trained model on a task: classes or numbers of texts and pairs of texts, tags of words.
+"""Fine-tune a model: classes or numbers for texts and pairs, multiple choice, questions, tags of words.
 
     bert-jax finetune --config=finetune/classification --workdir=runs/reviews \\
         --config.init_from=runs/mini --config.data.train=train.csv --config.data.eval=dev.csv \\
@@ -9,10 +9,9 @@
         --config.init_from=runs/mini --config.data.train=train.conll --config.data.eval=dev.conll
 
 Files are TSV (a quote is a character), CSV or JSON-lines; columns go by name, or by number from 0. The labels
-are those of the training file. The same command in the same directory goes on where the run stopped. The work
-directory keeps the checkpoint that is best on the evaluation file, its predictions and a model card.
---seeds=5 runs five times and tells median, best and spread; --sweep tries values of a field, and may be given
-several times.
+are those of the training file. Run the same command again to resume. The work directory keeps the checkpoint
+that is best on the evaluation file, its predictions and a model card. --seeds=5 runs five times and reports
+median, best and spread; --sweep tries values of a field and may be given several times.
 """
 
 from __future__ import annotations

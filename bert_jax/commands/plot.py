@@ -1,13 +1,13 @@
-"""Draw the curves of a run, or the attention that a model pays within a text.
+"""Draw the curves of runs, or the attention of a model within a text.
 
     bert-jax plot --workdir=runs/mini --output=curves.png
     bert-jax plot --workdir=runs/mini,runs/base --output=both.png
     bert-jax plot --checkpoint=runs/mini --text="The cat sat on the mat." --output=attention.png
     bert-jax plot --checkpoint=runs/mini --text="The cat sat on the mat." --layer=2 --output=layer-2.png
 
-Curves are loss, scores, learning rate and throughput. Of attention, all layers and heads are thumbnails, a
-layer a row; with --layer or --head the squares are larger and have the tokens beside them. A row is the token
-that looks, a column the one it looks at; [MASK] may be spelled out in the text.
+Curves are loss, scores, learning rate and throughput. Attention is drawn as thumbnails of all heads, one
+row per layer; with --layer or --head the squares are larger and labeled with the tokens. A row is the token
+that attends, a column the token attended to. The text may contain [MASK].
 """
 
 import os

@@ -1,13 +1,13 @@
-"""Predict with a fine-tuned model: a file of texts in, a file of predictions and probabilities out.
+"""Predict with a fine-tuned model: writes a file of predictions and probabilities for a file of texts.
 
     bert-jax predict --workdir=runs/reviews --input=new.csv --output=predictions.tsv
     bert-jax predict --workdir=runs/cola,runs/mrpc --split=test --output=submission.zip
     bert-jax predict --workdir=runs/reviews --input=-
 
-The input has the columns of the training file; one without labels will do. The output's rows have the input's
-order, and an `id`: the id column's value, or the row's number from 0. A .zip is what GLUE's server takes,
-with the test sets of several runs. --input=- answers each line of standard input, an object of JSON or a text
-(of pairs text TAB text), by a line of JSON on standard output as soon as it is there.
+The input has the columns of the training file; labels are optional. The output has the rows in the order of
+the input, with an `id`: the value of the id column, or the number of the row from 0. A .zip has the format of
+GLUE's server, with the test sets of several runs. --input=- answers each line of standard input (a JSON
+object, a text, or for pairs two texts with a tab between them) with one line of JSON on standard output.
 """
 
 from __future__ import annotations

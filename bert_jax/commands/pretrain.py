@@ -3,8 +3,7 @@
     bert-jax pretrain --config=pretrain/mini --workdir=runs/mini --config.data.dir=records
 
 The records come from `bert-jax data`, or from google-research/bert's create_pretraining_data
-(--config.data.vocab names their vocabulary). The same command in the same directory goes on where the run
-stopped.
+(--config.data.vocab names their vocabulary). Run the same command again to resume.
 """
 
 from __future__ import annotations

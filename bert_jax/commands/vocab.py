@@ -2,8 +2,8 @@
 
     bert-jax vocab --input='corpus/*.txt' --output=vocab.txt --size=30522
 
-Special tokens lie where BERT has them. Large corpora are sampled, so that memory stays bounded; the result
-depends on the text and the flags alone.
+The special tokens have the ids that they have in BERT's vocabularies. Large corpora are sampled, so that
+memory stays bounded; the result depends on the text and the flags alone.
 """
 
 from __future__ import annotations
