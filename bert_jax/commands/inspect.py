@@ -26,6 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import checks, files
 
 _MOST_PROBLEMS = 20
+_NO_NEWS_AT_ZERO = ("undecodable", "control_characters", "long_lines")
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -223,7 +224,9 @@ def _describe(leaves: dict[str, Any]) -> dict[str, Any]:
 def lines(report) -> Iterator[str]:
     """A report as text."""
     yield f"{report.path}: {report.kind}"
-    yield from (f"  {line}" for name, value in report.facts.items() for line in _fact_lines(name, value))
+    for name, value in report.facts.items():
+        if value or name not in _NO_NEWS_AT_ZERO:
+            yield from (f"  {line}" for line in _fact_lines(name, value))
     for example in report.examples:
         yield f"  {example}"
     for problem in report.problems[:_MOST_PROBLEMS]:

@@ -93,3 +93,5 @@ def test_counters_of_a_text_that_are_zero_are_not_shown():
     assert "  text: documents 3" in shown
     shown = list(inspect_command.lines(Report("x", "records", {"train": {"rows": 3, "random_next": 0}})))
     assert "  train: rows 3, random_next 0" in shown
+    shown = list(inspect_command.lines(Report("x", "corpus", {"markup_lines": 0.0, "undecodable": 0})))
+    assert "  markup_lines: 0.00%" in shown and not any("undecodable" in line for line in shown)
