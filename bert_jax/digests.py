@@ -48,14 +48,14 @@ def find_damaged_file(directory: str, *, part: int = 0, parts: int = 1) -> str |
         return None
     try:
         expected = json.loads(files.read(os.path.join(directory, FILES)))
-        names = sorted(expected)
-    except (ValueError, TypeError):
+        names = sorted(dict(expected))
+    except (ValueError, TypeError, RecursionError):
         return FILES
     for name in names[part::parts]:
         try:
             if _file_digest(os.path.join(directory, name)) != expected[name]:
                 return name
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return name
     return None
 

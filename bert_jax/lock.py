@@ -147,7 +147,7 @@ class Lock:
     def _read(self) -> dict | None:
         try:
             holder = json.loads(files.read(self._path))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return holder if isinstance(holder, dict) else None
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from bert_jax import progress, signals
 from bert_jax.errors import file_error
-from bert_jax.io import atomic, files, scratch
+from bert_jax.io import atomic, files, json_files, scratch
 
 _FILE = "metrics.jsonl"
 _FLUSH_SECONDS = 60.0  # of what is not written line by line
@@ -250,7 +250,7 @@ class _Lines:
 
     def rewind(self, step: int) -> None:
         try:
-            lines = files.read_text(self._path).splitlines()
+            lines = files.read(self._path).decode("utf-8", "replace").splitlines()
         except FileNotFoundError:
             lines = []
         kept = [line for line in lines if _step_of(line) <= step]
@@ -284,13 +284,14 @@ def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dic
     path = os.path.join(directory, _FILE)
     if not files.exists(path):
         return []
-    lines = [json.loads(line) for line in files.read_text(path).splitlines() if _step_of(line) < math.inf]
-    return [line for line in lines if kind is None or line["kind"] == kind]
+    rows = json_files.read_lines(files.read(path))
+    rows = (row for row in rows if json_files.is_of(row.get("step"), int))
+    return [row for row in rows if kind is None or row.get("kind") == kind]
 
 
 def _step_of(line: str) -> float:
     """The step of a line; infinity for one that was cut short."""
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return math.inf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -201,18 +200,18 @@ def _scores(root: str) -> Mapping[str, float]:
     """The best scores of a fine-tuning, else the last evaluation of a run; none where there was none."""
     best, metrics = os.path.join(root, "best.json"), os.path.join(root, "metrics.jsonl")
     if files.exists(best):
-        return json_files.read(best, {"scores": {str: (float, None)}})["scores"]
+        return _numbers(json_files.read(best, {"scores": dict})["scores"])
     if not files.exists(metrics):
         return {}
     last: Mapping[str, float] = {}
-    for line in files.read_text(metrics).splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # the end of a run that was killed
+    for row in json_files.read_lines(files.read(metrics)):
         if row.get("kind") == "eval":
             last = {name: value for name, value in row.items() if name not in ("kind", "step")}
-    return last
+    return _numbers(last)
+
+
+def _numbers(scores: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in scores.items() if json_files.is_of(value, float)}
 
 
 def check_push(repository: str) -> None:

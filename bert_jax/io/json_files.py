@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.errors import UserError, file_error
@@ -57,6 +58,17 @@ def parse(content: bytes | str, path: os.PathLike | str, schema: Any = dict) -> 
         raise UserError(f"{path}: {what}; expected a JSON file of bert-jax or of a model") from None
     check(value, schema, path)
     return value
+
+
+def read_lines(content: bytes) -> Iterator[dict[str, Any]]:
+    """Yields the objects of JSON-lines, without what is none, such as a line that a killed run cut short."""
+    for line in content.splitlines():
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            yield value
 
 
 def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "") -> None:

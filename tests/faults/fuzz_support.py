@@ -36,7 +36,7 @@ import training_support
 from convert_support import random_model
 
 from bert_jax import config as bert_config
-from bert_jax import config_fields, defaults, tasks, tokenization, workdir
+from bert_jax import config_fields, defaults, metrics_writer, tasks, tokenization, workdir
 from bert_jax.convert import card, huggingface, huggingface_export, loading, native, tensorflow1
 from bert_jax.data import google_inspection, inspection, records, verification
 from bert_jax.errors import UserError
@@ -173,7 +173,7 @@ def mutate_json(rng: random.Random, value: Any) -> Any:
             elif kind == 3:
                 inner[key] = [inner[key]]
             else:
-                inner[key] = rng.choice(JUNK)
+                inner[key] = copy.deepcopy(rng.choice(JUNK))
             break
     return value
 
@@ -286,7 +286,8 @@ class Inputs:
             )
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
-            where = next((f for f in reversed(frames) if "fuzz_support" not in f.filename), frames[-1])
+            own = [f for f in frames if "bert_jax/" in f.filename or "data_pipelines/" in f.filename]
+            where = (own or frames)[-1]
             return kind, f"{type(error).__name__}: {error!s:.200} ({where.filename}:{where.lineno})"
         return kind, "read"
 
@@ -399,7 +400,7 @@ class Inputs:
                 continue
             kind = rng.randrange(10)
             if file.suffix == ".json" and kind < 7:
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError, RecursionError):
                     file.write_bytes(json_bytes(rng, json.loads(file.read_bytes())))
             elif kind < 8:
                 file.write_bytes(mutate_bytes(rng, file.read_bytes()))
@@ -450,7 +451,12 @@ class Inputs:
             )
         if rng.random() < 0.6:
             self._change_file(rng, folder)
+        lines = [{"kind": "eval", "step": step, "accuracy": 0.5} for step in range(3)]
+        (folder / "metrics.jsonl").write_bytes(b"".join(json_bytes(rng, line) + b"\n" for line in lines))
+        if rng.random() < 0.5:
+            (folder / "best.json").unlink(missing_ok=True)
         for read in (
+            lambda: metrics_writer.read_metrics(folder),
             lambda: native.read_architecture(folder),
             lambda: finetuning.read_best(folder),
             lambda: repeats.read_summary(str(folder)),
