@@ -3,6 +3,7 @@
     bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=vectors.npy
     bert-jax embed --checkpoint=all-MiniLM-L6-v2 --input=texts.txt --output=vectors.npy --normalize
     bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-2,-1
+    bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=x.jsonl --jsonl_format=google
 
 Each line of the input is a text, blank lines included, and the output has the same order. Files of any length
 are streamed in bounded memory.

@@ -56,9 +56,13 @@ def run(flags, args: list[str]) -> int:
     if not flags.workdir:
         raise UserError("which model? give --workdir=DIR, the work directory of a fine-tuning")
     if "," in flags.workdir:
-        if flags.null_score_diff_threshold is not None:
-            raise UserError("--null_score_diff_threshold is for one run: give a single --workdir")
+        of_one_run = ("split", "input", "output", "overwrite", "checkpoint", "null_score_diff_threshold")
+        for name in of_one_run:
+            if flags[name].present:
+                raise UserError(f"--{name} is for one run: give a single --workdir")
         return _table([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.json)
+    if flags.input and flags["split"].present:
+        raise UserError("--input and --split are two files: give one of them")
     from bert_jax import train
     from bert_jax.tasks import predictor
 

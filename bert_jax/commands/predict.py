@@ -84,6 +84,9 @@ def run(flags, args: list[str]) -> int:
     from bert_jax.tasks import predictor
 
     if flags.output.endswith(".zip"):
+        for name in ("input", "text_a", "text_b", "id", "header", "format", "checkpoint"):
+            if flags[name].present:
+                raise UserError(f"--{name} is not for a submission, which has the test sets of GLUE")
         directories = [path.strip() for path in flags.workdir.split(",") if path.strip()]
         return _submit(directories, flags.output, flags.overwrite)
     train.enable_compilation_cache()

@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.models import BertForSequenceClassification
 from bert_jax.tasks import batches, metrics, predictions, reports, text_windows
 from bert_jax.tasks.problem import Problem
-from bert_jax.tasks.reading import Examples, read_examples
+from bert_jax.tasks.reading import Examples, check_header, read_examples
 from bert_jax.tasks.row_task import RowTask
 from bert_jax.tasks.text_problem import columns_of
 
@@ -105,6 +105,7 @@ class MultipleChoiceProblem(Problem):
     def read_unlabelled(self, path: str, *, test: bool = False, format: str = "auto", **columns) -> Examples:
         """`columns`: those that differ from the training file's."""
         del test
+        check_header(path, format, columns)
         return self._read(path, dataclasses.replace(self._columns(), **columns), format, parse_label=None)
 
     def encode(self, examples: Examples) -> batches.EncodedRows:

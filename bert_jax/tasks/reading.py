@@ -5,7 +5,7 @@ other. CSV follows RFC 4180: a quoted field may hold commas and newlines. JSON-l
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks, compression
@@ -81,6 +81,13 @@ def detect_format(path: str, file_format: str = "auto") -> str:
     raise UserError(
         f"{path}: the name ends in none of .tsv, .csv, .jsonl; say which it is with --config.data.format"
     )
+
+
+def check_header(path: str, file_format: str, columns: Mapping[str, object]) -> None:
+    """Raises UserError where `columns`, as `bert-jax predict` was given them, say whether objects have a
+    header."""
+    if "header" in columns and detect_format(path, file_format) == "jsonl":
+        raise UserError(f"--header is for TSV and CSV, and {path} is JSON-lines")
 
 
 def read_examples(

@@ -96,6 +96,9 @@ class TaggingProblem(Problem):
         self, path: str, *, test: bool = False, format: str = "auto", **columns
     ) -> TaggedSentences:
         del test
+        for name in columns:
+            if name not in ("text_a", "id"):
+                raise UserError(f"--{name} is for tables of texts; tagging has --text_a and --id alone")
         data = self.config.data
         word, id = columns.get("text_a", data.text_a), columns.get("id", data.id)
         return read_sentences(path, word=word, id=id, format=format, tagged=False)

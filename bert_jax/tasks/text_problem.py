@@ -15,7 +15,7 @@ from bert_jax.tasks import batches, metrics, predictions, reports, text_windows
 from bert_jax.tasks.classification import ClassificationTask
 from bert_jax.tasks.labels import LabelSet, parse_number
 from bert_jax.tasks.problem import Problem
-from bert_jax.tasks.reading import Columns, Examples, read_examples
+from bert_jax.tasks.reading import Columns, Examples, check_header, read_examples
 
 
 class TextProblem(Problem):
@@ -64,6 +64,7 @@ class TextProblem(Problem):
 
     def read_unlabelled(self, path: str, *, test: bool = False, format: str = "auto", **columns) -> Examples:
         """`test`: the file has the columns of the benchmark's test set; `columns`: those that differ."""
+        check_header(path, format, columns)
         known = columns_of(self.config, self.spec)
         if test and self.spec.test_columns:
             known = self.spec.test_columns

@@ -41,6 +41,22 @@ def test_prediction_reads_a_table_as_training_does(vocabulary, tmp_path, task, c
     assert unlabelled.choices == labelled.choices
 
 
+def test_columns_that_a_file_cannot_have_are_refused(vocabulary, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a red cat", "x": "one", "y": "two", "words": ["a"]}\n')
+    problem = fine_tuned.make_problem(vocabulary, "classification", ["dog", "one"], text_a="text", label="l")
+    with pytest.raises(UserError, match="--header is for TSV and CSV"):
+        problem.read_unlabelled(str(path), header=False)
+    choices = fine_tuned.make_problem(vocabulary, "multiplechoice", text_a="text", choices="x,y", label="l")
+    with pytest.raises(UserError, match="--header is for TSV and CSV"):
+        choices.read_unlabelled(str(path), header=True)
+    tagging = fine_tuned.make_problem(vocabulary, "tagging", ["O", "B-X", "I-X"])
+    for name in ("header", "text_b"):
+        with pytest.raises(UserError, match=f"--{name} is for tables of texts"):
+            tagging.read_unlabelled(str(path), **{name: "n"})
+    assert len(tagging.read_unlabelled(str(path))) == 1
+
+
 def test_an_id_or_the_lack_of_a_header_alone_changes_the_columns_of_a_known_task():
     config = tasks.default_config()
     spec = tasks.get("sst2")

@@ -264,6 +264,7 @@ def test_labels_outside_the_set(finetuned, tmp_path, capsys):
         (["evaluate"], "which model?"),
         (["evaluate", "--workdir=@", "--split=test"], "--split=test: the run has no such file"),
         (["evaluate", "--workdir=@", "--checkpoint=first"], "--checkpoint=first: expected best or last"),
+        (["evaluate", "--workdir=@", "--input=x.tsv", "--split=dev"], "--input and --split are two files"),
         (["predict", "--workdir=@", "--output=x.tsv"], "what should be predicted?"),
         (["predict", "--workdir=@", "--input=x.tsv"], "where should the predictions go?"),
         (["predict", "--workdir=@", "--input=x.tsv", "--output=x.bin"], "ending in .tsv, .csv or .jsonl"),

@@ -221,6 +221,12 @@ def test_one_table_over_several_runs(tmp_path, capsys):
     assert "average   0.6000 over 2 tasks" in capsys.readouterr().out
     assert cli.main(["evaluate", f"{both},{tmp_path}/cola"]) == 2
     assert "the second run of cola" in capsys.readouterr().err
+    for flag in ("--input=x.tsv", "--output=x.tsv", "--split=train", "--checkpoint=last"):
+        assert cli.main(["evaluate", both, flag]) == 2
+        assert f"{flag.partition('=')[0]} is for one run" in capsys.readouterr().err
+    for flag in ("--format=tsv", "--id=n", "--checkpoint=last"):
+        assert cli.main(["predict", both, "--split=test", f"--output={tmp_path}/x.zip", flag]) == 2
+        assert f"{flag.partition('=')[0]} is not for a submission" in capsys.readouterr().err
     run_of(tmp_path / "mine", "classification", {"accuracy": 0.6})
     assert cli.main(["evaluate", f"{both},{tmp_path}/mine"]) == 2
     assert "no task of GLUE" in capsys.readouterr().err
