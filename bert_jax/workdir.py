@@ -20,7 +20,7 @@ import ml_collections
 
 from bert_jax import config_fields
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, json_files
+from bert_jax.io import atomic, checks, files, json_files
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.lock import Lock
@@ -82,6 +82,7 @@ class WorkDir:
         return os.path.join(self.path, "checkpoints")
 
     def __enter__(self) -> WorkDir:
+        checks.check_checkpoint_place(self.path)
         if self.primary:
             try:
                 files.make_directory(self.path)

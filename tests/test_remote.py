@@ -13,8 +13,9 @@ import training_support
 from bert_jax import cli
 from bert_jax.io import files
 
+pytestmark = pytest.mark.slow
+
 WORDS = "one two three cat dog bird the a is big small red blue".split()
-MODEL = {name: value for name, value in training_support.TINY.items() if name.startswith("model.")}
 
 
 def rows(count, seed):
@@ -94,7 +95,7 @@ def records(bucket, vocabulary, commands):
 
 @pytest.fixture(scope="module")
 def pretrained(bucket, records, commands):
-    fields = {"steps": 4, "eval.every": 2, "checkpoint.every": 2}
+    fields = {"steps": 4, "optimizer.warmup_steps": 1, "eval.every": 2, "checkpoint.every": 2}
     return commands("run", *training_support.command(f"{bucket}/run", records, **fields))
 
 
@@ -129,7 +130,9 @@ def test_vocabulary_and_records(bucket, records, run):
 
 def test_pretraining_and_resuming(bucket, records, pretrained, run):
     said = run(
-        *training_support.command(pretrained, records, **{"steps": 6, "checkpoint.every": 2}),
+        *training_support.command(
+            pretrained, records, **{"steps": 6, "optimizer.warmup_steps": 1, "checkpoint.every": 2}
+        ),
         "--allow_changes",
     )
     assert "resumed from step 4" in said

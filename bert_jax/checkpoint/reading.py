@@ -26,7 +26,7 @@ from bert_jax.checkpoint.leaves import (
 from bert_jax.checkpoint.terminal import quieten_orbax
 from bert_jax.digests import FILES, array_digests, find_damaged_file
 from bert_jax.errors import StorageError, UserError
-from bert_jax.io import files
+from bert_jax.io import checks, files
 
 METADATA_KEY = "bert_jax"
 WRITTEN_LAST = ("commit_success.txt", FILES)  # the first by orbax
@@ -122,13 +122,7 @@ def absolute(path: files.PathLike) -> str:
     Raises:
         UserError: a URL that orbax and TensorStore have no client for.
     """
-    if files.scheme(path) not in ("", "gs", "s3"):
-        raise UserError(
-            f"{path}: checkpoints can be on a disk, gs:// or s3://, and nowhere else; copy the directory "
-            "there first, or choose another"
-        )
-    if files.is_remote(path):
-        files.file_system(path)  # which says how to install what is missing
+    checks.check_checkpoint_place(path)
     return files.absolute(path)
 
 

@@ -74,5 +74,16 @@ def check_input(path: files.PathLike, expected: str) -> None:
         raise UserError(f"{path}: is a directory, expected a {expected} file")
 
 
+def check_checkpoint_place(path: files.PathLike) -> None:
+    """Raises UserError for a URL that orbax and TensorStore, which write checkpoints, have no client for."""
+    if files.scheme(path) not in ("", "gs", "s3"):
+        raise UserError(
+            f"{path}: checkpoints can be on a disk, gs:// or s3://, and nowhere else; copy the directory "
+            "there first, or choose another"
+        )
+    if files.is_remote(path):
+        files.file_system(path)  # which says how to install what is missing
+
+
 def _either(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -1,0 +1,134 @@
+"""Local paths and URLs through one set of functions."""
+
+import errno
+import os
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from bert_jax.errors import StorageError, UserError
+from bert_jax.io import atomic, checks, files
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request, tmp_path, monkeypatch):
+    """A directory that is there, local or remote; none may appear in the current one."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    if request.param == "local":
+        yield str(tmp_path / "root")
+    else:
+        yield f"memory://{tmp_path.name}/root"
+        fsspec.filesystem("memory").store.clear()
+    assert os.listdir(tmp_path / "here") == []
+
+
+def test_files_are_written_read_moved_and_removed(root):
+    files.make_directory(f"{root}/a")
+    atomic.write_text(f"{root}/a/x.txt", "one")
+    atomic.write_file(f"{root}/a/y.bin", b"two")
+    assert files.read_text(f"{root}/a/x.txt") == "one" and files.size(f"{root}/a/y.bin") == 3
+    assert files.names(root) == ["a"] and files.names(f"{root}/a") == ["x.txt", "y.bin"]
+    assert files.walk(root) == ["a/x.txt", "a/y.bin"]
+    assert files.is_directory(f"{root}/a") and files.is_file(f"{root}/a/x.txt")
+    files.move(f"{root}/a/x.txt", f"{root}/a/y.bin")
+    assert files.read(f"{root}/a/y.bin") == b"one" and not files.exists(f"{root}/a/x.txt")
+    files.move(f"{root}/a", f"{root}/b")
+    assert files.walk(root) == ["b/y.bin"]
+    atomic.copy_directory(f"{root}/b", f"{root}/c")
+    with files.local_copy(f"{root}/c") as copy:
+        assert Path(copy, "y.bin").read_bytes() == b"one"
+    with files.open_read(f"{root}/c/y.bin") as file:
+        file.seek(1)
+        assert file.read() == b"ne"
+    files.remove(f"{root}/c/y.bin")
+    files.remove(f"{root}/c/y.bin", missing_ok=True)
+    files.remove_tree(root)
+    assert not files.exists(root) and files.names(root) == [] and files.walk(root) == []
+
+
+def test_arrays_are_mapped(root):
+    files.make_directory(root)
+    with atomic.replace_file(f"{root}/x.npy") as file:
+        np.save(file, np.arange(5))
+    assert files.load_array(f"{root}/x.npy").tolist() == [0, 1, 2, 3, 4]
+
+
+def test_what_is_missing_has_its_path_in_the_error(root):
+    with pytest.raises(FileNotFoundError) as caught:
+        files.read(f"{root}/none")
+    assert caught.value.filename == f"{root}/none" and caught.value.strerror == "No such file or directory"
+
+
+@pytest.mark.parametrize(
+    "path, parent, name, suffix",
+    [
+        ("gs://bucket/run/best.json", "gs://bucket/run", "best.json", ".json"),
+        ("gs://bucket/run/", "gs://bucket", "run", ""),
+        ("gs://bucket", "gs://bucket", "bucket", ""),
+        ("/data/x.TSV", "/data", "x.TSV", ".tsv"),
+        ("/", "/", "", ""),
+    ],
+)
+def test_parts_of_a_path(path, parent, name, suffix):
+    assert (files.parent(path), files.name(path), files.suffix(path)) == (parent, name, suffix)
+
+
+@pytest.mark.parametrize("path", ["gs:/bucket/x", Path("gs://bucket/x"), "memory:/x", "s3:/x"])
+def test_a_url_that_lost_a_slash_is_refused(path):
+    """Else it is the name of a local folder."""
+    with pytest.raises(UserError, match="expected two slashes after .*:, as in .*://"):
+        files.make_directory(path)
+
+
+@pytest.mark.parametrize("path", ["nothing://x/y", "oss://bucket/y"])
+def test_a_file_system_that_is_not_there_is_told(path):
+    with pytest.raises(UserError, match=f"can't open {path}"):
+        files.exists(path)
+
+
+class Failing:
+    """A file system whose network fails."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def info(self, path, **unused):
+        raise self.error
+
+    ls = find = info
+
+
+class Forbidden(Exception):
+    code = 403
+
+
+@pytest.mark.parametrize(
+    "error, number", [(Forbidden("no"), errno.EACCES), (ConnectionResetError("gone"), errno.EIO)]
+)
+def test_a_failing_network_is_no_absence(monkeypatch, error, number):
+    """A run that took it for one would begin again."""
+    monkeypatch.setattr(files, "file_system", lambda path: (Failing(error), path))
+    for call in (files.exists, files.is_directory, files.names, files.walk):
+        with pytest.raises(OSError) as caught:
+            call("gs://bucket/run")
+        assert caught.value.errno == number and caught.value.filename == "gs://bucket/run"
+
+
+def test_outputs_are_checked_before_anything_is_computed(root):
+    checks.check_output(f"{root}/new/x.tsv", (".tsv", ".csv"))
+    assert files.walk(root) == []
+    with pytest.raises(UserError, match="--output=.*expected a name ending in .tsv or .csv"):
+        checks.check_output(f"{root}/x.txt", (".tsv", ".csv"))
+    files.make_directory(f"{root}/a.tsv")
+    atomic.write_text(f"{root}/a.tsv/x", "")
+    with pytest.raises(UserError, match="is a directory; expected a file"):
+        checks.check_output(f"{root}/a.tsv", (".tsv",))
+
+
+def test_a_bucket_that_cannot_be_reached_is_told_before_anything_is_computed(monkeypatch):
+    monkeypatch.setattr(files, "file_system", lambda path: (Failing(ConnectionResetError("gone")), path))
+    with pytest.raises(StorageError, match="--output=gs://b/x.tsv: cannot be written there .gone"):
+        checks.check_output("gs://b/x.tsv", (".tsv",))
