@@ -64,6 +64,8 @@ setup(
         "gcs": ["gcsfs>=2025.2"],  # gs://
         "tensorflow": ["tensorflow>=2.18"],
         "dev": [
+            "gcp-storage-emulator>=2026.7",
+            "gcsfs>=2025.2",
             "hypothesis>=6.100",
             "jsonschema>=4.20",
             "pytest>=8.0",
