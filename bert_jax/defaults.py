@@ -43,6 +43,7 @@ def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.init_from = ""  # a checkpoint of any kind, to start with its weights
     c.init_ignore = ""  # regular expression: parameters that it may lack, or have beyond the model
     c.max_skipped_steps = 20
+    c.spikes = ml_collections.ConfigDict(dict(factor=0.0, window=128, metric="loss"))  # factor=0: no rule
     return c
 
 
@@ -76,6 +77,7 @@ def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.early_stopping = 0  # evaluations in a row without a better score; 0: the run goes to its end
     c.log_every = 20
     c.max_skipped_steps = 20
+    c.spikes = ml_collections.ConfigDict(dict(factor=0.0, window=128, metric="loss"))  # factor=0: no rule
     return c
 
 

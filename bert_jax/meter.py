@@ -16,7 +16,6 @@ import jax
 import numpy as np
 
 from bert_jax import flops
-from bert_jax.errors import UserError
 from bert_jax.metrics_writer import MetricsWriter
 
 # Steps that may be queued on the devices: enough to keep them busy, few enough to be done before a preempted
@@ -61,7 +60,7 @@ class Meter:
     def __init__(self, peak: float, flops_per_step: float, max_skipped: int, clock: RunClock | None = None):
         self._peak, self._flops = peak, flops_per_step
         self._is_peak_too_low = False
-        self._max_skipped, self._skipped_in_row = max_skipped, 0
+        self._max_skipped, self.skipped_in_row, self._spikes = max_skipped, 0, 0
         self._open: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._ahead: list[Mapping[str, jax.Array]] = []
@@ -148,22 +147,38 @@ class Meter:
 
     def _count_skipped(self, steps, values, writer) -> None:
         for (step, _), value in zip(steps, values, strict=True):
-            self._skipped_in_row = self._skipped_in_row + 1 if value.get("skipped") else 0
-            if self._skipped_in_row == 1:
-                writer.message(f"warning: step {step} is skipped: its loss or gradient is not finite")
-            if self._skipped_in_row >= self._max_skipped:
-                raise UserError(
-                    f"the loss or gradient of {self._skipped_in_row} steps in a row, up to step {step}, is "
-                    "not finite; what is saved is sound: lower optimizer.learning_rate, or look at the data"
-                )
+            self.skipped_in_row = self.skipped_in_row + 1 if value.get("skipped") else 0
+            if not self.skipped_in_row:
+                continue
+            self._spikes = (self._spikes if self.skipped_in_row > 1 else 0) + bool(value.get("spike"))
+            reason = _reason(self.skipped_in_row, self._spikes)
+            if self.skipped_in_row == 1:
+                writer.message(f"warning: step {step} is skipped: {reason}")
+            if self.skipped_in_row >= self._max_skipped:
+                raise TooManySkipped(step - self.skipped_in_row + 1, step, reason)
+
+
+class TooManySkipped(Exception):
+    """`max_skipped_steps` steps in a row were skipped: `first` to `last`, for this `reason`."""
+
+    def __init__(self, first: int, last: int, reason: str):
+        super().__init__(f"steps {first} to {last} were skipped: {reason}")
+        self.first, self.last, self.reason = first, last, reason
+
+
+def _reason(skipped: int, spikes: int) -> str:
+    spike, not_finite = "a spike by the rule of spikes.factor", "loss, gradient or new parameters not finite"
+    return spike if spikes == skipped else f"{not_finite}, or {spike}" if spikes else not_finite
 
 
 def means(values: list[dict[str, float]]) -> dict[str, float]:
-    """Means over the steps that were not skipped; their number; the last learning rate."""
+    """Means over the steps that were not skipped; how many were, and how many were spikes; the last learning
+    rate."""
     sound = [value for value in values if not value.get("skipped")] or values
     line = {name: sum(value[name] for value in sound) / len(sound) for name in values[0]}
     for name in ("tokens", "sequences"):
         line.pop(name, None)
     if "learning_rate" in line:
         line["learning_rate"] = values[-1]["learning_rate"]
-    return line | {"skipped": sum(value.get("skipped", 0.0) for value in values)}
+    counts = [name for name in ("skipped", "spike") if name == "skipped" or name in values[0]]
+    return line | {name: sum(value.get(name, 0.0) for value in values) for name in counts}

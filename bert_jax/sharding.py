@@ -122,8 +122,10 @@ def unbox(boxed: Any) -> Any:
     return jax.tree.map(lambda box: box.value, boxed, is_leaf=_is_box)
 
 
-def abstract_state(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """The whole state as ShapeDtypeStructs that carry shardings.
+def abstract_state(
+    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
+) -> TrainState:
+    """The whole state as ShapeDtypeStructs that carry shardings; `window` is that of a `SpikeRule`.
 
     A moment is split as its parameter is, along the dimensions that it has of it: all of them in Adam, rows
     or columns in Adafactor. What matches no dimensions of the parameter is replicated.
@@ -149,7 +151,9 @@ def abstract_state(task: Task, optimizer: optax.GradientTransformation, mesh: Me
         transform_non_params=lambda leaf: place(leaf, replicated),
         is_leaf=is_frozen,
     )
-    return TrainState(jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated), params, opt_state)
+    step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
+    recent = jax.ShapeDtypeStruct((window,), jnp.float32, sharding=replicated) if window else None
+    return TrainState(step, params, opt_state, recent)
 
 
 def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> NamedSharding:
@@ -164,9 +168,11 @@ def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> 
     return NamedSharding(param.sharding.mesh, PartitionSpec(*spec))
 
 
-def state_shardings(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
+def state_shardings(
+    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
+) -> TrainState:
     """NamedShardings of the whole state."""
-    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, optimizer, mesh))
+    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, optimizer, mesh, window))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
@@ -207,14 +213,17 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
         yield
 
 
-def init_state(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int) -> TrainState:
+def init_state(
+    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, window: int = 0
+) -> TrainState:
     """A fresh state, made on the devices that hold it: no device ever holds the whole of a sharded one."""
 
     def init(seed):
         params = unbox(task.init(jax.random.key(seed, impl="threefry2x32")))
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        recent = jnp.full(window, jnp.nan, jnp.float32) if window else None
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), recent)
 
-    return jax.jit(init, out_shardings=state_shardings(task, optimizer, mesh))(np.uint32(seed))
+    return jax.jit(init, out_shardings=state_shardings(task, optimizer, mesh, window))(np.uint32(seed))
 
 
 def jit_train_step(train_step: Callable, mesh: Mesh, shardings: TrainState) -> Callable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -11,11 +13,14 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax import losses
+from bert_jax.errors import UserError
 from bert_jax.kernels.dropout import row_ids
 
 Params = Any
 Batch = dict[str, jax.Array]
 Pairs = dict[str, losses.Pair]
+
+SPIKE_METRICS = ("loss", "grad_norm")
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -24,6 +29,35 @@ class TrainState(flax.struct.PyTreeNode):
     step: jax.Array  # int32 []
     params: Params  # float32
     opt_state: Any
+    recent: jax.Array | None = None  # float32 [window], of a SpikeRule: the last accepted steps, newest last
+
+
+@dataclasses.dataclass(frozen=True)
+class SpikeRule:
+    """Skips a step whose loss, or gradient norm, is above `factor` times the median of the last `window`
+    steps that were not skipped. Until there are so many, nothing is a spike.
+
+    Raises:
+        UserError: a factor of 1 or less, or an unknown metric.
+    """
+
+    factor: float
+    window: int = 128
+    metric: str = "loss"
+
+    def __post_init__(self):
+        if self.factor <= 1:
+            raise UserError(f"spikes.factor={self.factor:g} must be more than 1, or 0 for no rule")
+        if self.metric not in SPIKE_METRICS:
+            raise UserError(
+                f"spikes.metric={self.metric!r} is unknown; choose one of {', '.join(SPIKE_METRICS)}"
+            )
+
+
+def spike_rule(config: Any) -> SpikeRule | None:
+    """Returns the rule of a run's configuration; None where spikes.factor is 0."""
+    spikes = config.get("spikes")
+    return SpikeRule(**spikes) if spikes and spikes["factor"] else None
 
 
 class Task(Protocol):
@@ -54,20 +88,21 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     schedule: Callable,
     accumulate_steps: int = 1,
+    spikes: SpikeRule | None = None,
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the train step.
 
     The objective is the sum over losses of (sum over the global batch) / (weight of the global batch): with
     `accumulate_steps` the parts are divided by the whole batch's weights, so the gradient is that of the
     whole batch however unevenly the predicted tokens fall; each row has the dropout that it has in the whole
-    batch. A step whose loss or gradient is not finite leaves
-    parameters and optimizer as they were and counts itself in the metric `skipped`.
+    batch. A step whose loss, gradient, new parameters or new optimizer state is not finite, or that is a
+    spike, leaves parameters and optimizer as they were and counts itself in the metric `skipped`.
 
     Returns:
       (state, batch, uint32 seed) -> (state, metrics). The seed is no constant of the program, so that runs
       that differ in it alone share what is compiled. Metrics are float32 scalars: loss, <name>_loss, every
-      metric of the task as a mean, grad_norm, learning_rate, skipped, and `tokens`, `sequences` where the
-      prepared batch counts them.
+      metric of the task as a mean, grad_norm, learning_rate, skipped, `spike` where there is a rule for them,
+      and `tokens`, `sequences` where the prepared batch counts them.
     """
 
     def train_step(state, batch, seed):
@@ -88,24 +123,32 @@ def make_train_step(
             (loss, pairs), grads = _accumulate(gradient, state.params, batch, dropout_key, accumulate_steps)
 
         grad_norm = optax.tree.norm(grads)
-        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         learning_rate = schedule(state.step)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
+        # Until it is known whether all that is new is finite, the updates take the memory of the parameters
+        # once more, at a time when that of the activations is free.
+        accepted = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & _all_finite((params, opt_state))
+        recent = state.recent
+        found = {"loss": loss, "grad_norm": grad_norm}
+        if spikes is not None:
+            value = found[spikes.metric]
+            spike = accepted & (value > spikes.factor * jnp.median(recent))  # NaN, until there is a window
+            accepted &= ~spike
+            recent = jnp.where(accepted, jnp.append(recent[1:], value), recent)
         params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+            lambda new, old: jnp.where(accepted, new, old),
+            (params, opt_state),
+            (state.params, state.opt_state),
         )
         loss_pairs, metric_pairs = pairs
-        metrics = {
-            "loss": loss,
-            "grad_norm": grad_norm,
-            "learning_rate": learning_rate,
-            "skipped": 1.0 - finite.astype(jnp.float32),
-        }
+        metrics = found | {"learning_rate": learning_rate, "skipped": 1.0 - accepted.astype(jnp.float32)}
+        if spikes is not None:
+            metrics["spike"] = spike.astype(jnp.float32)
         metrics |= {f"{name}_loss": losses.mean(pair) for name, pair in loss_pairs.items()}
         metrics |= {name: losses.mean(pair) for name, pair in metric_pairs.items()}
         metrics |= _counts(batch)
-        return TrainState(state.step + 1, params, opt_state), metrics
+        return TrainState(state.step + 1, params, opt_state, recent), metrics
 
     return train_step
 
@@ -124,6 +167,11 @@ def _accumulate(gradient, params, batch, key, parts):
     shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], split), key)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(body, zeros, (jnp.arange(parts), split))[0]
+
+
+def _all_finite(tree: Any) -> jax.Array:
+    leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in leaves], jnp.bool_(True))
 
 
 def _counts(batch: Batch) -> dict[str, jax.Array]:

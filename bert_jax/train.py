@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import time
@@ -14,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax import checkpoint, flops, sharding
-from bert_jax.errors import StorageError
+from bert_jax import checkpoint, flops, recovery, sharding
+from bert_jax.errors import StorageError, UserError
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import dispatch
-from bert_jax.meter import STEPS_AHEAD, Meter, RunClock
+from bert_jax.meter import STEPS_AHEAD, Meter, RunClock, TooManySkipped
 from bert_jax.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.profiling import Profiler
-from bert_jax.step import Task, TrainState, make_eval_step, make_train_step
+from bert_jax.recovery import Recovery
+from bert_jax.step import Task, TrainState, make_eval_step, make_train_step, spike_rule
 from bert_jax.stopping import StopRequest, Watchdog
 from bert_jax.workdir import WorkDir
 
@@ -56,7 +58,7 @@ def fit(
         workdir: held by this process.
         config: seed, steps, batch_size, accumulate_steps, log_every, max_skipped_steps; mesh.*; eval.every
             (0: at the end alone); checkpoint.{every, keep, keep_every} (every 0: at the end alone);
-            model.dtype; and resume_from, where it has one.
+            model.dtype; and resume_from and spikes.*, where it has them.
         task, optimizer, schedule: see `bert_jax.step` and `bert_jax.optimizer`.
         train_data: (start step, the places in the global batch that this process feeds) -> these rows of the
             batch of that step and of each after it. Batches may come in a few shapes; the step is compiled
@@ -80,13 +82,15 @@ def fit(
         The state after `config.steps`, or where `stop_early` ended the run; saved.
 
     Raises:
-        UserError: a damaged or foreign work directory, too many steps skipped in a row.
+        UserError: a damaged or foreign work directory, too many steps skipped in a row, twice.
         StorageError: a failed save, or no room for one.
         Preempted: SIGTERM came; the state is saved. KeyboardInterrupt: the same for SIGINT.
     """
     mesh = sharding.make_mesh(**config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
-    abstract_state = sharding.abstract_state(task, optimizer, mesh)
+    spikes = spike_rule(config)
+    window = spikes.window if spikes else 0
+    abstract_state = sharding.abstract_state(task, optimizer, mesh, window)
     shardings = jax.tree.map(lambda x: x.sharding, abstract_state)
     own = sharding.local_rows(mesh, config.batch_size)
     _describe(abstract_state, mesh, writer.message)
@@ -108,25 +112,52 @@ def fit(
         )
         checkpointer.check_space(abstract_state)
 
-        # Four ways to start, the first that applies:
-        # 1. resume this run; 2. go on from another run's state; 3. from given weights; 4. from scratch.
-        resumed = checkpointer.restore_latest(abstract_state)
-        if resumed is not None:
-            step, state = resumed
-            writer.message(f"resumed from step {step} of {workdir.path}")
-        elif config.get("resume_from"):
-            source, state = checkpoint.load_state(config.resume_from, abstract_state, log=writer.message)
-            step = int(state.step)
-            writer.message(f"went on from {source}, step {step}")
-        else:
-            step = 0
-            if callable(initial_params):
-                initial_params = initial_params(abstract_state.params)
-            state = sharding.init_state(task, optimizer, mesh, config.seed)
-            if initial_params is not None:
-                state = state.replace(params=_overlay(state.params, initial_params))
-            given = "scratch" if initial_params is None else "the weights given"
-            writer.message(f"started from {given}")
+        def complete(detour: Recovery) -> Recovery:
+            checkpointer.abandon_after(detour.step)
+            detour = dataclasses.replace(detour, complete=True)
+            detour.write(workdir)
+            return detour
+
+        detour = recovery.read(workdir)
+        if detour and not detour.complete:  # the run was killed as it went back
+            detour = complete(detour)
+
+        def start() -> tuple[int, TrainState]:
+            """The first of four ways that applies: resume this run, go on from another run's state, from
+            given weights, or from scratch."""
+            resumed = _restore(checkpointer.restore_latest, abstract_state, config)
+            if resumed is not None:
+                writer.message(f"resumed from step {resumed[0]} of {workdir.path}")
+                return resumed
+            if config.get("resume_from"):
+                source, state = _restore(
+                    lambda abstract: checkpoint.load_state(config.resume_from, abstract, log=writer.message),
+                    abstract_state,
+                    config,
+                )
+                writer.message(f"went on from {source}, step {int(state.step)}")
+                return int(state.step), state
+            given = initial_params(abstract_state.params) if callable(initial_params) else initial_params
+            state = sharding.init_state(task, optimizer, mesh, config.seed, window)
+            if given is not None:
+                state = state.replace(params=_overlay(state.params, given))
+            writer.message(f"started from {'scratch' if given is None else 'the weights given'}")
+            return 0, state
+
+        def go_back(skipped: TooManySkipped, state: TrainState) -> Recovery:
+            """Prepares for `start()` at a good checkpoint, without the batches of the failed attempt."""
+            checkpointer.wait()
+            detour = recovery.plan(checkpointer.agreed_steps(), began, skipped.first, skipped.last)
+            writer.message(
+                f"warning: {skipped}; going back to step {detour.step}, without the next {detour.left_out} "
+                "batches"
+            )
+            detour.write(workdir)
+            jax.tree.map(lambda x: x.delete(), state)  # two states would not fit on a device that one fills
+            return complete(detour)
+
+        step, state = start()
+        began = step
         workdir.confirm_run()
         writer.rewind(step)
         clock = RunClock(read_metrics(workdir.path, "train"))
@@ -145,16 +176,27 @@ def fit(
                 writer.write(step, metrics, kind="eval")
 
         meter: Meter | None = None
+        metrics: Mapping[str, jax.Array] = {}  # of the last step
+
+        def is_skipped() -> bool:
+            return bool(metrics) and float(metrics["skipped"]) > 0
 
         def save_and_stop(step: int, state: TrainState) -> None:
             with stop.saving():
                 if meter is not None:
                     meter.write(writer)
                 writer.flush()
-                if step > 0:
+                if step and not is_skipped():
                     checkpointer.save(step, state)
-                    checkpointer.wait()
-            stop.leave(f"stopped at step {step}, " + ("saved" if step else "nothing to save"))
+                checkpointer.wait()
+                saved = checkpointer.steps()
+            if step in saved:
+                result = "saved"
+            elif step == 0:
+                result = "nothing to save"
+            else:
+                result = "which was skipped; " + (f"step {saved[-1]} is saved" if saved else "none is saved")
+            stop.leave(f"stopped at step {step}, {result}")
 
         if step and evaluate and _is_due(step, config.eval.every, config.steps):
             # The run may have ended between the save of this step and its evaluation.
@@ -165,59 +207,83 @@ def fit(
             writer.message(f"nothing to train: step {step} of {config.steps} is done")
             return state
 
-        batches = cleanup.enter_context(contextlib.closing(train_data(step, own)))
+        batches = _batches(train_data, step, own, detour)
+        cleanup.callback(lambda: batches.close())
         batch = sharding.global_batch(next(batches), mesh)
         train_step = sharding.jit_train_step(
-            make_train_step(task, optimizer, schedule, config.accumulate_steps), mesh, shardings
+            make_train_step(task, optimizer, schedule, config.accumulate_steps, spikes), mesh, shardings
         )
         train_step = _Compiled(train_step, abstract_state, np.uint32(config.seed), writer, watchdog)
         train_step.compile(batch, stop)
 
-        meter = Meter(_peak(config, mesh, flops_per_step), flops_per_step, config.max_skipped_steps, clock)
+        def make_meter() -> Meter:
+            peak = _peak(config, mesh, flops_per_step)
+            return Meter(peak, flops_per_step, config.max_skipped_steps, clock)
+
+        meter = make_meter()
         profiler = cleanup.enter_context(
             Profiler(os.path.join(workdir.path, "profile"), profile_steps, writer.message)
         )
         first_step = step
         stop.hold()
+        save_due = False
         while step < config.steps:
-            with stop.leaving_through(save_and_stop, step, state):
-                stop.check()
-                program = train_step.compile(batch, stop)
-            profiler.before(step + 1)
-            state, metrics = program(state, batch, train_step.seed)
-            step += 1
-            stop.step = step
-            writer.at_step(max(first_step, step - STEPS_AHEAD))
-            meter.add(step, metrics)
-            profiler.after(step, metrics)
-            watchdog.beat()
-            if step < config.steps:
-                # While the devices compute this step, the rows of the next one go to them.
-                with meter.timed("input"):
-                    batch = sharding.global_batch(next(batches), mesh)
-            checkpointer.poll()
-            workdir.check_held()
+            try:
+                with stop.leaving_through(save_and_stop, step, state):
+                    stop.check()
+                    program = train_step.compile(batch, stop)
+                profiler.before(step + 1)
+                state, metrics = program(state, batch, train_step.seed)
+                step += 1
+                stop.step = step
+                writer.at_step(max(first_step, step - STEPS_AHEAD))
+                meter.add(step, metrics)
+                profiler.after(step, metrics)
+                watchdog.beat()
+                if step < config.steps:
+                    # While the devices compute this step, the rows of the next one go to them.
+                    with meter.timed("input"):
+                        batch = sharding.global_batch(next(batches), mesh)
+                checkpointer.poll()
+                workdir.check_held()
 
-            # What the previous step left to be written can be read without waiting for this one.
-            meter.write(writer, before=step)
-            if from_scratch and step == 2:
-                _check_initial_loss(task, meter.first_loss, writer.message)
-            if step == 1 or _is_due(step, config.log_every, config.steps):
-                meter.close_interval()
-            save = _is_due(step, config.checkpoint.every, config.steps)
-            if save or (evaluate and _is_due(step, config.eval.every, config.steps)):
+                # What the previous step left to be written can be read without waiting for this one.
+                meter.write(writer, before=step)
+                if from_scratch and step == 2:
+                    _check_initial_loss(task, meter.first_loss, writer.message)
+                if step == 1 or _is_due(step, config.log_every, config.steps):
+                    meter.close_interval()
+                # A step that was skipped is not saved; the next one that was not is saved in its place.
+                save_due = save_due or _is_due(step, config.checkpoint.every, config.steps)
+                evaluate_due = evaluate and _is_due(step, config.eval.every, config.steps)
+                if not (save_due or evaluate_due):
+                    continue
                 with meter.paused(writer):
-                    if save:
+                    if save_due and (step == config.steps or not is_skipped()):
+                        if is_skipped():
+                            _warn_of_end(step, meter.skipped_in_row, writer.message)
                         writer.flush()
                         with meter.timed("save"):
                             checkpointer.save(step, state)
-                    if evaluate and _is_due(step, config.eval.every, config.steps):
+                        save_due = False
+                    if evaluate_due:
                         with stop.leaving_through(save_and_stop, step, state), meter.timed("eval"):
                             evaluate(step, state)
                         if stop_early():
                             writer.message(f"stopped early, at step {step} of {config.steps}")
                             checkpointer.save(step, state)
                             break
+            except TooManySkipped as skipped:
+                if detour:
+                    raise UserError(_gave_up(skipped, detour)) from skipped
+                detour = go_back(skipped, state)
+                step, state = start()
+                first_step = stop.step = step
+                save_due, metrics, meter = False, {}, make_meter()
+                writer.rewind(step)
+                batches.close()
+                batches = _batches(train_data, step, own, detour)
+                batch = sharding.global_batch(next(batches), mesh)
         checkpointer.wait()
     return state
 
@@ -308,6 +374,54 @@ def _evaluate(
 @jax.jit
 def _add(totals, pairs):
     return jax.tree.map(jnp.add, totals, pairs)
+
+
+def _batches(
+    train_data: Callable[[int, np.ndarray], Batches], step: int, own: np.ndarray, detour: Recovery | None
+) -> Batches:
+    return detour.batches(train_data, step, own) if detour else train_data(step, own)
+
+
+def _restore(
+    read: Callable[[TrainState], tuple[Any, TrainState] | None], abstract_state: TrainState, config: Any
+) -> tuple[Any, TrainState] | None:
+    """`read(abstract_state)`. Where the rule for spikes was turned on or off since the state was saved, it
+    begins without a window of steps."""
+    try:
+        return read(abstract_state)
+    except UserError as error:
+        wanted, step = abstract_state.recent, abstract_state.step
+        other = None
+        if wanted is None:
+            if not config.get("spikes"):
+                raise
+            other = jax.ShapeDtypeStruct((config.spikes.window,), jnp.float32, sharding=step.sharding)
+        try:
+            found = read(abstract_state.replace(recent=other))
+        except UserError:
+            raise error from None
+    if found is None:
+        return None
+    name, state = found
+    recent = None
+    if wanted is not None:
+        recent = jax.device_put(np.full(wanted.shape, np.nan, np.float32), wanted.sharding)
+    return name, state.replace(recent=recent)
+
+
+def _gave_up(skipped: TooManySkipped, detour: Recovery) -> str:
+    return (
+        f"{skipped}; the run had gone back to step {detour.step} once already, and trained on other data "
+        "from there. The checkpoints are finite, but the newest may be of a run that was diverging: lower "
+        "optimizer.learning_rate, look at the data, or start another run from an earlier step by resume_from"
+    )
+
+
+def _warn_of_end(step: int, skipped: int, say: Callable[[str], None]) -> None:
+    say(
+        f"warning: the last {skipped} steps were skipped; what is saved as step {step} has the parameters of "
+        f"step {step - skipped}"
+    )
 
 
 def _overlay(params: Any, given: Any) -> Any:

@@ -1,6 +1,7 @@
 """The loop on a linear model: ways to start, stop and go on; skipped steps; evaluation; what is written."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -91,9 +92,9 @@ class Run:
         with WorkDir(self.path) as workdir:
             try:
                 return train.fit(
-                    workdir=workdir, config=self.config, task=self.task, optimizer=optax.trace(0.9),
-                    schedule=lambda step: 0.01, train_data=self.train_data, eval_data=self.eval_data,
-                    flops_per_step=0, writer=writer, **self.options,
+                    workdir=workdir, config=self.config, task=self.task, train_data=self.train_data,
+                    eval_data=self.eval_data, flops_per_step=0, writer=writer,
+                    **{"optimizer": optax.trace(0.9), "schedule": lambda step: 0.01} | self.options,
                 )  # fmt: skip
             finally:
                 writer.close()
@@ -337,6 +338,7 @@ def spoil(run, steps):
 
     def train_data(step, own):
         while True:
+            run.before_batch(step)
             batch = make_batch(step)
             yield batch | {"y": batch["y"] * np.nan} if step in steps else batch
             step += 1
@@ -362,13 +364,186 @@ def test_skipped_steps_stay_out_of_the_means(tmp_path):
     assert line["skipped"] == 1 and np.isfinite(line["loss"])
 
 
-def test_too_many_skipped_steps_end_the_run(tmp_path):
+def test_after_too_many_skipped_steps_the_run_goes_back_once_and_then_gives_up(tmp_path):
     run = Run(tmp_path / "run", steps=50)
     spoil(run, range(5, 50))
-    with pytest.raises(UserError, match="3 steps in a row, up to step 8, is not finite"):
+    told = "steps 5 to 7 were skipped: loss.* not finite; the run had gone back to step 4 once already"
+    with pytest.raises(UserError, match=told):
         run.fit()
+    assert run.said("warning: steps 6 to 8 were skipped: ") and run.said(
+        "going back to step 4, without the next 4"
+    )
     step, state = checkpoint.Checkpointer(run.path / "checkpoints").restore_latest(run_state(run))
-    assert step in (4, 8) and np.isfinite(np.asarray(state.params["encoder"]["w"])).all()
+    assert step == 4 and np.isfinite(np.asarray(state.params["encoder"]["w"])).all()
+    with pytest.raises(UserError, match=told):  # the same command knows that it has been there
+        run.fit()
+
+
+@pytest.fixture(scope="module")
+def detoured(tmp_path_factory):
+    """The state of a run that leaves out batches 4 to 7."""
+    run = Run(tmp_path_factory.mktemp("detoured") / "run")
+    run.train_data = lambda step, own: (make_batch(n if n < 4 else n + 4) for n in itertools.count(step))
+    return run.fit()
+
+
+@pytest.mark.parametrize("log_every", [1, 5])
+def test_a_run_that_went_back_leaves_out_the_batches_that_failed(tmp_path, detoured, log_every):
+    run = Run(tmp_path / "run", log_every=log_every)
+    spoil(run, {5, 6, 7})
+    assert_same(run.fit(), detoured)
+    assert run.steps_of("train")[-1] == 12 and run.saved() == [8, 12]
+    assert json.loads((run.path / "recovery.json").read_text()) == {
+        "step": 4,
+        "left_out": 4,
+        "complete": True,
+    }
+
+
+@pytest.mark.parametrize("batch", [4, 9, 12])
+def test_a_run_that_went_back_and_was_stopped_goes_on_with_the_same_batches(tmp_path, detoured, batch):
+    run = Run(tmp_path / "run")
+    spoil(run, {5, 6, 7})
+    run.before_batch = at(batch, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted):
+        run.fit()
+    run.output.clear()
+    assert_same(run.fit(), detoured)
+    assert not run.said("going back") or batch == 4
+
+
+def test_checkpoints_after_the_good_one_are_set_aside_even_if_the_run_is_killed_then(tmp_path, monkeypatch):
+    run = Run(tmp_path / "run", checkpoint__every=1)
+    spoil(run, {5, 6, 7})
+    abandon, told = saving.Checkpointer.abandon_after, []
+
+    def killed(checkpointer, step):
+        told.append(step)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(saving.Checkpointer, "abandon_after", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert run.saved() == [4, 5] and told == [4]  # 5, whose next step failed, is not known to be good
+    monkeypatch.setattr(saving.Checkpointer, "abandon_after", abandon)
+    run.config.steps = 7
+    state = run.fit()
+    assert run.said("resumed from step 4") and run.said("is set aside as abandoned-5")
+    assert run.saved() == [6, 7] and int(state.step) == 7
+
+
+def test_a_run_that_has_saved_nothing_begins_anew(tmp_path):
+    run = Run(tmp_path / "run", checkpoint__every=0)
+    spoil(run, {0, 1, 2})
+    run.fit()
+    assert run.said("going back to step 0, without the next 3") and run.saved() == [12]
+    assert not any(line["skipped"] for line in run.lines("train"))
+
+
+def test_a_step_that_is_skipped_is_not_saved_and_the_next_one_is(tmp_path):
+    run = Run(tmp_path / "run", eval__every=0, checkpoint__keep=9)
+    spoil(run, {3, 4, 11})
+    run.fit()
+    assert run.saved() == [6, 8, 12]
+    assert run.said(
+        "warning: the last 1 steps were skipped; what is saved as step 12 has the parameters of step 11"
+    )
+
+
+def test_a_run_that_is_stopped_while_steps_are_skipped_saves_none_of_them(tmp_path):
+    run = Run(tmp_path / "run", eval__every=0)
+    spoil(run, {4, 5})
+    run.before_batch = at(6, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted, match="stopped at step 6, which was skipped; step 4 is saved"):
+        run.fit()
+    assert run.saved() == [4]
+
+
+@pytest.mark.parametrize("rate", [np.nan, np.inf, 3e38])
+def test_a_step_whose_new_parameters_are_not_finite_is_skipped(tmp_path, rate):
+    run = Run(tmp_path / "run")
+    run.options = {"schedule": lambda step: jnp.where(step == 3, rate, 0.01)}
+    run.config.checkpoint.keep = 9
+    state = run.fit()
+    assert [line["step"] for line in run.lines("train") if line["skipped"]] == [4]
+    assert run.saved() == [5, 8, 12]
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state)))
+
+
+def test_a_step_whose_new_optimizer_state_is_not_finite_is_skipped(tmp_path):
+    def update(updates, count, params):
+        return updates, jnp.where(count == 3, jnp.inf, count + 1)
+
+    run = Run(tmp_path / "run", steps=5)
+    run.options = {"optimizer": optax.GradientTransformation(lambda params: jnp.float32(0), update)}
+    assert run.fit().opt_state == 3
+    assert [line["skipped"] for line in run.lines("train")] == [0, 0, 0, 1, 1]
+
+
+SPIKES = {"factor": 5.0, "window": 4, "metric": "loss"}
+
+
+def with_spikes(run, metric="loss"):
+    run.config.spikes = ml_collections.ConfigDict(SPIKES | {"metric": metric})
+
+    def train_data(step, own):
+        for number in itertools.count(step):
+            run.before_batch(number)
+            batch = make_batch(number)
+            yield batch | {"y": batch["y"] * {2: 3, 7: 100}.get(number, 1)}
+
+    run.train_data = train_data
+    return run
+
+
+@pytest.fixture(scope="module")
+def spiked(tmp_path_factory):
+    run = with_spikes(Run(tmp_path_factory.mktemp("spiked") / "run", log_every=3))
+    return run, run.fit()
+
+
+def test_a_spike_is_skipped_once_there_is_a_window(spiked):
+    run, state = spiked
+    lines = {line["step"]: line for line in run.lines("train")}
+    assert {step: line["skipped"] for step, line in lines.items()} == {1: 0, 3: 0, 6: 0, 9: 1, 12: 0}
+    assert lines[9]["spike"] == 1 and lines[9]["loss"] < lines[3]["loss"]  # with batch 2, and without 7
+    assert run.said("warning: step 8 is skipped: a spike by the rule of spikes.factor")
+    assert state.recent.shape == (4,) and np.isfinite(np.asarray(state.recent)).all()
+
+
+@pytest.mark.parametrize("step", [2, 7, 8, 9])
+def test_a_rule_for_spikes_resumes_exactly(spiked, tmp_path, step):
+    run = with_spikes(Run(tmp_path / "run", log_every=3))
+    run.before_batch = at(step, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted):
+        run.fit()
+    assert_same(run.fit(), spiked[1])
+
+
+def test_a_spike_of_the_gradient(tmp_path):
+    run = with_spikes(Run(tmp_path / "run"), "grad_norm")
+    run.fit()
+    assert [line["step"] for line in run.lines("train") if line["spike"]] == [8]
+
+
+def test_a_rule_for_spikes_is_turned_on_and_off_between_two_starts(tmp_path):
+    run = with_spikes(Run(tmp_path / "run", steps=4, checkpoint__every=0))
+    run.config.spikes.factor = 0.0
+    assert run.fit().recent is None
+    assert not any("recent" in name for name in checkpoint.describe(run.path / "checkpoints" / "4"))
+    run.config.spikes.factor, run.config.steps = 5.0, 6
+    state = run.fit()
+    assert run.said("resumed from step 4") and np.isfinite(np.asarray(state.recent)).sum() == 2
+    run.config.spikes.factor, run.config.steps = 0.0, 7
+    assert run.fit().recent is None and run.said("resumed from step 6")
+
+
+@pytest.mark.parametrize("field, value, told", [("factor", 0.5, "more than 1"), ("metric", "x", "unknown")])
+def test_a_rule_for_spikes_that_cannot_be(tmp_path, field, value, told):
+    run = with_spikes(Run(tmp_path / "run"))
+    run.config.spikes[field] = value
+    with pytest.raises(UserError, match=f"spikes.{field}=.*{told}"):
+        run.fit()
 
 
 def run_state(run):

@@ -31,6 +31,7 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files
 
 _SET_ASIDE = "bad-"
+_ABANDONED = "abandoned-"
 _DELETING = "deleting-"
 _TEMPORARY = ".orbax-checkpoint-tmp"
 _WRITTEN_LATER = ("_CHECKPOINT_METADATA",)  # by orbax, as it completes a step
@@ -89,7 +90,7 @@ class Checkpointer:
             StorageError: the previous save failed.
         """
         self.wait()
-        if step in self._agreed_steps():
+        if step in self.agreed_steps():
             return
         leaves = flatten(state)
         digests = array_digests(leaves)
@@ -140,7 +141,7 @@ class Checkpointer:
             UserError: the steps are of another structure, shape or dtype; or no step is good.
         """
         lost: list[int] = []
-        for step in reversed(self._agreed_steps()):
+        for step in reversed(self.agreed_steps()):
             try:
                 state = self._restore(step, abstract_state)
             except Damaged as error:
@@ -157,6 +158,13 @@ class Checkpointer:
                 "back, or start from scratch in another work directory"
             )
         return None
+
+    def abandon_after(self, step: int) -> None:
+        """Renames the steps after `step` to `abandoned-STEP`: the run goes on from there another way."""
+        self.wait()
+        for later in self.agreed_steps():
+            if later > step:
+                self._set_aside(later, f"the run goes back to step {step}", _ABANDONED)
 
     def restore(self, step: int, abstract_state: PyTree) -> PyTree:
         """The state of one step, onto `abstract_state` as `restore_latest` does it, with no fallback.
@@ -186,8 +194,8 @@ class Checkpointer:
                 f"{needed / 1e6:,.0f} MB; free some space or choose another --workdir"
             )
 
-    def _agreed_steps(self) -> list[int]:
-        """The steps that process 0 sees: another's file system may tell of a change later."""
+    def agreed_steps(self) -> list[int]:
+        """The steps that process 0 sees, oldest first: another's file system may show a change later."""
         steps = np.array(self.steps() if jax.process_index() == 0 else [], np.int32)
         if jax.process_count() == 1:
             return steps.tolist()
@@ -198,13 +206,13 @@ class Checkpointer:
     def _restore(self, step: int, abstract_state: PyTree) -> PyTree:
         return agree(lambda: read_state(self._path(step), abstract_state))
 
-    def _set_aside(self, step: int, why: str) -> None:
+    def _set_aside(self, step: int, why: str, prefix: str = _SET_ASIDE) -> None:
         if jax.process_index() == 0:
             names = files.names(self._directory)
-            target, number = f"{_SET_ASIDE}{step}", 1
+            target, number = f"{prefix}{step}", 1
             while target in names:
                 number += 1
-                target = f"{_SET_ASIDE}{step}-{number}"
+                target = f"{prefix}{step}-{number}"
             files.move(self._path(step), os.path.join(self._directory, target))
             self._log(f"warning: {self._path(step)} is set aside as {target}: {why}")
         if jax.process_count() > 1:

@@ -6,6 +6,4 @@ from absl import flags as absl_flags
 
 
 def define_overwrite(flag_values: absl_flags.FlagValues) -> None:
-    absl_flags.DEFINE_boolean(
-        "overwrite", False, "Replace the output if it exists.", flag_values=flag_values
-    )
+    absl_flags.DEFINE_boolean("overwrite", False, "Replace the output if it exists.", flag_values=flag_values)
