@@ -227,6 +227,10 @@ def check_pretraining(config: Mapping[str, Any]) -> None:
         hint = f"; did you mean {near} by {unknown[0]}?" if near else ""
         raise UserError(f"the config has a field that pre-training does not know: {', '.join(unknown)}{hint}")
     check_values(config)
+    for name in ("window", "metric"):
+        value, default = config["spikes"][name], defaults.pretrain().spikes[name]
+        if not config["spikes"]["factor"] and value != default:
+            raise UserError(f"spikes.{name}={value}: spikes.factor=0 is no rule; leave it at {default!r}")
 
 
 # What fields are called elsewhere.

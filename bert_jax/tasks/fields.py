@@ -169,6 +169,9 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
         yield "init_ignore", "there is no init_from"
     elif config.from_scratch:
         yield "init_ignore", "from_scratch takes no parameters of init_from"
+    if not config.spikes.factor:
+        for name in ("spikes.window", "spikes.metric"):
+            yield name, "spikes.factor=0 is no rule"
     if config.optimizer.warmup_steps:
         yield "warmup_fraction", "optimizer.warmup_steps is given too"
     if not spec.file_name:
