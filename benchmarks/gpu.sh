@@ -4,23 +4,27 @@
 #   benchmarks/gpu.sh [--small]
 #
 # Needs a Python with jax[cuda], flax, optax, orbax-checkpoint and torch; transformers for the peer. Not bert_jax,
-# which comes from this checkout, nor a network. --small: tiny shapes, to try the script on a machine without a GPU.
+# which comes from this checkout, nor a network: what else bert_jax needs may lie as wheels in a folder.
+# --small: tiny shapes, to try the script on a machine without a GPU.
 #
 #   PYTHON=python3              runs bert_jax
-#   PEER=../shared/peers/hf_torch_pretrain.py   called as PEER SIZE BATCH LENGTH [--strong] [--dropout P] [--steps N]
+#   WHEELS=.wheels              installed beside this Python for the time of the run, such as google_crc32c's and
+#                               ml_collections', made by: pip download --no-deps -d .wheels NAME...
+#   PEER=.peer/hf_torch_pretrain.py   called as PEER SIZE BATCH LENGTH [--strong] [--dropout P] [--steps N]
 #   PEER_PYTHON=$PYTHON         runs the peer
 #   SECONDS_IN_ALL=570          after which nothing more is started
-#   OUTPUT=gpu-benchmark        table.md, rows.json, log.txt
+#   OUTPUT=gpu-benchmark        table.md, rows.json, log.txt; by default $OUT, where that is set
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}" # one device, as the peer uses
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-${TMPDIR:-/tmp}/bert_jax-gpu-xla}"
 PYTHON="${PYTHON:-python3}"
-PEER="${PEER:-../shared/peers/hf_torch_pretrain.py}"
+PEER="${PEER:-.peer/hf_torch_pretrain.py}"
+WHEELS="${WHEELS:-.wheels}"
 PEER_PYTHON="${PEER_PYTHON:-$PYTHON}"
-OUTPUT="${OUTPUT:-gpu-benchmark}"
+OUTPUT="${OUTPUT:-${OUT:-gpu-benchmark}}"
 end=$((SECONDS + ${SECONDS_IN_ALL:-570}))
 small=()
 [ "${1:-}" = --small ] && small=(--small --rounds=1)
@@ -34,6 +38,20 @@ import importlib.util, sys
 print(" ".join(name for name in sys.argv[1:] if importlib.util.find_spec(name) is None))
 PY
 }
+
+wheels=()
+for wheel in "$WHEELS"/*.whl; do
+  [ -f "$wheel" ] && wheels+=("$wheel")
+done
+if [ ${#wheels[@]} -gt 0 ]; then
+  installed=$(mktemp -d)
+  trap 'rm -rf "$installed"' EXIT
+  if "$PYTHON" -m pip install -q --no-deps --no-index --target "$installed" "${wheels[@]}"; then
+    export PYTHONPATH="$PYTHONPATH:$installed"
+  else
+    echo "gpu.sh: the wheels in $WHEELS do not install: going on without them"
+  fi
+fi
 
 need=$(lacks "$PYTHON" jax flax optax numpy) || exit 1
 if [ -n "$need" ]; then
@@ -58,15 +76,17 @@ else
   echo "gpu.sh: no NVIDIA GPU here; figures are of the CPU"
 fi
 
-tests=$(grep -rl 'mark\.gpu' tests --include='*.py')
+mapfile -t tests < <(grep -rl 'mark\.gpu' tests --include='*.py')
 if [ -z "$memory" ]; then
   echo "- tests that need a GPU: left out"
-elif [ -n "$(lacks "$PYTHON" pytest)" ] || [ -z "$tests" ]; then
+elif [ -n "$(lacks "$PYTHON" pytest)" ] || [ ${#tests[@]} -eq 0 ]; then
   echo "- tests that need a GPU: left out ($PYTHON has no pytest, or there are none)"
 else
-  JAX_PLATFORMS=cuda,cpu XLA_PYTHON_CLIENT_PREALLOCATE=false timeout 120 \
-    "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider $tests </dev/null || echo "- tests that need a GPU: FAILED"
+  # With these the tests add no flags of their own, which are for quick compilations on a CPU.
+  XLA_FLAGS="--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=3" \
+    JAX_PLATFORMS=cuda,cpu XLA_PYTHON_CLIENT_PREALLOCATE=false timeout 120 \
+    "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider "${tests[@]}" </dev/null || echo "- tests that need a GPU: FAILED"
 fi
 
-"$PYTHON" benchmarks/gpu_table.py all "${peer[@]}" --seconds=$((end - SECONDS)) --output="$OUTPUT" \
+"$PYTHON" benchmarks/gpu_table.py "${peer[@]}" --seconds=$((end - SECONDS)) --output="$OUTPUT" \
   ${memory:+--memory_gib=$((memory / 1024))} "${small[@]}" </dev/null
