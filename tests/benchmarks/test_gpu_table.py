@@ -129,9 +129,10 @@ def test_every_part_on_the_cpu():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_the_script_on_the_cpu(tmp_path):
-    """With a wheel that it takes along, and without a peer."""
-    environment = {"PYTHON": sys.executable, "OUT": str(tmp_path), "SECONDS_IN_ALL": "400", "PEER": "none"}
+    """Without a peer."""
+    environment = {"PYTHON": sys.executable, "OUT": str(tmp_path), "SECONDS_IN_ALL": "1200", "PEER": "none"}
     script = str(ROOT / "benchmarks" / "gpu.sh")
     done = subprocess.run([script, "--small"], capture_output=True, text=True, env=os.environ | environment)
     assert done.returncode == 0, done.stderr
