@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax import workdir
+from bert_jax.io import atomic, files
 from bert_jax.tasks.reading import Columns, read_examples
 
 COLUMNS = Columns("sentence", label="package")
@@ -33,11 +34,9 @@ def make_task(documents: Sequence, train_examples: int, seed: int = 0) -> tuple[
 
 def write_task(path: Path, rows: Sequence[tuple[str, str]]) -> None:
     """A TSV file with a header; written in one move."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.make_directory(path.parent)
     lines = ["sentence\tpackage", *(f"{' '.join(sentence.split())}\t{package}" for sentence, package in rows)]
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    atomic.write_text(path, "\n".join(lines) + "\n")
 
 
 def read_task(path: Path) -> list[tuple[str, str]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 
 import jax
 
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files, scratch
 
 
 def parse_steps(text: str) -> tuple[int, int] | None:
@@ -36,8 +38,10 @@ class Profiler:
     def __init__(
         self, directory: os.PathLike | str, steps: tuple[int, int] | None, say: Callable[[str], None]
     ):
-        self._directory, self._steps, self._say = str(directory), steps, say
+        self._directory, self._steps, self._say = os.fspath(directory), steps, say
         self._tracing = False
+        self._cleanup = contextlib.ExitStack()
+        self._local = self._directory
 
     def __enter__(self) -> Profiler:
         return self
@@ -48,7 +52,9 @@ class Profiler:
     def before(self, step: int) -> None:
         """Called before each step."""
         if self._steps and step == self._steps[0]:
-            jax.profiler.start_trace(self._directory)
+            if files.is_remote(self._directory):  # xprof knows local files alone
+                self._local = self._cleanup.enter_context(scratch.directory())
+            jax.profiler.start_trace(self._local)
             self._tracing = True
 
     def after(self, step: int, metrics: dict[str, jax.Array]) -> None:
@@ -60,5 +66,8 @@ class Profiler:
     def _stop(self) -> None:
         if self._tracing:
             self._tracing = False
-            jax.profiler.stop_trace()
+            with self._cleanup:
+                jax.profiler.stop_trace()
+                if self._local != self._directory:
+                    atomic.copy_directory(self._local, self._directory)
             self._say(f"wrote a trace of steps {self._steps[0]} to {self._steps[1]}: xprof {self._directory}")

@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from bert_jax.io import files
 from bert_jax.profiling import Profiler
 
 
@@ -28,3 +29,13 @@ def test_no_trace(tmp_path, steps):
 def test_a_run_that_ends_within_leaves_what_there_is(tmp_path):
     said, traces = take_steps(tmp_path, (4, 9))
     assert len(traces) == 1 and len(said) == 1
+
+
+def test_a_trace_goes_to_a_remote_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Profiler("memory://profiling/run", (1, 1), lambda line: None) as profiler:
+        profiler.before(1)
+        profiler.after(1, {"loss": jax.numpy.ones(3).sum()})
+    assert any(name.endswith(".xplane.pb") for name in files.walk("memory://profiling/run"))
+    assert list(tmp_path.iterdir()) == []
+    files.remove_tree("memory://profiling/run")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from absl import flags as absl_flags
 
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -25,6 +26,8 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 def run(flags, args: list[str]) -> int:
     if args:
         raise UserError(f"demo takes no arguments besides its flags, but was given {args[0]!r}")
+    if files.is_remote(flags.workdir):
+        raise UserError(f"--workdir={flags.workdir}: expected a local directory, where the demo runs")
     from bert_jax import demo
 
     try:

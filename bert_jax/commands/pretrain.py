@@ -184,7 +184,7 @@ def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, s
 
     if not data.dir:
         raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
-    index_dir = "" if "://" in str(workdir) else os.path.join(workdir, "index")
+    index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
     data_dir = cache.localize(data.dir, say)
     train_set = records.open_dataset(data_dir, data.train_split, data.vocab, index_dir)
     splits = train_set.manifest["splits"]

@@ -68,7 +68,7 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
             raise UserError(f"no input file matches {pattern!r}{where}; expected text files")
         paths.update(found)
     for path in sorted(paths):
-        if pathlib.Path(path).is_fifo():
+        if not files.is_remote(path) and pathlib.Path(path).is_fifo():
             raise UserError(f"{path} is a pipe, and text is read more than once; write it to a file first")
         if path.endswith(_REFUSED):
             raise UserError(

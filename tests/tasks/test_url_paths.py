@@ -80,6 +80,11 @@ def test_models_between_places(run, workdir):
     assert run("inspect", f"{ROOT}/vocab.txt")[0] == 0
 
 
+def test_the_demo_is_local(run):
+    code, said = run("demo", f"--workdir={ROOT}/demo")
+    assert code == 2 and "expected a local directory" in said
+
+
 @pytest.mark.parametrize("command", ["evaluate", "predict", "finetune"])
 def test_a_work_directory_that_checkpoints_cannot_be_in_is_refused(run, command, workdir):
     more = {
