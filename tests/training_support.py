@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import packed, tfrecord
+from bert_jax.data import packed, tfrecord, verification
 
 LENGTH = 32
 SEQUENCES = 4
@@ -72,7 +72,14 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0):
             "tokens": sum(len(sequence.ids) for sequence in sequences),
             "random_next": sum(sequence.next_sentence_label for sequence in sequences),
             "sequence_lengths": np.bincount([len(s.ids) for s in sequences], minlength=LENGTH + 1).tolist(),
-            "files": [{"name": name, "rows": written, "bytes": size}],
+            "files": [
+                {
+                    "name": name,
+                    "rows": written,
+                    "bytes": size,
+                    "crc32c": verification.file_digest(str(directory / name)),
+                }
+            ],
         }
         splits[split] = packed.merge_splits([part], LENGTH)
     manifest = {

@@ -38,7 +38,7 @@ from convert_support import random_model
 from bert_jax import config as bert_config
 from bert_jax import config_fields, defaults, metrics_writer, tasks, tokenization, workdir
 from bert_jax.convert import card, huggingface, huggingface_export, loading, native, tensorflow1
-from bert_jax.data import google_inspection, inspection, records, verification
+from bert_jax.data import google_inspection, inspection, records
 from bert_jax.errors import UserError
 from bert_jax.io import compression
 from bert_jax.tasks import embedding_files, finetuning, repeats
@@ -190,15 +190,6 @@ def json_bytes(rng: random.Random, value: Any) -> bytes:
     return text if rng.random() < 0.8 else mutate_bytes(rng, text)
 
 
-def add_digests(directory: Path) -> None:
-    """Adds to a manifest the digests that `bert-jax data` writes."""
-    manifest = json.loads((directory / "manifest.json").read_text())
-    for split in manifest["splits"].values():
-        for entry in split["files"]:
-            entry["crc32c"] = verification.file_digest(str(directory / entry["name"]))
-    (directory / "manifest.json").write_text(json.dumps(manifest))
-
-
 class Inputs:
     """Sound inputs to start from, made once, and one function per kind of input that breaks and reads one.
 
@@ -222,7 +213,6 @@ class Inputs:
             (self.sound / name).mkdir()
             huggingface_export.write(model, self.sound / name, max_shard_bytes=most)
         training_support.write_records(self.sound / "packed", rows=40, eval_rows=8)
-        add_digests(self.sound / "packed")
         google_records.write(
             self.sound / "google" / "a.tfrecord", [google_records.example() for _ in range(20)]
         )
