@@ -139,12 +139,16 @@ def contents(folder):
     return found
 
 
+# Files whose bytes depend on when they were written, or where: checkpoints, which are compared by what they
+# hold, configurations and model cards, which have the command line, and a picture.
+APART = ("checkpoints/", "best/", "exported/", "run/config.json", "README.md", "curves.png")
+
+
 def comparable(found):
-    """Without a checkpoint's own files, whose bytes depend on when they were written, and a picture's."""
     return {
         name: digest
         for name, digest in found.items()
-        if not any(part in name for part in ("checkpoints/", "best/", "exported/", "README.md", "curves.png"))
+        if not any(part in name for part in APART)
     }
 
 
