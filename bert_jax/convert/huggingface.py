@@ -212,9 +212,10 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
 
 def load_safetensors(path: str) -> dict[str, np.ndarray]:
     """{name: array} of a safetensors file; half precision comes as it is stored."""
-    from safetensors.numpy import load, load_file
+    from safetensors.numpy import load_file
 
-    return load(files.read(path)) if files.is_remote(path) else load_file(path)
+    with files.local_copy(path) as copy:
+        return load_file(copy)
 
 
 def _no_safetensors(folder: str) -> UserError:
