@@ -73,7 +73,7 @@ def read(workdir: WorkDir) -> Recovery | None:
     if jax.process_count() == 1:
         return found
     numbers = (-1, 0, 0) if found is None else (found.step, found.left_out, int(found.complete))
-    step, left_out, complete = multihost_utils.broadcast_one_to_all(np.array(numbers, np.int64)).tolist()
+    step, left_out, complete = multihost_utils.broadcast_one_to_all(np.array(numbers, np.int32)).tolist()
     return None if step < 0 else Recovery(step, left_out, bool(complete))
 
 

@@ -412,7 +412,7 @@ def _restore(
 def _gave_up(skipped: TooManySkipped, detour: Recovery) -> str:
     return (
         f"{skipped}; the run had gone back to step {detour.step} once already, and trained on other data "
-        "from there. The checkpoints are finite, but the newest may be of a run that was diverging: lower "
+        "from there. What is saved is finite, but the newest of it may be of a run that was diverging: lower "
         "optimizer.learning_rate, look at the data, or start another run from an earlier step by resume_from"
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 import optax
 import pytest
 import training_support
+from jax._src.array import ArrayImpl
 
 from bert_jax import checkpoint, train
 from bert_jax.checkpoint import saving
@@ -659,3 +660,27 @@ def test_the_compilation_cache_has_a_default_and_can_be_off(monkeypatch, tmp_pat
         assert jax.config.jax_compilation_cache_dir is None
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_device_values_are_fetched_at_log_steps_alone(tmp_path, monkeypatch):
+    fetched, fetch = [], ArrayImpl._value.fget
+    run = Run(tmp_path / "run", log_every=5, eval__every=0, checkpoint__every=0)
+    requested = []
+    run.before_batch = requested.append
+
+    def value(array):
+        fetched.append(requested[-1])
+        return fetch(array)
+
+    monkeypatch.setattr(ArrayImpl, "_value", property(value))
+    train_data = run.train_data
+
+    def watched(step, own):
+        fetched.clear()  # of the start
+        return train_data(step, own)
+
+    run.train_data = watched
+    run.fit()
+    # A line is written once the step after its last one is dispatched, when the batch behind it was asked
+    # for: of step 1 with batch 2, of step 5 with batch 6, of steps 10 and 12 with batch 11, the last one.
+    assert sorted(set(fetched)) == [2, 6, 11]
