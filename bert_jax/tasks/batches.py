@@ -169,22 +169,25 @@ def truncate(a: Ids, b: Ids | None, max_length: int) -> tuple[list[Pair], bool]:
     return [(a[:keep_a], b[:keep_b])], keep_a + keep_b < len(a) + len(b)
 
 
-def bucket_lengths(lengths: np.ndarray, batch_size: int, max_length: int) -> tuple[int, ...]:
-    """The padded lengths that waste least on rows of these lengths: multiples of 8, ascending.
+def bucket_lengths(
+    lengths: np.ndarray, batch_size: int, max_length: int, batches: int | None = None
+) -> tuple[int, ...]:
+    """Returns the padded lengths that waste least on rows of these lengths: multiples of 8, ascending.
 
     Each costs a compilation, so there is one more only where it saves 3% of the padded tokens, at most one
     for every eight batches, and eight in all.
 
     Args:
       lengths: int [N] tokens of each group of rows.
-      batch_size: groups a batch.
+      batch_size: groups per batch.
+      batches: how many batches will be computed, where that is less than an epoch.
       max_length: what no padded length exceeds, and no row.
     """
     longest = int(np.max(lengths, initial=1))
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_length)
-    return choose_sizes(
-        lengths, candidates, min(_MOST_BUCKETS, 1 + steps_per_epoch(len(lengths), batch_size) // 8)
-    )
+    computed = steps_per_epoch(len(lengths), batch_size)
+    computed = computed if batches is None else min(computed, batches)
+    return choose_sizes(lengths, candidates, min(_MOST_BUCKETS, 1 + computed // 8))
 
 
 def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int) -> tuple[int, ...]:

@@ -132,6 +132,8 @@ def _train(problem, data, examples, held, writer, fit_options):
         writer.message("nothing to train: the run was stopped early")
         return keeper.best
     packed = _plan_packing(problem, data["train"], mesh)
+    lengths = data["train"].group_lengths
+    buckets = batches.bucket_lengths(lengths, config.batch_size, data["train"].max_length, config.steps)
     if packed:
         rows = " or ".join(map(str, packed.rows))
         writer.message(f"packed: {config.batch_size} examples in {rows} rows of {packed.length} tokens")
@@ -141,12 +143,14 @@ def _train(problem, data, examples, held, writer, fit_options):
         task=problem.task,
         optimizer=optimizer,
         schedule=schedule,
-        train_data=lambda step, own: _train_batches(data["train"], packed, config, mesh, step, own),
+        train_data=lambda step, own: _train_batches(
+            data["train"], packed, buckets, config, mesh, step, own
+        ),
         # The loss, like every score, is taken from the outputs that `keeper` computes.
         eval_data=keeper and (lambda own: (batch for batch in ())),
         flops_per_step=0.0
         if problem.frozen
-        else _flops_per_step(problem.bert, data["train"], config.batch_size, packed),
+        else _flops_per_step(problem.bert, data["train"], config.batch_size, packed, buckets),
         writer=writer,
         initial_params=_initial_params(problem, held, writer.message),
         on_eval=keeper,
@@ -251,22 +255,22 @@ def _plan_packing(problem, data, mesh):
     return packing.plan(data, config.batch_size, config.steps, devices, problem.bert, config.accumulate_steps)
 
 
-def _train_batches(data, packed, config, mesh, step, own):
+def _train_batches(data, packed, buckets, config, mesh, step, own):
     if packed:
         return packing.train_batches(
             data, packed, config.batch_size, config.seed, step, functools.partial(sharding.local_rows, mesh)
         )
     return batches.train_batches(
-        data, config.batch_size, config.seed, step, group_by_length=config.group_by_length, own=own
-    )
+        data, config.batch_size, config.seed, step,
+        group_by_length=config.group_by_length, buckets=buckets, own=own,
+    )  # fmt: skip
 
 
-def _flops_per_step(bert, data, batch_size, packed):
+def _flops_per_step(bert, data, batch_size, packed, buckets):
     if packed:
         return packed.mean_rows * flops.train_flops_per_row(bert, packed.length, 0)
     # Rows are padded to the length of their bucket; the mean over examples is close to that over batches.
-    buckets = np.asarray(batches.bucket_lengths(data.group_lengths, batch_size, data.max_length))
-    widths = buckets[np.searchsorted(buckets, data.group_lengths)]
+    widths = np.asarray(buckets)[np.searchsorted(buckets, data.group_lengths)]
     rows = batch_size * data.group
     return rows * float(np.mean([flops.train_flops_per_row(bert, int(width), 0) for width in widths]))
 
