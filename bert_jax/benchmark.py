@@ -109,6 +109,7 @@ def time_train_step(
     mesh: jax.sharding.Mesh | None = None,
     steps: int = 10,
     accumulate_steps: int = 1,
+    check_update: bool = False,
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
@@ -117,7 +118,8 @@ def time_train_step(
     Args:
         batches: one batch, used again and again, lies on the devices from the start; of an iterator, the
             next batch is assembled and sent while a step is computed, as in training.
-        say: told in a line each what is compiled and timed, before it is.
+        check_update: as for `step.make_train_step`; not needed with the default optimizers.
+        say: called with a line before each compilation and timing.
 
     Returns:
         `seconds` of each step; `sequences_per_second`, `rows_per_second`, `tokens_per_second` (real ones),
@@ -134,7 +136,7 @@ def time_train_step(
     sharding.check_batch_size(rows, mesh, accumulate_steps)
     batch = sharding.global_batch(host, mesh)
     step = sharding.jit_train_step(
-        make_train_step(task, optimizer, schedule, accumulate_steps),
+        make_train_step(task, optimizer, schedule, accumulate_steps, check_update=check_update),
         mesh,
         sharding.state_shardings(task, optimizer, mesh),
     )

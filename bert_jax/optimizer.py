@@ -203,6 +203,26 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: _decays(path), params)
 
 
+def keeps_parameters_finite(config: Any) -> bool:
+    """Returns whether finite gradients can only lead to finite parameters.
+
+    An element of Adam's direction is at most (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) in size (by the
+    Cauchy-Schwarz inequality; 7.3 for .9 and .999), and bias correction multiplies it by less than
+    1 / (1 - b1). As long as weight decay shrinks the parameters, no number of steps leads out of float32. The
+    trust ratio of LAMB lets parameters grow with themselves, so there is no such bound.
+
+    Args:
+      config: the `optimizer` part of a run's configuration, as for `make_optimizer`.
+    """
+    return (
+        config.name in ("adamw", "adamw_bias_corrected")
+        and 0 <= config.b1**2 < config.b2 < 1
+        and config.eps > 0
+        and config.learning_rate <= 1
+        and 0 <= config.learning_rate * config.weight_decay <= 1
+    )
+
+
 def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransformation, Schedule]:
     """The direction of descent and the learning rate, from the `optimizer` part of a run's configuration.
 

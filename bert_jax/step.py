@@ -89,6 +89,7 @@ def make_train_step(
     schedule: Callable,
     accumulate_steps: int = 1,
     spikes: SpikeRule | None = None,
+    check_update: bool = True,
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the train step.
 
@@ -124,11 +125,17 @@ def make_train_step(
 
         grad_norm = optax.tree.norm(grads)
         learning_rate = schedule(state.step)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
-        # Until it is known whether all that is new is finite, the updates take the memory of the parameters
-        # once more, at a time when that of the activations is free.
-        accepted = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & _all_finite((params, opt_state))
+
+        def update(params, opt_state):
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+            return jax.tree.map(lambda p, u: p - learning_rate * u, params, updates), opt_state
+
+        accepted = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        if check_update:
+            # Computed twice: kept until all of it is known to be finite, what is new would take the memory of
+            # the state once more, and be written and read again. The barrier keeps XLA from joining the two.
+            accepted &= _all_finite(update(*jax.lax.optimization_barrier((state.params, state.opt_state))))
+        params, opt_state = update(state.params, state.opt_state)
         recent = state.recent
         found = {"loss": loss, "grad_norm": grad_norm}
         if spikes is not None:

@@ -21,6 +21,7 @@ from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import dispatch
 from bert_jax.meter import STEPS_AHEAD, Meter, RunClock, TooManySkipped
 from bert_jax.metrics_writer import MetricsWriter, read_metrics
+from bert_jax.optimizer import keeps_parameters_finite
 from bert_jax.profiling import Profiler
 from bert_jax.recovery import Recovery
 from bert_jax.step import Task, TrainState, make_eval_step, make_train_step, spike_rule
@@ -90,6 +91,7 @@ def fit(
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     spikes = spike_rule(config)
     window = spikes.window if spikes else 0
+    check_update = "optimizer" not in config or not keeps_parameters_finite(config.optimizer)
     abstract_state = sharding.abstract_state(task, optimizer, mesh, window)
     shardings = jax.tree.map(lambda x: x.sharding, abstract_state)
     own = sharding.local_rows(mesh, config.batch_size)
@@ -211,7 +213,9 @@ def fit(
         cleanup.callback(lambda: batches.close())
         batch = sharding.global_batch(next(batches), mesh)
         train_step = sharding.jit_train_step(
-            make_train_step(task, optimizer, schedule, config.accumulate_steps, spikes), mesh, shardings
+            make_train_step(task, optimizer, schedule, config.accumulate_steps, spikes, check_update),
+            mesh,
+            shardings,
         )
         train_step = _Compiled(train_step, abstract_state, np.uint32(config.seed), writer, watchdog)
         train_step.compile(batch, stop)

@@ -147,3 +147,38 @@ def test_what_is_frozen_stays_and_has_no_part_in_the_norm():
 def test_mistakes_in_decay_and_freezing(changes, message):
     with pytest.raises(UserError, match=message):
         one_update(**changes)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected"])
+@pytest.mark.parametrize("calm", [1, 30, 3000])
+def test_adams_direction_is_bounded_whatever_the_gradients(name, calm):
+    """Gradients that grow as 1 / b1^t against b2^t maximize it; after calm steps one large one does."""
+    config = settings(name=name, clip_norm=0.0)
+    assert optimizer.keeps_parameters_finite(config)
+    tx, _ = optimizer.make_optimizer(config, 10**6)
+    ratio = (config.b2 / config.b1) ** 0.5
+    gradients = jnp.asarray([1e-20 * ratio**t for t in range(400)] + [1e-12] * calm + [1e18], jnp.float32)
+    params = {"kernel": jnp.zeros(1)}
+
+    def update(state, gradient):
+        updates, state = tx.update({"kernel": gradient[None]}, state, params)
+        return state, updates["kernel"][0]
+
+    _, directions = jax.lax.scan(update, tx.init(params), gradients)
+    assert np.all(np.abs(directions) <= (10 if name == "adamw_bias_corrected" else 1) * 7.3)
+
+
+@pytest.mark.parametrize(
+    "fields, expected",
+    [
+        ({}, True),
+        ({"learning_rate": 2.0}, False),
+        ({"learning_rate": 1.0, "weight_decay": 1.5}, False),
+        ({"b1": 0.9995}, False),  # the first moment outlives the second
+        ({"eps": 0.0}, False),
+        ({"name": "lamb"}, False),
+    ],
+)
+def test_which_optimizers_keep_parameters_finite(fields, expected):
+    config = settings(**fields)
+    assert optimizer.keeps_parameters_finite(config) == expected

@@ -114,7 +114,7 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
     from bert_jax.config import BertConfig, from_dict
     from bert_jax.data import loader
     from bert_jax.masking import MaskingOptions, default_max_predictions
-    from bert_jax.optimizer import make_optimizer
+    from bert_jax.optimizer import keeps_parameters_finite, make_optimizer
 
     vocab_size = config.model.vocab_size or (dataset.vocab_size if dataset else BertConfig.vocab_size)
     model = from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
@@ -137,6 +137,7 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
             mesh=mesh,
             steps=steps,
             accumulate_steps=config.accumulate_steps,
+            check_update=not keeps_parameters_finite(config.optimizer),
             seed=config.seed,
             say=_say,
         )

@@ -17,7 +17,7 @@ from bert_jax.data import cache, packed, records
 from bert_jax.errors import UserError
 from bert_jax.kernels import platform
 from bert_jax.masking import MaskingOptions, default_max_predictions
-from bert_jax.optimizer import make_optimizer
+from bert_jax.optimizer import keeps_parameters_finite, make_optimizer
 from bert_jax.step import make_train_step
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -138,7 +138,10 @@ class TrainStep:
         optimizer, schedule = make_optimizer(config.optimizer, config.steps)
         self.state = sharding.abstract_state(task, optimizer, self.mesh)
         self._step = sharding.jit_train_step(
-            make_train_step(task, optimizer, schedule, config.accumulate_steps),
+            make_train_step(
+                task, optimizer, schedule, config.accumulate_steps,
+                check_update=not keeps_parameters_finite(config.optimizer),
+            ),  # fmt: skip
             self.mesh,
             jax.tree.map(lambda leaf: leaf.sharding, self.state),
         )
