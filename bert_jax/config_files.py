@@ -6,7 +6,11 @@ The files lie in `configs/` at the top of the repository. A wheel carries them i
 from __future__ import annotations
 
 import ast
+import atexit
 import difflib
+import functools
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from ml_collections import config_flags
 
 import bert_jax
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 
 def folder() -> Path:
@@ -41,7 +46,10 @@ def names() -> list[str]:
 
 
 def split(given: str) -> tuple[str, str | None]:
-    """(name or path, argument of its get_config or None) of NAME, NAME:ARG, PATH or PATH:ARG."""
+    """Returns (name or path, argument of its get_config or None) of a name, path or URL, or one with :ARG."""
+    if files.is_remote(given):
+        url, colon, argument = given.rpartition(".py:")
+        return (f"{url}.py", argument) if colon else (given, None)
     name, colon, argument = given.partition(":")
     return name, argument if colon else None
 
@@ -50,11 +58,16 @@ def find(given: str) -> Path:
     """The file of a config.
 
     Args:
-        given: a name of `names()`, or the path of a file, without an argument.
+        given: a name of `names()`, or the path or URL of a file, without an argument.
+
+    Returns:
+        The path of the file; of a URL, of a local copy that lasts as long as this process.
 
     Raises:
-        UserError: neither; with the closest name and all names.
+        UserError: none of these; with the closest name and all names.
     """
+    if files.is_remote(given):
+        return _local_copy(given)
     path = Path(given)
     if path.is_file():
         return path
@@ -69,6 +82,19 @@ def find(given: str) -> Path:
     raise UserError(
         f"config {given!r}: no such file, and none of the names; {hint}The names are {', '.join(known)}"
     )
+
+
+@functools.cache
+def _local_copy(url: str) -> Path:
+    try:
+        content = files.read(url)
+    except OSError as error:
+        raise UserError(f"config {url}: cannot be read ({error}); expected a Python file there") from error
+    directory = tempfile.mkdtemp(prefix="bert_jax-config-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = Path(directory, url.rpartition("/")[2])
+    path.write_bytes(content)
+    return path
 
 
 def fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax import cli, config_files
 from bert_jax.errors import UserError
+from bert_jax.io.atomic import write_file
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -120,3 +121,16 @@ def test_a_file_that_is_no_config_is_named(capsys, monkeypatch, tmp_path, conten
         assert cli.main(["pretrain", f"--config={path}", *more]) == 2
         error = capsys.readouterr().err
         assert message in error and str(path) in error and error.count("\n") == 1
+
+
+def test_a_config_may_be_a_url(capsys):
+    source = (ROOT / "configs" / "finetune" / "glue.py").read_text(encoding="utf-8")
+    write_file("memory://config-files/mine.py", source.encode())
+    assert config_files.split("gs://bucket/mine.py:rte") == ("gs://bucket/mine.py", "rte")
+    assert config_files.split("http://host:80/mine.py") == ("http://host:80/mine.py", None)
+    copy = config_files.find("memory://config-files/mine.py")
+    assert copy.name == "mine.py" and copy.read_text(encoding="utf-8") == source
+    assert cli.main(["configs", "--fields", "memory://config-files/mine.py:rte"]) == 0
+    assert "task = 'rte'" in capsys.readouterr().out
+    with pytest.raises(UserError, match="config memory://config-files/other.py: cannot be read"):
+        config_files.find("memory://config-files/other.py")
