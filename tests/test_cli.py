@@ -9,7 +9,7 @@ import pytest
 from absl import flags as absl_flags
 
 from bert_jax import cli
-from bert_jax.errors import ClusterError, Preempted, StorageError, UserError
+from bert_jax.errors import ClusterError, Preempted, StorageError, UserError, file_error
 
 
 def command(run, doc="Do a thing."):
@@ -249,3 +249,19 @@ def test_an_override_of_no_field_gets_the_nearest_one_or_all(field, expected, ca
         error = capsys.readouterr().err
         assert f"--config.{field}: the config has no such field; {expected}" in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (FileNotFoundError("no errno, as of fsspec"), UserError),
+        (OSError(errno.ENOTDIR, ""), UserError),
+        (OSError(errno.ENAMETOOLONG, ""), UserError),
+        (OSError(errno.ENOSPC, ""), StorageError),
+        (OSError(errno.EIO, ""), StorageError),
+        (OSError("a bucket's own words"), StorageError),
+        (TimeoutError(), StorageError),
+    ],
+)
+def test_a_wrong_path_is_the_users_and_a_failing_disk_is_not(error, expected):
+    assert type(file_error("line", error)) is expected
