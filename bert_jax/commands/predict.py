@@ -4,7 +4,8 @@
     bert-jax predict --workdir=runs/cola,runs/mrpc --split=test --output=submission.zip
     bert-jax predict --workdir=runs/reviews --input=-
 
-The input has the columns of the training file; labels are optional. The output has the rows in the order of
+The input has the columns of the training file; labels are optional. For a task with single texts a .txt file
+has one text per line, blank lines included, and no header. The output has the rows in the order of
 the input, with an `id`: the value of the id column, or the number of the row from 0. A .zip has the format of
 GLUE's server, with the test sets of several runs. --input=- answers each line of standard input (a JSON
 object, a text, or for pairs two texts with a tab between them) with one line of JSON on standard output.
@@ -31,7 +32,8 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     absl_flags.DEFINE_string(
         "input",
         None,
-        "TSV, CSV or JSON-lines file; for tags CoNLL columns too; - for lines of standard input.",
+        "TSV, CSV or JSON-lines file; .txt of single texts: one text per line; for tags CoNLL columns too; "
+        "- for lines of standard input.",
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string(

@@ -10,6 +10,7 @@ from bert_jax.io import compression, files
 
 LABEL_SEPARATOR = ","  # of several labels in one column
 LONGEST_LINE = 32 << 20  # bytes, decompressed; so that one line cannot fill the memory
+TRAINING_FLAGS = "--config.data."  # begins the names of the flags by which a training reads a table
 CHOICE = "choice "  # and its number: the field of a possible answer
 
 
@@ -73,8 +74,17 @@ class TableRows:
 
     tabular = True
 
-    def __init__(self, path: str, lines: Lines, header: bool, delimiter: str, quoted: bool):
+    def __init__(
+        self,
+        path: str,
+        lines: Lines,
+        header: bool,
+        delimiter: str,
+        quoted: bool,
+        flags: str = TRAINING_FLAGS,
+    ):
         self._path = path
+        self._flags = flags
         self._lines = lines
         self._rows = self._quoted(delimiter) if quoted else self._plain(delimiter)
         self._delimiter = delimiter
@@ -151,8 +161,8 @@ class TableRows:
         if header is None:
             if not _is_number(column):
                 raise UserError(
-                    f"data.{field}={column}: {self._path} is read without a header, so columns are numbers "
-                    "from 0 (or set --config.data.header=true)"
+                    f"{self._name(field)}={column}: {self._path} is read without a header, so columns are "
+                    f"numbers from 0 (or set {self._flags}header=true)"
                 )
             return int(column)
         if header.count(column) > 1:
@@ -168,15 +178,40 @@ class TableRows:
         hint = "; a file without labels is one for `bert-jax predict`" if field == "label" else ""
         other = {"\t": ",", ",": "\t"}[self._delimiter]
         if len(header) == 1 and other in header[0]:
-            hint += f"; is it {'CSV' if other == ',' else 'TSV'}? (--config.data.format)"
+            hint += f"; is it {'CSV' if other == ',' else 'TSV'}? ({self._flags}format)"
+        if self._flags != TRAINING_FLAGS and field == "text_a":
+            hint += (
+                f"; if the first line is no header, give --noheader --{field}=0, or the text's other place"
+            )
         shown = ", ".join(repr(name[:40]) for name in header[:20])
         raise UserError(
-            f"{self._path}:1: no column {column!r} for data.{field}; the header has {shown}{hint}"
+            f"{self._path}:1: no column {column!r} for {self._name(field)}; the header has {shown}{hint}"
         )
+
+    def _name(self, field: str) -> str:
+        """What the user calls a field: a training's by its place in the configuration."""
+        return f"data.{field}" if self._flags == TRAINING_FLAGS else f"{self._flags}{field}"
 
 
 def _is_number(column: str) -> bool:
     return column.isdecimal() and len(column) < 10
+
+
+class LineRows:
+    """Lines that are one text each, blank ones included, as (line, text)."""
+
+    tabular = False
+
+    def __init__(self, lines: Lines):
+        self._lines = lines
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        for number, line in enumerate(self._lines, 1):
+            # A malformed row would be left out, and the lines of the output no longer be those of the input.
+            yield number, line.removesuffix("\n").removesuffix("\r")
+
+    def selector(self, wanted: dict[str, str], optional: set[str]) -> Callable[[str], dict[str, str]]:
+        return lambda text: {"text_a": text}
 
 
 class JsonRows:

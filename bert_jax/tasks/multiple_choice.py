@@ -17,8 +17,9 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.models import BertForSequenceClassification
 from bert_jax.tasks import batches, metrics, predictions, reports, text_windows
+from bert_jax.tasks.file_rows import TRAINING_FLAGS
 from bert_jax.tasks.problem import Problem
-from bert_jax.tasks.reading import Examples, check_header, read_examples
+from bert_jax.tasks.reading import PREDICT_FLAGS, Examples, check_header, read_examples
 from bert_jax.tasks.row_task import RowTask
 from bert_jax.tasks.text_problem import columns_of
 
@@ -106,7 +107,7 @@ class MultipleChoiceProblem(Problem):
         """`columns`: those that differ from the training file's."""
         del test
         check_header(path, format, columns)
-        return self._read(path, dataclasses.replace(self._columns(), **columns), format, parse_label=None)
+        return self._read(path, dataclasses.replace(self._columns(), **columns), format, None, PREDICT_FLAGS)
 
     def encode(self, examples: Examples) -> batches.EncodedRows:
         count, length = len(examples.choices[0]), self.config.max_length
@@ -177,13 +178,16 @@ class MultipleChoiceProblem(Problem):
             raise UserError("which columns hold the choices? give --config.data.choices=COLUMN,COLUMN,...")
         return columns
 
-    def _read(self, path: str, columns, file_format: str, parse_label) -> Examples:
+    def _read(
+        self, path: str, columns, file_format: str, parse_label, flags: str = TRAINING_FLAGS
+    ) -> Examples:
         examples = read_examples(
             path,
             columns,
             file_format=file_format,
             quoting=self.config.data.quoting,
             parse_label=parse_label,
+            flags=flags,
         )
         if self.labels and len(examples.choices[0]) != len(self.labels):
             raise UserError(

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks, compression
-from bert_jax.tasks.file_rows import CHOICE, JsonRows, Lines, Malformed, TableRows
+from bert_jax.tasks.file_rows import CHOICE, TRAINING_FLAGS, JsonRows, LineRows, Lines, Malformed, TableRows
 
 FORMATS = ("tsv", "csv", "jsonl")
+PREDICT_FLAGS = "--"  # begins the names of `bert-jax predict`'s own flags
+LINES = "lines"  # of single texts, which predictions alone are made of
 MAX_MALFORMED = 0.05
 PREPARED = "tfds:"  # begins the path of what tensorflow-datasets prepared
 
@@ -62,8 +64,11 @@ class Examples:
         )
 
 
-def detect_format(path: str, file_format: str = "auto") -> str:
-    """The format by name, or by the file's suffix (before that of a compression) when it is "auto"."""
+def detect_format(path: str, file_format: str = "auto", flags: str = TRAINING_FLAGS) -> str:
+    """The format by name, or by the file's suffix (before that of a compression) when it is "auto".
+
+    `flags` begins the names of the flags in an error message.
+    """
     if file_format in FORMATS:
         return file_format
     if file_format != "auto":
@@ -79,14 +84,14 @@ def detect_format(path: str, file_format: str = "auto") -> str:
         if name.lower().endswith(suffix):
             return found
     raise UserError(
-        f"{path}: the name ends in none of .tsv, .csv, .jsonl; say which it is with --config.data.format"
+        f"{path}: the name ends in none of .tsv, .csv, .jsonl; say which it is with {flags}format"
     )
 
 
 def check_header(path: str, file_format: str, columns: Mapping[str, object]) -> None:
     """Raises UserError where `columns`, as `bert-jax predict` was given them, say whether objects have a
     header."""
-    if "header" in columns and detect_format(path, file_format) == "jsonl":
+    if "header" in columns and detect_format(path, file_format, PREDICT_FLAGS) == "jsonl":
         raise UserError(f"--header is for TSV and CSV, and {path} is JSON-lines")
 
 
@@ -100,6 +105,7 @@ def read_examples(
     label_optional: bool = False,
     label_may_be_empty: bool = False,
     max_malformed: float = MAX_MALFORMED,
+    flags: str = TRAINING_FLAGS,
 ) -> Examples:
     """Reads a whole file of examples.
 
@@ -107,13 +113,15 @@ def read_examples(
       path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly
         compressed (.gz, .bz2, .xz, .zst); or what `glue_prepared.find` gave.
       columns: which columns to read.
-      file_format: "tsv", "csv", "jsonl", or "auto" for the suffix.
+      file_format: "tsv", "csv", "jsonl", "auto" for the suffix, or LINES: every line is a text, blank
+        lines included.
       quoting: "none", "csv", or "auto": off in TSV, on in CSV.
       parse_label: turns a label's text into a value, with choices into the number of one; a ValueError makes
         the row malformed. None: no labels are read.
       label_may_be_empty: an empty label is a label, and no malformed row.
       label_optional: a file without the label column is read as unlabelled, not refused.
       max_malformed: the share of malformed rows above which the file is refused.
+      flags: begins the names of the flags in error messages.
 
     Returns:
       The examples in file order. An id is the id column's value, or the row's number from 0, malformed rows
@@ -123,12 +131,14 @@ def read_examples(
       UserError: a missing or empty file, a missing column, or too many malformed rows; with file and line.
     """
     if not columns.text_a:
-        raise UserError(f"{path}: which column holds the text? give --config.data.text_a=COLUMN")
+        raise UserError(f"{path}: which column holds the text? give {flags}text_a=COLUMN")
     if str(path).startswith(PREPARED):
         from bert_jax.tasks import glue_prepared  # which needs this module
 
         return glue_prepared.read(str(path), columns, parse_label)
-    rows = _open_rows(str(path), columns, detect_format(path, file_format), quoting)
+    if file_format != LINES:
+        file_format = detect_format(path, file_format, flags)
+    rows = _open_rows(str(path), columns, file_format, quoting, flags)
     wants_label = parse_label is not None and bool(columns.label)
     wanted = {"text_a": columns.text_a, "text_b": columns.text_b, "id": columns.id}
     wanted = {field: column for field, column in wanted.items() if column}
@@ -212,12 +222,14 @@ def _parse(text, parse_label, column, may_be_empty):
         raise Malformed(str(error)) from None
 
 
-def _open_rows(path: str, columns: Columns, file_format: str, quoting: str):
+def _open_rows(path: str, columns: Columns, file_format: str, quoting: str, flags: str):
     if quoting not in ("auto", "none", "csv"):
         raise UserError(f"data.quoting={quoting}: expected auto, none or csv")
     checks.check_input(path, file_format)
     lines = Lines(path)
     if file_format == "jsonl":
         return JsonRows(path, lines)
+    if file_format == LINES:
+        return LineRows(lines)
     quoted = quoting == "csv" or (quoting == "auto" and file_format == "csv")
-    return TableRows(path, lines, columns.header, "," if file_format == "csv" else "\t", quoted)
+    return TableRows(path, lines, columns.header, "," if file_format == "csv" else "\t", quoted, flags)

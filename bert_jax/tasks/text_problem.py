@@ -11,11 +11,12 @@ import numpy as np
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
+from bert_jax.io import compression
 from bert_jax.tasks import batches, metrics, predictions, reports, text_windows
 from bert_jax.tasks.classification import ClassificationTask
 from bert_jax.tasks.labels import LabelSet, parse_number
 from bert_jax.tasks.problem import Problem
-from bert_jax.tasks.reading import Columns, Examples, check_header, read_examples
+from bert_jax.tasks.reading import LINES, PREDICT_FLAGS, Columns, Examples, check_header, read_examples
 
 
 class TextProblem(Problem):
@@ -64,13 +65,19 @@ class TextProblem(Problem):
 
     def read_unlabelled(self, path: str, *, test: bool = False, format: str = "auto", **columns) -> Examples:
         """`test`: the file has the columns of the benchmark's test set; `columns`: those that differ."""
-        check_header(path, format, columns)
         known = columns_of(self.config, self.spec)
+        if format == "auto" and not columns and not test and _is_plain_text(path) and not known.text_b:
+            # A run whose training file had to be given a format has others of it, whatever they are called.
+            format = LINES if self.config.data.format == "auto" else self.config.data.format
+        else:
+            check_header(path, format, columns)
         if test and self.spec.test_columns:
             known = self.spec.test_columns
         known = dataclasses.replace(known, **columns)
         quoting = self.config.data.quoting
-        return read_examples(path, known, file_format=format, quoting=quoting, parse_label=None)
+        return read_examples(
+            path, known, file_format=format, quoting=quoting, parse_label=None, flags=PREDICT_FLAGS
+        )
 
     def encode(self, examples: Examples) -> batches.EncodedRows:
         return batches.encode(examples, self.tokenizer, self.config.max_length, self.spec.kind, self._stride)
@@ -127,6 +134,10 @@ class TextProblem(Problem):
         text = "labels " + ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else "")
         one_class = np.count_nonzero(counts) == 1
         return text + ("; warning: one class only, so scores say little" if one_class else "")
+
+
+def _is_plain_text(path: str) -> bool:
+    return compression.strip_suffix(str(path)).lower().endswith(".txt")
 
 
 def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]) -> tuple[float, ...]:

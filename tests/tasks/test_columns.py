@@ -41,6 +41,37 @@ def test_prediction_reads_a_table_as_training_does(vocabulary, tmp_path, task, c
     assert unlabelled.choices == labelled.choices
 
 
+@pytest.mark.parametrize("task", ["classification", "multilabel"])
+def test_every_line_of_a_txt_file_is_a_text(vocabulary, tmp_path, task):
+    path = tmp_path / "texts.txt"
+    path.write_text('a red cat\n\n"one\ttwo, three\r\nthe last')
+    problem = fine_tuned.make_problem(vocabulary, task, LABELS[task], label="label", text_a="text")
+    examples = problem.read_unlabelled(str(path))
+    assert examples.texts_a == ["a red cat", "", '"one\ttwo, three', "the last"]
+    assert examples.ids == ["0", "1", "2", "3"]
+    with pytest.raises(UserError, match="texts.txt:3: 2 columns"):
+        problem.read_unlabelled(str(path), format="tsv", text_a="0", header=False)
+
+    path.write_text("text\nred\n")  # the run's training file was such a table, and was called .txt too
+    problem.config.data.format = "tsv"
+    assert problem.read_unlabelled(str(path)).texts_a == ["red"]
+
+
+def test_hints_of_predict_name_its_own_flags(vocabulary, tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("a red cat\na dog, one\n")
+    options = dict(label="label", text_a="text", text_b="b")
+    pairs = fine_tuned.make_problem(vocabulary, "classification", ["dog", "one"], **options)
+    for given, hint in (
+        ({}, "say which it is with --format"),
+        ({"format": "tsv"}, "for --text_a; .* give --noheader --text_a=0"),
+        ({"format": "tsv", "header": False}, r"--text_a=text: .* \(or set --header=true\)"),
+    ):
+        with pytest.raises(UserError, match=hint) as caught:
+            pairs.read_unlabelled(str(path), **given)
+        assert "data." not in str(caught.value)
+
+
 def test_columns_that_a_file_cannot_have_are_refused(vocabulary, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a red cat", "x": "one", "y": "two", "words": ["a"]}\n')
