@@ -8,12 +8,13 @@ WORKERS ?= 2
 INSTALLED := .venv/installed
 GPU_COMPILER := .venv/gpu-compiler
 
-.PHONY: help install gpu-compiler demo test test-all wheel-test lint lock
+.PHONY: help install gpu-compiler demo test test-all gpu-test wheel-test lint lock
 
 help:
 	@echo 'make demo      text to a fine-tuned classifier on a corpus that every machine has, in minutes'
 	@echo 'make test      the fast tests'
 	@echo 'make test-all  the slow ones too, and those that compare with other libraries'
+	@echo 'make gpu-test  compiles programs for GPUs that are not there'
 	@echo 'make wheel-test  the wheel: built, installed and run in an empty directory'
 	@echo 'make lint      ruff'
 	@echo 'make install   .venv with the versions of requirements.lock, and bert-jax in it'
@@ -52,6 +53,9 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(BIN)/pytest -q
+
+gpu-test: $(GPU_COMPILER)/installed
+	$(BIN)/pytest -q tests/estimate/test_gpu_compilation.py
 
 wheel-test: $(INSTALLED)
 	.ci/wheel-test $(BIN)/python

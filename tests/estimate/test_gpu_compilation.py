@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+# `make gpu-test`, which .ci/run calls: a minute of compiling, without which `make test` does.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = ROOT / ".venv" / "gpu-compiler"
 FORWARD, BACKWARD = "__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"
