@@ -183,10 +183,7 @@ def parse_flags(
         try:
             args = flags(["bert-jax", *argv])[1:]
         except absl_flags.UnrecognizedFlagError as error:
-            raise UserError(
-                f"{name} has no flag --{error.flagname}{_did_you_mean(error.flagname, list(flags), '--')}; "
-                f"bert-jax {name} --help lists them"
-            ) from error
+            raise UserError(_unknown_flag(name, flags, error.flagname)) from error
         except UserError:
             raise
         except Exception as error:  # a config file is Python and may raise anything
@@ -236,6 +233,23 @@ def _line_of_config(paths: Sequence[Path], error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if str(Path(frame.filename).resolve()) in files]
     return f"{lines[-1].filename}, line {lines[-1].lineno}: {type(error).__name__}: " if lines else ""
+
+
+def _unknown_flag(command: str, flags: absl_flags.FlagValues, unknown: str) -> str:
+    """What to say of a flag that a command does not have."""
+    near = ""
+    for name in _config_flags(flags):
+        from bert_jax import config_fields, config_files
+
+        config, example = flags[name].value, config_files.example(command)
+        if config is None and unknown.startswith(f"{name}."):
+            return f"which run? give --{name}=NAME, such as {example} (`bert-jax configs` lists them)"
+        if config is None:
+            config = flags[name].parser.parse(str(config_files.find(example)))
+        fields = [f"{name}.{field}" for field, _ in config_files.fields(config)]
+        near = config_fields.closest(unknown, [*flags, *fields])
+    hint = f"; did you mean --{near}?" if near else _did_you_mean(unknown, list(flags), "--")
+    return f"{command} has no flag --{unknown}{hint}; bert-jax {command} --help lists them"
 
 
 def _unknown_override(flags: absl_flags.FlagValues, argv: list[str], error: Exception) -> str:

@@ -267,6 +267,13 @@ _SYNONYMS = {
     "logging_steps": "log_every",
     "mlm_probability": "masking.prob",
     "checkpoint_path": "init_from",
+    "model_name_or_path": "init_from",
+    "num_epochs": "epochs",
+    "data_dir": "data.dir",
+    "train_file": "data.train",
+    "validation_file": "data.eval",
+    "eval_file": "data.eval",
+    "output_dir": "workdir",
 }
 
 

@@ -23,6 +23,14 @@ import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.io import files
 
+# A config of each command that has configs of its own.
+_EXAMPLES = {"pretrain": "pretrain/mini", "finetune": "finetune/classification"}
+
+
+def example(command: str) -> str:
+    """The name of a config that a command takes; those that measure pre-training take pretrain's."""
+    return _EXAMPLES.get(command, _EXAMPLES["pretrain"])
+
 
 def folder() -> Path:
     """The folder of the config files: of the installed package, or of the clone that the package lies in.
@@ -112,10 +120,11 @@ def summary(name: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
-def define_flag(flag_values: absl_flags.FlagValues, text: str) -> None:
+def define_flag(flag_values: absl_flags.FlagValues, command: str, text: str) -> None:
     """--config=NAME[:ARG] or --config=FILE[:ARG], with --config.a.b=V for its fields.
 
     Args:
+        command: the command that has the flag; a config of the other kind of training is refused.
         text: the flag's help, to which the ways to set fields and to list the names are added.
     """
     config_flags.DEFINE_config_file(
@@ -125,7 +134,7 @@ def define_flag(flag_values: absl_flags.FlagValues, text: str) -> None:
         flag_values=flag_values,
     )
     flag = flag_values["config"]
-    flag.parser = _Named(flag.parser)
+    flag.parser = _Named(flag.parser, command)
 
 
 def overridden(flags: absl_flags.FlagValues, part: str) -> list[str]:
@@ -134,11 +143,33 @@ def overridden(flags: absl_flags.FlagValues, part: str) -> list[str]:
     return [name.removeprefix(f"{part}.") for name in given if name.startswith(f"{part}.")]
 
 
-class _Named(absl_flags.ArgumentParser):
-    """Hands the parser of ml_collections, which knows paths alone, the path of a name."""
+def _check_kind(config: ml_collections.ConfigDict, given: str, command: str) -> None:
+    """Raises UserError if a config is of the other kind of training than the command's."""
+    kind = example(command).partition("/")[0]
+    # Fields that every config of one kind has and no config of the other.
+    of = "finetune" if "task" in config else "pretrain" if "masking" in config else None
+    if of not in (None, kind):
+        raise UserError(
+            f"{given} is a config of `bert-jax {of}`; {command} takes those of {kind}/, such as "
+            f"{example(command)}"
+        )
+    if of is None and kind == "finetune":
+        raise UserError(
+            f"{given}: the config has no field task, which every fine-tuning has; start it from "
+            "bert_jax.tasks.default_config()"
+        )
 
-    def __init__(self, parser: absl_flags.ArgumentParser):
-        self._parser = parser
+
+class _Named(absl_flags.ArgumentParser):
+    """Hands the parser of ml_collections, which knows paths alone, the path of a name.
+
+    Args:
+        parser: that of ml_collections.
+        command: the command that the config is for.
+    """
+
+    def __init__(self, parser: absl_flags.ArgumentParser, command: str):
+        self._parser, self._command = parser, command
 
     def parse(self, argument: str):
         name, of_config = split(argument)
@@ -158,6 +189,7 @@ class _Named(absl_flags.ArgumentParser):
                 f"{path}: its get_config() returned {type(config).__name__}, expected an "
                 "ml_collections.ConfigDict"
             )
+        _check_kind(config, argument, self._command)
         return config
 
     def flag_type(self) -> str:

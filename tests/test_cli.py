@@ -265,3 +265,57 @@ def test_an_override_of_no_field_gets_the_nearest_one_or_all(field, expected, ca
 )
 def test_a_wrong_path_is_the_users_and_a_failing_disk_is_not(error, expected):
     assert type(file_error("line", error)) is expected
+
+
+@pytest.mark.parametrize(
+    "command, given, owner, example",
+    [
+        ("finetune", "pretrain/tiny", "pretrain", "finetune/classification"),
+        ("pretrain", "finetune/classification", "finetune", "pretrain/mini"),
+        ("estimate", "finetune/glue:rte", "finetune", "pretrain/mini"),
+        ("bench", "finetune/squad", "finetune", "pretrain/mini"),
+    ],
+)
+def test_a_config_of_the_other_kind_of_training(command, given, owner, example, capsys):
+    kind = example.partition("/")[0]
+    for more in ([], ["--config.data.dir=records"]):
+        assert cli.main([command, f"--config={given}", *more]) == 2
+        assert capsys.readouterr().err == (
+            f"bert-jax: error: {given} is a config of `bert-jax {owner}`; {command} takes those of {kind}/, "
+            f"such as {example}\n"
+        )
+
+
+def test_a_config_without_a_task(capsys, config_file):
+    assert cli.main(["finetune", f"--config={config_file}", "--workdir=x"]) == 2
+    error = capsys.readouterr().err
+    assert "the config has no field task" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command, example", [("pretrain", "pretrain/mini"), ("finetune", "finetune/classification")]
+)
+def test_fields_without_a_config(command, example, capsys):
+    assert cli.main([command, "--workdir=x", "--config.data.dir=records"]) == 2
+    assert capsys.readouterr().err == (
+        f"bert-jax: error: which run? give --config=NAME, such as {example} (`bert-jax configs` lists them)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "argv, expected",
+    [
+        (["finetune", "--epochs=1"], "--config.epochs"),
+        (["finetune", "--config=finetune/glue:rte", "--batch_size=8"], "--config.batch_size"),
+        (["finetune", "--lr=1e-4"], "--config.optimizer.learning_rate"),
+        (["finetune", "--seed=1"], "--config.seed"),  # not --seeds, which runs several times
+        (["finetune", "--seds=2"], "--seeds"),
+        (["pretrain", "--config=pretrain/tiny", "--data_dir=records"], "--config.data.dir"),
+        (["pretrain", "--output_dir=runs/tiny"], "--workdir"),
+        (["finetune", "--sedes=2"], "--seeds"),
+    ],
+)
+def test_a_field_given_as_a_flag(argv, expected, capsys):
+    assert cli.main(argv) == 2
+    error = capsys.readouterr().err
+    assert f"did you mean {expected}?" in error and error.count("\n") == 1

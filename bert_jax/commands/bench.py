@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    config_files.define_flag(flag_values, "A run, such as pretrain/base.")
+    config_files.define_flag(flag_values, "bench", "A run, such as pretrain/base.")
     absl_flags.DEFINE_string("size", "base", "Without a config: the model, by name.", flag_values=flag_values)
     absl_flags.DEFINE_integer(
         "batch_size", None, "Rows a step. Default: the config's, or 8.", flag_values=flag_values

@@ -24,7 +24,7 @@ _MEMORY_FRACTION = 0.75
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    config_files.define_flag(flag_values, "The run, such as pretrain/base.")
+    config_files.define_flag(flag_values, "estimate", "The run, such as pretrain/base.")
     absl_flags.DEFINE_string(
         "topology",
         None,

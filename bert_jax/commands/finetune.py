@@ -24,7 +24,9 @@ from bert_jax.errors import UserError
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    define_run_flags(flag_values, "finetune/classification", "checkpoints, metrics and predictions")
+    define_run_flags(
+        flag_values, "finetune", "finetune/classification", "checkpoints, metrics and predictions"
+    )
 
     absl_flags.DEFINE_integer(
         "seeds",

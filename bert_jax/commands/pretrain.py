@@ -24,7 +24,7 @@ from bert_jax.io import files
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    define_run_flags(flag_values, "pretrain/base", "checkpoints, metrics and the resolved config")
+    define_run_flags(flag_values, "pretrain", "pretrain/base", "checkpoints, metrics and the resolved config")
     absl_flags.DEFINE_bool(
         "allow_changes",
         False,

@@ -11,14 +11,15 @@ from bert_jax.commands.process_flags import define_process_flags
 from bert_jax.errors import UserError
 
 
-def define_run_flags(flag_values: absl_flags.FlagValues, example: str, contents: str) -> None:
+def define_run_flags(flag_values: absl_flags.FlagValues, command: str, example: str, contents: str) -> None:
     """--config, --workdir, --compilation_cache and the flags of several processes.
 
     Args:
+        command: the command that has the flags.
         example: a config, for the help of --config.
         contents: what goes into the work directory.
     """
-    config_files.define_flag(flag_values, f"The run, such as {example}.")
+    config_files.define_flag(flag_values, command, f"The run, such as {example}.")
     absl_flags.DEFINE_string("workdir", None, f"Where {contents} go.", flag_values=flag_values)
     absl_flags.DEFINE_string(
         "compilation_cache",
