@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -196,7 +197,9 @@ def named(size: str, **overrides: Any) -> BertConfig:
     """The configuration of a named size, with fields overridden. Raises UserError for an unknown name or
     field."""
     if size not in SIZES:
-        raise UserError(f"model size {size!r} is unknown; choose one of {', '.join(SIZES)}")
+        near = difflib.get_close_matches(size, SIZES, n=1)
+        hint = f"did you mean {near[0]}? The sizes are" if near else "choose one of"
+        raise UserError(f"model size {size!r} is unknown; {hint} {', '.join(SIZES)}")
     return from_dict(SIZES[size] | overrides)
 
 

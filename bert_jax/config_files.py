@@ -74,9 +74,15 @@ def find(given: str) -> Path:
     Raises:
         UserError: none of these; with the closest name and all names.
     """
-    if files.is_remote(given):
+    remote, path = files.is_remote(given), Path(given)
+    if path.suffix == ".json" and (remote or path.is_file()):
+        what = "the record of a run" if path.name == "config.json" else "a JSON file"
+        raise UserError(
+            f"--config={given}: it is {what}, not a config file; expected a name or a Python file, and "
+            "`bert-jax configs NAME --output=FILE` writes one to start from"
+        )
+    if remote:
         return _local_copy(given)
-    path = Path(given)
     if path.is_file():
         return path
     known = names()

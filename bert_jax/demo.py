@@ -7,12 +7,15 @@ are kept out of pre-training: the task, and the sentences with masks, are made o
 from __future__ import annotations
 
 import dataclasses
+import json
 import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from bert_jax import demo_data
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, json_files
 from bert_jax.metrics_writer import read_metrics
 
 # Packages of several modules that every CPython has; a fifth of the corpus.
@@ -42,6 +45,9 @@ QUICK = Budget(
 )
 
 
+_KIND_FILE = "demo.json"  # whether the directory is of the quick demo
+
+
 class Stopped(Exception):
     """A command ended with this exit code, and has said why."""
 
@@ -53,13 +59,36 @@ class Demo:
         self.root, self.budget, self.say = Path(directory), budget, say
 
     def run(self) -> None:
-        """Runs every step; what an earlier run finished is not done again."""
+        """Runs every step; what an earlier run finished is not done again.
+
+        Raises:
+            UserError: the directory is of a demo of the other kind. Stopped: a command failed.
+        """
         began = time.monotonic()
+        self._claim_directory()
         steps = (self.write_corpus, self.make_vocabulary, self.make_records, self.pretrain, self.fill_masks)
         for number, step in enumerate((*steps, self.finetune), 1):
             self.say(f"\n{number}. {step.__doc__}")
             step()
         self.say(f"\nDone in {_duration(time.monotonic() - began)}. Everything is in {self.root}/.")
+        if self.budget == QUICK:
+            self.say(
+                "--quick takes too few steps to learn anything, so its figures mean nothing; `bert-jax demo` "
+                "gives real ones."
+            )
+
+    def _claim_directory(self) -> None:
+        """Refuses a directory of the other kind of demo, whose corpus, vocabulary and runs are others."""
+        file, quick = self.root / _KIND_FILE, self.budget == QUICK
+        if not file.exists():
+            self.root.mkdir(parents=True, exist_ok=True)
+            atomic.write_text(file, json.dumps({"quick": quick}) + "\n")
+        elif json_files.read(file, {"quick": bool})["quick"] != quick:
+            kinds = ("with --quick", "without --quick")
+            raise UserError(
+                f"--workdir={self.root}: it is of `bert-jax demo` {kinds[quick]}, and this one is "
+                f"{kinds[not quick]}; choose another --workdir"
+            )
 
     def write_corpus(self) -> None:
         """Text: documentation and docstrings of this Python"""

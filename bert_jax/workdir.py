@@ -244,7 +244,16 @@ def read_run(path: files.PathLike) -> dict[str, Any]:
     Raises:
         UserError: no work directory, or its config.json is not readable.
     """
-    return json_files.read(os.path.join(find_root(path), "config.json"), _RUN)
+    root = find_root(path)
+    file = os.path.join(root, "config.json")
+    content = json_files.read(file)
+    if "command" not in content and "model_type" in content:
+        raise UserError(
+            f"{root} is a Hugging Face folder, not a work directory of bert-jax; `bert-jax finetune "
+            f"--config=finetune/TASK --config.init_from={root}` makes one"
+        )
+    json_files.check(content, _RUN, file)
+    return content
 
 
 def load_config(path: files.PathLike) -> ml_collections.ConfigDict:

@@ -1,3 +1,5 @@
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -48,6 +50,14 @@ def test_the_24_small_models():
         and config.named("L-6_H-512").intermediate_size == 2048
     )
     assert config.named("L-2_H-128") == config.named("tiny")
+
+
+@pytest.mark.parametrize(
+    "size, expected", [("bse", "did you mean base? The sizes are tiny"), ("zzz", "choose one of tiny")]
+)
+def test_an_unknown_size_gets_the_nearest_one_and_all(size, expected):
+    with pytest.raises(UserError, match=f"model size '{size}' is unknown; {re.escape(expected)}"):
+        config.named(size)
 
 
 def test_released_configuration_with_unknown_keys():

@@ -134,3 +134,11 @@ def test_a_config_may_be_a_url(capsys):
     assert "task = 'rte'" in capsys.readouterr().out
     with pytest.raises(UserError, match="config memory://config-files/other.py: cannot be read"):
         config_files.find("memory://config-files/other.py")
+
+
+@pytest.mark.parametrize("name, what", [("config.json", "the record of a run"), ("mine.json", "a JSON file")])
+def test_json_is_no_config(capsys, tmp_path, name, what):
+    (tmp_path / name).write_text('{"v2": false}')
+    assert cli.main(["finetune", f"--config={tmp_path / name}"]) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path / name}: it is {what}, not a config file" in error and error.count("\n") == 1

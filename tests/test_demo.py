@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import training_support
 
-from bert_jax import cli, demo_data
+from bert_jax import cli, demo, demo_data
 from bert_jax.data import loader, packed
 
 
@@ -92,6 +92,28 @@ def test_a_command_that_fails_ends_the_demo_with_its_code(tmp_path, capsys):
     assert "$ bert-jax vocab" in captured.out and captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("quick, theirs", [(True, "with --quick"), (False, "without --quick")])
+def test_the_two_kinds_do_not_share_a_directory(quick, theirs, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo.Demo, "write_corpus", _stop)
+    first, second = (["demo", *(["--quick"] if kind else [])] for kind in (quick, not quick))
+    assert cli.main(first) == 7
+    root = "demo-quick" if quick else "demo"
+    assert [path.name for path in tmp_path.iterdir()] == [root]
+    capsys.readouterr()
+    assert cli.main([*second, f"--workdir={root}"]) == 2
+    captured = capsys.readouterr()
+    assert f"--workdir={root}: it is of `bert-jax demo` {theirs}" in captured.err
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert cli.main(first) == 7  # its own directory is gone on with
+    assert cli.main(second) == 7  # and the other kind has another one
+
+
+def _stop(self):
+    """A step of the demo"""
+    raise demo.Stopped(7)
+
+
 @pytest.mark.slow
 def test_the_whole_way(tmp_path, capsys):
     assert jax.device_count() == 8
@@ -108,6 +130,7 @@ def test_the_whole_way(tmp_path, capsys):
     assert (tmp_path / "curves.png").stat().st_size > 10_000
     assert all((tmp_path / f"finetune-{name}" / "best.json").exists() for name in ("pretrained", "scratch"))
     assert "accuracy on" in said
+    assert "too few steps to learn anything" in said.splitlines()[-1]
     # Again: nothing is computed that is there.
     assert cli.main(["demo", "--quick", f"--workdir={tmp_path}"]) == 0
     assert "compiled the train step" not in capsys.readouterr().out

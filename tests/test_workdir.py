@@ -187,6 +187,15 @@ def test_no_work_directory(tmp_path):
         workdir.find_root(tmp_path / "missing")
 
 
+def test_a_hugging_face_folder_is_no_work_directory(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 384}')
+    with pytest.raises(UserError, match="is a Hugging Face folder, not a work directory .* makes one"):
+        workdir.read_run(tmp_path)
+    (tmp_path / "config.json").write_text('{"hidden_size": 384}')
+    with pytest.raises(UserError, match="there is no command"):
+        workdir.read_run(tmp_path)
+
+
 def test_config_json_is_plain(opened):
     content = json.loads((Path(opened.path) / "config.json").read_text())
     assert content["config"]["optimizer"]["learning_rate"] == 1e-4

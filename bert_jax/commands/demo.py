@@ -14,7 +14,12 @@ from bert_jax.io import files
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    absl_flags.DEFINE_string("workdir", "demo", "Where everything goes.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "workdir",
+        None,
+        "Where everything goes. Default: demo, with --quick demo-quick.",
+        flag_values=flag_values,
+    )
     absl_flags.DEFINE_bool(
         "quick",
         False,
@@ -26,12 +31,13 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 def run(flags, args: list[str]) -> int:
     if args:
         raise UserError(f"demo takes no arguments besides its flags, but was given {args[0]!r}")
-    if files.is_remote(flags.workdir):
-        raise UserError(f"--workdir={flags.workdir}: expected a local directory, where the demo runs")
+    workdir = flags.workdir or ("demo-quick" if flags.quick else "demo")
+    if files.is_remote(workdir):
+        raise UserError(f"--workdir={workdir}: expected a local directory, where the demo runs")
     from bert_jax import demo
 
     try:
-        demo.Demo(flags.workdir, demo.QUICK if flags.quick else demo.Budget()).run()
+        demo.Demo(workdir, demo.QUICK if flags.quick else demo.Budget()).run()
     except demo.Stopped as stopped:
         return stopped.args[0]
     return 0

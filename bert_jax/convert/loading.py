@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -40,7 +41,9 @@ def detect(path: files.PathLike) -> str:
         return names.HUGGINGFACE
     exists, hint = files.exists(path), ""
     what = "it is no checkpoint" if exists else "no such directory or prefix"
-    if not exists and _HUB_NAME.fullmatch(os.fspath(path)):
+    if not exists and (near := _similar_sibling(path)):
+        hint = f"; did you mean {near}?"
+    elif not exists and _HUB_NAME.fullmatch(os.fspath(path)):
         hint = f"; if it is a name on the Hugging Face hub: hf download {path} --local-dir {path}"
     if exists and _is_records(path):
         what = "it holds records to train on, which --config.data.dir takes, and no checkpoint"
@@ -48,6 +51,15 @@ def detect(path: files.PathLike) -> str:
         f"{path}: {what}; expected a work directory of bert-jax or one of its checkpoints, a Hugging Face "
         f"folder, or the prefix of a TF1 checkpoint{hint}"
     )
+
+
+def _similar_sibling(path: files.PathLike) -> str | None:
+    """The path of the directory or file whose name is closest to that of a path that does not exist."""
+    path = os.fspath(path).rstrip("/")
+    if files.is_remote(path):  # a bucket may hold too many names to list them for a hint
+        return None
+    near = difflib.get_close_matches(files.name(path), files.names(files.parent(path)), n=1, cutoff=0.75)
+    return os.path.join(os.path.dirname(path), near[0]) if near else None
 
 
 def _is_records(path: files.PathLike) -> bool:

@@ -79,6 +79,17 @@ def test_architecture_comes_without_the_weights(source):
     assert config == model.config and tokenizer.tokens == model.tokenizer.tokens
 
 
+def test_a_path_that_is_almost_there_gets_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "tiny").mkdir(parents=True)
+    for given, meant in (("runs/tin", "runs/tiny"), (f"{tmp_path}/runs/tny/", f"{tmp_path}/runs/tiny")):
+        with pytest.raises(UserError, match="no such directory") as caught:
+            convert.load_architecture(given)
+        assert str(caught.value).endswith(f"; did you mean {meant}?") and "hf download" not in str(
+            caught.value
+        )
+
+
 @pytest.mark.parametrize(
     "path, hinted",
     [
