@@ -7,7 +7,7 @@ import dataclasses
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import bert_jax
@@ -40,6 +40,7 @@ def build(
     progress: Progress | None = None,
     beam_args: str | None = None,
     overwrite: bool = False,
+    warn: Callable[[str], None] | None = None,
 ) -> Built:
     """Makes the record directory, or finishes it.
 
@@ -50,6 +51,8 @@ def build(
         workers: local processes.
         beam_args: run on Apache Beam instead, with these arguments of its pipelines.
         overwrite: whether records of other settings in the directory are replaced.
+        warn: gets a line, before the build, for each sign at the beginning of the text that it is of another
+            format.
 
     Raises:
         UserError: no text, one document, a vocabulary without a special token, a directory that cannot be
@@ -63,7 +66,7 @@ def build(
         paths = readers.list_inputs(options.input, options.tfds_data_dir)
         pool = _beam_pool(beam_args, options) if beam_args is not None else Pool(workers)
         with progress, pool:
-            return _build(options, tokenizer, paths, pool, progress, overwrite)
+            return _build(options, tokenizer, paths, pool, progress, overwrite, warn)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         mend = "; make room, and the same command goes on from what is done" if full else ""
@@ -91,6 +94,7 @@ def _build(
     pool: Pool,
     progress: Progress,
     overwrite: bool,
+    warn: Callable[[str], None] | None,
 ) -> Built:
     sizes = [readers.file_size(path) for path in paths]
     progress.start("reading", sum(sizes), "MB", 1e-6)
@@ -102,6 +106,8 @@ def _build(
     if done:
         return Built(done, True, 0)
     with claimed(options.output_dir, settings, overwrite) as unfinished:
+        for line in readers.early_suspicions(paths, options.input_format) if warn else ():
+            warn(line)
         build = _Build(options, tokenizer, settings, unfinished, pool, progress)
         manifest = build.run(paths, sum(sizes))
         files.remove_tree(unfinished)

@@ -150,7 +150,13 @@ def run(flags, args: list[str]) -> int:
     if flags.beam_args and flags.runner != "beam":
         raise UserError(f"--beam_args={flags.beam_args} is for --runner=beam")
     beam_args = flags.beam_args if flags.runner == "beam" else None
-    built = build.build(options, processes, beam_args=beam_args, overwrite=flags.overwrite)
+    early: list[str] = []
+
+    def warn(line: str) -> None:
+        early.append(line)
+        print(f"warning: {line}", file=sys.stderr, flush=True)
+
+    built = build.build(options, processes, beam_args=beam_args, overwrite=flags.overwrite, warn=warn)
     if built.already_done:
         print(f"{flags.output_dir} already holds these records; nothing to do")
         return 0
@@ -162,7 +168,7 @@ def run(flags, args: list[str]) -> int:
         for line in cleaning.lines(built.manifest["cleaned"]):
             print(line)
         print(f"  examples: {os.path.join(flags.output_dir, cleaning.REPORT)}")
-    for line in warnings(built.manifest):
+    for line in warnings(built.manifest, of_format=not early):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.monotonic() - begun
     where = "Beam's workers" if flags.runner == "beam" else f"{processes} worker{'s' * (processes > 1)}"
@@ -200,8 +206,9 @@ def _second_segments(manifest: dict[str, Any], split: dict[str, Any]) -> str:
     return f"{split['random_next_share']:.1%} {names[manifest['nsp']]}"
 
 
-def warnings(manifest: dict[str, Any]) -> list[str]:
-    """What a user should know before training on the records."""
+def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
+    """What a user should know before training on the records; with `of_format` also whether the text seems to
+    be of another format."""
     from data_pipelines import readers
 
     text, found = manifest["text"], []
@@ -216,7 +223,8 @@ def warnings(manifest: dict[str, Any]) -> list[str]:
             f"{text['undecodable']:,} bytes of the text are not UTF-8, and the words that they were in are "
             "garbled: convert the files with iconv -f LATIN1 -t UTF-8, or whatever they are in"
         )
-    found += readers.suspicions(text)
+    if of_format:
+        found += readers.suspicions(text)
     if manifest["eval_fraction"] and "eval" not in manifest["splits"]:
         found.append(
             f"no split eval: of {text['documents']} documents none is held out (from 8 on, two or more)"

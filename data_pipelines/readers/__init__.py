@@ -7,6 +7,7 @@ how many.
 """
 
 import collections
+import itertools
 from collections.abc import Iterator, Sequence
 
 from data_pipelines.readers import inputs, prepared
@@ -22,6 +23,7 @@ __all__ = [
     "Document",
     "Fields",
     "Range",
+    "early_suspicions",
     "file_digest",
     "file_size",
     "has_fields",
@@ -33,6 +35,8 @@ __all__ = [
     "split_ranges",
     "suspicions",
 ]
+
+_SAMPLE_FILES, _SAMPLE_BYTES = 3, 1 << 20  # what `early_suspicions` reads
 
 # What `read_documents` counts besides documents and bytes.
 COUNTS = (
@@ -107,3 +111,24 @@ def read_documents(
         count_signs(document, kind, counts)
         counts["documents"] += document.part == 0
         yield document
+
+
+def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
+    """`suspicions` of the beginning of the first files, before all of them are read.
+
+    Args:
+        paths: As `list_inputs` returns them.
+        format: One of FORMATS.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    firsts = paths[:_SAMPLE_FILES] if named(format).blank_line_ends else []  # others have no such signs
+    for path in firsts:
+        if path.startswith(prepared.PREFIX):
+            continue
+        before = counts["characters"]
+        for range_ in itertools.islice(split_ranges([path], _SAMPLE_BYTES, format), 1):
+            for document in read_documents(range_, format, counts):
+                counts["characters"] += sum(map(len, document.passages))
+                if counts["characters"] - before > _SAMPLE_BYTES:  # a range of a compressed file is all of it
+                    break
+    return suspicions(counts)

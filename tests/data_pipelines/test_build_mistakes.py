@@ -1,5 +1,6 @@
 """Users' mistakes with `bert-jax data`: one line each, and nothing left behind."""
 
+import gzip
 import os
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import cli
+from data_pipelines import build
 
 
 def message_of(capsys, *arguments):
@@ -121,7 +123,7 @@ def test_markup_in_plain_text_is_told(options, tmp_path, capsys):
     (tmp_path / "wiki.txt").write_text("\n".join([document] * 20))
     flags = [f"--input={tmp_path}/wiki.txt", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
     assert cli.main(["data", *flags]) == 0
-    assert "20 lines of the text begin with <doc" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("20 lines of the text begin with <doc") == 1
 
 
 def test_paragraphs_in_plain_text_are_told(options, tmp_path, capsys):
@@ -130,11 +132,23 @@ def test_paragraphs_in_plain_text_are_told(options, tmp_path, capsys):
     flags = [f"--input={tmp_path}/text.txt", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
     assert cli.main(["data", *flags]) == 0
     captured = capsys.readouterr()
-    assert "3.0 sentences on average" in captured.err and "--input_format=paragraphs" in captured.err
+    assert "3.0 sentences on average" in captured.err and captured.err.count("--input_format=paragraphs") == 1
     assert "20 documents, 40 sentences" in captured.out
     assert cli.main(["data", *flags, "--input_format=paragraphs", f"--output_dir={tmp_path}/split"]) == 0
     captured = capsys.readouterr()
     assert "--input_format" not in captured.err and "20 documents, 120 sentences" in captured.out
+
+
+def test_another_format_is_told_before_the_build(options, tmp_path, capsys, monkeypatch):
+    document = "The old stone walks. Over seven houses! A hill.\n" * 2
+    with gzip.open(tmp_path / "text.txt.gz", "wt") as file:
+        file.write("\n".join([document] * 20))
+    before = []
+    monkeypatch.setattr(build._Build, "run", lambda *_: before.append(capsys.readouterr().err) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        flags = [f"--vocab={options.vocab}", f"--output_dir={options.output_dir}", "--workers=1"]
+        cli.main(["data", f"--input={tmp_path}/text.txt.gz", *flags])
+    assert before[0].count("warning: a line of the text has ") == 1
 
 
 def test_text_that_is_not_utf_8_is_told(options, tmp_path, capsys):
