@@ -85,9 +85,8 @@ def test_a_path_that_is_almost_there_gets_its_name(tmp_path, monkeypatch):
     for given, meant in (("runs/tin", "runs/tiny"), (f"{tmp_path}/runs/tny/", f"{tmp_path}/runs/tiny")):
         with pytest.raises(UserError, match="no such directory") as caught:
             convert.load_architecture(given)
-        assert str(caught.value).endswith(f"; did you mean {meant}?") and "hf download" not in str(
-            caught.value
-        )
+        said = str(caught.value)
+        assert said.endswith(f"; did you mean {meant}?") and "hf download" not in said
 
 
 @pytest.mark.parametrize(
