@@ -44,3 +44,8 @@ def file_error(message: str, error: OSError) -> UserError | StorageError:
 def is_wrong_path(error: OSError) -> bool:
     """Whether the path that was given is at fault: missing, forbidden, or of another kind."""
     return isinstance(error, _WRONG_PATH) or error.errno in _WRONG_PATH_NUMBERS
+
+
+def install_hint(extra: str) -> str:
+    """What a message says where a package is missing: the project is installed from a clone."""
+    return f"install the extra `{extra}`: pip install '.[{extra}]' in the clone"

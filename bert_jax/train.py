@@ -143,7 +143,8 @@ def fit(
             state = sharding.init_state(task, optimizer, mesh, config.seed, window)
             if given is not None:
                 state = state.replace(params=_overlay(state.params, given))
-            writer.message(f"started from {'scratch' if given is None else 'the weights given'}")
+            source = f"the weights of {config.init_from}" if config.get("init_from") else "the weights given"
+            writer.message(f"started from {'scratch' if given is None else source}")
             return 0, state
 
         def go_back(skipped: TooManySkipped, state: TrainState) -> Recovery:

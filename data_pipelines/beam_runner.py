@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, install_hint
 from bert_jax.io import atomic, files
 from data_pipelines import workers
 
@@ -34,9 +34,7 @@ class BeamPool:
         try:
             from apache_beam.options.pipeline_options import PipelineOptions
         except ImportError as error:
-            raise UserError(
-                f"--runner=beam needs Apache Beam ({error}): pip install 'bert-jax[beam]'"
-            ) from None
+            raise UserError(f"--runner=beam needs Apache Beam ({error}): {install_hint('beam')}") from None
         try:
             self._options = PipelineOptions(shlex.split(arguments))
         except (SystemExit, ValueError) as error:

@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, install_hint
 from data_pipelines.readers import Document
 
 STEPS = ("mojibake", "unicode", "length", "language", "exact", "near")  # in the order in which they run
@@ -144,7 +144,7 @@ def _import(step: str) -> Any:
     except ImportError:
         raise UserError(
             f"--clean={step} needs the package {PACKAGES[step]}, which is not installed: pip install "
-            f"{PACKAGES[step]} (or 'bert-jax[cleaning]')"
+            f"{PACKAGES[step]} (or {install_hint('cleaning')})"
         ) from None
 
 

@@ -137,10 +137,10 @@ class _Found:
             if len(line) > self._longest[0]:
                 self._longest = len(line), document.key, range_
             self.long += len(line) > _LONG_LINE
-            if _MARKUP.search(line):
+            if match := _MARKUP.search(line):
                 self.markup += 1
                 self._markup_example = self._markup_example or (
-                    line[:_SHOWN_CHARACTERS],
+                    _around(line, *match.span()),
                     document.key,
                     range_,
                 )
@@ -227,7 +227,8 @@ class _Found:
         advice = {
             "duplicate_lines": "are there headers, footers or menus?",
             "duplicate_documents": "bert-jax data --clean=exact,near drops them",
-            "markup_lines": f"such as {example}: extract the text first",
+            "markup_lines": f"such as {example}: --input_format=wikipedia_xml and wikiextractor "
+            "drop the markup of such files; take any other out before (docs/corpora.md)",
         }
         for name, most in _HIGH_SHARES.items():
             if facts[name] > most and self.lines >= _FEW_LINES:
@@ -251,6 +252,20 @@ class _Found:
                 "for this language, case and script?"
             )
         return problems
+
+
+def _around(line: str, start: int, end: int) -> str:
+    """At most _SHOWN_CHARACTERS of a line, with the place [start, end) in them; where it is cut there is
+    "..."."""
+    begin = max(
+        0,
+        min(
+            start - (_SHOWN_CHARACTERS - min(end - start, _SHOWN_CHARACTERS)) // 2,
+            len(line) - _SHOWN_CHARACTERS,
+        ),
+    )
+    stop = begin + _SHOWN_CHARACTERS
+    return "..." * (begin > 0) + line[begin:stop] + "..." * (stop < len(line))
 
 
 def _bytes(text: str) -> bytes:

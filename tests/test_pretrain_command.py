@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import training_support
 
-from bert_jax import cli, config_fields, train, workdir
+from bert_jax import cli, config_fields, defaults, train, workdir
+from bert_jax.commands import pretrain as command
+from bert_jax.data import records as packed_records
 from bert_jax.errors import UserError
 from bert_jax.optimizer import make_optimizer
 
@@ -81,9 +83,13 @@ def test_what_it_says(pretrain, trained, records):
     code, output, error = pretrain(trained, steps=6, log_every=2)
     assert (code, error) == (0, "")
     assert "64 rows of 32 tokens in" in output and "6 steps of 8 rows: 0.75 epochs" in output
-    assert "evaluation on 12 of 12 rows held out" in output
+    assert "evaluating on 12 of 12 held-out rows" in output
     assert "23,782 parameters; 8 x cpu (cpu); mesh data=8 fsdp=1 tensor=1" in output
-    assert "resumed from step 6" in output
+    assert "resumed from step 6" in output and "warning" not in output
+    last = output.splitlines()[-1]
+    assert last.startswith(
+        f"saved in {trained}/checkpoints/6; try: bert-jax fill-mask --checkpoint={trained} "
+    )
 
 
 def test_no_config_and_no_workdir(capsys):
@@ -217,9 +223,25 @@ def test_a_config_file_without_a_field(pretrain, tmp_path, records, capsys):
     assert "the config has no masking.max_predictions, masking.prob, masking.str" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "continued, steps, warns",
+    [(True, 160, False), (True, 168, True), (False, 400, False), (False, 408, True)],
+)
+def test_many_epochs_of_little_data_are_told(records, continued, steps, warns):
+    config = defaults.pretrain("tiny")
+    config.update(steps=steps, batch_size=8, init_from="model" if continued else "")
+    config.data.dir = str(records)
+    said = []
+    command._say_what(config, packed_records.open_dataset(str(records), "train"), None, said.append)
+    assert [line for line in said if "warning" in line] == warns * [
+        f"warning: {steps / 8:.3g} epochs: the model will see every row {steps // 8} times; 3 epochs are 24 "
+        "steps: --config.steps=24 --config.optimizer.warmup_steps=2"
+    ]
+
+
 def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     code, output, _ = pretrain(init_from=trained, steps=6)
-    assert code == 0 and "started from the weights given" in output
+    assert code == 0 and f"started from the weights of {trained}" in output
     assert re.search(f"loaded ([0-9]+) of \\1 parameters from {trained}/checkpoints/6\n", output)
     losses = [
         json.loads((path / "metrics.jsonl").read_text().splitlines()[0])["loss"]
@@ -392,7 +414,7 @@ def test_the_architecture_is_that_of_the_weights(records, encoder, tmp_path, cap
     )
     said = capsys.readouterr().out
     assert f"architecture of {encoder}: num_hidden_layers 2, hidden_size 32, num_attention_heads 2," in said
-    assert "the config has hidden_size 128" in said and "started from the weights given" in said
+    assert "the config has hidden_size 128" in said and "started from the weights of " in said
     model = workdir.load_config(tmp_path / "run").model
     assert (model.hidden_size, model.intermediate_size, model.max_position_embeddings) == (32, 64, 32)
     assert model.layer_norm_eps == 1e-6

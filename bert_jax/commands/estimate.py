@@ -5,7 +5,7 @@
     bert-jax estimate --config=pretrain/base_gpu:8 --topology=h100:8
 
 Compiles the train step of the config for the named devices, with their own compiler (pip install
-'bert-jax[estimate]' for TPUs, 'bert-jax[estimate-gpu]' for NVIDIA GPUs), and reads the figures off the
+'.[estimate]' in the clone for TPUs, '.[estimate-gpu]' for NVIDIA GPUs), and reads the figures off the
 program. They are estimates: nothing is run. For GPUs there is no step time, only its bounds.
 """
 

@@ -16,11 +16,15 @@ median, best and spread; --sweep tries values of a field and may be given severa
 
 from __future__ import annotations
 
+import os
+import shlex
+
 from absl import flags as absl_flags
 
 from bert_jax.commands.process_flags import start_processes
 from bert_jax.commands.run_flags import command_line, define_run_flags
 from bert_jax.errors import UserError
+from bert_jax.io import files
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -75,4 +79,9 @@ def run(flags, args: list[str]) -> int:
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
         log(f"best: step {best['step']}  {scores}")
+    folder = finetuning.BEST if best["scores"] else "checkpoints"
+    saved = os.path.join(flags.workdir, folder, str(best["step"]))
+    if files.exists(saved):
+        workdir = shlex.quote(flags.workdir)
+        log(f"saved in {saved}; try: bert-jax predict --workdir={workdir} --input=FILE --output=FILE")
     return 0

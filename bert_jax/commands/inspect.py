@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -84,6 +85,7 @@ def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
             from bert_jax.data import record_plots
 
             record_plots.plot_records(report, flags.plot)
+            print(f"wrote {flags.plot}", file=sys.stderr if flags.json else sys.stdout)
     return sound
 
 

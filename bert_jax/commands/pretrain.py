@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Collection
 from typing import Any
 
@@ -21,6 +22,9 @@ from bert_jax.commands.process_flags import start_processes
 from bert_jax.commands.run_flags import define_run_flags
 from bert_jax.errors import UserError
 from bert_jax.io import files
+
+# Above so many epochs the steps are probably not what was meant. The paper trains for 40.
+_MANY_EPOCHS, _MANY_EPOCHS_CONTINUED, _FEW_EPOCHS = 50, 20, 3
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -45,7 +49,13 @@ def run(flags, args: list[str]) -> int:
 
     train.enable_compilation_cache(flags.compilation_cache)
     explicit = config_files.overridden(flags, "model")
-    pretrain(flags.config, flags.workdir, explicit=explicit, allow_changes=flags.allow_changes, **fit_options)
+    state = pretrain(
+        flags.config, flags.workdir, explicit=explicit, allow_changes=flags.allow_changes, **fit_options
+    )
+    saved = os.path.join(flags.workdir, "checkpoints", str(int(state.step)))
+    if files.exists(saved):
+        workdir = shlex.quote(flags.workdir)
+        _print_once(f"saved in {saved}; try: bert-jax fill-mask --checkpoint={workdir} 'The [MASK] is here.'")
     return 0
 
 
@@ -232,6 +242,13 @@ def _say_what(config, train_set, eval_set, say) -> None:
         f"{rows:,} rows of {train_set.max_seq_length} tokens in {config.data.dir}; {config.steps:,} steps of "
         f"{config.batch_size} rows: {epochs:.3g} epochs"
     )
+    if epochs > (_MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS):
+        few = max(2, _FEW_EPOCHS * rows // config.batch_size)
+        say(
+            f"warning: {epochs:.3g} epochs: the model will see every row {epochs:.0f} times; "
+            f"{_FEW_EPOCHS} epochs are {few:,} steps: --config.steps={few} "
+            f"--config.optimizer.warmup_steps={few // 10}"
+        )
     if hasattr(train_set, "max_predictions"):
         say(
             f"the records come with their masks, at most {train_set.max_predictions} a row: masking.prob and "
@@ -241,7 +258,7 @@ def _say_what(config, train_set, eval_set, say) -> None:
         say("no evaluation: the records have no split for it, or data.eval_split is empty")
     else:
         used = _eval_batches(config, eval_set) * config.batch_size
-        say(f"evaluation on {min(used, len(eval_set)):,} of {len(eval_set):,} rows held out")
+        say(f"evaluating on {min(used, len(eval_set)):,} of {len(eval_set):,} held-out rows")
 
 
 def _load_initial(config, held, say):

@@ -13,7 +13,7 @@ from bert_jax import tokenization
 from bert_jax.convert import names
 from bert_jax.convert.model import Model, check_found, head_of
 from bert_jax.data import google
-from bert_jax.errors import StorageError, UserError
+from bert_jax.errors import StorageError, UserError, install_hint
 from bert_jax.io import atomic, files, json_files
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
@@ -172,6 +172,6 @@ def tensorflow():
     except ImportError as error:
         raise UserError(
             "TF1 checkpoints are read and written by TensorFlow, which is not installed; "
-            "pip install 'bert-jax[tensorflow]'"
+            + install_hint("tensorflow")
         ) from error
     return tf

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax import runtime
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate.gpus import CUDNN, Hosts
 
 # What a real GPU would choose by timing, cuBLAS or Triton, is not known here; with this the products are
@@ -37,7 +37,7 @@ def prepare() -> None:
     if found is None:
         raise UserError(
             "estimate for GPUs needs XLA's compiler for them, jax-cuda12-plugin, which is not installed: "
-            f"{wanted} (or 'bert-jax[estimate-gpu]'); neither a GPU nor CUDA is needed"
+            f"{wanted} (or {install_hint('estimate-gpu')}); neither a GPU nor CUDA is needed"
         )
     version = importlib.metadata.version(found.replace("_", "-"))
     if version != importlib.metadata.version("jaxlib"):

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from bert_jax import runtime
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate.chips import Slices
 
 # libtpu looks for the chips of a Cloud TPU machine, and asks its metadata server, unless it is told what it
@@ -36,7 +36,7 @@ def prepare() -> None:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"estimate needs the TPU's compiler, libtpu, which is not installed: pip install '{_wanted()}' "
-            "(or 'bert-jax[estimate]'); no TPU is needed"
+            f"(or {install_hint('estimate')}); no TPU is needed"
         )
     os.environ.update(_ENVIRONMENT)
 

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, install_hint
 from bert_jax.io import scratch
 
 PathLike = str | os.PathLike[str]
@@ -111,7 +111,7 @@ def file_system(path: PathLike) -> tuple[Any, str]:
     try:
         system, bare = fsspec.core.url_to_fs(path)
     except (ImportError, ValueError) as error:
-        hint = "; pip install 'bert-jax[gcs]'" if scheme(path) in ("gs", "gcs") else ""
+        hint = f"; {install_hint('gcs')}" if scheme(path) in ("gs", "gcs") else ""
         raise UserError(f"can't open {path}: {' '.join(str(error).split())}{hint}") from None
     system.invalidate_cache()  # of a file system that was opened with one elsewhere
     return system, bare

@@ -136,7 +136,9 @@ def _train(problem, data, examples, held, writer, fit_options):
     buckets = batches.bucket_lengths(lengths, config.batch_size, data["train"].max_length, config.steps)
     if packed:
         rows = " or ".join(map(str, packed.rows))
-        writer.message(f"packed: {config.batch_size} examples in {rows} rows of {packed.length} tokens")
+        writer.message(
+            f"a batch of {config.batch_size} examples is packed into {rows} rows of {packed.length} tokens"
+        )
     state = train.fit(
         workdir=held,
         config=config,

@@ -44,7 +44,7 @@ def test_without_the_compiler(monkeypatch, capsys):
     )
     assert cli.main(["estimate", TINY, "--topology=v5e:2x2"]) == 2
     error = capsys.readouterr().err
-    assert "pip install 'libtpu==" in error and "bert-jax[estimate]" in error
+    assert "pip install 'libtpu==" in error and ".[estimate]" in error
 
 
 def test_without_the_compiler_for_gpus(monkeypatch, capsys):
@@ -54,14 +54,14 @@ def test_without_the_compiler_for_gpus(monkeypatch, capsys):
     )
     assert cli.main(["estimate", TINY, "--topology=h100:8"]) == 2
     error = capsys.readouterr().err
-    assert "pip install 'jax-cuda12-plugin==" in error and "bert-jax[estimate-gpu]" in error
+    assert "pip install 'jax-cuda12-plugin==" in error and ".[estimate-gpu]" in error
     assert error.count("\n") == 1
 
 
 def run(*argv):
     """In a process of its own: the environment has to be set before jax is imported."""
     if importlib.util.find_spec("libtpu") is None:
-        pytest.skip("libtpu is not installed: pip install 'bert-jax[estimate]'")
+        pytest.skip("libtpu is not installed: pip install '.[estimate]'")
     path = os.pathsep.join([str(ROOT), *sys.path])
     return subprocess.run(
         [sys.executable, "-m", "bert_jax", "estimate", *argv],

@@ -27,7 +27,7 @@ def test_without_tensorflow_it_says_what_to_install(tmp_path):
         f"sys.exit(cli.main(['convert', '--input={tmp_path}', '--output={tmp_path}/out', '--to=bert_jax']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2 and "pip install 'bert-jax[tensorflow]'" in done.stderr
+    assert done.returncode == 2 and "pip install '.[tensorflow]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -247,6 +247,8 @@ def test_another_vocabulary_than_that_of_the_records(records, tmp_path, capsys):
 
 def test_a_picture_of_the_rows(records, tmp_path, capsys):
     directory = records()
+    assert cli.main(["inspect", directory, f"--plot={tmp_path}/rows.png"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"wrote {tmp_path}/rows.png"
     code, report = inspect(capsys, directory, f"--plot={tmp_path}/rows.png")
     assert code == 0 and (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
     train = report["facts"]["train"]

@@ -87,7 +87,7 @@ def test_without_beam_the_extra_is_named(options, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     flags = [f"--input={options.input[0]}", f"--vocab={options.vocab}", f"--output_dir={options.output_dir}"]
     assert main(["data", *flags, "--runner=beam"]) == 2
-    assert "pip install 'bert-jax[beam]'" in capsys.readouterr().err
+    assert "pip install '.[beam]'" in capsys.readouterr().err
     assert main(["data", *flags, "--beam_args=--x=1"]) == 2
     assert "--beam_args=--x=1 is for --runner=beam" in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ import collections
 import gzip
 import json
 import random
+import re
 
 import pytest
 
@@ -94,8 +95,17 @@ def test_markup(tmp_path, line, residue):
     documents = [[*lines, f"{number} {line}"] for number, lines in enumerate(sound_documents())]
     report = lint.inspect_corpus([write(tmp_path, *documents)])
     assert report.facts["markup_lines"] == pytest.approx(0.2 * residue)
-    expected = f"20.0% markup lines; such as '0 {line}' in the document at a.txt, line 1: extract the text"
+    expected = f"20.0% markup lines; such as '0 {line}' in the document at a.txt, line 1: --input_format="
     assert [problem.startswith(expected) for problem in report.problems] == [True] * residue
+
+
+@pytest.mark.parametrize("before, after", [(0, 500), (200, 0), (200, 500), (30, 30)])
+def test_the_example_of_markup_shows_the_markup(tmp_path, before, after):
+    line = "a" * before + "<b>bold</b>" + "z" * after
+    report = lint.inspect_corpus([write(tmp_path, *([*lines, line] for lines in sound_documents()))])
+    shown = re.search("such as '(.*?)' in the document", "".join(report.problems))[1]
+    assert "<b>" in shown and len(shown) <= 80 + 2 * len("...")
+    assert shown.startswith("...") == (before > 80) and shown.endswith("...") == (after > 80)
 
 
 def test_text_of_another_format(tmp_path):

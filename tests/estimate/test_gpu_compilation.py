@@ -23,7 +23,7 @@ def environment():
     """Of a process that finds the compiler: beside the environment, or installed in it."""
     installed = list(importlib.metadata.distributions(name="jax-cuda12-plugin"))
     if not COMPILER.is_dir() and not installed:
-        pytest.skip("no XLA for GPUs: make gpu-compiler, or pip install 'bert-jax[estimate-gpu]'")
+        pytest.skip("no XLA for GPUs: make gpu-compiler, or pip install '.[estimate-gpu]'")
     path = os.pathsep.join([str(ROOT), *sys.path, str(COMPILER)])
     # Not the flags that the other tests have, for eight devices of the CPU and quick compilations there.
     return {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"PYTHONPATH": path}

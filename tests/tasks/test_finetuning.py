@@ -63,7 +63,11 @@ def test_examples_share_rows_over_all_devices(files, pretrained, tmp_path, capsy
     flags = ("--config.epochs=1", "--config.batch_size=48", "--config.mesh.data=4", "--config.mesh.fsdp=2")
     flags += ("--config.data.eval=", "--config.eval.every=0")
     assert cli.main(arguments(files, tmp_path / "packed", pretrained, *flags)) == 0
-    assert "packed: 48 examples in 24 rows of 16 tokens" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "a batch of 48 examples is packed into 24 rows of 16 tokens" in output
+    assert output.splitlines()[-1].startswith(
+        f"saved in {tmp_path}/packed/checkpoints/2; try: bert-jax predict --workdir={tmp_path}/packed "
+    )
     assert cli.main(arguments(files, tmp_path / "apart", pretrained, *flags, "--config.pack=false")) == 0
     assert "packed" not in capsys.readouterr().out
 
