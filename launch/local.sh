@@ -50,11 +50,12 @@ trap 'rm -rf "$scratch"' EXIT
 mkfifo "$scratch/ended"
 exec 9<>"$scratch/ended"
 
-# Runs process $1, passes SIGTERM on to it, and tells through fd 9 how it ended.
+# Runs process $1 and passes SIGTERM on to it. Writes to fd 9 when it is ready for that signal, and how it ended.
 run_one() {
   local code child="" told=false
   set +m
   trap 'told=true; [[ -z "$child" ]] || kill "$child" 2>/dev/null || true' TERM
+  echo "$1 ready" >&9
   command_of "$1"
   "${words[@]}" 9<&- &
   child=$!
@@ -69,15 +70,23 @@ run_one() {
   echo "$1 $code" >&9
 }
 
-groups=() started=() prefixers=()
-# send SIGNAL TARGET: to the shells of the processes that have not ended (TARGET empty), or their groups (-).
-send() {
+# groups: the process groups that are ready for SIGTERM and have not ended. A signal before that would end the shell
+# that runs the process, before it can write how the process ended or even open its output, which sed waits for.
+groups=() started=() prefixers=() told=false
+tell() {
   local group
+  told=true
   for group in "${groups[@]}"; do
-    [[ -z "$group" ]] || kill -s "$1" -- "$2$group" 2>/dev/null || true
+    [[ -z "$group" ]] || kill -s TERM -- "$group" 2>/dev/null || true
   done
 }
-trap 'send TERM ""' TERM INT
+kill_all() {
+  local group
+  for group in "${started[@]}"; do
+    kill -s KILL -- "-$group" 2>/dev/null || true
+  done
+}
+trap tell TERM INT
 
 for ((i = 0; i < processes; i++)); do
   mkfifo "$scratch/output-$i"
@@ -86,8 +95,8 @@ for ((i = 0; i < processes; i++)); do
   # With job control each has a process group of its own.
   set -m
   run_one "$i" >"$scratch/output-$i" 2>&1 &
-  groups+=("$!")
   started+=("$!")
+  groups+=("")
   set +m
 done
 
@@ -96,15 +105,20 @@ for ((left = processes; left > 0; )); do
   read -r who code <&9 || continue
   if [[ "$who" == timer ]]; then
     say "not ended after $grace_seconds s: killed"
-    send KILL -
+    kill_all
     break
+  fi
+  if [[ "$code" == ready ]]; then
+    groups[who]="${started[who]}"
+    ! "$told" || kill -s TERM -- "${started[who]}" 2>/dev/null || true
+    continue
   fi
   left=$((left - 1))
   groups[who]=""
   if ((code != 0 && result == 0)); then
     result="$code"
     say "process $who exited with $code"
-    ((code == 3)) || send TERM ""
+    ((code == 3)) || tell
     (sleep "$grace_seconds" && echo "timer 0" >&9) >/dev/null 2>&1 &
     timer="$!"
   fi
@@ -114,8 +128,6 @@ if [[ -n "$timer" ]]; then
 fi
 wait "${started[@]}" 2>/dev/null || true
 # What a process left behind would hold its output open.
-for group in "${started[@]}"; do
-  kill -s KILL -- "-$group" 2>/dev/null || true
-done
+kill_all
 wait "${prefixers[@]}" || true
 exit "$result"

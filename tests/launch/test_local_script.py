@@ -1,6 +1,7 @@
 """Several processes on this machine: their flags, the prefixes of their output, and how one ends all."""
 
 import re
+import shutil
 import signal
 import subprocess
 
@@ -10,9 +11,9 @@ from launch_support import LAUNCH, NASTY
 SCRIPT = LAUNCH / "local.sh"
 
 
-def run(*words, flags=("--processes=3",), check=0, **options):
+def run(*words, script=SCRIPT, flags=("--processes=3",), check=0, **options):
     done = subprocess.run(
-        [SCRIPT, *flags, "--", *words], capture_output=True, text=True, timeout=300, **options
+        [script, *flags, "--", *words], capture_output=True, text=True, timeout=300, **options
     )
     assert done.returncode == check, done.stdout + done.stderr
     return done
@@ -55,6 +56,20 @@ def test_one_that_fails_ends_all():
     done = run(*bash(script), check=7)
     assert "process 1 exited with 7" in done.stderr
     assert "[1] told" not in done.stdout
+
+
+def test_one_that_fails_while_another_is_not_up_yet(tmp_path):
+    """Process 2 opens its output late: a signal before that must not end its shell, whose output sed waits for."""
+    start = 'run_one "$i" >"$scratch/output-$i" 2>&1 &'
+    source = SCRIPT.read_text()
+    assert source.count(start) == 1
+    late = tmp_path / "local.sh"
+    late.write_text(source.replace(start, f"{{ [[ $i != 2 ]] || sleep 1; {start[:-2]}; }} &"))
+    late.chmod(0o755)
+    shutil.copy(LAUNCH / "lib.sh", tmp_path)
+    script = '[[ $rank != 1 ]] || exit 7; trap "echo told; exit 3" TERM; while true; do sleep 0.05; done'
+    done = run(*bash(script), script=late, flags=["--processes=3", "--grace_seconds=30"], check=7)
+    assert "killed" not in done.stderr
 
 
 def test_one_that_does_not_listen_is_killed():
