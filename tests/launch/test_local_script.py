@@ -59,7 +59,7 @@ def test_one_that_fails_ends_all():
 
 
 def test_one_that_fails_while_another_is_not_up_yet(tmp_path):
-    """Process 2 opens its output late: a signal before that must not end its shell, whose output sed waits for."""
+    """Process 2 opens its output late: a signal before that must not end its shell."""
     start = 'run_one "$i" >"$scratch/output-$i" 2>&1 &'
     source = SCRIPT.read_text()
     assert source.count(start) == 1
