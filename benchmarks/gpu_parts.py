@@ -87,8 +87,9 @@ def attention(args) -> None:
     import jax.numpy as jnp
     import numpy as np
 
-    from bert_jax import benchmark, pretraining
     from bert_jax.kernels.attention import attention as attend
+    from bert_jax.objectives import masked_lm
+    from bert_jax.runs import benchmark
 
     if jax.default_backend() != "gpu":
         emit(skipped=f"no GPU: jax runs on {jax.default_backend()}")
@@ -105,7 +106,7 @@ def attention(args) -> None:
     worst = {}
     for length in (128, 512):
         batch = benchmark.synthetic_batch("packed", 4, length, 30522)
-        ids = pretraining.unpack({name: jnp.asarray(x) for name, x in batch.items()})["sequence_ids"]
+        ids = masked_lm.unpack({name: jnp.asarray(x) for name, x in batch.items()})["sequence_ids"]
         keys = jax.random.split(jax.random.key(0))
         qkv = jax.random.normal(keys[0], (3, 4, length, 12, 64), jnp.bfloat16)
         weights = jax.random.normal(keys[1], (4, length, 12, 64), jnp.bfloat16)
@@ -136,8 +137,9 @@ def gradients(args) -> None:
     import numpy as np
     import optax
 
-    from bert_jax import benchmark, sharding
-    from bert_jax.config import BertConfig
+    from bert_jax.models.config import BertConfig
+    from bert_jax.parallel import sharding
+    from bert_jax.runs import benchmark
 
     def of(dtype, precision, length, device):
         model = BertConfig(
@@ -186,8 +188,9 @@ def train(args) -> None:
     """The pre-training step in the given variants, one after the other."""
     import jax
 
-    from bert_jax import benchmark, sharding
-    from bert_jax.config import named
+    from bert_jax.models.config import named
+    from bert_jax.parallel import sharding
+    from bert_jax.runs import benchmark
 
     optimizer, schedule = _optimizer()
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
@@ -223,11 +226,11 @@ def tasks(args) -> None:
     import jax.numpy as jnp
     import numpy as np
 
-    from bert_jax import sharding
-    from bert_jax.config import named
-    from bert_jax.step import make_train_step
-    from bert_jax.tasks import embedding
-    from bert_jax.tasks.classification import ClassificationTask
+    from bert_jax.inference import embedding
+    from bert_jax.models.config import named
+    from bert_jax.objectives.classification import ClassificationTask
+    from bert_jax.parallel import sharding
+    from bert_jax.training.step import make_train_step
 
     rows, length, few = args.batch, args.length, max(2, args.steps)
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
@@ -287,7 +290,7 @@ def tasks(args) -> None:
 
 
 def _optimizer():
-    from bert_jax.optimizer import make_optimizer
+    from bert_jax.training.optimizers import make_optimizer
 
     settings = types.SimpleNamespace(
         name="adamw", schedule="reference", learning_rate=1e-4, warmup_steps=10, weight_decay=0.01,

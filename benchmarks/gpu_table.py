@@ -1,6 +1,6 @@
 """Runs the parts of gpu_parts.py and a peer within the time there is, and prints one table.
 
-    python benchmarks/gpu_table.py --peer=PATH --seconds=600 --output=DIR
+python benchmarks/gpu_table.py --peer=PATH --seconds=600 --output=DIR
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ROUNDS = (
 
 def peer_flops_per_row(size: str, length: int) -> float:
     """The model's FLOPs of one of the peer's rows, by the same formula as ours."""
-    from bert_jax import flops
-    from bert_jax.config import named
+    from bert_jax.models.config import named
+    from bert_jax.training import flops
 
     predictions = 80 if length == 512 else max(1, round(length * 0.15))
     return flops.train_flops_per_row(named(size), length, predictions)

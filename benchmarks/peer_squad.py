@@ -20,15 +20,16 @@ import numpy as np
 
 def _encode(args, path, training):
     from bert_jax import tokenization
-    from bert_jax.tasks import squad_reading, squad_windows
+    from bert_jax.tasks.question_answering import question_files
+    from bert_jax.tasks.question_answering import windows as squad_windows
 
-    questions = squad_reading.read_questions(path, training=training, v2=args.v2)
+    questions = question_files.read_questions(path, training=training, v2=args.v2)
     tokenizer = tokenization.load(args.vocab)
     return questions, squad_windows.encode(questions, tokenizer, args.max_length, args.doc_stride, 64)
 
 
 def windows(args):
-    from bert_jax.tasks import batches
+    from bert_jax.tasks.rows import batches
 
     arrays = {}
     for split, path in (("train", args.train), ("dev", args.dev)):
@@ -99,11 +100,11 @@ def train(args):
 
 
 def score(args):
-    from bert_jax.tasks import squad_decoding, squad_scores
+    from bert_jax.tasks.question_answering import decoding, squad_scores
 
     questions, data = _encode(args, args.dev, False)
     options = dict(n_best=20, max_answer_length=30, v2=args.v2, null_score_diff_threshold=0.0)
-    found = squad_decoding.decode(questions, data, np.load(args.outputs), **options)
+    found = decoding.decode(questions, data, np.load(args.outputs), **options)
     if args.v2:
         scores = squad_scores.score_v2(questions.answers, found.texts, found.non_null, found.null_odds)
     else:

@@ -21,7 +21,7 @@ from absl import app, flags
 
 from bert_jax import tokenization
 from bert_jax.data import loader, packed, tfrecord
-from data_pipelines import packing, pairs, readers, sentences, spill
+from data_pipelines import packing, pairs, readers, sentences, sorted_runs
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input", "", "Text to make rows of.")
@@ -69,15 +69,15 @@ def stages(paths: list[str]) -> None:
         path, encoded = os.path.join(folder, "run"), iter(ids)
 
         def write_run():
-            run = spill.RunWriter(dtype)
+            run = sorted_runs.RunWriter(dtype)
             for document, texts in zip(documents, split, strict=True):
                 kept = [one for one in itertools.islice(encoded, len(texts)) if one]
                 if kept:
-                    run.add(spill.document_key(document.key), kept)
+                    run.add(sorted_runs.document_key(document.key), kept)
             run.write(path)
 
         timed("write runs", write_run)
-        stored = timed("read runs", lambda: spill.read_documents([path], 0, 1 << 64, dtype))
+        stored = timed("read runs", lambda: sorted_runs.read_documents([path], 0, 1 << 64, dtype))
         made = timed("pairs", lambda: list(pairs.make_pairs(stored, length, random.Random(0))))
         sequences = timed(
             "arrays",

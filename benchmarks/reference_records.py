@@ -79,8 +79,7 @@ def reference(paths: list[str], output: str) -> None:
 def stand_in(paths: list[str], output: str) -> None:
     """Does what the script does."""
     sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "tokenization")]
-    import reference_instances
-    import wordpiece_oracle
+    from support import reference_instances, wordpiece_oracle
 
     vocabulary = tokenization.load(FLAGS.vocab)
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}

@@ -29,8 +29,9 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 import bert_jax
-from bert_jax import distributed, runtime, signals
+from bert_jax import signals
 from bert_jax.errors import ClusterError, Preempted, StorageError, Terminated, UserError, is_wrong_path
+from bert_jax.parallel import distributed, host_tuning
 
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
 COMMANDS = (
@@ -65,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv and argv[0] in _ON_HUGE_PAGES:
             signals.block()  # one that comes now is heeded by the program that takes this one's place
-            runtime.use_huge_pages()
+            host_tuning.use_huge_pages()
         signals.install(argv[0] if argv else "")
-        runtime.hide_gpu_plugins()
-        runtime.hide_libtpu()
+        host_tuning.hide_gpu_plugins()
+        host_tuning.hide_libtpu()
         code = _main(argv)
     except (Preempted, Terminated, KeyboardInterrupt) as stop:  # while an error was being told
         code = _stopped(stop)
@@ -217,7 +218,7 @@ def _config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> list[Path]:
         UserError: a CONFIG that is neither a name nor a file; ml_collections would report it only when the
             config is first used, and as a page of attempts.
     """
-    from bert_jax import config_files  # with ml_collections, which few commands need
+    from bert_jax.settings import config_files  # with ml_collections, which few commands need
 
     return [
         config_files.find(config_files.split(arg.partition("=")[2] or following)[0])
@@ -239,7 +240,7 @@ def _unknown_flag(command: str, flags: absl_flags.FlagValues, unknown: str) -> s
     """What to say of a flag that a command does not have."""
     near = ""
     for name in _config_flags(flags):
-        from bert_jax import config_fields, config_files
+        from bert_jax.settings import config_fields, config_files
 
         config, example = flags[name].value, config_files.example(command)
         if config is None and unknown.startswith(f"{name}."):
@@ -270,7 +271,7 @@ def _unknown_override(flags: absl_flags.FlagValues, argv: list[str], error: Exce
 
 def _likely_field(flag: absl_flags.Flag, argv: list[str], parts: Sequence[str]) -> str:
     """What to say of an override of an unknown field: the one that it stands for, or those beside it."""
-    from bert_jax import config_fields, config_files
+    from bert_jax.settings import config_fields, config_files
 
     given = [value for arg, value in zip(argv, [*argv[1:], ""], strict=True) if arg == f"--{flag.name}"]
     given += [arg.partition("=")[2] for arg in argv if arg.startswith(f"--{flag.name}=")]

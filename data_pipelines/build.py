@@ -15,9 +15,9 @@ from bert_jax import tokenization
 from bert_jax.data import google, packed, verification
 from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
-from bert_jax.progress import Progress
-from data_pipelines import cleaning, duplicates, fingerprints, readers, stages, static
-from data_pipelines.claims import UNFINISHED, claimed, finished
+from bert_jax.io.progress import Progress
+from data_pipelines import cleaning, duplicates, google_rows, minhash, readers, stages
+from data_pipelines.output_lock import UNFINISHED, claimed, finished
 from data_pipelines.settings import Options, digest, resolve
 from data_pipelines.workers import Pool
 
@@ -214,10 +214,10 @@ class _Build:
             for bucket in buckets
         ]
         self.progress.start("making rows", len(tasks), "buckets")
-        make = stages.make_rows if self.settings["schema"] == packed.SCHEMA else static.make_rows
+        make = stages.make_rows if self.settings["schema"] == packed.SCHEMA else google_rows.make_rows
         results = self._run(make, tasks, lambda index: 1)
         for run in runs:
-            fingerprints.remove(run)
+            minhash.remove(run)
         parts: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         for task, result in zip(tasks, results, strict=True):
             parts.setdefault(task.bucket.split, []).append((task.output, result))

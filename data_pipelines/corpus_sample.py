@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.errors import UserError
-from bert_jax.progress import Progress
+from bert_jax.io.progress import Progress
 from data_pipelines import readers
 
 _HELD_OUT_BYTES = 2_000_000

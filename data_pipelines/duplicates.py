@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.io import atomic, files
-from data_pipelines import cleaning, fingerprints, spill
+from data_pipelines import cleaning, minhash, sorted_runs
 
 PARTITION_ENTRIES = 2 << 20  # hashes, or band hashes, that one task holds: some 200 MB
 _COMPARED = 64  # documents that share a band are compared with so many after them, in the order of keys
@@ -91,7 +91,7 @@ def drop(
 
     def partitions(name: str, entries: int) -> list[FindTask]:
         count = -(-entries // PARTITION_ENTRIES) or 1
-        edges = [(number << spill.KEY_BITS) // count for number in range(count + 1)]
+        edges = [(number << sorted_runs.KEY_BITS) // count for number in range(count + 1)]
         return [
             FindTask(runs, low, high, threshold, path(f"{name}-{number:06d}"))
             for number, (low, high) in enumerate(itertools.pairwise(edges))
@@ -104,7 +104,7 @@ def drop(
         exact = [task.output for task in tasks]
     near: list[str] = []
     if "near" in settings.steps:
-        bands = fingerprints.PERMUTATIONS // fingerprints.band_rows(threshold)
+        bands = minhash.PERMUTATIONS // minhash.band_rows(threshold)
         tasks = partitions("near", documents * bands)
         run_stage("finding near duplicates", find_near, tasks)
         union = UniteTask(tuple(task.output for task in tasks), path("near-groups"))
@@ -164,7 +164,7 @@ def find_exact(task: FindTask) -> dict[str, Any]:
     """Writes, sorted by id, the documents whose hash another one of a smaller key has too."""
     entries, ids = _entries(task, "hashes", "high")
     order = np.lexsort((ids, entries["key"], entries["low"], entries["high"]))
-    firsts = fingerprints.first_of_each(entries[["high", "low"]][order])
+    firsts = minhash.first_of_each(entries[["high", "low"]][order])
     repeated = firsts != np.arange(len(order))
     _write_drops(task.output, ids[order][repeated], ids[order][firsts[repeated]])
     return {"entries": len(entries)}
@@ -172,7 +172,7 @@ def find_exact(task: FindTask) -> dict[str, Any]:
 
 def _entries(task: FindTask, kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
     """The entries of all runs in the range of a task, and the ids of their documents."""
-    parts = [fingerprints.read_range(run, kind, field, task.low, task.high) for run in task.runs]
+    parts = [minhash.read_range(run, kind, field, task.low, task.high) for run in task.runs]
     entries = np.concatenate(parts)
     numbers = np.repeat(np.arange(len(parts), dtype=np.uint64), [len(part) for part in parts])
     return entries, (numbers << np.uint64(_PLACE_BITS)) | entries["place"].astype(np.uint64)
@@ -200,7 +200,7 @@ def find_near(task: FindTask) -> dict[str, Any]:
     entries, ids = _entries(task, "bands", "band")
     order = np.lexsort((ids, entries["key"], entries["signature"], entries["band"]))
     entries, ids = entries[order], ids[order]
-    firsts = fingerprints.first_of_each(entries[["band", "signature"]])
+    firsts = minhash.first_of_each(entries[["band", "signature"]])
     twins = np.flatnonzero(firsts != np.arange(len(entries)))
     edges = [_edges(entries["key"], ids, firsts[twins], twins)]
     alone = firsts == np.arange(len(entries))
@@ -225,7 +225,7 @@ def find_near(task: FindTask) -> dict[str, Any]:
                 most = max(_EDGES_AT_ONCE, 2 * held)
     found = np.concatenate(edges)
     found = found[np.lexsort((found["second"], found["first"]))]
-    found = found[fingerprints.first_of_each(found[["first", "second"]]) == np.arange(len(found))]
+    found = found[minhash.first_of_each(found[["first", "second"]]) == np.arange(len(found))]
     _write(task.output, found)
     return {"entries": len(order), "compared": compared, "pairs": len(found)}
 
@@ -250,7 +250,7 @@ def _spanning(edges: np.ndarray) -> np.ndarray:
     links = coo_array((np.ones(len(edges), bool), (first, second)), (len(ids), len(ids)))
     groups = connected_components(links, directed=False)[1]
     order = np.argsort(groups, kind="stable")
-    firsts = fingerprints.first_of_each(groups[order])
+    firsts = minhash.first_of_each(groups[order])
     others = np.flatnonzero(firsts != np.arange(len(order)))
     return _edges(keys[order], ids[order], firsts[others], others)
 
@@ -258,12 +258,12 @@ def _spanning(edges: np.ndarray) -> np.ndarray:
 def _similarities(runs: Sequence[str], pairs: np.ndarray) -> np.ndarray:
     """The share of equal values of the signatures of pairs, float [n]."""
     ids, places = np.unique(np.concatenate((pairs["first"], pairs["second"])), return_inverse=True)
-    signatures = np.empty((len(ids), fingerprints.PERMUTATIONS), np.uint32)
+    signatures = np.empty((len(ids), minhash.PERMUTATIONS), np.uint32)
     numbers = ids >> np.uint64(_PLACE_BITS)
     for number in np.unique(numbers):
         own = numbers == number
         rows = (ids[own] & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
-        signatures[own] = fingerprints.load(runs[int(number)], "signatures")[rows]
+        signatures[own] = minhash.load(runs[int(number)], "signatures")[rows]
     first, second = places[: len(pairs)], places[len(pairs) :]
     return (signatures[first] == signatures[second]).mean(axis=1)
 
@@ -288,7 +288,7 @@ def unite(task: UniteTask) -> dict[str, Any]:
         links = coo_array((np.ones(len(edges), bool), (groups[first], groups[second])), (len(ids), len(ids)))
         groups = connected_components(links, directed=False)[1][groups]
     order = np.lexsort((ids, keys, groups))
-    firsts = fingerprints.first_of_each(groups[order])
+    firsts = minhash.first_of_each(groups[order])
     others = firsts != np.arange(len(order))
     _write_drops(task.output, ids[order][others], ids[order][firsts[others]])
     return {"documents": len(ids), "dropped": int(others.sum())}
@@ -313,7 +313,7 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
     steps = {step: _StepFound(step) for step in ("exact", "near") if step in task.steps}
     for number in range(task.first, task.end):
         run = task.runs[number]
-        marks = np.array(fingerprints.load(run, "marks"))
+        marks = np.array(minhash.load(run, "marks"))
         dropped = np.zeros(len(marks), bool)
         for step, names in (("exact", task.exact), ("near", task.near)):
             if step in steps:
@@ -324,12 +324,12 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
         for name in sums:
             dropped_counts[name] += int(marks[name][dropped].sum(dtype=np.int64))
         keys, tokens = marks["key"][~dropped], marks["tokens"][~dropped]
-        bins = (keys >> np.uint64(spill.KEY_BITS - task.histogram_bits)).astype(np.int64)
+        bins = (keys >> np.uint64(sorted_runs.KEY_BITS - task.histogram_bits)).astype(np.int64)
         np.add.at(left, (bins, 0), 1)
         np.add.at(left, (bins, 1), tokens)
         smallest = sorted([*smallest, *keys[:2].tolist()])[:2]  # the marks are in the order of the keys
-        _write(spill.dropped_path(run), dropped.astype(np.uint8))
-    spill.write_histogram(f"{task.output}.histogram", left)
+        _write(sorted_runs.dropped_path(run), dropped.astype(np.uint8))
+    sorted_runs.write_histogram(f"{task.output}.histogram", left)
     return {
         "dropped": dropped_counts,
         "smallest_keys": smallest,
@@ -374,9 +374,9 @@ class _StepFound:
         self._documents += len(places)
         self._bytes += int(marks["bytes"][places].sum(dtype=np.int64))
         for place, other in list(zip(places.tolist(), kept.tolist(), strict=True))[: cleaning.MOST_EXAMPLES]:
-            name, begin = fingerprints.read_name(runs[number], marks, place)
+            name, begin = minhash.read_name(runs[number], marks, place)
             run, other_place = runs[other >> _PLACE_BITS], other & ((1 << _PLACE_BITS) - 1)
-            other_name, _ = fingerprints.read_name(run, fingerprints.load(run, "marks"), other_place)
+            other_name, _ = minhash.read_name(run, minhash.load(run, "marks"), other_place)
             shown = cleaning.example(name, self._reason, begin) | {"kept": other_name}
             self._examples.append((int(marks["key"][place]), shown))
         self._examples = sorted(self._examples, key=lambda item: item[0])[: cleaning.MOST_EXAMPLES]

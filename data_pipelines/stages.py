@@ -21,7 +21,7 @@ import numpy as np
 
 from bert_jax import tokenization
 from bert_jax.data import google, packed, tfrecord
-from data_pipelines import cleaning, fingerprints, packing, pairs, readers, sentences, spill
+from data_pipelines import cleaning, minhash, packing, pairs, readers, sentences, sorted_runs
 
 HISTOGRAM_BITS = 16
 MIN_BUCKET_DOCUMENTS = 64  # so that the random next sentence has a choice, also among books
@@ -83,14 +83,14 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     counts = dict.fromkeys(TEXT_COUNTS, 0)
     cleaned: collections.Counter[str] = collections.Counter()
     runs: list[str] = []
-    writer, marks = spill.RunWriter(dtype), _new_marks(task.cleaning)
+    writer, marks = sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
 
-    def flush() -> tuple[spill.RunWriter, fingerprints.Writer | None]:
+    def flush() -> tuple[sorted_runs.RunWriter, minhash.Writer | None]:
         runs.append(f"{task.output}-{len(runs):04d}")
         writer.write(runs[-1])
         if marks:
             marks.write(runs[-1])
-        return spill.RunWriter(dtype), _new_marks(task.cleaning)
+        return sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
 
     documents = itertools.chain.from_iterable(
         readers.read_documents(range_, task.input_format, cleaned, task.fields) for range_ in task.ranges
@@ -102,9 +102,9 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
         if not encoded:
             counts["empty_documents"] += 1
             continue
-        key = spill.document_key(document.key)
+        key = sorted_runs.document_key(document.key)
         tokens = sum(map(len, encoded))
-        histogram[key >> (spill.KEY_BITS - HISTOGRAM_BITS)] += (1, tokens)
+        histogram[key >> (sorted_runs.KEY_BITS - HISTOGRAM_BITS)] += (1, tokens)
         keys = sorted([*keys, key])[:2]
         counts["documents"] += document.part == 0
         counts["sentences"] += len(encoded)
@@ -119,7 +119,7 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     if writer.size:
         flush()
     # In a file: of all tasks together it would not fit into the memory of the process that plans.
-    spill.write_histogram(f"{task.output}.histogram", histogram)
+    sorted_runs.write_histogram(f"{task.output}.histogram", histogram)
     counts |= {name: cleaned[name] for name in CLEANING_COUNTS}
     if cleaner:
         counts |= {"cleaning": cleaner.counts, "stored_documents": int(histogram[:, 0].sum())}
@@ -130,9 +130,9 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     }
 
 
-def _new_marks(settings: cleaning.Settings | None) -> fingerprints.Writer | None:
+def _new_marks(settings: cleaning.Settings | None) -> minhash.Writer | None:
     if settings and not {"exact", "near"}.isdisjoint(settings.steps):
-        return fingerprints.Writer(settings.steps, settings.near_duplicate_threshold)
+        return minhash.Writer(settings.steps, settings.near_duplicate_threshold)
     return None
 
 
@@ -187,9 +187,9 @@ def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket
     """
     histogram = np.zeros((1 << HISTOGRAM_BITS, 2), np.int64)
     for result in results:
-        spill.add_histogram(result["histogram"], histogram)
+        sorted_runs.add_histogram(result["histogram"], histogram)
     documents, tokens = (int(total) for total in histogram.sum(axis=0))
-    shift = spill.KEY_BITS - HISTOGRAM_BITS
+    shift = sorted_runs.KEY_BITS - HISTOGRAM_BITS
     eval_bins = math.ceil(eval_fraction * (1 << HISTOGRAM_BITS))
     threshold = eval_bins << shift
     if eval_bins and documents < 8:
@@ -198,7 +198,7 @@ def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket
         threshold = sorted(key for result in results for key in result["smallest_keys"])[1] + 1
     smallest, largest = BUCKET_TOKENS
     size = min(max(smallest, tokens // _MAX_BUCKETS), largest)
-    edges = {"eval": (0, threshold), "train": (threshold, 1 << spill.KEY_BITS)}
+    edges = {"eval": (0, threshold), "train": (threshold, 1 << sorted_runs.KEY_BITS)}
     return [
         bucket
         for split, (low, high) in edges.items()
@@ -208,7 +208,7 @@ def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket
 
 
 def _buckets(split: str, low: int, high: int, histogram: np.ndarray, size: int) -> list[Bucket]:
-    shift = spill.KEY_BITS - HISTOGRAM_BITS
+    shift = sorted_runs.KEY_BITS - HISTOGRAM_BITS
     edges, documents, tokens = [low], 0, 0
     for number in range(low >> shift, -(-high >> shift)):
         documents += int(histogram[number, 0])
@@ -246,7 +246,7 @@ def make_rows(task: RowsTask) -> dict[str, Any]:
     dtype = packed.id_dtype(tokenizer.vocab_size)
     bucket, settings, length = task.bucket, task.settings, task.settings["max_seq_length"]
     rng = task.rng()
-    documents = spill.read_documents(task.runs, bucket.low, bucket.high, dtype)
+    documents = sorted_runs.read_documents(task.runs, bucket.low, bucket.high, dtype)
     rng.shuffle(documents)
     lengths, per_row = [0] * (length + 1), [0] * (settings["max_sequences_per_row"] + 1)
     counts = {"documents": len(documents), "rows": 0, "sequences": 0, "tokens": 0, "random_next": 0}
@@ -279,7 +279,7 @@ def make_rows(task: RowsTask) -> dict[str, Any]:
     return counts | figures | {"bytes": size, "files": []}
 
 
-def _passes(documents: list[spill.StoredDocument], count: int, rng: random.Random) -> Iterator[Any]:
+def _passes(documents: list[sorted_runs.StoredDocument], count: int, rng: random.Random) -> Iterator[Any]:
     """The documents `count` times, each time but the first in another order."""
     for number in range(count):
         if number:

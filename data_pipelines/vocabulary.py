@@ -26,7 +26,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files
-from bert_jax.progress import Progress
+from bert_jax.io.progress import Progress
 from bert_jax.tokenization import interface, normalization
 from bert_jax.tokenization.interface import SPECIAL_TOKENS
 from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import runtime
+from bert_jax.parallel import host_tuning
 
-runtime.hide_gpu_plugins()
+host_tuning.hide_gpu_plugins()
 
 # Before anything imports jax: the backend reads them once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda runs the tests marked gpu

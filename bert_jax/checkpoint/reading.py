@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
 
+from bert_jax.checkpoint.checksums import FILES, array_digests, find_damaged_file
 from bert_jax.checkpoint.leaves import (
     Leaf,
     PyTree,
@@ -24,7 +25,6 @@ from bert_jax.checkpoint.leaves import (
     some,
 )
 from bert_jax.checkpoint.terminal import quieten_orbax
-from bert_jax.digests import FILES, array_digests, find_damaged_file
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
 

@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
 
+from bert_jax.checkpoint.checksums import array_digests, write_file_digests
 from bert_jax.checkpoint.leaves import PyTree, flatten, nest
 from bert_jax.checkpoint.reading import (
     METADATA_KEY,
@@ -26,7 +27,6 @@ from bert_jax.checkpoint.reading import (
     read_state,
 )
 from bert_jax.checkpoint.terminal import quieten_orbax
-from bert_jax.digests import array_digests, write_file_digests
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files
 

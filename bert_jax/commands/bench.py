@@ -14,9 +14,9 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from bert_jax import config_files
-from bert_jax.config import DTYPES
 from bert_jax.errors import UserError
+from bert_jax.models.config import DTYPES
+from bert_jax.settings import config_files
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -75,9 +75,9 @@ def _say(line: str) -> None:
 
 def _resolve(flags) -> Any:
     """The config to measure: the one given, or a size's, with the flags on top."""
-    from bert_jax import defaults
     from bert_jax.commands import pretrain
     from bert_jax.kernels import dispatch, platform
+    from bert_jax.settings import defaults
 
     config = flags.config
     if config is None:
@@ -110,11 +110,12 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
     """
     import contextlib
 
-    from bert_jax import benchmark, sharding
-    from bert_jax.config import BertConfig, from_dict
     from bert_jax.data import loader
-    from bert_jax.masking import MaskingOptions, default_max_predictions
-    from bert_jax.optimizer import keeps_parameters_finite, make_optimizer
+    from bert_jax.models.config import BertConfig, from_dict
+    from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
+    from bert_jax.parallel import sharding
+    from bert_jax.runs import benchmark
+    from bert_jax.training.optimizers import keeps_parameters_finite, make_optimizer
 
     vocab_size = config.model.vocab_size or (dataset.vocab_size if dataset else BertConfig.vocab_size)
     model = from_dict(config.model.to_dict() | {"vocab_size": vocab_size})

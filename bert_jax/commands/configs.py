@@ -16,10 +16,10 @@ import runpy
 
 from absl import flags as absl_flags
 
-from bert_jax import config_files
 from bert_jax.commands import output_flags
 from bert_jax.errors import UserError
 from bert_jax.io import checks
+from bert_jax.settings import config_files
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:

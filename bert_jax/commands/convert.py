@@ -63,14 +63,14 @@ def run(flags, args: list[str]) -> int:
     ):
         if not flags[name].value:
             raise UserError(f"convert needs --{name}: {example}")
-    from bert_jax.convert import card, converting
+    from bert_jax.convert import conversion, model_card
 
     if flags.push_to:
         if flags.to != "huggingface":
             raise UserError(f"--push_to takes a Hugging Face folder; give --to=huggingface, not {flags.to}")
-        card.check_push(flags.push_to)
+        model_card.check_push(flags.push_to)
     command = command_line("convert", flags)
-    converting.convert(
+    conversion.convert(
         flags.input,
         flags.output,
         flags.to,
@@ -78,12 +78,12 @@ def run(flags, args: list[str]) -> int:
         change=lambda model, scratch: surgery_flags.apply(
             flags, model, print, os.path.join(scratch, "vocab.txt")
         ),
-        card=lambda model: card.make(model, flags.input, command),
+        card=lambda model: model_card.make(model, flags.input, command),
         max_shard_bytes=parse_size(flags.max_shard_size),
         overwrite=flags.overwrite,
     )
     if flags.push_to:
-        print(f"pushed to {card.push(flags.output, flags.push_to)}")
+        print(f"pushed to {model_card.push(flags.output, flags.push_to)}")
     return 0
 
 

@@ -34,10 +34,10 @@ def run(flags, args: list[str]) -> int:
     workdir = flags.workdir or ("demo-quick" if flags.quick else "demo")
     if files.is_remote(workdir):
         raise UserError(f"--workdir={workdir}: expected a local directory, where the demo runs")
-    from bert_jax import demo
+    from bert_jax.demo import steps
 
     try:
-        demo.Demo(workdir, demo.QUICK if flags.quick else demo.Budget()).run()
-    except demo.Stopped as stopped:
+        steps.Demo(workdir, steps.QUICK if flags.quick else steps.Budget()).run()
+    except steps.Stopped as stopped:
         return stopped.args[0]
     return 0

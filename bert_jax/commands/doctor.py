@@ -195,8 +195,8 @@ def probe() -> dict[str, Any]:
 
 def probe_kernels() -> list[dict[str, Any]]:
     """What the check of each fused kernel of this platform found, with the shapes of Base."""
-    from bert_jax.config import BertConfig
     from bert_jax.kernels import check
+    from bert_jax.models.config import BertConfig
 
     variant = check.Variant.of(BertConfig())
     names = [kernel.name for kernel in check.candidates(BertConfig(), variant)]

@@ -16,8 +16,8 @@ import sys
 
 from absl import flags as absl_flags
 
-from bert_jax import config_fields, config_files
 from bert_jax.errors import UserError
+from bert_jax.settings import config_fields, config_files
 
 # What jax takes of a GPU's memory unless it is told otherwise.
 _MEMORY_FRACTION = 0.75

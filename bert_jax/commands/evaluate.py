@@ -12,11 +12,10 @@ import sys
 
 from absl import flags as absl_flags
 
-from bert_jax import progress
 from bert_jax.commands import output_flags
 from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
-from bert_jax.io import checks
+from bert_jax.io import checks, progress
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -63,10 +62,10 @@ def run(flags, args: list[str]) -> int:
         return _table([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.json)
     if flags.input and flags["split"].present:
         raise UserError("--input and --split are two files: give one of them")
-    from bert_jax import train
-    from bert_jax.tasks import predictor
+    from bert_jax.inference import predictor
+    from bert_jax.training import loop
 
-    train.enable_compilation_cache()
+    loop.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
     apply_threshold(problem, flags.null_score_diff_threshold)
@@ -100,25 +99,26 @@ def run(flags, args: list[str]) -> int:
 
 def _table(directories: list[str], as_json: bool) -> int:
     """The best scores of several runs of GLUE, of --seeds the medians, and their average."""
-    from bert_jax import workdir
-    from bert_jax.tasks import finetuning, glue, repeats
+    from bert_jax.runs import finetune, sweep
+    from bert_jax.tasks.glue import tables
+    from bert_jax.workdir import run_directory
 
     scores = {}
     for directory in directories:
-        summary = repeats.read_summary(directory)
-        run = workdir.read_run(summary["run"] if summary else directory)
+        summary = sweep.read_summary(directory)
+        run = run_directory.read_run(summary["run"] if summary else directory)
         task = run["config"].get("task", run["command"])
-        glue.submission_files(task)
+        tables.submission_files(task)
         if task in scores:
             raise UserError(f"{directory} is the second run of {task}; give one of each task")
-        best = summary or finetuning.read_best(directory)
+        best = summary or finetune.read_best(directory)
         if not best or not best["scores"]:
             raise UserError(f"{directory}: nothing was evaluated in it, so there is no score")
         scores[task] = best["scores"]
     if as_json:
-        print(json.dumps({"scores": scores, "average": glue.average(scores)}))
+        print(json.dumps({"scores": scores, "average": tables.average(scores)}))
     else:
-        print("\n".join(glue.table(scores)))
+        print("\n".join(tables.table(scores)))
     return 0
 
 

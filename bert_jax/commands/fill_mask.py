@@ -12,8 +12,8 @@ import sys
 
 from absl import flags as absl_flags
 
-from bert_jax.config import DTYPES
 from bert_jax.errors import UserError
+from bert_jax.models.config import DTYPES
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -42,10 +42,10 @@ def run(flags, args: list[str]) -> int:
     texts = args or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not texts:
         raise UserError('which text? give one with [MASK] in it, such as "The [MASK] is read from the file."')
-    from bert_jax import train
-    from bert_jax.tasks.fill_mask import MaskFiller
+    from bert_jax.inference.fill_mask import MaskFiller
+    from bert_jax.training import loop
 
-    train.enable_compilation_cache()
+    loop.enable_compilation_cache()
     filler = MaskFiller(flags.checkpoint, lambda line: print(line, file=sys.stderr), flags.dtype)
     found = filler(texts, flags.top)
     for text, masks in zip(texts, found, strict=True):

@@ -58,28 +58,29 @@ def run(flags, args: list[str]) -> int:
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
     fit_options = start_processes(flags)
-    from bert_jax import distributed, train
-    from bert_jax.tasks import finetuning
+    from bert_jax.parallel import distributed
+    from bert_jax.runs import finetune
+    from bert_jax.training import loop
 
     log = distributed.log_of_primary(print)
 
     command = command_line("finetune", flags)
-    train.enable_compilation_cache(flags.compilation_cache)
+    loop.enable_compilation_cache(flags.compilation_cache)
     if flags.seeds is not None or flags.sweep:
-        from bert_jax.tasks import repeats
+        from bert_jax.runs import sweep
 
         seeds = 1 if flags.seeds is None else flags.seeds
-        grid = repeats.parse_grid(flags.sweep)
-        settings = repeats.run_all(
+        grid = sweep.parse_grid(flags.sweep)
+        settings = sweep.run_all(
             flags.config, flags.workdir, seeds, grid, command_line=command, **fit_options
         )
-        log("\n".join(repeats.table(settings)))
+        log("\n".join(sweep.table(settings)))
         return 0
-    best = finetuning.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
+    best = finetune.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
         log(f"best: step {best['step']}  {scores}")
-    folder = finetuning.BEST if best["scores"] else "checkpoints"
+    folder = finetune.BEST if best["scores"] else "checkpoints"
     saved = os.path.join(flags.workdir, folder, str(best["step"]))
     if files.exists(saved):
         workdir = shlex.quote(flags.workdir)

@@ -82,9 +82,9 @@ def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
         for line in [json.dumps(dataclasses.asdict(report))] if flags.json else lines(report):
             print(line)
         if flags.plot:
-            from bert_jax.data import record_plots
+            from bert_jax.plots import records
 
-            record_plots.plot_records(report, flags.plot)
+            records.plot_records(report, flags.plot)
             print(f"wrote {flags.plot}", file=sys.stderr if flags.json else sys.stdout)
     return sound
 
@@ -92,10 +92,12 @@ def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
 def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
     """Yields the report of each path; of all as one corpus if they have an input format."""
     if flags.input_format:
-        from data_pipelines import lint, readers
+        from data_pipelines import inspect_corpus, readers
 
         fields = readers.Fields(flags.text_field, flags.id_field)
-        yield lint.inspect_corpus(paths, flags.input_format, flags.vocab, fields, flags.tfds_data_dir)
+        yield inspect_corpus.inspect_corpus(
+            paths, flags.input_format, flags.vocab, fields, flags.tfds_data_dir
+        )
         return
     for path in paths:
         yield inspect(path, flags.examples, flags.vocab)
@@ -117,10 +119,10 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
         if google.is_record_file(path):
             return inspection.inspect_record_file(path, examples)
         if path.endswith(".txt"):
-            from data_pipelines import lint
+            from data_pipelines import inspect_corpus
 
-            if not lint.looks_like_vocabulary(path):
-                return lint.inspect_corpus([path], vocab=vocab)
+            if not inspect_corpus.looks_like_vocabulary(path):
+                return inspect_corpus.inspect_corpus([path], vocab=vocab)
         if path.endswith((".txt", ".model")):
             return inspection.inspect_vocabulary(path)
         raise UserError(
@@ -179,7 +181,8 @@ def inspect_checkpoints(path: str):
 def inspect_model(path: str):
     """Reads a Hugging Face folder or a TF1 checkpoint whole, and compares two forward passes of it."""
     from bert_jax import convert
-    from bert_jax.convert import check, huggingface, tensorflow1
+    from bert_jax.convert import parity
+    from bert_jax.convert.formats import huggingface, tensorflow1
     from bert_jax.data.inspection import Report
 
     kind = convert.detect(path)
@@ -188,7 +191,7 @@ def inspect_model(path: str):
     report = Report(path, {"huggingface": "Hugging Face folder", "tensorflow": "TF1 checkpoint"}[kind])
     try:
         model, tensors = (huggingface if kind == "huggingface" else tensorflow1).read(path)
-        check.compare(path, check.file_outputs(tensors, model.config, kind), check.flax_outputs(model))
+        parity.compare(path, parity.file_outputs(tensors, model.config, kind), parity.flax_outputs(model))
     except UserError as error:
         report.problems.append(str(error))
         return report

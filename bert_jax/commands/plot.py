@@ -16,9 +16,9 @@ import textwrap
 
 from absl import flags
 
-from bert_jax import plots
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.plots import curves
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -71,9 +71,9 @@ def run(flags, args) -> int | None:
     if len(directories) > 1 and not flags.output:
         raise UserError("where should the picture of several runs go? give --output=FILE.png")
     output = flags.output or os.path.join(directories[0], "curves.png")
-    runs = {name: plots.read_metrics(directory) for name, directory in _names(directories).items()}
+    runs = {name: curves.read_metrics(directory) for name, directory in _names(directories).items()}
     title = ", ".join(runs) if flags.title is None else flags.title
-    plots.plot_metrics(runs, output, title, dict(map(_reference, flags.reference)))
+    curves.plot_metrics(runs, output, title, dict(map(_reference, flags.reference)))
     rows = [row for of_run in runs.values() for row in of_run]
     steps = [row["step"] for row in rows]
     print(f"wrote {output} ({len(rows)} rows, steps {min(steps)} to {max(steps)})")
@@ -96,14 +96,15 @@ def _attention(flags) -> None:
         raise UserError('which text? give one, such as --text="The cat sat on the mat."')
     if not flags.output:
         raise UserError("where should the picture go? give --output=FILE.png")
-    from bert_jax import attention_plots, convert
-    from bert_jax.tasks import attention_maps
+    from bert_jax import convert
+    from bert_jax.inference import attention_maps
+    from bert_jax.plots import attention
 
     model = convert.load(flags.checkpoint, log=lambda line: print(line, file=sys.stderr))
     maps = attention_maps.attention_maps(model, flags.text, flags.text_b)
     whole = flags.text if flags.text_b is None else f"{flags.text} | {flags.text_b}"
     title = textwrap.shorten(whole, 80, placeholder=" ...") if flags.title is None else flags.title
-    attention_plots.plot_attention(maps, flags.output, flags.layer, flags.head, title)
+    attention.plot_attention(maps, flags.output, flags.layer, flags.head, title)
     print(f"wrote {flags.output} ({len(maps.tokens)} tokens)")
 
 
@@ -114,7 +115,7 @@ def _reference(text: str) -> tuple[str, tuple[str, float]]:
         number = float(value)
     except ValueError:
         number = None
-    if metric not in plots.METRICS or number is None:
-        known = ", ".join(plots.METRICS)
+    if metric not in curves.METRICS or number is None:
+        known = ", ".join(curves.METRICS)
         raise UserError(f"--reference={text}: expected METRIC:LABEL:VALUE with a metric of {known}")
     return metric, (label, number)

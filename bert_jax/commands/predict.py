@@ -18,11 +18,10 @@ import time
 
 from absl import flags as absl_flags
 
-from bert_jax import progress
 from bert_jax.commands import output_flags
 from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
-from bert_jax.io import checks
+from bert_jax.io import checks, progress
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -82,8 +81,8 @@ def run(flags, args: list[str]) -> int:
         return _serve(flags)
     if not flags.output:
         raise UserError("where should the predictions go? give --output=FILE.tsv")
-    from bert_jax import train
-    from bert_jax.tasks import predictor
+    from bert_jax.inference import predictor
+    from bert_jax.training import loop
 
     if flags.output.endswith(".zip"):
         for name in ("input", "text_a", "text_b", "id", "header", "format", "checkpoint"):
@@ -91,7 +90,7 @@ def run(flags, args: list[str]) -> int:
                 raise UserError(f"--{name} is not for a submission, which has the test sets of GLUE")
         directories = [path.strip() for path in flags.workdir.split(",") if path.strip()]
         return _submit(directories, flags.output, flags.overwrite)
-    train.enable_compilation_cache()
+    loop.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
     apply_threshold(problem, flags.null_score_diff_threshold)
@@ -124,13 +123,13 @@ def _serve(flags) -> int:
         )
     if flags.header is not None:
         raise UserError("--header is for files; lines of standard input have none")
-    from bert_jax import train
-    from bert_jax.tasks import predictor, streaming
+    from bert_jax.inference import predictor, streaming
+    from bert_jax.training import loop
 
     def log(line):
         print(line, file=sys.stderr, flush=True)
 
-    train.enable_compilation_cache()
+    loop.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint, log=log)
     apply_threshold(model.problem, flags.null_score_diff_threshold)
     reader = streaming.RowReader(model.problem, flags.format, **_given(flags, "text_a", "text_b", "id"))
@@ -150,24 +149,25 @@ def _serve(flags) -> int:
 
 def _submit(directories: list[str], output: str, overwrite: bool) -> int:
     """The zip that GLUE's server takes, with the test sets of these runs."""
-    from bert_jax import train
-    from bert_jax.tasks import glue, predictor
+    from bert_jax.inference import predictor
+    from bert_jax.tasks.glue import tables
+    from bert_jax.training import loop
 
     checks.check_output(output, (".zip",), overwrite=overwrite)
-    train.enable_compilation_cache()
+    loop.enable_compilation_cache()
     files = {}
     for directory in directories:
         model = predictor.Predictor(directory)
         problem = model.problem
-        for split, name in glue.submission_files(problem.spec.name).items():
+        for split, name in tables.submission_files(problem.spec.name).items():
             if split == "diagnostic" and not problem.has_file(split):
                 continue  # it is no part of GLUE's score
             examples = problem.read_unlabelled(problem.file(split), test=True)
             data = problem.encode(examples)
             with progress.of_batches(f"predicting {name}") as on_batch:
                 outputs = model(data, on_batch)
-            files[name] = glue.submission_file(examples.ids, outputs, problem.labels)
+            files[name] = tables.submission_file(examples.ids, outputs, problem.labels)
             print(f"{name}: {len(examples):,} predictions of {model.source}")
-    missing = glue.write_submission(output, files)
+    missing = tables.write_submission(output, files)
     print(f"wrote {output}" + (f"; the server also wants {', '.join(missing)}" if missing else ""))
     return 0

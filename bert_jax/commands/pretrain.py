@@ -17,11 +17,11 @@ from typing import Any
 import ml_collections
 from absl import flags as absl_flags
 
-from bert_jax import config_fields, config_files
 from bert_jax.commands.process_flags import start_processes
 from bert_jax.commands.run_flags import define_run_flags
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.settings import config_fields, config_files
 
 # Above so many epochs the steps are probably not what was meant. The paper trains for 40.
 _MANY_EPOCHS, _MANY_EPOCHS_CONTINUED, _FEW_EPOCHS = 50, 20, 3
@@ -45,9 +45,9 @@ def run(flags, args: list[str]) -> int:
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
     fit_options = start_processes(flags)
-    from bert_jax import train
+    from bert_jax.training import loop
 
-    train.enable_compilation_cache(flags.compilation_cache)
+    loop.enable_compilation_cache(flags.compilation_cache)
     explicit = config_files.overridden(flags, "model")
     state = pretrain(
         flags.config, flags.workdir, explicit=explicit, allow_changes=flags.allow_changes, **fit_options
@@ -71,7 +71,7 @@ def pretrain(
 
     Args:
         config: with the fields of `defaults.pretrain`.
-        workdir: see `bert_jax.workdir`.
+        workdir: see `bert_jax.workdir.run_directory`.
         explicit: the fields of `config.model` that were set by name, such as on the command line: where
             `config.init_from` names a checkpoint, the other fields of the architecture are the checkpoint's.
         allow_changes: see `WorkDir.open_run`.
@@ -86,15 +86,17 @@ def pretrain(
     # Here, so that the command's help does not wait for jax.
     import jax
 
-    from bert_jax import convert, distributed, flops, train
-    from bert_jax.config import from_dict
+    from bert_jax import convert
     from bert_jax.data import loader
     from bert_jax.kernels import platform
-    from bert_jax.masking import MaskingOptions, Vocabulary, default_max_predictions
-    from bert_jax.metrics_writer import MetricsWriter
-    from bert_jax.optimizer import make_optimizer
-    from bert_jax.pretraining import PretrainingTask
-    from bert_jax.workdir import WorkDir, resolve_dtype
+    from bert_jax.models.config import from_dict
+    from bert_jax.objectives.masked_lm import PretrainingTask
+    from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
+    from bert_jax.parallel import distributed
+    from bert_jax.training import flops, loop
+    from bert_jax.training.metrics_writer import MetricsWriter
+    from bert_jax.training.optimizers import make_optimizer
+    from bert_jax.workdir.run_directory import WorkDir, resolve_dtype
 
     config = ml_collections.ConfigDict(config)
     config_fields.check_pretraining(config)
@@ -150,7 +152,7 @@ def pretrain(
             if config.resume_from and not files.exists(held.checkpoints):
                 theirs = convert.load_architecture(config.resume_from)[1]
                 _check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
-            return train.fit(
+            return loop.fit(
                 workdir=held,
                 config=config,
                 task=task,
@@ -266,7 +268,7 @@ def _load_initial(config, held, say):
     if not config.init_from:
         return None
     from bert_jax import convert
-    from bert_jax.workdir import REPORT_FILE
+    from bert_jax.workdir.run_directory import REPORT_FILE
 
     def load(abstract_params):
         params, report = convert.load_params(
@@ -303,8 +305,8 @@ def adopt_architecture(
     if not config.init_from:
         return ""
     from bert_jax import convert
-    from bert_jax import workdir as workdirs
-    from bert_jax.config import RUN_FIELDS, SIZE_FIELDS
+    from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS
+    from bert_jax.workdir import run_directory as workdirs
 
     before = config.model.to_dict()
     if workdir and workdirs.has_started(workdir):

@@ -6,8 +6,8 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from bert_jax import distributed
 from bert_jax.errors import UserError
+from bert_jax.parallel import distributed
 
 # Of a run of several processes. A process alone, at a terminal, may be suspended for as long as one likes.
 _STALL_TIMEOUT = 900.0
@@ -71,7 +71,7 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
     Raises:
         UserError, ClusterError, Preempted: as `distributed.start`.
     """
-    from bert_jax import profiling  # here, so that the command's help does not wait for jax
+    from bert_jax.training import profiling  # here, so that the command's help does not wait for jax
 
     profile_steps = profiling.parse_steps(flags.profile_steps)
     for name in ("meet_timeout", "heartbeat_timeout"):

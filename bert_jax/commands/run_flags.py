@@ -6,9 +6,9 @@ import shlex
 
 from absl import flags as absl_flags
 
-from bert_jax import config_files
 from bert_jax.commands.process_flags import define_process_flags
 from bert_jax.errors import UserError
+from bert_jax.settings import config_files
 
 
 def define_run_flags(flag_values: absl_flags.FlagValues, command: str, example: str, contents: str) -> None:

@@ -15,7 +15,7 @@ from absl import flags as absl_flags
 
 from bert_jax.commands import corpus_flags, output_flags
 from bert_jax.errors import file_error
-from bert_jax.progress import Progress
+from bert_jax.io.progress import Progress
 
 _HIGH_UNKNOWN_RATE = 0.01
 

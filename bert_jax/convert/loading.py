@@ -13,16 +13,17 @@ import numpy as np
 
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
-from bert_jax.config import RUN_FIELDS, SIZE_FIELDS, BertConfig
-from bert_jax.convert import huggingface, names, native, tensorflow1
+from bert_jax.convert import param_mapping
+from bert_jax.convert.formats import huggingface, tensorflow1, work_directory
 from bert_jax.convert.model import Model
 from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, BertConfig
 from bert_jax.tokenization import Tokenizer
 
 NATIVE = "bert_jax"
-KINDS = (NATIVE, names.HUGGINGFACE, names.TENSORFLOW)
+KINDS = (NATIVE, param_mapping.HUGGINGFACE, param_mapping.TENSORFLOW)
 
 _HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
 
@@ -33,12 +34,12 @@ def detect(path: files.PathLike) -> str:
     Raises:
         UserError: none of them.
     """
-    if native.is_native(path):
+    if work_directory.is_native(path):
         return NATIVE
     if tensorflow1.find_prefix(path) is not None:
-        return names.TENSORFLOW
+        return param_mapping.TENSORFLOW
     if files.is_directory(path) and huggingface.is_huggingface(path):
-        return names.HUGGINGFACE
+        return param_mapping.HUGGINGFACE
     exists, hint = files.exists(path), ""
     what = "it is no checkpoint" if exists else "no such directory or prefix"
     if not exists and (near := _similar_sibling(path)):
@@ -76,8 +77,8 @@ def load_architecture(path: files.PathLike) -> tuple[BertConfig, Tokenizer]:
     """
     kind = detect(path)
     if kind == NATIVE:
-        return native.read_architecture(path)
-    if kind == names.HUGGINGFACE:
+        return work_directory.read_architecture(path)
+    if kind == param_mapping.HUGGINGFACE:
         folder = os.fspath(path)
         config, tokenizer = huggingface.read_config(folder)[0], huggingface.read_tokenizer(folder)
     else:
@@ -132,8 +133,8 @@ def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] =
     """
     kind = detect(path)
     if kind == NATIVE:
-        return native.read(path, log=log)
-    return (huggingface if kind == names.HUGGINGFACE else tensorflow1).read(path, ignore=ignore)[0]
+        return work_directory.read(path, log=log)
+    return (huggingface if kind == param_mapping.HUGGINGFACE else tensorflow1).read(path, ignore=ignore)[0]
 
 
 def load_params(

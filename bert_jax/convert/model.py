@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.config import BertConfig
-from bert_jax.convert import names
+from bert_jax.convert import param_mapping
 from bert_jax.errors import UserError
+from bert_jax.models.config import BertConfig
 from bert_jax.tokenization import Tokenizer
 
 # The groups of parameters that make up a model with each head; a pooler in brackets may be there or not.
@@ -56,7 +56,7 @@ class Model:
         present = {name.split("/")[0] for name in self.params}
         groups += [g.strip("()") for g in HEADS[self.head] if g.startswith("(") and g.strip("()") in present]
         classes = self.params["classifier/bias"].shape[0] if "classifier/bias" in self.params else 2
-        expected = names.shapes(self.config, groups, classes)
+        expected = param_mapping.shapes(self.config, groups, classes)
         missing = [name for name in expected if name not in self.params]
         unexpected = [name for name in self.params if name not in expected]
         misshapen = [
@@ -80,7 +80,7 @@ class Model:
         return dataclasses.replace(self, **changes)
 
 
-def check_found(source: str, found: names.Found, ignore: str = "") -> None:
+def check_found(source: str, found: param_mapping.Found, ignore: str = "") -> None:
     """Raises UserError unless every tensor of a file has been understood.
 
     Args:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from bert_jax.convert import names
+from bert_jax.convert import param_mapping
 from bert_jax.convert.model import HEADS, Model
 from bert_jax.errors import UserError
 
@@ -142,7 +142,7 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     unknown = [layer for layer in layers if not 0 <= layer < depth]
     if unknown:
         raise UserError(f"the model has no layer {unknown[0]}; its {depth} layers are 0 to {depth - 1}")
-    layered = {entry.ours for entry in names.TABLE if entry.layered}
+    layered = {entry.ours for entry in param_mapping.TABLE if entry.layered}
     params = {name: array[list(layers)] if name in layered else array for name, array in model.params.items()}
     return model.replace(params=params, config=model.config.replace(num_hidden_layers=len(layers)))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import distinct, packed, records, tfrecord
+from bert_jax.data import approx_distinct, packed, records, tfrecord
 from bert_jax.errors import UserError
 from bert_jax.io import files
 
@@ -204,7 +204,7 @@ class Counts:
         self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
         self.sums: collections.Counter[str] = collections.Counter()
         self._sequence_lengths = np.zeros(self.length + 1, np.int64)
-        self._rows = distinct.DistinctSample()
+        self._rows = approx_distinct.DistinctSample()
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
         """Adds the rows of a batch, by `count` with what is the schema's own."""

@@ -6,9 +6,9 @@ import dataclasses
 import math
 import re
 
-from bert_jax import peaks
 from bert_jax.errors import UserError
 from bert_jax.estimate import gpus
+from bert_jax.training import peaks
 
 
 @dataclasses.dataclass(frozen=True)

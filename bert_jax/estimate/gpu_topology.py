@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax import runtime
 from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate.gpus import CUDNN, Hosts
+from bert_jax.parallel import host_tuning
 
 # What a real GPU would choose by timing, cuBLAS or Triton, is not known here; with this the products are
 # cuBLAS's, as most of them are there. Without, all become Triton kernels with tiles that nobody chose.
@@ -30,8 +30,8 @@ def prepare() -> None:
     Raises:
         UserError: the compiler is not installed, or is of another version than jax.
     """
-    runtime.show_gpu_plugins()
-    found = next((name for name in runtime.GPU_PLUGINS if importlib.util.find_spec(name)), None)
+    host_tuning.show_gpu_plugins()
+    found = next((name for name in host_tuning.GPU_PLUGINS if importlib.util.find_spec(name)), None)
     jax = importlib.metadata.version("jax")
     wanted = f"pip install 'jax-cuda12-plugin=={jax}'"
     if found is None:
@@ -68,7 +68,7 @@ def _without_missing_drivers() -> Iterator[None]:
 
 def versions() -> dict[str, str]:
     """Of what an estimate depends on: another compiler makes another program."""
-    found = next(name for name in runtime.GPU_PLUGINS if importlib.util.find_spec(name))
+    found = next(name for name in host_tuning.GPU_PLUGINS if importlib.util.find_spec(name))
     return {name: importlib.metadata.version(name) for name in ("jax", found.replace("_", "-"))}
 
 

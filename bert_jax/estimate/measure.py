@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax import peaks, sharding
 from bert_jax.estimate import collectives, gpu_program, hlo, search, timing, wastes
 from bert_jax.estimate.chips import Slices
 from bert_jax.estimate.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from bert_jax.estimate.gpus import Hosts
 from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
 from bert_jax.kernels import dispatch, platform
+from bert_jax.parallel import sharding
+from bert_jax.training import peaks
 
 _GIB = 2.0**30
 

@@ -11,14 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax import benchmark, flops, sharding
-from bert_jax.config import BertConfig, from_dict
 from bert_jax.data import cache, packed, records
 from bert_jax.errors import UserError
 from bert_jax.kernels import platform
-from bert_jax.masking import MaskingOptions, default_max_predictions
-from bert_jax.optimizer import keeps_parameters_finite, make_optimizer
-from bert_jax.step import make_train_step
+from bert_jax.models.config import BertConfig, from_dict
+from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
+from bert_jax.parallel import sharding
+from bert_jax.runs import benchmark
+from bert_jax.training import flops
+from bert_jax.training.optimizers import keeps_parameters_finite, make_optimizer
+from bert_jax.training.step import make_train_step
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -139,7 +141,10 @@ class TrainStep:
         self.state = sharding.abstract_state(task, optimizer, self.mesh)
         self._step = sharding.jit_train_step(
             make_train_step(
-                task, optimizer, schedule, config.accumulate_steps,
+                task,
+                optimizer,
+                schedule,
+                config.accumulate_steps,
                 check_update=not keeps_parameters_finite(config.optimizer),
             ),  # fmt: skip
             self.mesh,

@@ -8,9 +8,9 @@ import os
 import re
 from typing import Any
 
-from bert_jax import runtime
 from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate.chips import Slices
+from bert_jax.parallel import host_tuning
 
 # libtpu looks for the chips of a Cloud TPU machine, and asks its metadata server, unless it is told what it
 # is on. Read when jax is imported and when libtpu is loaded.
@@ -32,7 +32,7 @@ def prepare() -> None:
     Raises:
         UserError: there is no TPU compiler in this environment.
     """
-    runtime.show_libtpu()
+    host_tuning.show_libtpu()
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"estimate needs the TPU's compiler, libtpu, which is not installed: pip install '{_wanted()}' "

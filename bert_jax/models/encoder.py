@@ -9,10 +9,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import BertConfig
 from bert_jax.kernels import dispatch, pallas_residual, platform, tied_table
 from bert_jax.kernels.attention import attention, choose_here
 from bert_jax.kernels.dropout import dropout
+from bert_jax.models.config import BertConfig
 from bert_jax.models.layers import Dense, LayerNorm, activation, kernel_init
 
 

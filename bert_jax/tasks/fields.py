@@ -12,10 +12,13 @@ from typing import Any
 
 import ml_collections
 
-from bert_jax import config_fields, config_files, defaults
 from bert_jax.errors import UserError
-from bert_jax.tasks import reading, registry, squad_reading, tag_reading
+from bert_jax.settings import config_fields, config_files, defaults
+from bert_jax.tasks import registry
+from bert_jax.tasks.question_answering import question_files
+from bert_jax.tasks.readers import tables
 from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.tagging import word_files
 
 # Kinds of tasks, as in TaskSpec.kind.
 _CLASSES = ("classification",)
@@ -100,7 +103,7 @@ def default_config(size: str = "base", task: str = "classification") -> ml_colle
     """Returns the configuration of a task, with every field at its default.
 
     Args:
-        size: of the model where there is no `init_from`; see `bert_jax.config.named`.
+        size: of the model where there is no `init_from`; see `bert_jax.models.config.named`.
         task: a name of `registry.TASKS`.
     """
     spec = registry.get(task)
@@ -184,7 +187,7 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
     if config.head != "bilstm":
         yield "head_size", "it is of head=bilstm"
     formats = _formats(config, spec)
-    if formats == {reading.PREPARED}:
+    if formats == {tables.PREPARED}:
         for name in ("data.format", "data.quoting", "data.header"):
             yield name, f"it is of files, and {config.data_dir} is a prepared data set"
     elif formats == {"jsonl"} and spec.kind in _TABLES:
@@ -199,15 +202,15 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
 
 def _formats(config: ml_collections.ConfigDict, spec: TaskSpec) -> set[str]:
     """Returns the formats of the training and the evaluation file, as far as their names tell."""
-    detect = {_QUESTIONS: squad_reading.detect_format, _TAGS: tag_reading.detect_format}.get(
-        (spec.kind,), reading.detect_format
+    detect = {_QUESTIONS: question_files.detect_format, _TAGS: word_files.detect_format}.get(
+        (spec.kind,), tables.detect_format
     )
     found = set()
     for given in (config.data.train, config.data.eval):
         if given:
             found.add(detect(given, config.data.format))
-        elif spec.file_name and config.data_dir.startswith(reading.PREPARED):
-            found.add(reading.PREPARED)
+        elif spec.file_name and config.data_dir.startswith(tables.PREPARED):
+            found.add(tables.PREPARED)
         elif spec.file_name and config.data_dir:
             # A name without a suffix stands for files of several formats, but of those of CoNLL.
             known = "." in spec.file_name or spec.kind in _TAGS

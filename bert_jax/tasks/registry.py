@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.glue import GLUE
-from bert_jax.tasks.reading import Columns
+from bert_jax.tasks.glue.tables import GLUE
+from bert_jax.tasks.readers.tables import Columns
 from bert_jax.tasks.spec import TaskSpec
 
 TASKS = {

@@ -5,7 +5,7 @@ import os
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.tasks.reading import PREPARED, Columns
+from bert_jax.tasks.readers.tables import PREPARED, Columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class TaskSpec:
     """
 
     name: str
-    kind: str  # of `bert_jax.tasks.problem`
+    kind: str  # of `bert_jax.tasks.base`
     metrics: tuple[str, ...]
     folder: str = ""
     columns: Columns | None = None
@@ -33,9 +33,9 @@ class TaskSpec:
         `glue_prepared.find` gives."""
         splits = dict(self.splits).get(split, (split,))
         if data_dir.startswith(PREPARED):
-            from bert_jax.tasks import glue_prepared
+            from bert_jax.tasks.glue import prepared
 
-            return glue_prepared.find(self.name, data_dir, splits[0])
+            return prepared.find(self.name, data_dir, splits[0])
         names = [self.file_name.format(split=name) for name in splits]
         tried = dict.fromkeys(
             os.path.join(data_dir, folder, name) for name in names for folder in (self.folder, "")

@@ -22,7 +22,7 @@ out: 15.9 GiB on each; at least 9.8 ms for the products at the peak, 33 ms for t
 which are 54 GB with base_gpu:8.
 """
 
-from bert_jax import defaults
+from bert_jax.settings import defaults
 
 
 def get_config(phase: str = ""):

@@ -13,8 +13,8 @@ for the 360 GB that it moves; on eight, 10 ms and 16 ms, and each sends 0.41 GiB
 comes to these bounds has not been measured yet; an H200's products alone reached 790 TFLOP/s of the 989.
 """
 
-from bert_jax import defaults
 from bert_jax.errors import UserError
+from bert_jax.settings import defaults
 
 
 def get_config(gpus: str = "1"):

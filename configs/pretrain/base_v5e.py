@@ -10,7 +10,7 @@ Estimate, nothing measured (`bert-jax estimate --config=pretrain/base_v5e --topo
 cycles for, 9 all-reduces; 2,722 full rows a second, 52% MFU; 26 hours for the million steps.
 """
 
-from bert_jax import defaults
+from bert_jax.settings import defaults
 
 
 def get_config():

@@ -9,7 +9,7 @@ encoder of sentences, needs --config.init_ignore='mlm/.*|nsp/.*', and more steps
 learning rate is half of that of pre-training: a higher one forgets more of what the checkpoint knows.
 """
 
-from bert_jax import defaults
+from bert_jax.settings import defaults
 
 
 def get_config():

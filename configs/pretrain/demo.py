@@ -7,7 +7,7 @@ as large. And short rows: with 32 positions the model learns within a thousand s
 to a mask; with 64 it hardly left the frequencies of words in any setting that was tried.
 """
 
-from bert_jax import defaults
+from bert_jax.settings import defaults
 
 
 def get_config():

@@ -21,7 +21,7 @@ attention runs): 19.3 GiB on each; at least 33 ms for the products at the peak, 
 moves; each sends 1.25 GiB of gradients.
 """
 
-from bert_jax import defaults
+from bert_jax.settings import defaults
 
 
 def get_config(phase: str = ""):

@@ -19,8 +19,8 @@ Estimates, nothing measured (`bert-jax estimate --config=pretrain/large_lamb:pha
     --topology=v4:8x8x8 --config.accumulate_steps=2    phase 2, 20.93 of 32 GiB, 425 ms, 56% MFU, 0.2 hours
 """
 
-from bert_jax import defaults
 from bert_jax.errors import UserError
+from bert_jax.settings import defaults
 
 # batch_size, steps, learning rate, share of the steps that is warm-up
 PHASES = {"phase1": (65_536, 7_038, 6e-3, 0.2843), "phase2": (32_768, 1_563, 4e-3, 0.128)}

@@ -7,7 +7,7 @@ and no dropout: 870 steps of 32 rows with the paper's Adam learned the frequenci
 time for more, raise --config.steps; on a GPU or TPU add --config.batch_size=256.
 """
 
-from bert_jax import defaults
+from bert_jax.settings import defaults
 
 
 def get_config():

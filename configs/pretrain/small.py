@@ -3,7 +3,7 @@
 bert-jax pretrain --config=pretrain/small --workdir=runs/small --config.data.dir=records
 """
 
-from bert_jax import defaults
+from bert_jax.settings import defaults
 
 
 def get_config():

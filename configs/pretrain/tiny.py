@@ -3,7 +3,7 @@
 bert-jax pretrain --config=pretrain/tiny --workdir=runs/tiny --config.data.dir=records
 """
 
-from bert_jax import defaults
+from bert_jax.settings import defaults
 
 
 def get_config():

@@ -1,6 +1,7 @@
 import pytest
 
-from bert_jax import cli, config_files
+from bert_jax import cli
+from bert_jax.settings import config_files
 
 
 def test_the_list_has_a_line_for_each(capsys):

@@ -5,14 +5,14 @@ import sys
 
 import numpy as np
 import pytest
-from embedding_support import TEXTS, tiny_model
 from safetensors.numpy import load_file
+from support.embeddings import TEXTS, tiny_model
 
 from bert_jax import cli
-from bert_jax.convert import native
-from bert_jax.tasks import embedding
-from bert_jax.tasks.embedding import Embedder
-from bert_jax.tasks.embedding_files import Texts
+from bert_jax.convert.formats import work_directory
+from bert_jax.inference import embedding
+from bert_jax.inference.embedding import Embedder
+from bert_jax.inference.embedding_files import Texts
 
 USED = TEXTS[:6]
 LINES = "\n".join(USED) + "\n"
@@ -26,7 +26,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def checkpoint(model, tmp_path_factory):
     directory = tmp_path_factory.mktemp("checkpoint")
-    native.write(model, directory)
+    work_directory.write(model, directory)
     return directory
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-import training_support
-from convert_support import random_model
+from support import processes as training_support
+from support.conversions import random_model
 
 from bert_jax import checkpoint, cli, tokenization
 from bert_jax.commands import inspect as inspect_command
-from bert_jax.config import BertConfig
-from bert_jax.convert import native
+from bert_jax.convert.formats import work_directory
 from bert_jax.data.inspection import Report
+from bert_jax.models.config import BertConfig
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_the_architecture_and_the_heads_of_a_checkpoint(tmp_path, capsys):
     )
     vocabulary = training_support.write_vocabulary(tmp_path / "vocab.txt")
     model = random_model(config, "pretraining").replace(tokenizer=tokenization.load(vocabulary))
-    native.write(model, tmp_path / "run")
+    work_directory.write(model, tmp_path / "run")
     assert (tmp_path / "run" / "config.json").exists()
     for path in (tmp_path / "run", tmp_path / "run" / "checkpoints" / "0"):
         assert cli.main(["inspect", str(path)]) == 0

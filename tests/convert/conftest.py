@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenization
-from bert_jax.config import BertConfig
-from bert_jax.convert import HEADS, Model, huggingface_export, names
+from bert_jax.convert import HEADS, Model, param_mapping
+from bert_jax.convert.formats import huggingface_export
+from bert_jax.models.config import BertConfig
 
 WORDS = "the capital of france is paris and a small cat sat on un ##aff ##able ##s , .".split()
 SPECIAL = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -39,7 +40,7 @@ def make_model(tokenizer):
         generator = np.random.default_rng(3)
         params = {
             name: generator.normal(1.0 if name.endswith("scale") else 0.0, 0.3, shape).astype(np.float32)
-            for name, shape in names.shapes(config, groups, classes).items()
+            for name, shape in param_mapping.shapes(config, groups, classes).items()
         }
         labels = tuple("abcdefgh"[:classes]) if "classifier" in groups and classes > 1 else None
         return Model(config, params, head, tokenizer, labels, "the source")

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten
-from bert_jax.convert import native
+from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
 from bert_jax.models import BertForPreTraining, BertForSequenceClassification
 
@@ -28,7 +28,7 @@ def source(request, export, tmp_path):
         if request.param == "bert_jax":
             folder = tmp_path / "native"
             folder.mkdir()
-            native.write(model, folder)
+            work_directory.write(model, folder)
         return folder, model
 
     return make

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import sentencepiece
 from absl import flags as absl_flags
-from convert_support import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_support import tiny_config
+from support.conversions import random_model
+from support.models import tiny_config
 
 from bert_jax import tokenization
 from bert_jax.checkpoint.leaves import nest

@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from convert_support import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_support import VOCAB, tiny_config
+from support.conversions import random_model
+from support.models import VOCAB, tiny_config
 
-from bert_jax import losses
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import surgery
 from bert_jax.errors import UserError
 from bert_jax.models import BertForPreTraining
 from bert_jax.models.encoder import EncoderLayer
+from bert_jax.objectives import losses
 
 LENGTH = 24
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from bert_jax import tokenization
-from bert_jax.convert import HEADS, check, huggingface, huggingface_export
+from bert_jax.convert import HEADS, parity
+from bert_jax.convert.formats import huggingface, huggingface_export
 
 pytestmark = pytest.mark.peer
 torch = pytest.importorskip("torch")
@@ -41,14 +42,14 @@ def test_auto_classes_load_every_head(make_model, tmp_path, head):
 def test_outputs_are_those_of_the_check(make_model, tmp_path, head):
     model = make_model(head)
     huggingface_export.write(model, tmp_path)
-    inputs = check.random_inputs(model.config)
+    inputs = parity.random_inputs(model.config)
     with torch.no_grad():
         outputs = load(head, tmp_path)(
             torch.tensor(inputs["input_ids"]),
             attention_mask=torch.tensor(inputs["mask"]),
             token_type_ids=torch.tensor(inputs["token_type_ids"]),
         )
-    ours = check.flax_outputs(model)
+    ours = parity.flax_outputs(model)
     for name in set(ours) & ({"mlm", "nsp"} if head == "pretraining" else {"hidden", "pooled"}):
         theirs = outputs[_OUTPUTS[name]].numpy()
         if theirs.shape[:2] == inputs["mask"].shape and theirs.ndim == 3:

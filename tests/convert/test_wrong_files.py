@@ -9,7 +9,8 @@ import pytest
 from safetensors import SafetensorError
 
 from bert_jax import cli
-from bert_jax.convert import converting, huggingface, huggingface_export, loading
+from bert_jax.convert import conversion, loading
+from bert_jax.convert.formats import huggingface, huggingface_export
 from bert_jax.errors import StorageError, UserError
 
 HUGE = [10**7, 2**31 - 1, 10**11, 10**400]
@@ -108,5 +109,5 @@ def test_a_full_disk_ends_a_conversion_in_one_line(export, monkeypatch, tmp_path
     monkeypatch.setattr(huggingface_export, "save_file", fail)
     output = tmp_path / "out"
     with pytest.raises(raised, match="--output=.*cannot be written.*nothing was left there"):
-        converting.convert(str(folder), str(output), "huggingface", log=lambda line: None)
+        conversion.convert(str(folder), str(output), "huggingface", log=lambda line: None)
     assert not output.exists() and not list(tmp_path.glob(".convert-*"))

@@ -5,15 +5,16 @@ import json
 import os
 import shutil
 
-import google_records
 import numpy as np
 import pytest
-from google_records import LENGTH, PREDICTIONS, example
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import google_records
+from support.google_records import LENGTH, PREDICTIONS, example
 
 from bert_jax import cli
-from bert_jax.data import examples, google, loader, records
+from bert_jax.data import google, loader, records
+from bert_jax.data import tf_example as examples
 from bert_jax.errors import UserError
 
 

@@ -18,7 +18,7 @@ import pytest
 from bert_jax import cli, tokenization
 from bert_jax.data import packed
 from bert_jax.errors import UserError
-from data_pipelines import build, claims, readers, spill, stages
+from data_pipelines import build, output_lock, readers, sorted_runs, stages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,7 +98,7 @@ def test_the_random_next_is_of_the_same_bucket_and_of_all_of_it(options, small_s
         for document in readers.read_documents(range_, "text"):
             from data_pipelines import sentences
 
-            keys[sentences.split(document)[0].split()[0]] = spill.document_key(document.key)
+            keys[sentences.split(document)[0].split()[0]] = sorted_runs.document_key(document.key)
     served = collections.defaultdict(collections.Counter)
     for first, second, label in sequences(options.output_dir, "train"):
         a, b = (
@@ -185,7 +185,7 @@ def test_the_manifest_tells_what_there_is(options, small_steps):
     assert text["documents"] == 60 and text["unknown_tokens"] == 0 and text["sentences"] > 60
     assert [source["name"] for source in manifest["sources"]] == ["0.txt", "1.txt", "2.txt"]
     assert manifest["special_ids"] == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    assert not os.path.exists(os.path.join(options.output_dir, claims.UNFINISHED))
+    assert not os.path.exists(os.path.join(options.output_dir, output_lock.UNFINISHED))
 
 
 def test_finished_records_are_left_and_others_refused(options):
@@ -211,7 +211,7 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
         with pytest.raises(KeyboardInterrupt):
             build.build(options)
     others = dataclasses.replace(options, seed=8)
-    left = Path(options.output_dir) / claims.UNFINISHED / "left"
+    left = Path(options.output_dir) / output_lock.UNFINISHED / "left"
     left.write_text("of seed 7")
     with pytest.raises(UserError, match="unfinished work .*seed 7, not 8.*--overwrite to begin"):
         build.build(others)
@@ -285,7 +285,7 @@ def test_killed_with_sigkill_it_goes_on(options, tmp_path):
     process = subprocess.Popen(
         [*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, stderr=subprocess.DEVNULL
     )
-    unfinished = Path(options.output_dir) / claims.UNFINISHED
+    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
     deadline = time.monotonic() + 100
     while process.poll() is None and time.monotonic() < deadline:
         if unfinished.is_dir() and any("documents-" in name for name in os.listdir(unfinished)):
@@ -300,7 +300,7 @@ def test_killed_with_sigkill_it_goes_on(options, tmp_path):
 
 
 def test_two_builds_of_one_directory(options):
-    unfinished = Path(options.output_dir) / claims.UNFINISHED
+    unfinished = Path(options.output_dir) / output_lock.UNFINISHED
     unfinished.mkdir(parents=True)
     with open(unfinished / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -321,19 +321,19 @@ def test_a_build_that_ended_while_another_began(options, monkeypatch):
 def test_a_lock_that_went_with_its_folder_is_none(tmp_path, monkeypatch):
     lock = fcntl.flock
     monkeypatch.setattr(
-        fcntl, "flock", lambda *args: (shutil.rmtree(tmp_path / claims.UNFINISHED), lock(*args))
+        fcntl, "flock", lambda *args: (shutil.rmtree(tmp_path / output_lock.UNFINISHED), lock(*args))
     )
     with (
         pytest.raises(UserError, match="another `bert-jax data` is writing"),
-        claims.claimed(str(tmp_path), {}),
+        output_lock.claimed(str(tmp_path), {}),
     ):
         pytest.fail("the folder is gone")
 
 
 def test_what_was_being_written_when_killed_goes(tmp_path):
-    (tmp_path / claims.UNFINISHED).mkdir()
-    (tmp_path / claims.UNFINISHED / "documents-000000-0000.tmp-1-ab").touch()
-    with claims.claimed(str(tmp_path), {}) as unfinished:
+    (tmp_path / output_lock.UNFINISHED).mkdir()
+    (tmp_path / output_lock.UNFINISHED / "documents-000000-0000.tmp-1-ab").touch()
+    with output_lock.claimed(str(tmp_path), {}) as unfinished:
         assert sorted(os.listdir(unfinished)) == ["lock", "settings.json"]
 
 
@@ -342,7 +342,7 @@ def tokenized(folder, histogram, smallest_keys=()):
     values = np.zeros((1 << stages.HISTOGRAM_BITS, 2), np.int64)
     for number, counts in histogram.items():
         values[number] = counts
-    spill.write_histogram(str(folder / "histogram"), values)
+    sorted_runs.write_histogram(str(folder / "histogram"), values)
     return {"histogram": str(folder / "histogram"), "smallest_keys": list(smallest_keys)}
 
 
@@ -383,9 +383,9 @@ def test_runs_of_tiny_documents_are_bounded_and_change_nothing(options, tmp_path
     build.build(options)
     monkeypatch.setattr(stages, "_RUN_DOCUMENTS", 7)
     written = []
-    write = spill.RunWriter.write
+    write = sorted_runs.RunWriter.write
     monkeypatch.setattr(
-        spill.RunWriter, "write", lambda self, path: (written.append(self.documents), write(self, path))
+        sorted_runs.RunWriter, "write", lambda self, path: (written.append(self.documents), write(self, path))
     )
     again = dataclasses.replace(options, output_dir=str(tmp_path / "again"))
     build.build(again)

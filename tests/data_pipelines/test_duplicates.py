@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipelines import build, cleaning, duplicates, fingerprints, readers, spill, stages
+from data_pipelines import build, cleaning, duplicates, minhash, readers, sorted_runs, stages
 
 pytest.importorskip("rensa")
 
@@ -78,7 +78,7 @@ def expected_keys(folder, groups, steps):
         for document in readers.read_documents(range_, "text"):
             folded = cleaning.folded_text(document.passages)
             group = groups[folded] if "near" in steps else folded
-            members[group].append(spill.document_key(document.key))
+            members[group].append(sorted_runs.document_key(document.key))
     for group, keys in members.items():
         kept[group] = min(keys)
     return sorted(kept.values())
@@ -88,14 +88,14 @@ def expected_keys(folder, groups, steps):
 def kept_keys(monkeypatch):
     """The keys of the documents that the rows are made of."""
     found = []
-    read = spill._read_range
+    read = sorted_runs._read_range
 
     def spy(*args):
         for piece in read(*args):
             found.append(piece[0])
             yield piece
 
-    monkeypatch.setattr(spill, "_read_range", spy)
+    monkeypatch.setattr(sorted_runs, "_read_range", spy)
     return found
 
 
@@ -169,7 +169,7 @@ def test_no_document_left_is_one_line(planted_options):
 
 def write_run(tmp_path, number, documents, steps=("exact", "near"), threshold=0.8):
     """Fingerprints of (key, text) as of one run."""
-    writer, run = fingerprints.Writer(steps, threshold), str(tmp_path / f"run-{number}")
+    writer, run = minhash.Writer(steps, threshold), str(tmp_path / f"run-{number}")
     for key, text in documents:
         writer.add(key, readers.Document(f"d{key}", (text,), True), [[7] * 5], 1)
     writer.write(run)
@@ -184,10 +184,8 @@ def test_one_text_a_thousand_times_is_one_entry_of_each_run(tmp_path):
     assert duplicates.find_exact(task)["entries"] == 3
     assert len(np.load(task.output)) == 2
     for run in runs:
-        assert len(fingerprints.load(run, "hashes")) == 1
-        assert len(fingerprints.load(run, "bands")) == fingerprints.PERMUTATIONS // fingerprints.band_rows(
-            0.8
-        )
+        assert len(minhash.load(run, "hashes")) == 1
+        assert len(minhash.load(run, "bands")) == minhash.PERMUTATIONS // minhash.band_rows(0.8)
 
 
 def test_partitions_hold_a_share_of_the_entries(tmp_path):
@@ -246,9 +244,9 @@ def test_signatures_estimate_the_similarity_of_shingles():
     for share in np.linspace(0.0, 0.6, 25):
         text = article(rng, 1000)
         both = [cleaning.folded_text(t) for t in (text, edited(rng, text, share))]
-        first, second = (set(fingerprints.shingles(t)) for t in both)
+        first, second = (set(minhash.shingles(t)) for t in both)
         true = len(first & second) / len(first | second)
-        errors.append((fingerprints.signature(both[0]) == fingerprints.signature(both[1])).mean() - true)
+        errors.append((minhash.signature(both[0]) == minhash.signature(both[1])).mean() - true)
     assert abs(np.mean(errors)) < 0.03 and np.std(errors) < 0.07
 
 
@@ -263,15 +261,15 @@ def test_signatures_estimate_the_similarity_of_shingles():
     ids=["short", "empty", "marks", "ideographs"],
 )
 def test_shingles(text, expected):
-    assert fingerprints.shingles(text) == expected
+    assert minhash.shingles(text) == expected
 
 
 def test_signatures_stay_as_they_are():
     """Other ones would be other records: the version of the algorithm is in the manifest."""
-    signature = fingerprints.signature("the quick brown fox jumps over the lazy dog")
+    signature = minhash.signature("the quick brown fox jumps over the lazy dog")
     assert signature.dtype == np.uint32 and signature.shape == (126,)
     assert signature[:4].tolist() == [3745571858, 3298934994, 3190686803, 3448217988]
-    assert fingerprints.band_hashes(signature[None], 7)[0, :2].tolist() == [
+    assert minhash.band_hashes(signature[None], 7)[0, :2].tolist() == [
         14702099821906618742,
         5740231596612294489,
     ]
@@ -279,7 +277,7 @@ def test_signatures_stay_as_they_are():
 
 @pytest.mark.parametrize("threshold, rows", [(0.5, 3), (0.8, 7), (0.9, 11), (1.0, 126)])
 def test_rows_of_a_band(threshold, rows):
-    found = fingerprints.band_rows(threshold)
+    found = minhash.band_rows(threshold)
     assert 1 - (1 - threshold**found) ** (126 // found) >= 0.98
     assert found == rows
 

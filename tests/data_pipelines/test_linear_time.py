@@ -8,9 +8,10 @@ import json
 
 import pytest
 
-from bert_jax.tasks import entities, squad_scores
-from bert_jax.tasks.squad_reading import read_questions
-from data_pipelines import cleaning, fingerprints, lint, readers, sentences
+from bert_jax.tasks.question_answering import squad_scores
+from bert_jax.tasks.question_answering.question_files import read_questions
+from bert_jax.tasks.tagging import entities
+from data_pipelines import cleaning, inspect_corpus, minhash, readers, sentences
 
 SIZE = 1 << 20
 pytestmark = pytest.mark.timeout(300)
@@ -92,12 +93,12 @@ def test_cleaning_and_fingerprints():
     for unit in ("a", " ", "\u200b", "a ", "\ufffd", "http://a", "'"):
         text = line(unit, "b ", " c")
         cleaner(readers.Document("key", (text,), False))
-        fingerprints.shingles(text)
+        minhash.shingles(text)
 
 
 @pytest.mark.parametrize("unit", ["<a", "&amp", "{{", "[[", "</", "&#1", "a"])
 def test_lint(unit):
-    for pattern in (lint._MARKUP, lint._WORD):
+    for pattern in (inspect_corpus._MARKUP, inspect_corpus._WORD):
         sum(1 for _ in pattern.finditer(line(unit)))
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import ml_collections
 import pytest
 
-from bert_jax import defaults, tasks
+from bert_jax import tasks
+from bert_jax.settings import defaults
 from bert_jax.tasks.fields import FIELDS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "config.md").read_text(encoding="utf-8")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bert_jax import peaks
 from bert_jax.errors import UserError
 from bert_jax.estimate.chips import CHIPS, parse_topology
+from bert_jax.training import peaks
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from estimate.programs import TRAIN_STEP
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.programs import TRAIN_STEP
 
-from bert_jax import sharding
 from bert_jax.estimate import collectives, hlo
 from bert_jax.estimate.chips import CHIPS
+from bert_jax.parallel import sharding
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 V5E = CHIPS["v5e"]

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from estimate.programs import TRAIN_STEP
+from support.programs import TRAIN_STEP
 
 from bert_jax.estimate import flop_count, hlo
 

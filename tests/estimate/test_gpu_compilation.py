@@ -32,7 +32,7 @@ def environment():
 @pytest.fixture(scope="module")
 def programs():
     """Of all programs what `gpu_compilations.py` prints, by name."""
-    script = Path(__file__).with_name("gpu_compilations.py")
+    script = ROOT / "tests" / "support" / "gpu_compilations.py"
     names = (
         "train on one", "train on eight", "train with data and tensor", "train with fsdp", "evaluate",
         "fine-tune", "predict", "predict in float32",

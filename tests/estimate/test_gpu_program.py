@@ -1,7 +1,7 @@
 """FLOPs, bytes and traffic of a program for GPUs."""
 
 import pytest
-from estimate.gpu_programs import TRAIN_STEP
+from support.gpu_programs import TRAIN_STEP
 
 from bert_jax.estimate import collectives, flop_count, gpu_program, hlo, wastes
 

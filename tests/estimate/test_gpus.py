@@ -2,10 +2,10 @@
 
 import pytest
 
-from bert_jax import peaks
 from bert_jax.errors import UserError
 from bert_jax.estimate.chips import parse_topology
 from bert_jax.estimate.gpus import GPUS, Hosts
+from bert_jax.training import peaks
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """HLO text read into instructions, with how often each runs."""
 
 import pytest
-from estimate.programs import TRAIN_STEP
+from support.programs import TRAIN_STEP
 
 from bert_jax.estimate import hlo
 

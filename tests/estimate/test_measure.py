@@ -5,12 +5,13 @@ import types
 
 import jax
 import pytest
-from estimate import gpu_programs
+from support import gpu_programs
 
-from bert_jax import defaults, flops
 from bert_jax.errors import UserError
 from bert_jax.estimate import gpus, measure, program, report
 from bert_jax.estimate.chips import CHIPS, Slices
+from bert_jax.settings import defaults
+from bert_jax.training import flops
 
 EIGHT = Slices(CHIPS["v5e"], (2, 4))
 

@@ -1,7 +1,7 @@
 """Cycles, bytes and rooflines added up over a program."""
 
 import pytest
-from estimate.programs import TRAIN_STEP
+from support.programs import TRAIN_STEP
 
 from bert_jax.estimate import hlo, timing
 from bert_jax.estimate.chips import CHIPS

@@ -1,7 +1,7 @@
 """Each waste is told with its setting, and a program without any gets no line."""
 
 import pytest
-from estimate.programs import TRAIN_STEP
+from support.programs import TRAIN_STEP
 
 from bert_jax.estimate import hlo, wastes
 from bert_jax.estimate.chips import CHIPS

@@ -1,10 +1,10 @@
 """Ten thousand wrong inputs: each is read or refused in one line, within bounds of time and memory.
 
-An input that fails is tried again by its number: `python tests/faults/fuzz_support.py NUMBER NUMBER+1`.
+An input that fails is tried again by its number: `python tests/support/fuzzing.py NUMBER NUMBER+1`.
 """
 
 import pytest
-from fuzz_support import Hang, Inputs, limits, try_all
+from support.fuzzing import Hang, Inputs, limits, try_all
 
 from bert_jax.errors import UserError
 
@@ -58,10 +58,10 @@ def test_what_counts_as_wrong(tmp_path, monkeypatch, error, outcome):
 
 
 def test_time_and_memory_are_bounded(monkeypatch):
-    monkeypatch.setattr("fuzz_support.SECONDS", 0.2)
+    monkeypatch.setattr("support.fuzzing.SECONDS", 0.2)
     with pytest.raises(Hang), limits():
         while True:
             pass
-    monkeypatch.setattr("fuzz_support.BYTES", 1 << 28)
+    monkeypatch.setattr("support.fuzzing.BYTES", 1 << 28)
     with pytest.raises(MemoryError), limits():
         bytearray(1 << 30)

@@ -2,9 +2,9 @@
 
 import json
 
-import corruption_support
 import pytest
-from corruption_support import DETECTED, WRONG, try_all
+from support import corruption as corruption_support
+from support.corruption import DETECTED, WRONG, try_all
 
 
 @pytest.mark.parametrize("kind, count", [("records", 60), ("checkpoints", 12)])

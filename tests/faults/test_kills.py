@@ -11,8 +11,8 @@ import signal
 import time
 
 import pytest
-import training_support
-from faults import kill_support
+from support import kills
+from support import processes as training_support
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(7200)]
 
@@ -23,7 +23,7 @@ UNLIKE = ("metrics.jsonl", ".lock", "tensorboard")
 
 @pytest.fixture(scope="module")
 def server():
-    with kill_support.Server() as started:
+    with kills.Server() as started:
         yield started
 
 
@@ -145,11 +145,7 @@ APART = ("checkpoints/", "best/", "exported/", "run/config.json", "README.md", "
 
 
 def comparable(found):
-    return {
-        name: digest
-        for name, digest in found.items()
-        if not any(part in name for part in APART)
-    }
+    return {name: digest for name, digest in found.items() if not any(part in name for part in APART)}
 
 
 def assert_right(name, out, expected):

@@ -8,8 +8,8 @@ import signal
 import time
 
 import pytest
-import training_support
-from faults import kill_support
+from support import kills
+from support import processes as training_support
 
 from bert_jax import checkpoint
 
@@ -31,7 +31,7 @@ TEMPORARY = ".orbax-checkpoint-tmp"
 
 @pytest.fixture(scope="module")
 def server():
-    with kill_support.Server() as started:
+    with kills.Server() as started:
         yield started
 
 
@@ -74,14 +74,14 @@ def test_killed_a_hundred_times_it_ends_bit_for_bit_the_same(server, records, tm
             # In a save, the next or the one after it, and at any moment of it.
             wanted = before + 2 * rng.randint(1, 2) - 1
             delay = rng.uniform(0, 0.05)
-            kill_support.wait_until(
+            kills.wait_until(
                 lambda wanted=wanted: newest(workdir) >= wanted - 1 and is_saving(workdir), server.is_running
             )
         else:
             # At any moment: as it starts, compiles, reads a checkpoint, steps, saves or deletes.
             enough, deadline = before + 2 * rng.randint(1, 3), time.monotonic() + rng.uniform(0, 12)
             delay = rng.uniform(0, 0.1)
-            kill_support.wait_until(
+            kills.wait_until(
                 lambda enough=enough, deadline=deadline: (
                     newest(workdir) >= enough or time.monotonic() > deadline
                 ),

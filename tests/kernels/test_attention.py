@@ -5,10 +5,10 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from bert_jax import sharding
 from bert_jax.errors import UserError
 from bert_jax.kernels import attention as module
 from bert_jax.kernels import platform
+from bert_jax.parallel import sharding
 
 
 def inputs(batch=2, length=128, heads=2, dim=64, seed=0):

@@ -6,13 +6,17 @@ import types
 import jax
 import jax.numpy as jnp
 import pytest
-import training_support
+from support import processes as training_support
 
-from bert_jax import benchmark, cli, config, convert, sharding, tokenization, workdir
+from bert_jax import cli, convert, tokenization
 from bert_jax.errors import UserError
+from bert_jax.inference import embedding, fill_mask
 from bert_jax.kernels import check, dispatch, pallas_attention, pallas_residual, platform
 from bert_jax.kernels.attention import choose_here
-from bert_jax.tasks import embedding, fill_mask
+from bert_jax.models import config
+from bert_jax.parallel import sharding
+from bert_jax.runs import benchmark
+from bert_jax.workdir import run_directory
 
 MODEL = config.named("tiny", vocab_size=60, dtype="float32")
 PALLAS, RESIDUAL, SPLASH = "attention=pallas", "residual=pallas", "attention=splash"
@@ -170,7 +174,7 @@ def test_a_run_warns_once_and_goes_on_in_the_xla_form(monkeypatch, tmp_path, cap
     )
     assert captured.out.count(warning) == 1
     # By the platform, recorded as what it became.
-    assert workdir.load_config(tmp_path / "run").model.dtype == "bfloat16"
+    assert run_directory.load_config(tmp_path / "run").model.dtype == "bfloat16"
 
 
 def test_prediction_embedding_and_fill_mask_check_too(monkeypatch, tmp_path):

@@ -4,9 +4,9 @@ import jax
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from bert_jax import sharding
 from bert_jax.kernels.dispatch import Target
 from bert_jax.kernels.platform import target, target_platform
+from bert_jax.parallel import sharding
 
 
 def test_without_a_mesh_it_is_the_backend():

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from models_support import packed_batch, tiny_task
+from support.models import packed_batch, tiny_task
 
-from bert_jax import defaults, optimizer, sharding
 from bert_jax.kernels import tied_table
-from bert_jax.step import make_train_step
+from bert_jax.parallel import sharding
+from bert_jax.settings import defaults
+from bert_jax.training import optimizers
+from bert_jax.training.step import make_train_step
 
 VOCAB, HIDDEN = 104, 32
 
@@ -18,7 +20,7 @@ VOCAB, HIDDEN = 104, 32
 def all_reduced(mesh, rows=16):
     """The shapes that the all-reduces of a train step have on this mesh."""
     task = tiny_task(vocab_size=VOCAB, num_hidden_layers=1)
-    tx, schedule = optimizer.make_optimizer(defaults.pretrain().optimizer, 20_000)
+    tx, schedule = optimizers.make_optimizer(defaults.pretrain().optimizer, 20_000)
     state = sharding.abstract_state(task, tx, mesh)
     step = sharding.jit_train_step(
         make_train_step(task, tx, schedule), mesh, jax.tree.map(lambda leaf: leaf.sharding, state)

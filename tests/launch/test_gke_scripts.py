@@ -5,8 +5,8 @@ import re
 import jsonschema
 import pytest
 import yaml
-from launch_jobset_schema import JOBSET
-from launch_support import LAUNCH, NASTY, StandIns, assert_dry_run_is_faithful
+from support.jobset_schema import JOBSET
+from support.launching import LAUNCH, NASTY, StandIns, assert_dry_run_is_faithful
 
 JOBSET_SCRIPT = LAUNCH / "gke" / "jobset.sh"
 XPK_SCRIPT = LAUNCH / "gke" / "xpk.sh"

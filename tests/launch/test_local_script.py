@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 import pytest
-from launch_support import LAUNCH, NASTY
+from support.launching import LAUNCH, NASTY
 
 SCRIPT = LAUNCH / "local.sh"
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch_support import LAUNCH, REPOSITORY
+from support.launching import LAUNCH, REPOSITORY
 
 SCRIPTS = sorted(path for path in LAUNCH.rglob("*") if path.suffix in (".sh", ".sbatch"))
 COMMANDS = [path for path in SCRIPTS if path.suffix == ".sh" and path.name != "lib.sh"]

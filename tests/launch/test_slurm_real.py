@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import pytest
-from launch_support import LAUNCH
+from support.launching import LAUNCH
 
 pytestmark = [
     pytest.mark.slow,

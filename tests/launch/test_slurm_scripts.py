@@ -3,7 +3,7 @@
 import getpass
 
 import pytest
-from launch_support import LAUNCH, NASTY, StandIns, assert_dry_run_is_faithful
+from support.launching import LAUNCH, NASTY, StandIns, assert_dry_run_is_faithful
 
 SCRIPT = LAUNCH / "slurm.sh"
 JOB = str(LAUNCH / "slurm.sbatch")

@@ -3,7 +3,7 @@
 import shlex
 
 import pytest
-from launch_support import LAUNCH, NASTY, StandIns, assert_dry_run_is_faithful
+from support.launching import LAUNCH, NASTY, StandIns, assert_dry_run_is_faithful
 
 SCRIPT = LAUNCH / "tpu_vm.sh"
 NAME = ["--name=pod", "--zone=us-west4-a", "--poll_seconds=0"]

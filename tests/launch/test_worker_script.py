@@ -5,7 +5,7 @@ import shutil
 import time
 
 import pytest
-from launch_support import LAUNCH, NASTY, StandIns
+from support.launching import LAUNCH, NASTY, StandIns
 
 
 @pytest.fixture

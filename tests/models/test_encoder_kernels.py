@@ -3,9 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import benchmark, config, sharding
-from bert_jax.config import BertConfig
-from bert_jax.models import BertForPreTraining
+from bert_jax.models import BertForPreTraining, config
+from bert_jax.models.config import BertConfig
+from bert_jax.parallel import sharding
+from bert_jax.runs import benchmark
 
 
 @pytest.mark.parametrize("attention", ["pallas", "splash", "cudnn"])

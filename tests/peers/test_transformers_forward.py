@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers_models import (
+from support.transformers_models import (
     apply,
     here,
     hidden_states,
@@ -20,7 +20,7 @@ from transformers_models import (
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.models import BertForPreTraining, Pooler
-from bert_jax.pretraining import unpack
+from bert_jax.objectives.masked_lm import unpack
 
 pytestmark = pytest.mark.peer
 

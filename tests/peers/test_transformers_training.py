@@ -5,14 +5,15 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
-from transformers_models import here, random_batch, random_bert, task, torch, torch_inputs
+from support.transformers_models import here, random_batch, random_bert, task, torch, torch_inputs
 
-from bert_jax import cli, defaults
+from bert_jax import cli
 from bert_jax.checkpoint.leaves import flatten
-from bert_jax.convert import names
+from bert_jax.convert import param_mapping
 from bert_jax.data import records
-from bert_jax.optimizer import make_optimizer
-from bert_jax.step import TrainState, make_train_step
+from bert_jax.settings import defaults
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.step import TrainState, make_train_step
 
 pytestmark = pytest.mark.peer
 
@@ -45,7 +46,7 @@ def test_gradients(size, tmp_path):
 
         return jax.grad(objective)(params)
 
-    ours = names.to_files(flatten(gradient(params)), config, names.HUGGINGFACE)
+    ours = param_mapping.to_files(flatten(gradient(params)), config, param_mapping.HUGGINGFACE)
     assert ours.keys() == expected.keys()
     exact = gradient_there(theirs.double(), batch)
     differences, roundings, keys = {}, {}, {}
@@ -134,7 +135,7 @@ def test_50_steps(size, batches, tmp_path):
 
     expected, expected_norms = train_there(model, batches)
     differences = np.abs(np.array(losses) - expected)
-    ours = names.to_files(flatten(state.params), config, names.HUGGINGFACE)
+    ours = param_mapping.to_files(flatten(state.params), config, param_mapping.HUGGINGFACE)
     after = max(
         np.linalg.norm(ours[name] - p.detach().numpy()) / np.linalg.norm(p.detach().numpy())
         for name, p in model.named_parameters()

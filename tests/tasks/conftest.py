@@ -1,11 +1,12 @@
 """A tiny pre-trained checkpoint and a task that its vocabulary can express."""
 
 import pytest
-from tiny_model import draw_parameters, tiny_config
+from support.tiny_model import draw_parameters, tiny_config
 
-from bert_jax import checkpoint, tokenization, workdir
-from bert_jax.masking import MaskingOptions, Vocabulary
-from bert_jax.pretraining import PretrainingTask
+from bert_jax import checkpoint, tokenization
+from bert_jax.objectives.masked_lm import PretrainingTask
+from bert_jax.objectives.masking import MaskingOptions, Vocabulary
+from bert_jax.workdir import run_directory
 
 WORDS = "red green blue one two three cat dog bird the a is big small".split()
 
@@ -26,7 +27,7 @@ def pretrained(tmp_path_factory, vocabulary):
     special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
     known = Vocabulary(tokenizer.vocab_size, tokenizer.mask_id, special, tokenizer.is_continuation)
     task = PretrainingTask(config, known, MaskingOptions())
-    with workdir.WorkDir(directory) as held:
+    with run_directory.WorkDir(directory) as held:
         run = {"command": "pretrain", "config": {"model": config.to_dict()}}
         held.open_run(run | {"vocabulary": tokenizer.settings()})
         held.copy_vocabulary(tokenizer.path)

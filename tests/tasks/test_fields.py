@@ -13,14 +13,17 @@ import jax
 import ml_collections
 import numpy as np
 import pytest
-from tiny_model import draw_parameters, tiny_config
+from support.tiny_model import draw_parameters, tiny_config
 
 import bert_jax
-from bert_jax import config as bert_config
-from bert_jax import config_files, tasks, tokenization
+from bert_jax import tasks, tokenization
 from bert_jax.errors import UserError
-from bert_jax.tasks import fields, finetuning, predictions
-from bert_jax.tasks.problem import split_file
+from bert_jax.models import config as bert_config
+from bert_jax.runs import finetune
+from bert_jax.settings import config_files
+from bert_jax.tasks import fields
+from bert_jax.tasks.base import split_file
+from bert_jax.tasks.rows import predictions
 
 PACKAGE = Path(bert_jax.__file__).parent
 # What is read in order to check it, or to copy it, has no effect by that.
@@ -62,8 +65,8 @@ class Recorder:
 def reads(monkeypatch):
     """{field: files that read it}, filled by the runs of a test."""
     seen = {}
-    prepare = finetuning.from_training_file
-    monkeypatch.setattr(finetuning, "from_training_file", lambda config: prepare(Recorder(config, seen)))
+    prepare = finetune.from_training_file
+    monkeypatch.setattr(finetune, "from_training_file", lambda config: prepare(Recorder(config, seen)))
     plain = bert_config.BertConfig.__getattribute__
 
     def noting(self, name):
@@ -159,7 +162,7 @@ def ignored(config, seen):
         changed = ml_collections.ConfigDict(config.to_dict())
         fields.assign(changed, name, another(value))
         try:
-            finetuning.prepare(changed, "")
+            finetune.prepare(changed, "")
         except UserError as error:
             if name in str(error):
                 continue
@@ -171,21 +174,21 @@ def read_by_the_loop(files, vocabulary, pretrained, tmp_path_factory):
     """The fields that `train.fit` and what it calls read; of a whole run, from a checkpoint."""
     seen = {}
     with pytest.MonkeyPatch.context() as patch:
-        prepare = finetuning.from_training_file
-        patch.setattr(finetuning, "from_training_file", lambda config: prepare(Recorder(config, seen)))
+        prepare = finetune.from_training_file
+        patch.setattr(finetune, "from_training_file", lambda config: prepare(Recorder(config, seen)))
         config = configured("classification", files, vocabulary)
         config.model = tasks.default_config("base").model
         config.init_from, config.vocab, config.epochs = str(pretrained), "", 2.0
-        finetuning.finetune(config, str(tmp_path_factory.mktemp("run") / "run"), lambda line: None)
+        finetune.finetune(config, str(tmp_path_factory.mktemp("run") / "run"), lambda line: None)
     tasks_folder = PACKAGE / "tasks"
     assert "init_ignore" in seen and "checkpoint.every" in seen
     return {name for name, readers in seen.items() if any(tasks_folder not in r.parents for r in readers)}
 
 
 def run(config, directory, monkeypatch):
-    monkeypatch.setattr(finetuning.train, "fit", loop)
+    monkeypatch.setattr(finetune.train, "fit", loop)
     monkeypatch.setattr(predictions, "make_predict", outputs)
-    finetuning.finetune(config, str(directory), lambda line: None)
+    finetune.finetune(config, str(directory), lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -283,10 +286,10 @@ def test_fields_that_the_run_uses_pass():
 def test_an_architecture_beside_that_of_the_checkpoint_is_refused(files, vocabulary, pretrained):
     config = configured("classification", files, vocabulary)
     config.init_from, config.vocab = str(pretrained), ""
-    finetuning.prepare(config, "")  # that of the checkpoint
+    finetune.prepare(config, "")  # that of the checkpoint
     config.model.num_hidden_layers = 7
     with pytest.raises(UserError, match="num_hidden_layers is 1 there and 7 here"):
-        finetuning.prepare(config, "")
+        finetune.prepare(config, "")
 
 
 @pytest.mark.parametrize("task", ["squad", "squad2"])
@@ -296,9 +299,9 @@ def test_questions_with_the_config_of_another_task_say_what_they_need(files, voc
     config.data = tasks.default_config().data
     config.data.train = files["squad2"][0]
     with pytest.raises(UserError, match="finetune/squad"):
-        finetuning.prepare(config, "")
+        finetune.prepare(config, "")
     config.v2, config.doc_stride, config.max_query_length = task == "squad2", 4, 4
-    problem, examples = finetuning.prepare(config, "")
+    problem, examples = finetune.prepare(config, "")
     assert len(examples) == len(SENTENCES) and problem.config.n_best == 20
 
 

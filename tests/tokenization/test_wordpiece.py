@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wordpiece_oracle import tokenize
+from support.wordpiece_oracle import tokenize
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError

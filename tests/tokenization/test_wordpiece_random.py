@@ -9,7 +9,7 @@ import sys
 import unicodedata
 
 import pytest
-from wordpiece_oracle import CHINESE, tokenize
+from support.wordpiece_oracle import CHINESE, tokenize
 
 from bert_jax import tokenization
 

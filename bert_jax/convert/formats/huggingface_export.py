@@ -1,0 +1,182 @@
+"""Hugging Face folders, written: what transformers' classes and sentence-transformers load as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tokenizers
+from safetensors.numpy import save_file
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from bert_jax import tokenization
+from bert_jax.convert import param_mapping
+from bert_jax.convert.formats import huggingface
+from bert_jax.convert.model import Model
+from bert_jax.errors import UserError
+from bert_jax.io import atomic
+
+DEFAULT_SHARD_BYTES = 5_000_000_000
+
+_ARCHITECTURE = {head: name for name, head in huggingface.ARCHITECTURES.items()}
+_ACTIVATION = {"gelu_tanh": "gelu_pytorch_tanh"}
+_CONFIG_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+)
+
+
+def write(
+    model: Model, folder: str | os.PathLike, *, card: str = "", max_shard_bytes: int = DEFAULT_SHARD_BYTES
+) -> None:
+    """Writes a folder into a directory that exists.
+
+    Args:
+        card: the text of README.md; none is written without it.
+        max_shard_bytes: weights over this are split into files of at most it, or of one tensor.
+
+    Raises:
+        UserError: transformers has no such model.
+    """
+    if model.config.causal:
+        raise UserError(f"{model.source}: transformers' BERT has no left-to-right attention (causal)")
+    folder = os.fspath(folder)
+    tensors = param_mapping.to_files(model.params, model.config, param_mapping.HUGGINGFACE)
+    if model.head == "none":
+        tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
+    _write_json(folder, huggingface.CONFIG, _config(model, tensors))
+    _write_weights(tensors, folder, max_shard_bytes)
+    if model.tokenizer is not None:
+        _write_tokenizer(model, folder)
+    if model.head in ("none", "pretraining", "masked_lm"):
+        _write_sentence_transformers(model, folder)
+    if card:
+        atomic.write_text(os.path.join(folder, "README.md"), card)
+
+
+def _config(model: Model, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    fields = {name: getattr(model.config, name) for name in _CONFIG_FIELDS}
+    fields |= {
+        "architectures": [_ARCHITECTURE[model.head]],
+        "model_type": "bert",
+        "hidden_act": _ACTIVATION.get(model.config.hidden_act, model.config.hidden_act),
+        "position_embedding_type": "absolute",
+        "dtype": str(next(iter(tensors.values())).dtype),
+    }
+    if model.tokenizer is not None:
+        fields["pad_token_id"] = model.tokenizer.pad_id
+    classes = tensors["classifier.bias"].shape[0] if "classifier.bias" in tensors else 0
+    if model.head == "sequence_classification":
+        one = "regression" if classes == 1 else "single_label_classification"
+        fields["problem_type"] = model.problem_type or one
+    if fields.get("problem_type") == "regression":
+        fields["num_labels"] = classes  # transformers assumes 2, and a number has no label
+    elif classes and model.head != "multiple_choice":
+        labels = model.labels or [f"LABEL_{i}" for i in range(classes)]
+        fields["id2label"] = {str(i): name for i, name in enumerate(labels)}
+        fields["label2id"] = {name: i for i, name in enumerate(labels)}
+    return fields
+
+
+def _write_weights(tensors: Mapping[str, np.ndarray], folder: str, limit: int) -> None:
+    shards: list[dict[str, np.ndarray]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if shards[-1] and size + tensor.nbytes > limit:
+            shards.append({})
+            size = 0
+        shards[-1][name] = np.ascontiguousarray(tensor)
+        size += tensor.nbytes
+    if len(shards) == 1:
+        _save(shards[0], os.path.join(folder, huggingface.WEIGHTS))
+        return
+    weight_map = {}
+    for number, shard in enumerate(shards, 1):
+        name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        _save(shard, os.path.join(folder, name))
+        weight_map |= dict.fromkeys(shard, name)
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    _write_json(folder, huggingface.INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _save(tensors: dict[str, np.ndarray], path: str) -> None:
+    save_file(tensors, path, {"format": "pt"})  # which transformers asks for
+    # safetensors makes it readable by its owner alone.
+    shutil.copymode(os.path.join(os.path.dirname(path), huggingface.CONFIG), path)
+
+
+def _write_tokenizer(model: Model, folder: str) -> None:
+    tokenizer = model.tokenizer
+    special = {name.strip("[]").lower() + "_token": name for name in tokenization.SPECIAL_TOKENS}
+    settings = {
+        "do_lower_case": tokenizer.lower_case,
+        "strip_accents": tokenizer.strip_accents,
+        "model_max_length": model.config.max_position_embeddings,
+    }
+    if tokenizer.kind == "sentencepiece":
+        special = {key: tokenizer.tokens[tokenizer.special_ids[name]] for key, name in special.items()}
+        settings |= {"tokenizer_class": "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents}
+        name = "spiece.model"
+    else:
+        settings |= {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": True}
+        name = "vocab.txt"
+        _rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
+    atomic.copy_file(tokenizer.path, os.path.join(folder, name))
+    _write_json(folder, "tokenizer_config.json", settings | special)
+    _write_json(folder, "special_tokens_map.json", special)
+
+
+def _rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
+    """The tokenizer of tokenizer.json, as transformers' fast BertTokenizer builds it."""
+    ids = {token: number for number, token in enumerate(tokenizer.tokens)}
+    rust = tokenizers.Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]", max_input_chars_per_word=100))
+    rust.normalizer = normalizers.BertNormalizer(
+        lowercase=tokenizer.lower_case, strip_accents=tokenizer.strip_accents
+    )
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    rust.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", tokenizer.cls_id), ("[SEP]", tokenizer.sep_id)],
+    )
+    rust.decoder = decoders.WordPiece(prefix="##")
+    rust.add_special_tokens(list(tokenization.SPECIAL_TOKENS))
+    return rust
+
+
+def _write_sentence_transformers(model: Model, folder: str) -> None:
+    """A mean over the tokens, which sentence-transformers would assume with a warning."""
+    os.makedirs(os.path.join(folder, "1_Pooling"), exist_ok=True)
+    module = "sentence_transformers.models"
+    _write_json(
+        folder,
+        "modules.json",
+        [
+            {"idx": 0, "name": "0", "path": "", "type": f"{module}.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{module}.Pooling"},
+        ],
+    )
+    _write_json(
+        os.path.join(folder, "1_Pooling"),
+        "config.json",
+        {"word_embedding_dimension": model.config.hidden_size, "pooling_mode_mean_tokens": True},
+    )
+    _write_json(folder, "sentence_bert_config.json", {"max_seq_length": model.config.max_position_embeddings})
+
+
+def _write_json(folder: str, name: str, content: Any) -> None:
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    atomic.write_text(os.path.join(folder, name), text)

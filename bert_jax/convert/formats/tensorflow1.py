@@ -1,0 +1,177 @@
+"""TF1 checkpoints of google-research/bert, read and written with TensorFlow (the extra `tensorflow`)."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+from bert_jax import tokenization
+from bert_jax.convert import param_mapping as names
+from bert_jax.convert.model import Model, check_found, head_of
+from bert_jax.data import google
+from bert_jax.errors import StorageError, UserError, install_hint
+from bert_jax.io import atomic, files, json_files
+from bert_jax.models import config as bert_config
+
+CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
+
+# The fields of a released bert_config.json.
+_FIELDS = (
+    "attention_probs_dropout_prob",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "hidden_size",
+    "initializer_range",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "type_vocab_size",
+    "vocab_size",
+)
+
+
+def find_prefix(path: files.PathLike) -> str | None:
+    """The prefix of the checkpoint that `path` is, or that lies in the directory `path`; None for neither.
+
+    Raises:
+        UserError: a directory with several checkpoints and no way to choose.
+    """
+    text = os.fspath(path)
+    for prefix in (text, text.removesuffix(".index"), text.removesuffix(".meta")):
+        if not google.is_record_file(prefix) and files.exists(prefix + ".index"):
+            return prefix
+    names = [name for name in files.names(text) if name.endswith(".index")]
+    found = [name.removesuffix(".index") for name in names]
+    found = [name for name in found if not google.is_record_file(name)]  # which have indices too
+    if len(found) > 1 and PREFIX in found:
+        found = [PREFIX]
+    if len(found) > 1:
+        raise UserError(
+            f"{path}: several checkpoints in it ({', '.join(found[:4])}); give one: {path}/{found[-1]}"
+        )
+    return os.path.join(text, found[0]) if found else None
+
+
+def read(path: files.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np.ndarray]]:
+    """(the model, its variables by their names, without optimizer state).
+
+    Args:
+        path: a prefix, such as `DIR/bert_model.ckpt`, or the directory of one.
+        ignore: a regular expression; variables whose whole name it matches are left out.
+
+    Raises:
+        UserError: no TensorFlow, no checkpoint, a variable missing, unknown or of another shape.
+    """
+    prefix = find_prefix(path)
+    if prefix is None:
+        raise UserError(f"{path}: no TF1 checkpoint; expected a prefix such as DIR/{PREFIX}")
+    folder = files.parent(prefix)
+    config = read_config(folder)
+    variables = _Variables(prefix)
+    found = names.from_files(variables, config, names.TENSORFLOW)
+    check_found(prefix, found, ignore)
+    beside = set(found.beside) | set(found.unknown)
+    tensors = {name: np.asarray(variables[name]) for name in variables if name not in beside}
+    count = found.params["classifier/bias"].shape[0] if "classifier/bias" in found.params else 0
+    labels = tuple(f"LABEL_{i}" for i in range(count)) if count > 1 else None
+    return (
+        Model(config, found.params, head_of(found.params), read_tokenizer(folder), labels, prefix),
+        tensors,
+    )
+
+
+def read_config(folder: str) -> bert_config.BertConfig:
+    file = os.path.join(folder, CONFIG)
+    if not files.exists(file):
+        raise UserError(f"{folder}: no {CONFIG} beside the checkpoint; copy the model's there")
+    try:
+        return bert_config.from_dict(json_files.read(file), ignore_unknown=True)
+    except UserError as error:
+        if str(error).startswith(str(file)):
+            raise
+        raise UserError(f"{file}: {error}") from error
+
+
+def read_tokenizer(folder: str) -> tokenization.Tokenizer | None:
+    """By the vocabulary in the folder; None where there is none. Lower-casing is detected from it."""
+    for name in ("vocab.txt", "spiece.model"):
+        if files.exists(os.path.join(folder, name)):
+            return tokenization.load(os.path.join(folder, name))
+    return None
+
+
+def write(model: Model, folder: files.PathLike) -> None:
+    """Writes `bert_model.ckpt.*`, `bert_config.json` and the vocabulary into a directory that exists.
+
+    Raises:
+        UserError: no TensorFlow; a head that google-research/bert has no names for.
+    """
+    if model.config.causal:
+        raise UserError(f"{model.source}: google-research/bert has no left-to-right attention (causal)")
+    tf = tensorflow()
+    tensors = names.to_files(model.params, model.config, names.TENSORFLOW)
+    prefix = os.path.join(os.fspath(folder), PREFIX)
+    ordered = sorted(tensors)
+    arrays = [tf.constant(np.asarray(tensors[name], np.float32)) for name in ordered]
+    part = prefix + "-part"
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=part, tensor_names=ordered, shape_and_slices=[""] * len(ordered), tensors=arrays
+        )
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=[part], destination_prefix=prefix, delete_old_dirs=False
+        )
+    except tf.errors.OpError as error:
+        raise StorageError(f"{prefix}: TensorFlow cannot write it ({_one_line(error)})") from error
+    fields: dict[str, Any] = {name: getattr(model.config, name) for name in _FIELDS}
+    content = json.dumps(fields, indent=2, sort_keys=True) + "\n"
+    atomic.write_text(os.path.join(folder, CONFIG), content)
+    if model.tokenizer is not None:
+        name = "vocab.txt" if model.tokenizer.kind == "wordpiece" else "spiece.model"
+        atomic.copy_file(model.tokenizer.path, os.path.join(folder, name))
+
+
+class _Variable:
+    """A variable that is read when its value is asked for."""
+
+    def __init__(self, reader, name: str, shape: tuple[int, ...]):
+        self._reader, self._name, self.shape = reader, name, shape
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        array = self._reader.get_tensor(self._name)
+        return np.asarray(array, dtype or np.float32)
+
+
+class _Variables(dict):
+    """{name: variable} of a checkpoint; nothing is read until it is asked for."""
+
+    def __init__(self, prefix: str):
+        tf = tensorflow()
+        try:
+            reader = tf.train.load_checkpoint(prefix)
+            shapes = reader.get_variable_to_shape_map()
+        except (tf.errors.OpError, ValueError) as error:
+            raise UserError(f"{prefix}: TensorFlow cannot read it ({_one_line(error)})") from error
+        super().__init__({name: _Variable(reader, name, tuple(shapes[name])) for name in sorted(shapes)})
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def tensorflow():
+    """The module. Raises UserError where it is not installed."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the accelerator is JAX's
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise UserError(
+            "TF1 checkpoints are read and written by TensorFlow, which is not installed; "
+            + install_hint("tensorflow")
+        ) from error
+    return tf

@@ -1,0 +1,244 @@
+"""Model cards of exported models and of fine-tunings: what it is, how it was trained, how well it does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax.convert.formats import huggingface, work_directory
+from bert_jax.convert.model import Model
+from bert_jax.errors import UserError
+from bert_jax.io import files, json_files
+from bert_jax.workdir import run_directory
+
+FILE = "README.md"
+
+_SECRET = re.compile(r"(^|[._-])(token|secret|password|passwd|credentials?|(api_?)?key)$", re.IGNORECASE)
+# Flags that say where a run was, not what it computed.
+_OF_THE_MACHINE = (
+    "coordinator_address",
+    "coordinator_bind_address",
+    "num_processes",
+    "process_id",
+    "compilation_cache",
+    "push_to",
+)
+
+_PIPELINES = {
+    "none": "feature-extraction",
+    "pretraining": "fill-mask",
+    "masked_lm": "fill-mask",
+    "sequence_classification": "text-classification",
+    "token_classification": "token-classification",
+    "question_answering": "question-answering",
+}
+
+
+def make(model: Model, source: str, command: str) -> str:
+    """Markdown with a YAML head, as Hugging Face shows it.
+
+    Args:
+        source: the path that the model was read from; a run's figures come from it.
+        command: the command that made the folder.
+    """
+    head = ["---", "library_name: transformers", "tags:", "- bert", "- bert_jax"]
+    if model.head in _PIPELINES:
+        head.append(f"pipeline_tag: {_PIPELINES[model.head]}")
+    config = model.config
+    parameters = sum(array.size for array in model.params.values())
+    lines = [
+        *head,
+        "---",
+        "",
+        f"# BERT, {config.num_hidden_layers} layers of {config.hidden_size}",
+        "",
+        f"{parameters:,} parameters: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, feed-forward size {config.intermediate_size}, "
+        f"{config.max_position_embeddings} positions, {config.vocab_size:,} embeddings"
+        + (f", {'uncased' if model.tokenizer.lower_case else 'cased'}." if model.tokenizer else "."),
+    ]
+    if model.labels:
+        lines += ["", f"Labels: {', '.join(model.labels)}."]
+    if work_directory.is_native(source):
+        run = run_directory.read_run(source)
+        if run["command"] == work_directory.COMMAND:
+            lines += ["", f"Converted from {public_path(run.get('source') or '') or 'another model'}."]
+        else:
+            lines += [*_describe_training(run), *_describe_scores(run_directory.find_root(source))]
+    auto = huggingface.AUTO_CLASSES[model.head]
+    lines += [
+        "",
+        "## Use",
+        "",
+        "```python",
+        f"from transformers import AutoTokenizer, {auto}",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("DIR")',
+        f'model = {auto}.from_pretrained("DIR")',
+        "```",
+        "",
+        "## Made by",
+        "",
+        *_code(public_command(command)),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def public_path(path: str) -> str:
+    """Returns a path as a published card may have it: without the folders of somebody's machine.
+
+    A relative path stays as it is. Of an absolute one, of one that leaves the working directory, and of a URL
+    the name remains; of a checkpoint in a work directory the names from that directory on.
+    """
+    if not (path.startswith(("/", "~")) or "://" in path or ".." in path.split("/")):
+        return path
+    parts = [part for part in path.partition("?")[0].split("/") if part]
+    if len(parts) > 2 and (parts[-2] in ("checkpoints", "best")):
+        return "/".join(parts[-3:])
+    return parts[-1] if parts else ""
+
+
+def public_command(command: str) -> str:
+    """Returns a command line as a published card may have it: without paths of the machine, the addresses of
+    a cluster, or anything that is called a token, a key or a password."""
+    kept = []
+    for word in shlex.split(command):
+        name, equals, value = word.partition("=")
+        if not equals or not name.startswith("--"):
+            kept.append(public_path(word))
+        elif _SECRET.search(name.removeprefix("--")):
+            kept.append(f"{name}=...")
+        elif name.removeprefix("--") not in _OF_THE_MACHINE:
+            kept.append(f"{name}={','.join(map(public_path, value.split(',')))}")
+    return shlex.join(kept)
+
+
+def of_run(directory: str) -> str:
+    """The card of a fine-tuning, for its work directory: Markdown."""
+    run = run_directory.read_run(directory)
+    lines = [*_title(run), *_describe_training(run), *_describe_scores(run_directory.find_root(directory))]
+    return "\n".join([*lines, ""])
+
+
+def of_repeats(run: str, settings: Sequence[Mapping[str, Any]]) -> str:
+    """The card of fine-tunings that differ in seed and setting, for the directory that holds them.
+
+    Args:
+        run: one of the best setting's work directories.
+        settings: their summaries (`tasks.repeats.Setting.summary`), the best first.
+    """
+    described = run_directory.read_run(run)
+    columns = ("median", "best", "worst", "deviation")
+    names = ("setting", "metric", *columns, "seeds", "degenerate")
+    lines = ["", "## Held-out results", "", _row(names), _row(["---"] * len(names))]
+    for one in settings:
+        for metric, scores in one["scores"].items():
+            values = [f"{scores[column]:.4g}" for column in columns]
+            lines.append(_row([one["setting"] or "-", metric, *values, one["seeds"], one["degenerate"]]))
+    seed = {**described, "config": {**described["config"], "seed": None}}
+    return "\n".join([*_title(described), *lines, *_describe_training(seed), ""])
+
+
+def _title(run: Mapping[str, Any]) -> list[str]:
+    config = run["config"]
+    model = config["model"]
+    size = f"{model['num_hidden_layers']} layers of {model['hidden_size']}"
+    lines = [f"# {config['task']}, fine-tuned: BERT, {size}"]
+    return [*lines, "", f"Labels: {', '.join(run['labels'])}."] if run.get("labels") else lines
+
+
+def _row(cells: Sequence[Any]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _code(text: str) -> list[str]:
+    return ["```", text, "```"]
+
+
+def _describe_training(run: Mapping[str, Any]) -> list[str]:
+    config = run["config"]
+    lines = ["", "## Training", "", "| | |", "|---|---|"]
+    facts: dict[str, Any] = {"command": f"bert-jax {run['command']}"}
+    facts["task"] = config.get("task")
+    data = config.get("data") or {}
+    facts["data"] = public_path(config.get("data_dir") or "")
+    facts["trained on"] = public_path(data.get("train") or "")
+    facts["evaluated on"] = public_path(data.get("eval") or "")
+    facts["steps"] = config.get("steps")
+    facts["epochs"] = config.get("epochs")
+    facts["batch size"] = config.get("batch_size")
+    optimizer = config.get("optimizer") or {}
+    facts["optimizer"] = optimizer.get("name")
+    facts["learning rate"] = optimizer.get("learning_rate")
+    facts["warm-up steps"] = optimizer.get("warmup_steps")
+    records = run.get("records") or {}
+    facts["records"] = records.get("fingerprint")
+    facts["tokens a row"] = records.get("max_seq_length") or config.get("max_length")
+    facts["seed"] = config.get("seed")
+    for split, digest in (run.get("files") or {}).items():
+        facts[f"{split} file, SHA-256"] = digest
+    facts["started from"] = public_path(config.get("init_from") or "")
+    # A seed may be 0; of everything else that is as good as nothing.
+    lines += [_row(fact) for fact in facts.items() if fact[1] or (fact[0] == "seed" and fact[1] == 0)]
+    command = run.get("command_line")
+    return [*lines, "", *_code(public_command(command))] if command else lines
+
+
+def _describe_scores(root: str) -> list[str]:
+    scores = _scores(root)
+    if not scores:
+        return []
+    lines = ["", "## Held-out results", "", "| metric | value |", "|---|---|"]
+    return lines + [f"| {name} | {value:.4g} |" for name, value in scores.items()]
+
+
+def _scores(root: str) -> Mapping[str, float]:
+    """The best scores of a fine-tuning, else the last evaluation of a run; none where there was none."""
+    best, metrics = os.path.join(root, "best.json"), os.path.join(root, "metrics.jsonl")
+    if files.exists(best):
+        return _numbers(json_files.read(best, {"scores": dict})["scores"])
+    if not files.exists(metrics):
+        return {}
+    last: Mapping[str, float] = {}
+    for row in json_files.read_lines(files.read(metrics)):
+        if row.get("kind") == "eval":
+            last = {name: value for name, value in row.items() if name not in ("kind", "step")}
+    return _numbers(last)
+
+
+def _numbers(scores: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in scores.items() if json_files.is_of(value, float)}
+
+
+def check_push(repository: str) -> None:
+    """Raises UserError unless `push` can be tried."""
+    if repository.count("/") != 1 or not all(repository.split("/")):
+        raise UserError(f"--push_to={repository}: expected USER/NAME")
+    try:
+        import huggingface_hub  # noqa: F401
+    except ImportError as error:
+        raise UserError("--push_to needs huggingface_hub; pip install huggingface_hub") from error
+
+
+def push(folder: str, repository: str) -> str:
+    """Uploads a folder to the hub, under the token of `hf auth login`; returns its address.
+
+    Raises:
+        UserError: the hub refuses.
+    """
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi()
+    try:
+        url = api.create_repo(repository, exist_ok=True)
+        api.upload_folder(repo_id=repository, folder_path=folder)
+    except Exception as error:  # its own kinds, those of its HTTP library, and those of the network
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"--push_to={repository}: {reason}; {folder} is written, and can be pushed again"
+        ) from error
+    return str(url)

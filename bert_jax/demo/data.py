@@ -1,0 +1,117 @@
+"""What the demo makes of its corpus: the task, sentences with masks, and the scores of guessing."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.io import atomic, files
+from bert_jax.tasks.readers.tables import Columns, read_examples
+from bert_jax.workdir import run_directory
+
+COLUMNS = Columns("sentence", label="package")
+_WORDS = range(5, 41)  # of a sentence of the task
+_SHORT = range(6, 15)  # of a sentence with a mask
+
+
+def make_task(documents: Sequence, train_examples: int, seed: int = 0) -> tuple[list, list]:
+    """(train, dev): shuffled rows (sentence, package) of the documents of `data_pipelines.python_docs`."""
+    rows = [
+        (sentence, document.package)
+        for document in documents
+        for sentence in document.sentences
+        if len(sentence.split()) in _WORDS
+    ]
+    random.Random(seed).shuffle(rows)
+    return rows[:train_examples], rows[train_examples:]
+
+
+def write_task(path: Path, rows: Sequence[tuple[str, str]]) -> None:
+    """A TSV file with a header; written in one move."""
+    files.make_directory(path.parent)
+    lines = ["sentence\tpackage", *(f"{' '.join(sentence.split())}\t{package}" for sentence, package in rows)]
+    atomic.write_text(path, "\n".join(lines) + "\n")
+
+
+def read_task(path: Path) -> list[tuple[str, str]]:
+    """The rows that `write_task` wrote."""
+    examples = read_examples(str(path), COLUMNS)
+    return list(zip(examples.texts_a, examples.labels, strict=True))
+
+
+def choose_masks(sentences: Sequence[str], words: Sequence[str]) -> list[tuple[str, str]]:
+    """For each of `words`, the first short sentence with it, [MASK] in its place, and the word."""
+    chosen, used = [], set()
+    for word in words:
+        pattern = re.compile(rf"\b{word}\b")
+        for sentence in sentences:
+            # The capital and the full stop would give the first and the last word away.
+            inner = pattern.search(sentence, 1)
+            if len(sentence.split()) in _SHORT and sentence not in used and inner:
+                chosen.append((sentence[: inner.start()] + "[MASK]" + sentence[inner.end() :], word))
+                used.add(sentence)
+                break
+    return chosen
+
+
+def majority_share(labels: Sequence[str]) -> float:
+    """The accuracy of always giving the most frequent answer."""
+    return max(Counter(labels).values()) / len(labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Baselines:
+    """What guessing scores on the held-out rows that pre-training was evaluated on.
+
+    Attributes:
+      masked: masked tokens in them.
+      unigram_entropy: nats a masked token: the entropy of the distribution of these very tokens, which no
+        guess that does not look at the context goes below.
+      nsp_majority: share of the more frequent next-sentence label.
+    """
+
+    masked: int
+    unigram_entropy: float
+    nsp_majority: float
+
+
+def pretraining_baselines(directory: str) -> Baselines:
+    """The baselines of a pre-training's work directory, on the tokens that its evaluation masks."""
+    import jax
+
+    from bert_jax.data import loader, packed
+    from bert_jax.models import config as bert_config
+    from bert_jax.objectives.masked_lm import PretrainingTask
+    from bert_jax.objectives.masking import MaskingOptions, Vocabulary
+
+    config = run_directory.load_config(directory)
+    tokenizer = run_directory.load_tokenizer(directory)
+    special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
+    vocabulary = Vocabulary(tokenizer.vocab_size, tokenizer.mask_id, special, tokenizer.is_continuation)
+    model = bert_config.from_dict(config.model.to_dict())
+    prepare = jax.jit(
+        PretrainingTask(model, vocabulary, MaskingOptions(**config.masking)).prepare, static_argnums=2
+    )
+    labels, nsp = [], []
+    held_out = packed.open_dataset(config.data.dir, config.data.eval_split)
+    batches = loader.eval_batches(held_out, config.batch_size, max_batches=config.eval.batches)
+    for index, batch in enumerate(batches):
+        # The masks that the evaluation draws, see `bert_jax.training.step.make_eval_step`.
+        key = jax.random.fold_in(jax.random.key(config.seed, impl="threefry2x32"), index)
+        masked = jax.device_get(prepare(batch, key, False))
+        labels.append(masked["masked_labels"][masked["masked_weights"] > 0])
+        nsp.append(batch["next_sentence_labels"][batch["next_sentence_labels"] >= 0])
+    labels, nsp = np.concatenate(labels), np.concatenate(nsp)
+    counts = np.bincount(labels, minlength=tokenizer.vocab_size)
+    shares = counts[counts > 0] / len(labels)
+    return Baselines(
+        masked=len(labels),
+        unigram_entropy=float(-np.sum(shares * np.log(shares))),
+        nsp_majority=majority_share(nsp.tolist()),
+    )

@@ -1,0 +1,218 @@
+"""The whole way on the English that every CPython carries: text, vocabulary, records, pre-training, a task.
+
+Every step is a command that a user would run, printed before it runs. Six packages of the standard library
+are kept out of pre-training: the task, and the sentences with masks, are made of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bert_jax.demo import data
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, json_files
+from bert_jax.training.metrics_writer import read_metrics
+
+# Packages of several modules that every CPython has; a fifth of the corpus.
+HELD_OUT = ("asyncio", "email", "importlib", "logging", "unittest", "xml")
+
+# Words to mask: what documentation speaks of.
+MASKED_WORDS = ("file", "default", "returned", "string", "method", "object")
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """How much is computed. The default takes two CPU cores less than four minutes."""
+
+    vocabulary: int = 4000
+    pretrain_flags: tuple[str, ...] = ()  # besides what the config pretrain/demo says
+    train_examples: int = 150  # few, as labels are: with a thousand the words alone tell the packages apart
+    epochs: int = 10
+    masks: int = 5
+
+
+QUICK = Budget(
+    vocabulary=1000,
+    pretrain_flags=("--config.steps=30", "--config.optimizer.warmup_steps=5", "--config.eval.batches=2"),
+    train_examples=64,
+    epochs=1,
+    masks=2,
+)
+
+
+_KIND_FILE = "demo.json"  # whether the directory is of the quick demo
+
+
+class Stopped(Exception):
+    """A command ended with this exit code, and has said why."""
+
+
+class Demo:
+    """The steps, each of which finds what the ones before it left in `directory`."""
+
+    def __init__(self, directory: str, budget: Budget = Budget(), say: Callable[[str], None] = print):
+        self.root, self.budget, self.say = Path(directory), budget, say
+
+    def run(self) -> None:
+        """Runs every step; what an earlier run finished is not done again.
+
+        Raises:
+            UserError: the directory is of a demo of the other kind. Stopped: a command failed.
+        """
+        began = time.monotonic()
+        self._claim_directory()
+        steps = (self.write_corpus, self.make_vocabulary, self.make_records, self.pretrain, self.fill_masks)
+        for number, step in enumerate((*steps, self.finetune), 1):
+            self.say(f"\n{number}. {step.__doc__}")
+            step()
+        self.say(f"\nDone in {_duration(time.monotonic() - began)}. Everything is in {self.root}/.")
+        if self.budget == QUICK:
+            self.say(
+                "--quick takes too few steps to learn anything, so its figures mean nothing; `bert-jax demo` "
+                "gives real ones."
+            )
+
+    def _claim_directory(self) -> None:
+        """Refuses a directory of the other kind of demo, whose corpus, vocabulary and runs are others."""
+        file, quick = self.root / _KIND_FILE, self.budget == QUICK
+        if not file.exists():
+            self.root.mkdir(parents=True, exist_ok=True)
+            atomic.write_text(file, json.dumps({"quick": quick}) + "\n")
+        elif json_files.read(file, {"quick": bool})["quick"] != quick:
+            kinds = ("with --quick", "without --quick")
+            raise UserError(
+                f"--workdir={self.root}: it is of `bert-jax demo` {kinds[quick]}, and this one is "
+                f"{kinds[not quick]}; choose another --workdir"
+            )
+
+    def write_corpus(self) -> None:
+        """Text: documentation and docstrings of this Python"""
+        from data_pipelines import python_docs
+
+        if (self.root / "task" / "dev.tsv").exists():
+            self.say(f"{self.root}/corpus and {self.root}/task are there")
+            return
+        if lacking := python_docs.missing():
+            self.say(f"note: {lacking}")
+        documents = python_docs.documents()
+        held_out = [document for document in documents if document.package in HELD_OUT]
+        written = python_docs.write_corpus(
+            self.root / "corpus", [document for document in documents if document.package not in HELD_OUT]
+        )
+        self.say(
+            f"{written.documents} documents, {written.sentences:,} sentences, {written.words:,} words in "
+            f"{', '.join(written.paths)}"
+        )
+        train, dev = data.make_task(held_out, self.budget.train_examples)
+        data.write_task(self.root / "task" / "train.tsv", train)
+        data.write_task(self.root / "task" / "dev.tsv", dev)
+        self.say(
+            f"kept out of pre-training: {', '.join(HELD_OUT)}; of their sentences {len(train):,} to learn "
+            f"the task from, and {len(dev):,} to test on"
+        )
+
+    def make_vocabulary(self) -> None:
+        """Vocabulary: WordPiece, learned from that text"""
+        path = self.root / "vocab.txt"
+        if path.exists():
+            self.say(f"{path} is there")
+            return
+        self._command(
+            "vocab", f"--input={self.root}/corpus", f"--output={path}", f"--size={self.budget.vocabulary}"
+        )
+
+    def make_records(self) -> None:
+        """Records: pairs of segments, packed into rows"""
+        self._command(
+            "data",
+            f"--input={self.root}/corpus",
+            f"--vocab={self.root}/vocab.txt",
+            f"--output_dir={self.root}/records",
+            "--max_seq_length=32",
+            "--dupe_factor=5",
+            "--eval_fraction=0.05",
+        )
+
+    def pretrain(self) -> None:
+        """Pre-training: masked words and next sentences"""
+        self._command(
+            "pretrain",
+            "--config=pretrain/demo",
+            f"--workdir={self.root}/pretrain",
+            f"--config.data.dir={self.root}/records",
+            *self.budget.pretrain_flags,
+        )
+        found = data.pretraining_baselines(str(self.root / "pretrain"))
+        scores = _last_evaluation(self.root / "pretrain")
+        self.say(
+            f"\nheld out, {found.masked:,} masked tokens: loss {scores['mlm_loss']:.2f} nats; their unigram "
+            f"entropy, which no guess without the context beats, is {found.unigram_entropy:.2f}"
+        )
+        self.say(
+            f"held out, next sentence: accuracy {scores['nsp_accuracy']:.3f}; always the same answer "
+            f"{found.nsp_majority:.3f}"
+        )
+        self._command(
+            "plot",
+            f"--workdir={self.root}/pretrain",
+            f"--output={self.root}/curves.png",
+            "--title=Pre-training on the documentation of Python",
+            f"--reference=mlm_loss:unigram entropy:{found.unigram_entropy:.3f}",
+            f"--reference=nsp_accuracy:chance:{found.nsp_majority:.3f}",
+        )
+
+    def fill_masks(self) -> None:
+        """Words for [MASK], in sentences that pre-training did not see"""
+        sentences = [sentence for sentence, _ in data.read_task(self.root / "task" / "dev.tsv")]
+        chosen = data.choose_masks(sentences, MASKED_WORDS[: self.budget.masks])
+        self._command("fill-mask", f"--checkpoint={self.root}/pretrain", *(masked for masked, _ in chosen))
+        self.say("the words were: " + ", ".join(word for _, word in chosen))
+
+    def finetune(self) -> None:
+        """Fine-tuning: which package a sentence is from, with the pre-trained weights and without"""
+        scores = {}
+        for name, extra in (("pretrained", []), ("scratch", ["--config.from_scratch=true"])):
+            workdir = self.root / f"finetune-{name}"
+            self._command(
+                "finetune",
+                "--config=finetune/classification",
+                f"--workdir={workdir}",
+                f"--config.init_from={self.root}/pretrain",
+                f"--config.data.train={self.root}/task/train.tsv",
+                f"--config.data.eval={self.root}/task/dev.tsv",
+                "--config.data.text_a=sentence",
+                "--config.data.label=package",
+                "--config.max_length=32",
+                f"--config.epochs={self.budget.epochs}",
+                "--config.optimizer.learning_rate=3e-4",
+                *extra,
+            )
+            scores[name] = _last_evaluation(workdir)["accuracy"]
+        labels = [package for _, package in data.read_task(self.root / "task" / "dev.tsv")]
+        chance = data.majority_share(labels)
+        self.say(
+            f"\naccuracy on {len(labels):,} sentences: {scores['pretrained']:.3f} with pre-training, "
+            f"{scores['scratch']:.3f} without; always the most frequent answer {chance:.3f}"
+        )
+
+    def _command(self, *arguments: str) -> None:
+        from bert_jax import cli
+
+        self.say("$ bert-jax " + " ".join(shlex.quote(argument) for argument in arguments))
+        code = cli.main(arguments)
+        if code:
+            raise Stopped(code)
+
+
+def _last_evaluation(workdir: Path) -> dict[str, float]:
+    lines = read_metrics(workdir, "eval")
+    return lines[-1]
+
+
+def _duration(seconds: float) -> str:
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"

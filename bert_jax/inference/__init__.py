@@ -1,0 +1,1 @@
+"""Trained models at work: predictions, embeddings, masked words and attention maps."""

@@ -1,0 +1,92 @@
+"""Where each token of a text looks: the attention probabilities of every layer and head."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.convert import Model
+from bert_jax.errors import UserError
+from bert_jax.inference.embedding import inputs
+from bert_jax.kernels.attention import probabilities
+from bert_jax.models import BertEncoder
+from bert_jax.models.config import BertConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionMaps:
+    """The attention of one text, or of a pair.
+
+    Attributes:
+        tokens: L, with [CLS] and [SEP].
+        first_length: tokens of the first text, with its [CLS] and [SEP].
+        weights: float32 [layers, heads, L, L]; a row is the token that looks, and sums to 1.
+    """
+
+    tokens: list[str]
+    first_length: int
+    weights: np.ndarray
+
+
+def attention_maps(model: Model, text: str, text_b: str | None = None) -> AttentionMaps:
+    """The attention that `model` pays within a text, or within a pair.
+
+    [MASK] and the other special tokens are recognised where they are spelled out.
+
+    Raises:
+        UserError: a model without a tokenizer, or a text longer than its positions.
+    """
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise UserError(f"{model.source or 'the model'} has no vocabulary: put its vocab.txt beside it")
+    texts = [text] if text_b is None else [text, text_b]
+    ids = tokenizer.encode_batch(texts, allow_special=tuple(tokenizer.special_ids))
+    parts = [[*part, tokenizer.sep_id] for part in ids]
+    parts[0].insert(0, tokenizer.cls_id)
+    row = np.concatenate(parts).astype(np.int32)
+    most = model.config.max_position_embeddings
+    if len(row) > most:
+        raise UserError(f"the text has {len(row)} tokens and the model {most} positions; shorten it")
+    batch = {
+        "input_ids": row[None],
+        "lengths": np.array([len(row)], np.int32),
+        "first_lengths": np.array([len(parts[0])], np.int32),
+    }
+    config = computed_as(model.config)
+    params = nest({name: x for name, x in model.params.items() if name.startswith("encoder/")})
+    weights = jax.jit(functools.partial(attention_weights, config=config))(params["encoder"], batch)
+    return AttentionMaps([tokenizer.tokens[i] for i in row], len(parts[0]), np.asarray(weights[:, 0]))
+
+
+def computed_as(config: BertConfig) -> BertConfig:
+    """In float32 and without kernels, which leave no probabilities behind."""
+    return config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
+
+
+def attention_weights(params, batch: dict[str, jax.Array], *, config: BertConfig) -> jax.Array:
+    """[layers, B, heads, L, L]: the probabilities of each layer, computed again from the states it reads.
+
+    Args:
+        params: of `BertEncoder`.
+        batch: as `bert_jax.inference.embedding.inputs` takes it.
+    """
+    ids, types, positions, real = inputs(batch)
+    states = BertEncoder(config).apply(
+        {"params": params}, ids, types, positions, real, lambda x: x, method="every_layer"
+    )
+    layers = params["layers"]["stack"]["layer"]
+
+    def one(x, query, key):
+        def project(dense):
+            return jnp.einsum("blh,hnd->blnd", x, dense["kernel"].astype(x.dtype)) + dense["bias"].astype(
+                x.dtype
+            )
+
+        return probabilities(project(query), project(key), real, config.causal)
+
+    return jax.vmap(one)(states[:-1], layers["query"], layers["key"])

@@ -1,0 +1,250 @@
+"""Texts from a file, and their features into one, a text at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from typing import IO
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.inference.embedding import Features, Text
+from bert_jax.io import atomic, checks, compression, files
+from bert_jax.tasks.readers.file_rows import open_file, read_lines
+
+FORMATS = (".npy", ".safetensors", ".jsonl")
+JSONL_FORMATS = ("bert_jax", "google")
+_JSON = (".jsonl", ".ndjson")
+_MOST_BYTES_TO_COUNT = 2 << 30  # the lines of: a second or two
+
+
+class Texts:
+    """The texts of a file, one after the other; blank ones too, so that results keep their lines.
+
+    Args:
+        path: a text a line; an object a line where the name ends in .jsonl; "-" for lines from standard
+            input. .gz, .bz2, .xz and .zst are unpacked.
+        pairs: whether a line is two texts with a tab between them.
+        text_a: the field of a .jsonl's text.
+        text_b: that of the second text of a pair; "" for none.
+
+    Attributes:
+        blank: texts so far without any character but space.
+
+    Raises:
+        UserError: at once, of a file that is not there, or of another kind; while read, of a line that is not
+            what it should be, with its number.
+    """
+
+    def __init__(self, path: str, pairs: bool = False, text_a: str = "text", text_b: str = ""):
+        self.path, self.pairs, self.blank = path, pairs, 0
+        self._fields = [text_a, text_b] if text_b else [text_a]
+        name = compression.strip_suffix(path).lower()
+        self._json = name.endswith(_JSON)
+        if pairs and self._json:
+            raise UserError(f"--pairs is of lines with a tab; of {path}, give the second --text_b=FIELD")
+        if text_b and not self._json:
+            raise UserError(f"--text_b is of .jsonl; for pairs in {path} put a tab between them, and --pairs")
+        if name.endswith(".csv") or (name.endswith(".tsv") and not pairs):
+            raise UserError(
+                f"--input={path}: expected a text a line, .jsonl, or with --pairs two texts a line and a tab "
+                "between them"
+            )
+        if path != "-" and not files.is_file(path):
+            raise UserError(f"--input={path}: no such file; expected one text a line, or .jsonl")
+
+    def __iter__(self) -> Iterator[Text]:
+        stdin = self.path == "-"
+        with contextlib.nullcontext(sys.stdin.buffer) if stdin else open_file(self.path) as file:
+            for number, line in enumerate(read_lines("standard input" if stdin else self.path, file), 1):
+                text = self._text(line, number)
+                self.blank += not (text if isinstance(text, str) else "".join(text)).strip()
+                yield text
+
+    def count(self) -> int | None:
+        """How many texts there will be; None where it would take long to find out."""
+        if self.path == "-" or files.is_remote(self.path) or compression.strip_suffix(self.path) != self.path:
+            return None
+        if os.path.getsize(self.path) > _MOST_BYTES_TO_COUNT:
+            return None
+        lines, last = 0, b"\n"
+        with open(self.path, "rb") as file:
+            while block := file.read(1 << 20):
+                lines, last = lines + block.count(b"\n"), block[-1:]
+        return lines + (last != b"\n")
+
+    def _text(self, line: bytes, number: int) -> Text:
+        where = f"line {number} of {'standard input' if self.path == '-' else self.path}"
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{where} is not UTF-8 ({error.reason}); convert it, as by iconv") from None
+        if self._json:
+            return self._from_json(text, where)
+        if not self.pairs:
+            return text
+        parts = text.split("\t")
+        if len(parts) != 2:
+            raise UserError(f"{where}: expected two texts with one tab between them, found {len(parts) - 1}")
+        return parts[0], parts[1]
+
+    def _from_json(self, text, where):
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            what = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+            raise UserError(f"{where} is not JSON ({what}); expected one object a line") from None
+        found = []
+        for flag, name in zip(("--text_a", "--text_b"), self._fields, strict=False):
+            value = row.get(name) if isinstance(row, dict) else None
+            if not isinstance(value, str):
+                have = ", ".join(row) if isinstance(row, dict) and row else "no fields"
+                raise UserError(f"{where}: expected text in the field {name!r} ({flag}), it has {have}")
+            found.append(value)
+        return found[0] if len(found) == 1 else (found[0], found[1])
+
+
+def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) -> None:
+    """Refuses an output that could not be written in the end; see `checks.check_output`."""
+    if jsonl_format != JSONL_FORMATS[0] and files.suffix(path) != ".jsonl":
+        raise UserError(f"--jsonl_format={jsonl_format} is of .jsonl, and --output is {path}")
+    if files.suffix(path) == ".npy" and pooling == "none":
+        raise UserError(
+            f"--output={path}: with --pooling=none texts have as many states as tokens, and .npy holds equal "
+            "ones; expected .jsonl or .safetensors"
+        )
+    checks.check_output(path, FORMATS, overwrite=overwrite)
+
+
+@contextlib.contextmanager
+def writer(path: str, embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterator[Writer]:
+    """Writes features to `path` as they come; the file appears whole, and only when the block has ended.
+
+    Args:
+        path: .npy: float32 [N, width]. .safetensors: `embeddings` float32 [N, width]; with pooling "none"
+            `states` float32 [T, layers, H] of all T tokens end to end, `token_ids` int32 [T] and `offsets`
+            int64 [N + 1], text i's tokens being those from offsets[i] to offsets[i + 1]. .jsonl: an object
+            per text with `index`, its number from 0, `text` (of a pair `text_a` and `text_b`), and
+            `embedding`, or with pooling "none" `features`, which has the token and the values of each layer;
+            six digits after the decimal point.
+        embedder: a `bert_jax.inference.embedding.Embedder`.
+        jsonl_format: "google" for the objects of google-research/bert's extract_features: `linex_index` (as
+            it is spelled there) instead of `index`, and no text.
+    """
+    of_json = _GoogleJsonLines if jsonl_format == "google" else _JsonLines
+    kind = {".npy": _Npy, ".safetensors": _Safetensors, ".jsonl": of_json}[files.suffix(path)]
+    with atomic.replace_file(path) as file:
+        out = kind(file, embedder)
+        yield out
+        out.finish()
+
+
+class Writer:
+    """What a format does before the first text, with the features of each, and at the end."""
+
+    def __init__(self, file: IO[bytes], embedder):
+        self.file, self.embedder, self.texts = file, embedder, 0
+        self.begin()
+
+    def begin(self) -> None:
+        pass
+
+    def write(self, text: Text, features: Features) -> None:
+        """Writes the features of the next text."""
+        self.put(text, features)
+        self.texts += 1
+
+    def put(self, text: Text, features: Features) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        pass
+
+
+class _Npy(Writer):
+    def begin(self):
+        # numpy leaves room in the header for the first dimension to grow.
+        header = dict(descr="<f4", fortran_order=False, shape=(self.texts, self.embedder.width))
+        np.lib.format.write_array_header_1_0(self.file, header)
+
+    def put(self, text, features):
+        self.file.write(features.values.astype("<f4", copy=False).tobytes())
+
+    def finish(self):
+        self.file.seek(0)
+        self.begin()
+
+
+_HEADER = 512  # bytes kept for the JSON of a .safetensors, which blanks fill up
+
+
+class _Safetensors(Writer):
+    def begin(self):
+        self.lengths: list[int] = []
+        self.token_ids: list[np.ndarray] = []
+        self.file.write(bytes(8 + _HEADER))
+
+    def put(self, text, features):
+        self.file.write(features.values.astype("<f4", copy=False).tobytes())
+        if self.embedder.pooling == "none":
+            self.lengths.append(len(features.token_ids))
+            self.token_ids.append(features.token_ids)
+
+    def finish(self):
+        width = self.embedder.width
+        if self.embedder.pooling != "none":
+            tensors = {"embeddings": ("F32", [self.texts, width], 4 * self.texts * width)}
+        else:
+            tokens, layers = sum(self.lengths), len(self.embedder.layers)
+            offsets = np.concatenate([[0], np.cumsum(self.lengths, dtype="<i8")]).astype("<i8")
+            self.file.write(offsets.tobytes())
+            for token_ids in self.token_ids:
+                self.file.write(token_ids.astype("<i4", copy=False).tobytes())
+            tensors = {
+                "states": ("F32", [tokens, layers, width // layers], 4 * tokens * width),
+                "offsets": ("I64", [len(offsets)], offsets.nbytes),
+                "token_ids": ("I32", [tokens], 4 * tokens),
+            }
+        header, place = {}, 0
+        for name, (dtype, shape, size) in tensors.items():
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [place, place + size]}
+            place += size
+        self.file.seek(0)
+        self.file.write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))
+
+
+class _JsonLines(Writer):
+    def head(self, text: Text) -> dict:
+        """The fields that say which text an object is of."""
+        names = {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
+        return {"index": self.texts} | names
+
+    def put(self, text, features):
+        # As decimal numbers: six digits of a float32 that stays one would show its binary tail.
+        values = np.round(features.values.astype(np.float64), 6).tolist()
+        row = self.head(text)
+        if self.embedder.pooling != "none":
+            row["embedding"] = values
+        else:
+            tokens = self.embedder.tokenizer.tokens
+            row["features"] = [
+                {
+                    "token": tokens[i],
+                    "layers": [
+                        {"index": layer, "values": state}
+                        for layer, state in zip(self.embedder.layers, states, strict=True)
+                    ],
+                }
+                for i, states in zip(features.token_ids.tolist(), values, strict=True)
+            ]
+        self.file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+class _GoogleJsonLines(_JsonLines):
+    def head(self, text):
+        return {"linex_index": self.texts}

@@ -1,0 +1,137 @@
+"""The words that a pre-trained model finds most likely in the place of each [MASK] of a text."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import convert
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.errors import UserError
+from bert_jax.kernels import check as kernel_check
+from bert_jax.kernels import platform
+from bert_jax.models import BertEncoder
+from bert_jax.models.config import BertConfig
+from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
+
+MASK = "[MASK]"
+_BATCH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    token: str
+    probability: float
+
+
+class MaskFiller:
+    """A pre-trained checkpoint, loaded once.
+
+    Args:
+      path: a checkpoint of any kind.
+      log: called with one line when something is worth saying.
+      dtype: of the computation: "float32", "bfloat16", or "auto", see `BertConfig.for_inference`.
+
+    Raises:
+      UserError: no checkpoint there, or one without the masked LM head.
+    """
+
+    def __init__(self, path: str, log: Callable[[str], None] = print, dtype: str = "auto"):
+        model = convert.load(path, log=log)
+        if "mlm/bias" not in model.params:
+            raise UserError(
+                f"{model.source} has no masked LM head: expected a pre-trained checkpoint with its heads"
+            )
+        if model.tokenizer is None:
+            raise UserError(f"{model.source}: no vocabulary beside it; copy the model's vocab.txt there")
+        self.tokenizer = model.tokenizer
+        self._config = model.config.for_inference(platform.target(), dtype)
+        kernel_check.ensure(self._config, log)
+        params = {name: x for name, x in model.params.items() if name.startswith(("encoder/", "mlm/"))}
+        self._params = jax.tree.map(jnp.asarray, nest(params))
+
+    def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
+        """The `top` candidates, most likely first, for each [MASK] of each text, in the order of the text.
+
+        Raises:
+          UserError: a text without [MASK], or longer than the model's positions.
+        """
+        rows = [self._encode(text) for text in texts]
+        found = []
+        for begin in range(0, len(rows), _BATCH):
+            found += self._fill(rows[begin : begin + _BATCH], top)
+        return found
+
+    def _encode(self, text):
+        tokenizer = self.tokenizer
+        if MASK not in text:
+            raise UserError(f"no {MASK} in {_shorten(text)!r}: put it where a word should be filled in")
+        ids = tokenizer.encode_batch([text], allow_special=(MASK,))[0]
+        ids = [tokenizer.cls_id, *ids, tokenizer.sep_id]
+        limit = self._config.max_position_embeddings
+        if len(ids) > limit:
+            raise UserError(
+                f"{_shorten(text)!r} has {len(ids)} tokens and the model {limit} positions; shorten it"
+            )
+        return np.asarray(ids, np.int32)
+
+    def _fill(self, rows, top):
+        places = [np.flatnonzero(row == self.tokenizer.mask_id) for row in rows]
+        # Powers of two keep the number of shapes, and so of compilations, small.
+        length = min(_power_of_two(max(map(len, rows)), 16), self._config.max_position_embeddings)
+        masks = _power_of_two(max(map(len, places)), 1)
+        batch = _power_of_two(len(rows), 1)
+        ids = np.full((batch, length), self.tokenizer.pad_id, np.int32)
+        lengths = np.zeros((batch, 1), np.int32)
+        positions = np.zeros((batch, masks), np.int32)
+        for i, (row, place) in enumerate(zip(rows, places, strict=True)):
+            ids[i, : len(row)], lengths[i], positions[i, : len(place)] = row, len(row), place
+        found = np.asarray(probabilities(self._params, ids, lengths, positions, config=self._config))
+        return [[self._best(found[i, j], top) for j in range(len(place))] for i, place in enumerate(places)]
+
+    def _best(self, probabilities, top):
+        # The vocabulary may be smaller than the model's table of embeddings.
+        tokens = self.tokenizer.tokens
+        order = np.argsort(-probabilities[: len(tokens)], kind="stable")[:top]
+        return [Candidate(tokens[i], float(probabilities[i])) for i in order]
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def probabilities(params, ids: jax.Array, lengths: jax.Array, positions: jax.Array, *, config: BertConfig):
+    """float32 [B, P, V]: how likely each token is at some positions of rows with one text each.
+
+    Args:
+      params: `encoder` and `mlm`.
+      ids: int32 [B, L].
+      lengths: int32 [B, 1], tokens of each row.
+      positions: int32 [B, P].
+    """
+    index = jnp.arange(ids.shape[1], dtype=jnp.int32)
+    real = index < lengths
+    hidden = BertEncoder(config).apply(
+        {"params": params["encoder"]},
+        ids,
+        jnp.zeros_like(ids),
+        jnp.where(real, index, 0),
+        real.astype(jnp.int32),
+    )
+    words = params["encoder"]["embeddings"]["word_embeddings"]
+    logits = MaskedLanguageModelHead(config).apply(
+        {"params": params["mlm"]}, gather_positions(hidden, positions), words
+    )
+    return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+
+
+def _power_of_two(number: int, least: int) -> int:
+    while least < number:
+        least *= 2
+    return least
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,1 @@
+"""What a model learns, as pure functions: masks, losses and their (sum, weight) pairs."""

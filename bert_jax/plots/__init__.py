@@ -1,0 +1,1 @@
+"""Pictures: the curves of a run, attention maps, and what is in records."""

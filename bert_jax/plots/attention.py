@@ -1,0 +1,137 @@
+"""The attention of a text's tokens to each other, as a picture: a square a head."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.inference.attention_maps import AttentionMaps
+from bert_jax.io import atomic, checks
+
+_MOST_LABELS = 72  # tokens; with more of them the labels of a grid could not be read
+_COLUMNS = 4
+_LABEL_SIZE = 7  # points
+_COLOURS = dict(cmap="Blues", vmin=0, vmax=1)
+
+
+def choose(number: str, count: int, flag: str) -> list[int]:
+    """The numbers from 1 that `--layer` or `--head` means: one of them, from the end if negative, or all.
+
+    Raises:
+        UserError: there is no such layer or head.
+    """
+    if number == "all":
+        return list(range(1, count + 1))
+    with contextlib.suppress(ValueError):
+        value = int(number)
+        if 1 <= abs(value) <= count:
+            return [value % (count + 1)]
+    raise UserError(f"--{flag}={number}: expected a number from 1 to {count}, or all")
+
+
+def plot_attention(
+    maps: AttentionMaps, output: str, layer: str = "all", head: str = "all", title: str = ""
+) -> None:
+    """Draws the heads of one layer or of all with one scale of colours, into a PNG, PDF or SVG.
+
+    Tokens stand beside the squares of one layer or one head; all layers and heads together are thumbnails, a
+    layer a row. A row of a square is the token that looks, a column the one it looks at.
+
+    Args:
+        maps: what to draw.
+        output: the picture's path; its suffix names the format.
+        layer, head: a number from 1, from the end if negative, or "all".
+        title: above the picture; the layer and the head stand there in any case.
+
+    Raises:
+        UserError: no such layer or head, or another format.
+    """
+    checks.check_output(output, checks.PICTURES)
+    layers = choose(layer, maps.weights.shape[0], "layer")
+    heads = choose(head, maps.weights.shape[1], "head")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    thumbnails = len(layers) > 1 and len(heads) > 1
+    draw = _draw_thumbnails if thumbnails else _draw_squares
+    figure, image, drawn = draw(plt, maps, layers, heads)
+    try:
+        bar = figure.colorbar(image, ax=drawn, fraction=0.04, pad=0.02, aspect=40, shrink=0.9)
+        bar.set_label("attention (each row sums to 1)", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
+        where = f"{_which('layer', layers)}, {_which('head', heads)}"
+        figure.suptitle(f"{title}\n{where}" if title else where, fontsize=11, parse_math=False)
+        atomic.save_figure(figure, output, dpi=150)
+    finally:
+        plt.close(figure)
+
+
+def _which(what, numbers):
+    return f"{what} {numbers[0]}" if len(numbers) == 1 else f"{what}s {numbers[0]} to {numbers[-1]}"
+
+
+def _draw_thumbnails(plt, maps, layers, heads):
+    # One image: axes of their own for hundreds of squares take matplotlib long to lay out.
+    tokens = len(maps.tokens)
+    gap = -(-tokens // 16)
+    tiles = np.pad(maps.weights, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=np.nan)
+    mosaic = tiles.swapaxes(1, 2).reshape(len(layers) * (tokens + gap), -1)[:-gap, :-gap]
+    size = (len(heads) * 1.05 + 1.6, len(layers) * 1.05 + 1.0)
+    figure, axis = plt.subplots(figsize=size, layout="constrained")
+    axis.set_facecolor("0.8")
+    image = axis.imshow(mosaic, **_COLOURS)
+    middle = (tokens - 1) / 2
+    for set_ticks, what, numbers in ((axis.set_xticks, "head", heads), (axis.set_yticks, "layer", layers)):
+        places = [middle + i * (tokens + gap) for i in range(len(numbers))]
+        set_ticks(places, [f"{what} {number}" for number in numbers], fontsize=8)
+    axis.xaxis.tick_top()
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    return figure, image, [axis]
+
+
+def _draw_squares(plt, maps, layers, heads):
+    squares = [(i, j) for i in layers for j in heads]
+    tokens = len(maps.tokens)
+    labelled = tokens <= _MOST_LABELS or len(squares) == 1
+    columns = min(_COLUMNS, len(squares))
+    rows = -(-len(squares) // columns)
+    inches = max(2.4 if len(squares) > 1 else 4.5, 0.125 * tokens) if labelled else 2.6
+    size = (inches * columns + 1.6, inches * rows + 1.2)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for axis in axes.flat[len(squares) :]:
+        axis.remove()
+    drawn = list(axes.flat[: len(squares)])
+    for place, (axis, (i, j)) in enumerate(zip(drawn, squares, strict=True)):
+        image = axis.imshow(maps.weights[i - 1, j - 1], **_COLOURS)
+        _frame(axis, maps)
+        if labelled:
+            _label(axis, maps.tokens, left=place % columns == 0, above=place < columns)
+        if len(squares) > 1:
+            axis.set_title(f"head {j}" if len(layers) == 1 else f"layer {i}", fontsize=9)
+    return figure, image, drawn
+
+
+def _frame(axis, maps):
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for spine in axis.spines.values():
+        spine.set(linewidth=0.5, color="0.6")
+    if maps.first_length < len(maps.tokens):
+        for draw in (axis.axhline, axis.axvline):
+            draw(maps.first_length - 0.5, color="#D55E00", linewidth=0.6)
+
+
+def _label(axis, tokens, left, above):
+    # A token may hold dollar signs, which would make a formula of it.
+    style = dict(fontsize=_LABEL_SIZE, parse_math=False)
+    if left:
+        axis.set_yticks(range(len(tokens)), tokens, **style)
+    if above:
+        axis.set_xticks(range(len(tokens)), tokens, rotation=90, **style)
+        axis.xaxis.tick_top()
+    axis.tick_params(length=0, pad=2)

@@ -1,0 +1,173 @@
+"""The curves of a run, from its metrics.jsonl to a picture."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, checks, files
+from bert_jax.training import metrics_writer
+
+# Colour-blind safe (Okabe and Ito).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Panel:
+    title: str
+    metrics: tuple[str, ...]
+    kind: str  # "loss", "score" or "other"
+
+
+# In the order they are drawn, each where one of its metrics was logged.
+_PANELS = (
+    _Panel("Masked LM loss", ("mlm_loss",), "loss"),
+    _Panel("Masked LM accuracy", ("mlm_accuracy",), "score"),
+    _Panel("Loss", ("loss",), "loss"),
+    _Panel("Score", ("accuracy", "f1", "f1_macro", "matthews", "pearson", "spearman"), "score"),
+    _Panel("Learning rate", ("learning_rate",), "other"),
+    _Panel("Next sentence loss", ("nsp_loss",), "loss"),
+    _Panel("Next sentence accuracy", ("nsp_accuracy",), "score"),
+    _Panel("Tokens per second", ("tokens_per_second",), "other"),
+    _Panel("Model FLOPs utilisation", ("mfu",), "other"),
+    _Panel("Goodput", ("goodput",), "other"),
+)
+METRICS = tuple(metric for panel in _PANELS for metric in panel.metrics)
+
+
+def read_metrics(workdir: str) -> list[dict]:
+    """The lines of a run's metrics.jsonl. Raises UserError when there are none."""
+    if not files.is_directory(workdir):
+        raise UserError(f"{workdir}: no such directory; --workdir is the directory of a run")
+    rows = metrics_writer.read_metrics(workdir)
+    if not rows:
+        raise UserError(f"{workdir}: no metrics in it; is it the directory of a run that reached a log step?")
+    return rows
+
+
+def series(rows: Iterable[dict], kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(steps [N], values [N]) of the finite values of one metric in rows of one kind."""
+    points = [
+        (row["step"], row[name])
+        for row in rows
+        if row["kind"] == kind and isinstance(row.get(name), (int, float)) and np.isfinite(row[name])
+    ]
+    steps, values = zip(*points, strict=True) if points else ((), ())
+    return np.asarray(steps, np.int64), np.asarray(values, np.float64)
+
+
+def plot_metrics(
+    runs: Mapping[str, list[dict]],
+    output: str,
+    title: str = "",
+    references: Mapping[str, tuple[str, float]] | None = None,
+) -> None:
+    """Draws losses, scores, learning rate and throughput into a PNG, PDF or SVG.
+
+    Args:
+      runs: by name, as `read_metrics` returns them; of several, each is a colour.
+      output: the picture's path; its suffix names the format.
+      title: above the picture.
+      references: dashed lines to compare with: {metric, one of METRICS: (label, value)}.
+    """
+    checks.check_output(output, checks.PICTURES)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = {name for rows in runs.values() for row in rows for name in row}
+    if "mlm_loss" in names:
+        names.discard("loss")  # the sum of two losses that have panels of their own
+    panels = [panel for panel in _PANELS if names.intersection(panel.metrics)]
+    if not panels:
+        raise UserError(f"nothing to plot: the metrics hold only {', '.join(sorted(names))}")
+
+    columns = 3 if len(panels) > 4 else min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    size = (4.6 * columns, 3.3 * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+    try:
+        for axis in axes.flat[len(panels) :]:
+            axis.remove()
+        for axis, panel in zip(axes.flat, panels, strict=False):
+            _draw(axis, runs, panel, references or {})
+        if title:
+            figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+        atomic.save_figure(figure, output, dpi=150)
+    finally:
+        plt.close(figure)
+
+
+def _draw(axis, runs, panel, references):
+    rows = [row for of_run in runs.values() for row in of_run]
+    logged = [name for name in panel.metrics if any(name in row for row in rows)]
+    if len(runs) > 1:
+        _draw_runs(axis, runs, logged[0])
+    else:
+        _draw_run(axis, rows, panel, logged)
+    for name in logged:
+        if name in references:
+            label, value = references[name]
+            axis.axhline(value, color="0.25", linestyle="--", linewidth=1, label=label)
+    axis.set_title(panel.title, fontsize=11, loc="left")
+    axis.set_xlabel("step")
+    axis.grid(alpha=0.25, linewidth=0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.margins(x=0.02)
+    if panel.kind == "other":
+        axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}")
+    if (panel.kind != "other" or len(runs) > 1) and axis.get_legend_handles_labels()[0]:
+        # Losses fall and scores rise, so these corners are free.
+        corner = "upper right" if panel.kind == "loss" else "lower right"
+        axis.legend(fontsize=8, framealpha=0.8, edgecolor="none", loc=corner)
+
+
+def _draw_runs(axis, runs, name):
+    """Draws one metric of several runs: a line for training, and a dotted one for held-out data."""
+    dotted = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
+    held_out = False
+    colours = itertools.cycle(_COLOURS)
+    for (run, rows), colour in zip(runs.items(), colours, strict=False):
+        steps, values = series(rows, "train", name)
+        label = run
+        if len(steps):
+            line = _smooth(values) if len(steps) >= 20 else values
+            axis.plot(steps, line, color=colour, linewidth=1.5, label=label)
+            label = None
+        steps, values = series(rows, "eval", name)
+        if len(steps):
+            axis.plot(steps, values, color=colour, label=label, **dotted)
+            held_out = True
+    if held_out:  # colours tell the runs apart, so that one entry explains the dots of all
+        axis.plot([], [], color="0.4", label="held out", **dotted)
+
+
+def _draw_run(axis, rows, panel, logged):
+    for name, colour in zip(logged, _COLOURS, strict=False):
+        # A single metric has its name in the title already.
+        prefix = f"{name.replace('_', ' ')}, " if len(logged) > 1 else ""
+        steps, values = series(rows, "train", name)
+        if len(steps):
+            smooth = panel.kind != "other" and len(steps) >= 20
+            if smooth:
+                axis.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8)
+            marker = "." if len(steps) == 1 else None
+            line = _smooth(values) if smooth else values
+            axis.plot(steps, line, color=colour, linewidth=1.5, marker=marker, label=f"{prefix}train")
+        steps, values = series(rows, "eval", name)
+        if len(steps):
+            style = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
+            axis.plot(steps, values, color=colour, label=f"{prefix}held out", **style)
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """A running mean over about a twentieth of the curve, [N] -> [N], shorter at the ends."""
+    half = max(1, len(values) // 40)
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
+    return (total[high] - total[low]) / (high - low)

@@ -1,0 +1,1 @@
+"""The mains: pre-training, fine-tuning, sweeps and benchmarks. They wire the parts together."""

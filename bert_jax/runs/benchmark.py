@@ -1,0 +1,258 @@
+"""How fast the train step and the loader are, on synthetic rows or on records.
+
+Needs neither files nor configuration objects, so that scripts beside other frameworks can call it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import platform
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+import bert_jax
+from bert_jax.data import loader, packed
+from bert_jax.kernels import check as kernel_check
+from bert_jax.models.config import BertConfig
+from bert_jax.objectives.masked_lm import PretrainingTask
+from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
+from bert_jax.parallel import sharding
+from bert_jax.training import flops
+from bert_jax.training.step import make_train_step
+
+Batch = dict[str, np.ndarray]
+
+ROWS = ("full", "padded", "packed")
+
+# English Wikipedia in rows of 512 (MLPerf's BERT): 23% of the sequences are full, and the mean is
+# half a row. The others are drawn evenly from 8 tokens up to the share of the row that gives this mean.
+_FULL_SHARE = 0.23
+_LONGEST_SHORT = 0.685
+
+_WARM_UP_STEPS = 2
+
+
+def draw_lengths(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
+    """Sequence lengths like those of Wikipedia: int [count], at most `length`, half of it on average."""
+    short = rng.integers(8, max(9, int(_LONGEST_SHORT * length)), count)
+    return np.where(rng.random(count) < _FULL_SHARE, length, short)
+
+
+def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, seed: int = 0) -> Batch:
+    """Random tokens in the form that `PackedDataset.batch` gives.
+
+    Args:
+        rows: "full": one sequence of `length` tokens a row; "padded": one sequence a row, of the lengths that
+            `draw_lengths` draws; "packed": as many such sequences as a row takes.
+    """
+    rng = np.random.default_rng(seed)
+    most = packed.default_sequences_per_row(length)
+    if rows == "packed":
+        from data_pipelines.packing import pack
+
+        # The last rows of a window are not full, as the last of a corpus are not: they are left out.
+        lengths = draw_lengths(4 * batch_size * most, length, rng)
+        sequences = (packed.PackedSequence(np.arange(n), n // 2, 0) for n in lengths.tolist())
+        packed_rows = pack(sequences, length, most, random.Random(seed), window=len(lengths) + 1)
+        by_row = [
+            [len(sequence.ids) for sequence in row] for row in itertools.islice(packed_rows, batch_size)
+        ]
+    else:
+        most = 1
+        drawn = draw_lengths(batch_size, length, rng) if rows == "padded" else np.full(batch_size, length)
+        by_row = [[n] for n in drawn.tolist()]
+    batch = {
+        "input_ids": rng.integers(min(1000, vocab_size // 2), vocab_size, (batch_size, length), np.int32),
+        "lengths": np.array([sum(lengths) for lengths in by_row], np.int32),
+        "starts": np.full((batch_size, most), length, np.int32),
+        "first_lengths": np.zeros((batch_size, most), np.int32),
+        "next_sentence_labels": np.full((batch_size, most), -1, np.int32),
+        "row_ids": np.arange(batch_size, dtype=np.int32),
+    }
+    for row, lengths in enumerate(by_row):
+        count = len(lengths)
+        batch["starts"][row, :count] = np.cumsum([0, *lengths[:-1]])
+        batch["first_lengths"][row, :count] = np.array(lengths) // 2
+        batch["next_sentence_labels"][row, :count] = rng.integers(0, 2, count)
+    batch["input_ids"][np.arange(length) >= batch["lengths"][:, None]] = 0
+    return batch
+
+
+def sequence_lengths(batch: Batch) -> np.ndarray:
+    """The number of tokens of each sequence in a batch, int [sequences]."""
+    ends = np.append(batch["starts"][:, 1:], np.full((len(batch["starts"]), 1), 2**30), axis=1)
+    lengths = np.minimum(ends, batch["lengths"][:, None]) - batch["starts"]
+    return lengths[batch["first_lengths"] > 0]
+
+
+def make_task(model: BertConfig, length: int, masking: MaskingOptions | None = None) -> PretrainingTask:
+    """Pre-training with the ids of the released vocabularies, whose pieces' spellings do not matter here."""
+    masking = masking or MaskingOptions(max_predictions=default_max_predictions(length, 0.15))
+    continues = np.arange(model.vocab_size) % 4 == 3
+    special = (0, min(101, model.vocab_size - 3), min(102, model.vocab_size - 2))
+    mask_id = min(103, model.vocab_size - 1)
+    return PretrainingTask(model, Vocabulary(model.vocab_size, mask_id, special, continues), masking)
+
+
+def time_train_step(
+    task: PretrainingTask,
+    optimizer: optax.GradientTransformation,
+    schedule: Callable,
+    batches: Iterable[Batch],
+    *,
+    mesh: jax.sharding.Mesh | None = None,
+    steps: int = 10,
+    accumulate_steps: int = 1,
+    check_update: bool = False,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Compiles the train step and times it, waiting for each step.
+
+    Args:
+        batches: one batch, used again and again, lies on the devices from the start; of an iterator, the
+            next batch is assembled and sent while a step is computed, as in training.
+        check_update: as for `step.make_train_step`; not needed with the default optimizers.
+        say: called with a line before each compilation and timing.
+
+    Returns:
+        `seconds` of each step; `sequences_per_second`, `rows_per_second`, `tokens_per_second` (real ones),
+        `model_flops_per_second` (of whole rows, padding included), `share_of_peak` and
+        `share_of_peak_without_padding`, each {"best", "median"}, the shares None where the step was faster
+        than the peak that was measured; `peak_flops_per_second`, `compile_seconds`,
+        `memory_bytes` a device, `loss` after the last step.
+    """
+    kernel_check.ensure(task.config, say)
+    mesh = mesh or sharding.make_mesh()
+    supply = iter(batches) if isinstance(batches, Iterator) else itertools.repeat(batches)
+    host = next(supply)
+    rows, length = host["input_ids"].shape
+    sharding.check_batch_size(rows, mesh, accumulate_steps)
+    batch = sharding.global_batch(host, mesh)
+    step = sharding.jit_train_step(
+        make_train_step(task, optimizer, schedule, accumulate_steps, check_update=check_update),
+        mesh,
+        sharding.state_shardings(task, optimizer, mesh),
+    )
+    say(f"compiling the train step for {rows} rows of {length} tokens")
+    began = time.perf_counter()
+    step = step.lower(sharding.abstract_state(task, optimizer, mesh), batch, np.uint32(seed)).compile()
+    compile_seconds = time.perf_counter() - began
+    say(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} that are not")
+    state = sharding.init_state(task, optimizer, mesh, seed)
+
+    seconds, counted = [], []
+    for _ in range(_WARM_UP_STEPS + steps):
+        counts = _count(task.config, host)
+        began = time.perf_counter()
+        state, metrics = step(state, batch, np.uint32(seed))
+        following = next(supply)
+        if following is not host:
+            host, batch = following, sharding.global_batch(following, mesh)
+        jax.block_until_ready((state, metrics, batch))
+        seconds.append(time.perf_counter() - began)
+        counted.append(counts)
+    seconds, counted = seconds[_WARM_UP_STEPS:], counted[_WARM_UP_STEPS:]
+
+    # Batches of records differ a little in what they hold: rates are of their mean.
+    mean = {name: float(np.mean([counts[name] for counts in counted])) for name in counted[0]}
+    row_flops = flops.train_flops_per_row(
+        task.config, length, task.masking.max_predictions, sequences=round(mean["sequences"] / rows)
+    )
+    peak = flops.peak_flops(mesh.devices.flat[0], task.config.dtype) * mesh.size
+    rates = {
+        "sequences_per_second": mean["sequences"],
+        "rows_per_second": rows,
+        "tokens_per_second": mean["tokens"],
+        "model_flops_per_second": row_flops * rows,
+    }
+    shares = {"share_of_peak": row_flops * rows, "share_of_peak_without_padding": mean["flops"]}
+    memory = step.memory_analysis()
+    return (
+        {name: _rate(amount, seconds) for name, amount in rates.items()}
+        | {name: _share(amount, seconds, peak) for name, amount in shares.items()}
+        | {
+            "rows": rows,
+            "length": length,
+            "sequences_per_row": mean["sequences"] / rows,
+            "fill": mean["tokens"] / (rows * length),
+            "model_flops_per_row": row_flops,
+            "peak_flops_per_second": peak,
+            "seconds": seconds,
+            "compile_seconds": compile_seconds,
+            "memory_bytes": _memory(memory) if memory is not None else None,
+            "loss": float(metrics["loss"]),
+        }
+    )
+
+
+def time_loader(
+    dataset: packed.PackedDataset, batch_size: int, seed: int = 0, seconds: float = 3.0
+) -> dict[str, float]:
+    """Reads training batches for some seconds; returns `rows_per_second` and (real) `tokens_per_second`."""
+    batches = loader.train_batches(dataset, batch_size, seed, 0)
+    for _ in range(8):  # fills what is read ahead
+        next(batches)
+    rows = tokens = 0
+    began = time.perf_counter()
+    while (took := time.perf_counter() - began) < seconds:
+        batch = next(batches)
+        rows += batch_size
+        tokens += int(batch["lengths"].sum())
+    batches.close()
+    return {"rows_per_second": rows / took, "tokens_per_second": tokens / took}
+
+
+def environment() -> dict[str, Any]:
+    """The devices, the host and the versions that a figure belongs to."""
+    device = jax.devices()[0]
+    names = ("jax", "jaxlib", "flax", "optax", "numpy")
+    return {
+        "device": {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
+        "host": {"processor": _processor(), "system": platform.platform()},
+        "versions": {"bert_jax": bert_jax.__version__, "python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in names},
+    }
+
+
+def _count(config: BertConfig, batch: Batch) -> dict[str, float]:
+    """What a batch really holds: its sequences, its tokens, and the model's FLOPs of these alone."""
+    lengths, repeats = np.unique(sequence_lengths(batch), return_counts=True)
+    each = [flops.train_flops_per_row(config, int(n), max(1, round(0.15 * n))) for n in lengths]
+    return {"sequences": repeats.sum(), "tokens": batch["lengths"].sum(), "flops": np.dot(each, repeats)}
+
+
+def _rate(amount: float, seconds: list[float]) -> dict[str, float]:
+    return {"best": amount / min(seconds), "median": amount / float(np.median(seconds))}
+
+
+def _share(amount: float, seconds: list[float], peak: float) -> dict[str, float] | None:
+    rate = _rate(amount, seconds)
+    if flops.share_of_peak(rate["best"], peak) is None:
+        return None
+    return {name: value / peak for name, value in rate.items()}
+
+
+def _memory(analysis: Any) -> int:
+    """Bytes a device needs for a step; donated buffers are counted once."""
+    return (
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        - analysis.alias_size_in_bytes
+        + analysis.temp_size_in_bytes
+    )
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):  # another system, or a processor without a name
+        return platform.processor() or platform.machine()

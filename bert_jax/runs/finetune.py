@@ -1,0 +1,311 @@
+"""Fine-tuning from end to end: files and a checkpoint to a work directory that predicts.
+
+A run's config.json holds, besides the configuration, the task's labels and the digests of its files, so that
+the work directory is all that evaluation and prediction need.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from bert_jax import checkpoint, convert
+from bert_jax.checkpoint.leaves import flatten
+from bert_jax.convert import model_card
+from bert_jax.io import files, json_files
+from bert_jax.kernels import platform
+from bert_jax.parallel import distributed, sharding
+from bert_jax.settings import config_fields
+from bert_jax.tasks import fields, metrics
+from bert_jax.tasks.base import Problem, from_training_file, resolve_schedule
+from bert_jax.tasks.readers.tables import PREPARED
+from bert_jax.tasks.rows import batches, packing, predictions, text_windows
+from bert_jax.tasks.rows.predictions import BEST
+from bert_jax.training import flops, loop
+from bert_jax.training.metrics_writer import BEST_SO_FAR, MetricsWriter
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.preemption import StopRequest
+from bert_jax.workdir import run_directory
+from bert_jax.workdir.run_directory import REPORT_FILE
+
+BEST_FILE = "best.json"
+_BEST = {"step": int, "last_step": int, "since_best?": int, "scores": {str: (float, None)}}
+
+
+def finetune(
+    config: Any,
+    directory: str,
+    log: Callable[[str], None] = print,
+    *,
+    command_line: str = "",
+    **fit_options: Any,
+) -> dict[str, Any]:
+    """Trains as `config` says, or resumes, and keeps the checkpoint that is best on the evaluation file.
+
+    Args:
+      config: as `default_config`, with the files, columns and `init_from` (or `vocab`) filled in.
+      directory: the work directory.
+      log: gets one line for each thing worth saying, in the first process of a run.
+      command_line: of the run, for its model card.
+      fit_options: others of `train.fit`.
+
+    Returns:
+      What best.json holds: the best step and its scores; the last step and none when nothing is evaluated.
+
+    Raises:
+      UserError: a user's mistake, with file and line where there is one.
+    """
+    log = distributed.log_of_primary(log)
+    problem, training = prepare(config, directory, log)
+    config = problem.config
+    examples = {"train": training}
+    if dev := problem.file("dev"):
+        examples["dev"] = problem.read(dev)
+    data = {split: problem.encode(found) for split, found in examples.items()}
+    resolve_schedule(config, len(data["train"].group_lengths))
+    config.model = ml_collections.ConfigDict(problem.bert.to_dict())
+    for split, found in examples.items():
+        log(_describe(split, found, data[split], problem))
+
+    run = {
+        "command": "finetune",
+        "config": config.to_dict(),
+        "vocabulary": problem.tokenizer.settings(),
+        "labels": problem.labels,
+        "head": problem.exported_as,
+        "problem_type": problem.problem_type,
+        "files": {split: _digest(found.path) for split, found in examples.items()},
+    }
+    if command_line:
+        run["command_line"] = command_line
+    primary = jax.process_index() == 0
+    writer = MetricsWriter(directory, total_steps=config.steps, primary=primary)
+    with run_directory.WorkDir(directory, primary=primary, log=writer.message) as held:
+        try:
+            held.open_run(run)
+            held.copy_vocabulary(problem.tokenizer.path)
+            best = _train(problem, data, examples, held, writer, fit_options)
+            if primary:
+                held.write_text(model_card.FILE, model_card.of_run(directory))
+            return best
+        finally:
+            writer.close()
+
+
+def prepare(
+    config: Any, directory: str, log: Callable[[str], None] = lambda line: None
+) -> tuple[Problem, Any]:
+    """Returns the task that a configuration describes, and the examples of its training file.
+
+    Args:
+        config: as `default_config`; it is not changed.
+        directory: the work directory, which need not exist. A run that goes on keeps its dtype.
+        log: gets one line where that is not the dtype of a new run.
+
+    Raises:
+        UserError: a mistake that shows before anything is computed: a field that would be ignored, a value
+            out of range, a missing file or column, too large a mesh.
+    """
+    config = fields.complete(config)
+    fields.check(config)
+    config_fields.check_values(config)
+    config.model.dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
+    mesh = sharding.make_mesh(**config.mesh)
+    sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
+    make_optimizer(config.optimizer, 0)  # the number of steps depends on the rows
+    problem, training = from_training_file(config)
+    problem.metrics  # noqa: B018, which refuses unknown names
+    return problem, training
+
+
+def _train(problem, data, examples, held, writer, fit_options):
+    config = problem.config
+    mesh = sharding.make_mesh(**config.mesh)
+    optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+    optimizer = problem.optimizer(optimizer)
+    data = problem.precompute(data, mesh, writer.message)
+    keeper = _BestKeeper(problem, data["dev"], examples["dev"], held, writer, mesh) if "dev" in data else None
+    if keeper and keeper.stops():
+        writer.message("nothing to train: the run was stopped early")
+        return keeper.best
+    packed = _plan_packing(problem, data["train"], mesh)
+    lengths = data["train"].group_lengths
+    buckets = batches.bucket_lengths(lengths, config.batch_size, data["train"].max_length, config.steps)
+    if packed:
+        rows = " or ".join(map(str, packed.rows))
+        writer.message(
+            f"a batch of {config.batch_size} examples is packed into {rows} rows of {packed.length} tokens"
+        )
+    state = loop.fit(
+        workdir=held,
+        config=config,
+        task=problem.task,
+        optimizer=optimizer,
+        schedule=schedule,
+        train_data=lambda step, own: _train_batches(data["train"], packed, buckets, config, mesh, step, own),
+        # The loss, like every score, is taken from the outputs that `keeper` computes.
+        eval_data=keeper and (lambda own: (batch for batch in ())),
+        flops_per_step=0.0
+        if problem.frozen
+        else _flops_per_step(problem.bert, data["train"], config.batch_size, packed, buckets),
+        writer=writer,
+        initial_params=_initial_params(problem, held, writer.message),
+        on_eval=keeper,
+        stop_early=keeper.stops if keeper else lambda: False,
+        **fit_options,
+    )
+    if keeper is None:
+        return {"step": int(state.step), "scores": {}}
+    if keeper.last_step != int(state.step):
+        keeper(int(state.step), {}, state)  # killed between the last evaluation and what follows it
+    return keeper.best
+
+
+class _BestKeeper:
+    """Scores the whole evaluation set at each evaluation; keeps the best parameters and their predictions."""
+
+    def __init__(self, problem: Problem, data, examples, held, writer, mesh):
+        self._problem, self._data, self._examples = problem, data, examples
+        self._held, self._say, self._stage, self._mesh = held, writer.message, writer.stage, mesh
+        self._predict = predictions.make_predict(problem.task, mesh)
+        self.best = read_best(held.path)
+        self.last_step = self.best["last_step"] if self.best else None
+
+    def stops(self) -> bool:
+        """Whether there were as many evaluations without a better score as end the run."""
+        patience = self._problem.config.early_stopping
+        return bool(patience and self.best and self.best["since_best"] >= patience)
+
+    def __call__(
+        self, step: int, means: dict[str, float], state: Any, stop: StopRequest | None = None
+    ) -> dict[str, float]:
+        problem = self._problem
+        with self._stage("evaluation", None, "batches") as at:
+
+            def on_batch(done: int, total: int) -> None:
+                at(done, total)
+                if stop is not None:
+                    stop.check()
+
+            outputs = predictions.predict_all(
+                self._predict,
+                state.params,
+                self._data,
+                problem.config.batch_size,
+                self._mesh,
+                on_batch=on_batch,
+                run=stop.wait_for if stop else lambda function: function(),
+            )
+        scores = problem.score(self._examples, self._data, outputs)
+        loss = problem.loss(self._data, outputs)
+        name = problem.metrics[0]
+        sign = -1 if name in metrics.LOWER_IS_BETTER else 1
+        better = self.best is None or sign * scores[name] > sign * self.best["scores"][name]
+        if better:
+            keeper = checkpoint.Checkpointer(os.path.join(self._held.path, BEST), keep=1, log=self._say)
+            keeper.save(step, {"params": state.params})
+            keeper.close()
+            degenerate = problem.is_degenerate(scores, outputs)
+            self.best = {"step": step, "metric": name, "scores": scores, "degenerate": degenerate}
+        if step != self.last_step:
+            self.best["since_best"] = 0 if better else self.best["since_best"] + 1
+        self.last_step = step
+        if better and self._held.primary:
+            path = os.path.join(self._held.path, f"predictions-dev{problem.formats[0]}")
+            problem.write(path, self._examples, self._data, outputs)
+            problem.report(self._held.path, self._examples, self._data, outputs)
+        self._held.write_json(BEST_FILE, self.best | {"last_step": step})
+        return {"loss": loss} | scores | {BEST_SO_FAR: float(better)}
+
+
+def _initial_params(problem, held, log):
+    config, head = problem.config, problem.task.head
+    if not config.init_from or config.from_scratch:
+        return None
+
+    def load(abstract_params):
+        # The head is always a new one: another task's labels are not this one's.
+        body = {name: tree for name, tree in abstract_params.items() if name != head}
+        params, report = convert.load_params(config.init_from, body, ignore=config.init_ignore, log=log)
+        new = [f"{head}/{name}" for name in flatten(abstract_params[head])]
+        report = dataclasses.replace(report, new=(*report.new, *new))
+        log(
+            f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(report.new)}; "
+            f"not used: {_summary(report.unused)}"
+        )
+        held.write_json(REPORT_FILE, dataclasses.asdict(report))
+        return params
+
+    return load
+
+
+def _summary(names):
+    heads = sorted({name.split("/")[0] for name in names})
+    return ", ".join(f"{head} ({sum(n.split('/')[0] == head for n in names)})" for head in heads) or "none"
+
+
+def _plan_packing(problem, data, mesh):
+    config = problem.config
+    if not (problem.packs and config.pack):
+        return None
+    devices = mesh.shape["data"] * mesh.shape["fsdp"]
+    return packing.plan(data, config.batch_size, config.steps, devices, problem.bert, config.accumulate_steps)
+
+
+def _train_batches(data, packed, buckets, config, mesh, step, own):
+    if packed:
+        return packing.train_batches(
+            data, packed, config.batch_size, config.seed, step, functools.partial(sharding.local_rows, mesh)
+        )
+    return batches.train_batches(
+        data, config.batch_size, config.seed, step,
+        group_by_length=config.group_by_length, buckets=buckets, own=own,
+    )  # fmt: skip
+
+
+def _flops_per_step(bert, data, batch_size, packed, buckets):
+    if packed:
+        return packed.mean_rows * flops.train_flops_per_row(bert, packed.length, 0)
+    # Rows are padded to the length of their bucket; the mean over examples is close to that over batches.
+    widths = np.asarray(buckets)[np.searchsorted(buckets, data.group_lengths)]
+    rows = batch_size * data.group
+    return rows * float(np.mean([flops.train_flops_per_row(bert, int(width), 0) for width in widths]))
+
+
+def read_best(directory: Any) -> dict[str, Any] | None:
+    """What best.json of a work directory holds; None when there is none."""
+    path = os.path.join(directory, BEST_FILE)
+    return json_files.read(path, _BEST) if files.exists(path) else None
+
+
+def _describe(split, examples, data, problem):
+    parts = [f"{split}: {len(examples):,} examples from {examples.path}"]
+    if described := problem.describe(examples, data):
+        parts.append(described)
+    cut = f"{data.truncated:,} cut at {data.max_length}"
+    if data.shares is not None:
+        what = "the shorter text" if data.group == 1 else "a choice"
+        cut = text_windows.describe(data.group_examples, data.truncated, what)
+    parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}")
+    return "; ".join(parts) + (f"\nwarning: {examples.warning()}" if examples.warning() else "")
+
+
+def _digest(path):
+    parts = [path]
+    if path.startswith(PREPARED):
+        from bert_jax.tasks.glue import prepared
+
+        parts = prepared.files(path)
+    digest = hashlib.sha256()
+    for part in parts:
+        with files.open_read(part) as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()

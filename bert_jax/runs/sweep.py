@@ -1,0 +1,199 @@
+"""The same fine-tuning several times: with other seeds, and over a grid of hyper-parameters.
+
+A run of small data says little alone: its score varies by points with the seed, and some seeds learn nothing
+(Devlin et al. 2019, appendix A.3; Mosbach et al. 2021). Each run has a work directory of its own, so a queue
+that was stopped goes on where it was, and the runs share what is compiled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from bert_jax.convert import model_card
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, files, json_files
+from bert_jax.parallel import distributed
+from bert_jax.runs import finetune
+from bert_jax.tasks import fields, metrics
+
+SUMMARY_FILE = "summary.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One point of the grid.
+
+    Attributes:
+        name: of its directory, such as `learning_rate=3e-05,batch_size=16`; "" where there is no grid.
+        metric: the first of the task, which selects the best.
+        runs: best.json of each seed, in order.
+    """
+
+    name: str
+    metric: str
+    runs: tuple[Mapping[str, Any], ...]
+
+    @property
+    def scores(self) -> np.ndarray:
+        """float64 [seeds]"""
+        return np.asarray([run["scores"][self.metric] for run in self.runs])
+
+    @property
+    def degenerate(self) -> int:
+        """Runs that predict the same for every example."""
+        return sum(bool(run.get("degenerate")) for run in self.runs)
+
+    def summary(self) -> dict[str, Any]:
+        """Median, best, worst and standard deviation of every metric over the seeds."""
+        found = {"setting": self.name, "seeds": len(self.runs), "degenerate": self.degenerate, "scores": {}}
+        for name in self.runs[0]["scores"]:
+            values = np.asarray([run["scores"][name] for run in self.runs])
+            best, worst = (np.min, np.max) if name in metrics.LOWER_IS_BETTER else (np.max, np.min)
+            found["scores"][name] = {
+                "median": float(np.median(values)),
+                "best": float(best(values)),
+                "worst": float(worst(values)),
+                "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+                "all": values.tolist(),
+            }
+        return found
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """{field: values} of texts like "optimizer.learning_rate=5e-5,3e-5,2e-5".
+
+    Raises:
+        UserError: a text of another form, or a field that is swept twice.
+    """
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        field, equals, values = text.partition("=")
+        if not equals or not values or field in grid:
+            raise UserError(f"--sweep={text}: expected a field once, such as batch_size=16,32")
+        grid[field] = [_value(value) for value in values.split(",")]
+    return grid
+
+
+def run_all(
+    config: ml_collections.ConfigDict,
+    directory: str,
+    seeds: int,
+    grid: Mapping[str, Sequence[Any]],
+    log: Callable[[str], None] = print,
+    command_line: str = "",
+    **fit_options: Any,
+) -> list[Setting]:
+    """Fine-tunes once for each seed and each point of the grid; the seeds count up from `config.seed`.
+
+    Args are those of `finetuning.finetune`, with the number of seeds and {field: its values}.
+
+    Returns:
+        The settings, the best median first; summary.json in `directory` has their summaries, and README.md
+        a table of them.
+
+    Raises:
+        UserError: as `finetuning.finetune`; a swept field that the configuration lacks; nothing to score.
+    """
+    log = distributed.log_of_primary(log)
+    if seeds < 1:
+        raise UserError(f"--seeds={seeds}: expected 1 or more")
+    queue: dict[str, list[ml_collections.ConfigDict]] = {}  # made first, so that a mistake comes before a run
+    for values in itertools.product(*grid.values()):
+        chosen = dict(zip(grid, values, strict=True))
+        name = ",".join(f"{field.split('.')[-1]}={value}" for field, value in chosen.items())
+        queue[name] = []
+        for number in range(seeds):
+            queue[name].append(ml_collections.ConfigDict(config.to_dict()))
+            _set(queue[name][-1], chosen)
+            queue[name][-1].seed = config.seed + number
+    for name, configs in queue.items():
+        problem, _ = finetune.prepare(configs[0], _run_directory(directory, name, configs[0]))
+        if not problem.file("dev"):
+            raise UserError("there is nothing to compare the runs by; give --config.data.eval=FILE")
+    settings, metric = [], ""
+    for name, configs in queue.items():
+        runs = []
+        for each in configs:
+            path = _run_directory(directory, name, each)
+            log(f"run {len(settings) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
+            runs.append(finetune.finetune(each, path, log, command_line=command_line, **fit_options))
+            metric = runs[-1]["metric"]
+        settings.append(Setting(name, metric, tuple(runs)))
+    sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
+    settings.sort(key=lambda setting: -sign * float(np.median(setting.scores)))
+    summaries = [setting.summary() for setting in settings]
+    if jax.process_index():
+        return settings  # the first process writes
+    best = _run_directory(directory, settings[0].name, config)
+    for name, content in (
+        (SUMMARY_FILE, json.dumps(summaries, indent=2) + "\n"),
+        (model_card.FILE, model_card.of_repeats(best, summaries)),
+    ):
+        atomic.write_text(os.path.join(directory, name), content)
+    return settings
+
+
+def _run_directory(directory: str, name: str, config: ml_collections.ConfigDict) -> str:
+    return os.path.join(directory, name, f"seed-{config.seed}")
+
+
+def read_summary(directory: str) -> dict[str, Any] | None:
+    """Of the best setting of a `run_all`: `scores`, the medians, and `run`, one of its directories; None
+    where there was no such run."""
+    path = os.path.join(directory, SUMMARY_FILE)
+    if not files.exists(path):
+        return None
+    settings = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])
+    best = settings[0] if settings else {"setting": ""}
+    folder = os.path.join(directory, best["setting"].replace("\0", ""))
+    runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
+    if not settings or not runs:
+        raise UserError(f"{path}: it names no run beside it; expected the summary.json of --seeds or --sweep")
+    return {"scores": {name: one["median"] for name, one in best["scores"].items()}, "run": runs[0]}
+
+
+def table(settings: Sequence[Setting]) -> list[str]:
+    """A line a setting and metric: median, best, worst and standard deviation over the seeds."""
+    width = max([7, *(len(setting.name) for setting in settings)])
+    lines = [f"{'setting':<{width}}  {'metric':<18}  median    best   worst    std  seeds  degenerate"]
+    for setting in settings:
+        found = setting.summary()
+        for name, one in found["scores"].items():
+            lines.append(
+                f"{setting.name:<{width}}  {name:<18}  {one['median']:.4f}  {one['best']:.4f}  "
+                f"{one['worst']:.4f}  {one['deviation']:.3f}  {found['seeds']:>5}  {found['degenerate']:>10}"
+            )
+    return lines
+
+
+def _set(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> None:
+    for field, value in values.items():
+        if field == "seed":
+            raise UserError("--sweep=seed=...: --seeds=N runs with N seeds, from config.seed up")
+        try:
+            old = fields.lookup(config, field)
+        except UserError as error:
+            raise UserError(f"--sweep={field}=...: {error}") from None
+        if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(old) is not type(value):
+            raise UserError(f"--sweep={field}: {value!r} is no {type(old).__name__}, as {old!r} is")
+        fields.assign(config, field, value)
+
+
+def _value(text: str) -> Any:
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text.lower(), text)

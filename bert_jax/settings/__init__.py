@@ -1,0 +1,1 @@
+"""Run configurations: their fields, their defaults, and the config files that set them."""

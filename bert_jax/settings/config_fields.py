@@ -1,0 +1,304 @@
+"""What a run's configuration may hold: the type and the range of every field, and whether it may change on
+resume.
+
+`bert_jax.settings.defaults` and `bert_jax.tasks` have the defaults, docs/config.md the meanings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import numbers
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.settings import config_files
+
+_INT32 = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One field.
+
+    Attributes:
+        type: "int", "float", "bool", "str" or "regex". A float is finite, and may be given as an int.
+        minimum, maximum: the smallest and the largest value.
+        above, below: bounds that the value may not reach.
+        resume: "same": a run goes on with another value only by --allow_changes. "free": it decides where,
+            how fast or how often something is done, and not what is computed, so that it may change. "fixed":
+            the shapes of the checkpoint follow from it, so that it cannot change.
+    """
+
+    type: str
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    resume: str = "same"
+
+    def problem(self, value: Any) -> str | None:
+        """Returns what a value must be and is not; None for a valid one."""
+        if self.type in ("bool", "str", "regex"):
+            expected = bool if self.type == "bool" else str
+            if not isinstance(value, expected):
+                return "must be true or false" if expected is bool else "must be a text"
+            return _regex_problem(value) if self.type == "regex" else None
+        kind, what = (
+            (numbers.Integral, "a whole number") if self.type == "int" else (numbers.Real, "a number")
+        )
+        if isinstance(value, bool) or not isinstance(value, kind):
+            return f"must be {what}"
+        if self.type == "float" and not math.isfinite(_as_float(value)):
+            return "must be a finite number"
+        if self.minimum is not None and value < self.minimum:
+            return f"must be at least {self.minimum:g}"
+        if self.above is not None and value <= self.above:
+            return f"must be more than {self.above:g}"
+        if self.maximum is not None and value > self.maximum:
+            return f"must be at most {self.maximum:,}"
+        if self.below is not None and value >= self.below:
+            return f"must be less than {self.below:g}"
+        return None
+
+
+def _as_float(value: numbers.Real) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _regex_problem(value: str) -> str | None:
+    try:
+        re.compile(value)
+    except re.error as error:
+        return f"must be a regular expression ({error})"
+    return None
+
+
+def _count(minimum: int, maximum: int = _INT32, resume: str = "same") -> Field:
+    return Field("int", minimum, maximum, resume=resume)
+
+
+def _size(maximum: int, minimum: int = 1) -> Field:
+    return _count(minimum, maximum, "fixed")
+
+
+_TEXT, _FLAG = Field("str"), Field("bool")
+
+# Bounds that nobody means to reach keep a slip of the keyboard from becoming an overflow, or a demand for all
+# of the machine's memory.
+_SHARED = {
+    "seed": _count(0, 2**32 - 1),
+    "batch_size": _count(1, 2**20),
+    "accumulate_steps": _count(1, 2**20, "free"),
+    "steps": _count(1),
+    "log_every": _count(1, resume="free"),
+    "max_skipped_steps": _count(1, resume="free"),
+    "spikes.factor": Field("float", minimum=0, maximum=10**6),
+    "spikes.window": _count(2, 10_000),
+    "spikes.metric": _TEXT,
+    "init_from": _TEXT,
+    "init_ignore": Field("regex"),
+    "model.vocab_size": _size(10**8, minimum=0),
+    "model.hidden_size": _size(2**20),
+    "model.num_hidden_layers": _size(10_000),
+    "model.num_attention_heads": _size(2**20),
+    "model.intermediate_size": _size(2**24),
+    "model.max_position_embeddings": _size(2**24),
+    "model.type_vocab_size": _size(10**6),
+    "model.hidden_act": _TEXT,
+    "model.hidden_dropout_prob": Field("float", minimum=0, below=1),
+    "model.attention_probs_dropout_prob": Field("float", minimum=0, below=1),
+    "model.initializer_range": Field("float", minimum=0, maximum=1000),
+    "model.layer_norm_eps": Field("float", minimum=1e-37, maximum=1),
+    "model.causal": _FLAG,
+    "model.dtype": _TEXT,
+    "model.attention": Field("str", resume="free"),
+    "model.residual": Field("str", resume="free"),
+    "model.remat": Field("str", resume="free"),
+    "model.scan_unroll": _count(0, 10_000, "free"),
+    "optimizer.name": _TEXT,
+    "optimizer.schedule": _TEXT,
+    "optimizer.learning_rate": Field("float", minimum=0, maximum=10**6),
+    "optimizer.warmup_steps": _count(0),
+    "optimizer.weight_decay": Field("float", minimum=0, maximum=10**6),
+    "optimizer.b1": Field("float", minimum=0, below=1),
+    "optimizer.b2": Field("float", minimum=0, below=1),
+    "optimizer.eps": Field("float", minimum=1e-37, maximum=10**6),
+    "optimizer.clip_norm": Field("float", minimum=0, maximum=10**30),
+    "mesh.data": _count(-1, 2**20, "free"),
+    "mesh.fsdp": _count(-1, 2**20, "free"),
+    "mesh.tensor": _count(-1, 2**20, "free"),
+    "checkpoint.every": _count(0, resume="free"),
+    "checkpoint.keep": _count(1, resume="free"),
+    "checkpoint.keep_every": _count(0, resume="free"),
+    "eval.every": _count(0, resume="free"),
+}
+
+_PRETRAINING = {
+    "resume_from": _TEXT,
+    "optimizer.decay_steps": _count(0),
+    "data.dir": Field("str", resume="free"),  # the records are known by their digest, wherever they lie
+    "data.vocab": Field("str", resume="free"),  # and the vocabulary by its own
+    "data.train_split": _TEXT,
+    "data.eval_split": _TEXT,
+    "data.max_corrupt_rows": _count(0),
+    "eval.batches": _count(0, resume="free"),
+    "masking.prob": Field("float", above=0, below=1),
+    "masking.strategy": _TEXT,
+    "masking.max_predictions": _count(0, 2**16),
+}
+
+_FINETUNING = {
+    "task": _TEXT,
+    "epochs": Field("float", above=0, maximum=10**6),
+    "warmup_fraction": Field("float", minimum=0, below=1),
+    "early_stopping": _count(0),
+    "class_weights": _TEXT,
+    "optimizer.layer_decay": Field("float", above=0, maximum=1),
+    "optimizer.freeze": Field("regex"),
+    "max_length": _count(4, 2**24),
+    "doc_stride": _count(0, 2**24),
+    "pack": _FLAG,
+    "group_by_length": _FLAG,
+    "metrics": _TEXT,
+    "data_dir": Field("str", resume="free"),
+    **{
+        f"data.{name}": _TEXT
+        for name in (
+            *("train", "eval", "text_a", "text_b", "label", "id", "choices", "answer_start"),
+            *("format", "quoting"),
+        )
+    },
+    "data.header": _FLAG,
+    "document_context": _FLAG,
+    "frozen": _FLAG,
+    "head": _TEXT,
+    "head_size": _count(1, 2**20),
+    "feature_layers": _TEXT,
+    "vocab": _TEXT,
+    "from_scratch": _FLAG,
+    "v2": _FLAG,
+    "max_query_length": _count(1, 2**24),
+    "n_best": _count(1, 10**6),
+    "max_answer_length": _count(1, 2**24),
+    "null_score_diff_threshold": Field("float", minimum=-(10**30), maximum=10**30),
+}
+
+FIELDS: Mapping[str, Field] = _SHARED | _PRETRAINING | _FINETUNING
+
+
+def with_resume(resume: str) -> tuple[str, ...]:
+    """Returns the names of the fields whose `Field.resume` this is."""
+    return tuple(name for name, field in FIELDS.items() if field.resume == resume)
+
+
+def check(name: str, value: Any) -> None:
+    """Raises UserError, which names the field, unless it may have this value."""
+    problem = FIELDS[name].problem(value)
+    if problem:
+        raise UserError(f"{name}={_short(value)} {problem}")
+
+
+def check_values(config: Mapping[str, Any]) -> None:
+    """Raises UserError, which names the field, unless every field has a value that it may have.
+
+    Fields that `FIELDS` does not have are the caller's to judge.
+    """
+    for name, value in config_files.fields(config):
+        if name in FIELDS:
+            check(name, value)
+
+
+def check_pretraining(config: Mapping[str, Any]) -> None:
+    """Raises UserError unless a configuration has the fields of a pre-training run, with valid values."""
+    from bert_jax.settings import (
+        defaults,  # with the model's configuration, which this module is to be free of
+    )
+
+    have, expected = ({name for name, _ in config_files.fields(one)} for one in (config, defaults.pretrain()))
+    if missing := sorted(expected - have):
+        raise UserError(
+            f"the config has no {', '.join(missing)}: start it from bert_jax.settings.defaults.pretrain()"
+        )
+    if unknown := sorted(have - expected):
+        near = closest(unknown[0], expected)
+        hint = f"; did you mean {near} by {unknown[0]}?" if near else ""
+        raise UserError(f"the config has a field that pre-training does not know: {', '.join(unknown)}{hint}")
+    check_values(config)
+    for name in ("window", "metric"):
+        value, default = config["spikes"][name], defaults.pretrain().spikes[name]
+        if not config["spikes"]["factor"] and value != default:
+            raise UserError(f"spikes.{name}={value}: spikes.factor=0 is no rule; leave it at {default!r}")
+
+
+# What fields are called elsewhere.
+_SYNONYMS = {
+    "lr": "learning_rate",
+    "bs": "batch_size",
+    "train_batch_size": "batch_size",
+    "wd": "weight_decay",
+    "warmup": "warmup_steps",
+    "warmup_ratio": "warmup_fraction",
+    "max_steps": "steps",
+    "train_steps": "steps",
+    "num_steps": "steps",
+    "num_train_steps": "steps",
+    "num_train_epochs": "epochs",
+    "gradient_accumulation_steps": "accumulate_steps",
+    "grad_accum": "accumulate_steps",
+    "max_grad_norm": "optimizer.clip_norm",
+    "grad_clip": "optimizer.clip_norm",
+    "beta1": "optimizer.b1",
+    "beta2": "optimizer.b2",
+    "epsilon": "optimizer.eps",
+    "max_seq_length": "max_length",
+    "seq_length": "max_length",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "dropout": "hidden_dropout_prob",
+    "precision": "model.dtype",
+    "bf16": "model.dtype",
+    "save_every": "checkpoint.every",
+    "save_steps": "checkpoint.every",
+    "eval_every": "eval.every",
+    "eval_steps": "eval.every",
+    "logging_steps": "log_every",
+    "mlm_probability": "masking.prob",
+    "checkpoint_path": "init_from",
+    "model_name_or_path": "init_from",
+    "num_epochs": "epochs",
+    "data_dir": "data.dir",
+    "train_file": "data.train",
+    "validation_file": "data.eval",
+    "eval_file": "data.eval",
+    "output_dir": "workdir",
+}
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Returns the field that an unknown dotted name most likely stands for; None if there is no likely one.
+
+    Args:
+        name: like "optimizer.lr", "learning_rate" or "batchsize".
+        known: the dotted names that there are.
+    """
+    known = list(known)
+    last = name.rpartition(".")[2]
+    for wanted in (name, _SYNONYMS.get(last, last)):
+        for candidate in known:
+            if candidate == wanted or candidate.endswith(f".{wanted}"):
+                return candidate
+    by_last = {candidate.rpartition(".")[2]: candidate for candidate in known}
+    near = difflib.get_close_matches(last, by_last, n=1, cutoff=0.8)
+    return by_last[near[0]] if near else None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

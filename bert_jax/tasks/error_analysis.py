@@ -1,0 +1,178 @@
+"""What a person looks at after a fine-tuning: the mistakes, and a picture of the scores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.io import atomic
+from bert_jax.tasks.readers.tables import Examples
+
+_MOST_LABELS = 40  # of a picture of confusions; more could not be read
+
+
+def write_errors(
+    path: os.PathLike,
+    examples: Examples,
+    targets: np.ndarray,
+    outputs: np.ndarray,
+    labels: Sequence[str] | None,
+) -> None:
+    """Writes the examples that were predicted wrong, the surest first; of a regression all, the furthest
+    first.
+
+    Args:
+      path: a TSV of line, label, prediction, confidence (of a regression: difference) and the texts.
+      targets: [N] label numbers, or numbers.
+      outputs: float32 [N, C] probabilities, or [N, 1] numbers.
+    """
+    if labels is None:
+        order = np.argsort(-np.abs(outputs[:, 0] - targets), kind="stable")
+        rows = [
+            (f"{targets[i]:g}", f"{outputs[i, 0]:.4f}", f"{outputs[i, 0] - targets[i]:+.4f}") for i in order
+        ]
+    else:
+        predicted = np.argmax(outputs, axis=-1)
+        order = surest_first(predicted == targets, outputs.max(axis=-1))
+        rows = [(labels[targets[i]], labels[predicted[i]], f"{outputs[i, predicted[i]]:.4f}") for i in order]
+    measure = "difference" if labels is None else "confidence"
+    write_table(
+        path,
+        ["line", "label", "prediction", measure, "text_a", "text_b"],
+        (
+            [examples.lines[i], *row, examples.texts_a[i], examples.texts_b[i] if examples.texts_b else ""]
+            for i, row in zip(order, rows, strict=True)
+        ),
+    )
+
+
+def write_table(path: os.PathLike, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a TSV whose fields have no quotes, and one space for whatever white space they had."""
+    with atomic.replace_file(os.fspath(path)) as file:
+        for row in (header, *rows):
+            file.write(("\t".join(" ".join(str(field).split()) for field in row) + "\n").encode())
+
+
+def surest_first(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+    """int64 [wrong]: which of [N] are wrong, by falling confidence."""
+    wrong = np.flatnonzero(~right)
+    return wrong[np.argsort(-confidence[wrong], kind="stable")]
+
+
+def plot_confusions(
+    path: os.PathLike,
+    targets: np.ndarray,
+    predicted: np.ndarray,
+    labels: Sequence[str],
+    unit: str = "examples",
+) -> None:
+    """Draws how many examples of each label were given which. Nothing is drawn for over 40 labels."""
+    if len(labels) > _MOST_LABELS:
+        return
+    counts = np.zeros((len(labels), len(labels)), np.int64)
+    np.add.at(counts, (targets, predicted), 1)
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    size = min(14.0, 3.0 + 0.55 * len(labels))
+    with _figure(path, (size, size)) as axis:
+        axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        names = [_short(name) for name in labels]
+        turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
+        axis.set_xticks(range(len(labels)), names, **turned)
+        axis.set_yticks(range(len(labels)), names)
+        axis.set_xlabel("predicted")
+        axis.set_ylabel("label")
+        if len(labels) <= 20:
+            for (row, column), count in np.ndenumerate(counts):
+                colour = "white" if shares[row, column] > 0.5 else "0.2"
+                axis.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=9)
+        right = np.trace(counts) / max(1, counts.sum())
+        axis.set_title(f"{counts.sum():,} {unit}, {right:.1%} right", fontsize=11, loc="left")
+
+
+def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) -> None:
+    """Draws the numbers predicted over those that are right."""
+    with _figure(path, (4.6, 4.4)) as axis:
+        axis.scatter(targets, predicted, s=8, alpha=0.35, color="#0072B2", edgecolors="none")
+        ends = [min(targets.min(), predicted.min()), max(targets.max(), predicted.max())]
+        axis.plot(ends, ends, color="0.4", linestyle="--", linewidth=1)
+        axis.set_xlabel("label")
+        axis.set_ylabel("predicted")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_title(f"{len(targets):,} examples", fontsize=11, loc="left")
+
+
+def plot_confidence(path: os.PathLike, confidence: np.ndarray, right: np.ndarray, unit: str) -> None:
+    """Draws how many predictions of each confidence, from 0 to 1, were right and how many wrong."""
+    with _figure(path, (5.2, 3.6)) as axis:
+        edges = np.linspace(0, 1, 21)
+        axis.hist(
+            [confidence[right], confidence[~right]],
+            edges,
+            stacked=True,
+            color=["#0072B2", "#D55E00"],
+            label=[f"right ({right.sum():,})", f"wrong ({(~right).sum():,})"],
+            edgecolor="white",
+            linewidth=0.5,
+        )
+        axis.set_xlim(0, 1)
+        axis.set_xlabel("probability of what was predicted")
+        axis.set_ylabel(unit)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False)
+        axis.set_title(f"{len(right):,} {unit}, {np.mean(right):.1%} right", fontsize=11, loc="left")
+
+
+def plot_by_label(path: os.PathLike, scores: Sequence[float], labels: Sequence[str], metric: str) -> None:
+    """Draws a score from 0 to 1 for each label. Nothing is drawn for over 40 labels."""
+    if len(labels) > _MOST_LABELS:
+        return
+    with _figure(path, (5.2, 1.2 + 0.28 * len(labels))) as axis:
+        axis.barh(range(len(labels)), scores, color="#0072B2")
+        axis.set_yticks(range(len(labels)), [_short(name) for name in labels])
+        axis.invert_yaxis()
+        axis.set_xlim(0, 1)
+        axis.set_xlabel(metric)
+        axis.spines[["top", "right"]].set_visible(False)
+        for row, score in enumerate(scores):
+            beside = score < 0.85
+            axis.text(
+                score + (0.01 if beside else -0.01),
+                row,
+                f"{score:.3f}",
+                ha="left" if beside else "right",
+                va="center",
+                color="0.2" if beside else "white",
+                fontsize=9,
+            )
+
+
+def _short(name):
+    return name if len(name) <= 20 else name[:19] + "\u2026"
+
+
+class _figure:
+    """One pair of axes, which are saved when the block ends."""
+
+    def __init__(self, path: os.PathLike, size: tuple[float, float]):
+        self._path, self._size = path, size
+
+    def __enter__(self):
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        self._figure, axis = plt.subplots(figsize=self._size, layout="constrained")
+        return axis
+
+    def __exit__(self, kind, *unused):
+        import matplotlib.pyplot as plt
+
+        try:
+            if kind is None:
+                atomic.save_figure(self._figure, self._path, dpi=130)
+        finally:
+            plt.close(self._figure)

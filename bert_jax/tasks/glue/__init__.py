@@ -1,0 +1,1 @@
+"""GLUE: its tables, its scores and its submissions."""

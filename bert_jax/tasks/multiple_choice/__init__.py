@@ -1,0 +1,1 @@
+"""Questions with several choices, such as SWAG."""

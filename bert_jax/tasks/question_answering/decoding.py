@@ -1,0 +1,160 @@
+"""From scores of tokens to answers: the n best of each question over all its windows, as run_squad of
+google-research/bert chooses them. A text is cut from the context by the characters of its tokens, with one
+space between words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from bert_jax.io import atomic, files
+from bert_jax.tasks.question_answering.question_files import BETWEEN_WORDS, Questions
+from bert_jax.tasks.question_answering.windows import WindowRows
+
+_CHUNK = 512  # windows at a time
+
+
+@dataclasses.dataclass
+class Answers:
+    """What is predicted for each question, in the order of the file.
+
+    Attributes:
+      texts: [N]; "" for no answer.
+      n_best: [N] lists of what nbest_predictions.json holds: text, probability, start_logit, end_logit.
+      null_odds: [N], the score of no answer less that of the best answer; None where every question has one.
+      non_null: [N], the best answer whether or not no answer is likelier.
+    """
+
+    texts: list[str]
+    n_best: list[list[dict[str, Any]]]
+    null_odds: list[float] | None
+    non_null: list[str]
+
+
+def decode(
+    questions: Questions,
+    data: WindowRows,
+    outputs: np.ndarray,
+    *,
+    n_best: int,
+    max_answer_length: int,
+    v2: bool,
+    null_score_diff_threshold: float,
+) -> Answers:
+    """The answers to every question.
+
+    Args:
+      questions, data: see `squad_windows.encode`.
+      outputs: float32 [total, 2], the scores of start and end of every token.
+      n_best: so many starts and ends of each window are combined, and so many answers listed.
+      max_answer_length: in tokens.
+      v2: no answer is a candidate, with the score of [CLS] in the window where that is least.
+      null_score_diff_threshold: how much likelier no answer has to be.
+    """
+    found = _candidates(data, outputs, n_best, max_answer_length)
+    bounds = np.searchsorted(found["example"], np.arange(len(questions) + 1)).tolist()
+    begins, ends = found["begin"].tolist(), found["end"].tolist()
+    start_logits, end_logits = found["start_logit"].tolist(), found["end_logit"].tolist()
+    nulls = _null_logits(data, outputs, len(questions)).tolist() if v2 else None
+    answers = Answers([], [], [] if v2 else None, [])
+    for i in range(len(questions)):
+        context = questions.contexts[questions.context_of[i]]
+        null = nulls[i] if v2 else None
+        chosen: dict[str, tuple[float, float]] = {}
+        for k in range(bounds[i], bounds[i + 1]):
+            if len(chosen) >= n_best:
+                break
+            logits = (start_logits[k], end_logits[k])
+            if v2 and "" not in chosen and sum(null) > sum(logits):
+                chosen[""] = null
+                if len(chosen) >= n_best:
+                    break
+            text = BETWEEN_WORDS.sub(" ", context[begins[k] : ends[k]])
+            if text:
+                chosen.setdefault(text, logits)
+        if v2:
+            chosen.setdefault("", null)
+        if not any(chosen):
+            chosen["empty"] = (0.0, 0.0)
+        answers.n_best.append(_listed(chosen))
+        text = next(text for text in chosen if text)
+        answers.non_null.append(text)
+        if v2:
+            odds = sum(null) - sum(chosen[text])
+            answers.null_odds.append(odds)
+            text = "" if odds > null_score_diff_threshold else text
+        answers.texts.append(text)
+    return answers
+
+
+def _candidates(data, outputs, n_best, max_answer_length):
+    """Every pair of a likely start and a likely end that can be an answer: arrays by name, sorted by example,
+    best first."""
+    parts = []
+    for begin in range(0, len(data), _CHUNK):
+        rows = np.arange(begin, min(begin + _CHUNK, len(data)))
+        lengths = data.lengths[rows]
+        place = np.arange(lengths.max())
+        real = place < lengths[:, None]
+        tokens = np.where(real, data.offsets[rows][:, None] + place, 0)
+        chosen = []
+        for column in range(2):
+            logits = np.where(real, outputs[tokens, column], -np.inf)
+            top = np.argsort(-logits, axis=1, kind="stable")[:, :n_best]
+            chosen.append((np.take_along_axis(tokens, top, 1), np.take_along_axis(real, top, 1)))
+        (first, first_real), (last, last_real) = chosen
+        first_good = first_real & data.is_max_context[first]
+        last_good = last_real & (data.characters[last, 0] >= 0)
+        size = last[:, None, :] - first[:, :, None] + 1
+        good = first_good[:, :, None] & last_good[:, None, :] & (size >= 1) & (size <= max_answer_length)
+        row, i, j = np.nonzero(good)
+        parts.append((data.examples[rows[row]], first[row, i], last[row, j]))
+    example, first, last = (np.concatenate(column) for column in zip(*parts, strict=True))
+    start, end = outputs[first, 0].astype(np.float64), outputs[last, 1].astype(np.float64)
+    order = np.lexsort((-(start + end), example))
+    return {
+        "example": example[order],
+        "begin": data.characters[first[order], 0],
+        "end": data.characters[last[order], 1],
+        "start_logit": start[order],
+        "end_logit": end[order],
+    }
+
+
+def _null_logits(data, outputs, count):
+    """float64 [count, 2]: start and end of [CLS], in the window of each question where their sum is least."""
+    logits = outputs[data.offsets[:-1]].astype(np.float64)
+    order = np.lexsort((logits.sum(axis=1), data.examples))
+    return logits[order[np.searchsorted(data.examples[order], np.arange(count))]]
+
+
+def _listed(chosen):
+    scores = [sum(logits) for logits in chosen.values()]
+    highest = max(scores)
+    exponentials = [math.exp(score - highest) for score in scores]
+    total = sum(exponentials)
+    return [
+        {"text": text, "probability": value / total, "start_logit": logits[0], "end_logit": logits[1]}
+        for (text, logits), value in zip(chosen.items(), exponentials, strict=True)
+    ]
+
+
+def write(path: str, ids: list[str], answers: Answers) -> None:
+    """Writes the answers to `path` and the n best, and the odds of none where there are such, beside it.
+
+    Next to predictions.json these are nbest_predictions.json and null_odds.json; next to NAME.json
+    nbest_NAME.json and null_odds_NAME.json.
+    """
+    name = files.name(path)
+    rest = name.removeprefix("predictions") if name.startswith("predictions") else f"_{name}"
+    contents = {name: answers.texts, f"nbest_{name}": answers.n_best}
+    if answers.null_odds is not None:
+        contents[f"null_odds{rest}"] = answers.null_odds
+    for file, values in contents.items():
+        content = json.dumps(dict(zip(ids, values, strict=True)), indent=4) + "\n"
+        atomic.write_text(os.path.join(os.path.dirname(path), file), content)

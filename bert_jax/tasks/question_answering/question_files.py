@@ -1,0 +1,318 @@
+"""Questions on texts, from SQuAD's JSON files (1.1 and 2.0) or JSON-lines, with the file and the question of
+everything that is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.io import checks, compression
+from bert_jax.tasks.readers.file_rows import JsonRows, Lines, Malformed, open_file
+from bert_jax.tasks.readers.tables import MAX_MALFORMED
+
+NO_ANSWER = -1  # the start of the answer to a question that has none
+UNKNOWN = -2  # and of one that is not where the file says, or not given
+
+_LARGEST = 512 << 20  # bytes of a JSON file, decompressed; the training set of SQuAD 2.0 has 42 MB
+_LONGEST_WORD = 1000  # characters around an answer that is looked for; each question looks into its context
+
+BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # as google-research/bert separates a context's words
+
+
+@dataclasses.dataclass(frozen=True)
+class Keys:
+    """What an object of a JSON-lines file calls its fields; SQuAD's own names.
+
+    `answers` holds a list of {text, answer_start}, an object of two lists (as Hugging Face's `datasets` has
+    it), or one string, whose place is then in `answer_start`.
+    """
+
+    question: str = "question"
+    context: str = "context"
+    answers: str = "answers"
+    answer_start: str = "answer_start"
+    id: str = "id"
+
+
+@dataclasses.dataclass
+class Questions:
+    """The questions of one file, column by column: entry i of every list belongs to the same question.
+
+    Attributes:
+      contexts: the distinct texts; question i is on `contexts[context_of[i]]`.
+      answers: every answer's text; none where the question has no answer.
+      starts: the place in the context of the first of them, `NO_ANSWER` or `UNKNOWN`.
+      rows: questions in the file, the bad ones counted, which are left out of the lists; `malformed`
+        describes the first few.
+    """
+
+    path: str
+    ids: list[str] = dataclasses.field(default_factory=list)
+    questions: list[str] = dataclasses.field(default_factory=list)
+    contexts: list[str] = dataclasses.field(default_factory=list)
+    context_of: list[int] = dataclasses.field(default_factory=list)
+    answers: list[list[str]] = dataclasses.field(default_factory=list)
+    starts: list[int] = dataclasses.field(default_factory=list)
+    rows: int = 0
+    malformed_count: int = 0
+    malformed: list[str] = dataclasses.field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def warning(self) -> str:
+        """One line on the questions that were left out; empty when there were none."""
+        if not self.malformed_count:
+            return ""
+        return (
+            f"{self.path}: {self.malformed_count} of {self.rows} questions are bad and were left out "
+            f"(first: {self.malformed[0]})"
+        )
+
+
+class _Unlabelled(Malformed):
+    """A question without answers."""
+
+
+def read_questions(
+    path: str,
+    *,
+    keys: Keys = Keys(),  # noqa: B008, it is frozen
+    file_format: str = "auto",
+    v2: bool = False,
+    labelled: bool = True,
+    training: bool = False,
+    max_malformed: float = MAX_MALFORMED,
+) -> Questions:
+    """Reads a whole file of questions.
+
+    Args:
+      path: UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
+      keys: of a JSON-lines file.
+      file_format: "json" for SQuAD's layout, "jsonl", or "auto" for the suffix.
+      v2: questions may have no answer.
+      labelled: whether answers are read; every question must then have some, or be unanswerable under `v2`.
+      training: the first answer must be where its `answer_start` says. Scores take the answers' texts alone,
+        so an evaluation keeps a question whose answer is elsewhere.
+      max_malformed: the share of bad questions above which the file is refused.
+
+    Raises:
+      UserError: a missing file, one that is not JSON or has no questions, or too many bad ones; with the
+        question's id.
+    """
+    path = str(path)
+    items = _jsonl_items if detect_format(path, file_format) == "jsonl" else _squad_items
+    found = Questions(path)
+    places: dict[str, int] = {}
+    seen: set[str] = set()
+    unlabelled = 0
+    for where, item in items(path, keys):
+        found.rows += 1
+        try:
+            if isinstance(item, Malformed):
+                raise item
+            if (id_ := _id(item)) is not None:
+                where += f" question {id_!r}:"
+            _read_item(found, places, seen, item, id_, v2, labelled, training)
+        except Malformed as error:
+            unlabelled += isinstance(error, _Unlabelled)
+            found.malformed_count += 1
+            if len(found.malformed) < 5:
+                found.malformed.append(f"{where} {error}")
+    if not found.rows:
+        raise UserError(f"{path}: no questions in it")
+    if unlabelled == found.rows:
+        raise UserError(f"{path}: no question has answers; `bert-jax predict` is for such files")
+    if found.malformed_count > max_malformed * found.rows:
+        raise UserError(
+            f"{found.malformed[0]} ({found.malformed_count} of {found.rows} questions are bad, more than "
+            f"{max_malformed:.0%}: nothing was read)"
+        )
+    return found
+
+
+def _read_item(found, places, seen, item, id_, v2, labelled, training):
+    if id_ is None:
+        raise Malformed("no 'id'")
+    if id_ in seen:
+        raise Malformed("another question has this id")
+    seen.add(id_)
+    question, context = _text(item, "question"), _text(item, "context")
+    answers, start = _answers(item, v2) if labelled else ([], UNKNOWN)
+    if training and item.get("is_impossible") is True:
+        answers, start = [], NO_ANSWER
+    if answers and not _is_found(context, answers[0], start):
+        if training:
+            there = context[start : start + len(answers[0])] if start >= 0 else ""
+            raise Malformed(
+                f"the answer {answers[0][:60]!r} is not at its answer_start, {start}, where the context has "
+                f"{there[:60]!r}"
+            )
+        start = UNKNOWN
+    if context not in places:
+        places[context] = len(found.contexts)
+        found.contexts.append(context)
+    found.ids.append(id_)
+    found.questions.append(question)
+    found.context_of.append(places[context])
+    found.answers.append(answers)
+    found.starts.append(start)
+
+
+def _id(item) -> str | None:
+    value = item.get("id")
+    is_text = isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))
+    return _clean(str(value)) if is_text else None
+
+
+def _text(item, name) -> str:
+    value = item.get(name)
+    if value is None:
+        raise Malformed(f"no {name!r}")
+    if not isinstance(value, str):
+        raise Malformed(f"{name!r} is {type(value).__name__}, expected a string")
+    if not value.strip():
+        raise Malformed(f"an empty {name!r}")
+    return _clean(value)
+
+
+def _clean(text: str) -> str:
+    # json.loads lets a lone surrogate through, which no encoder takes. Lengths stay.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _answers(item, v2) -> tuple[list[str], int]:
+    """Texts, and the start of the first."""
+    given = item.get("answers")
+    if given is None and item.get("is_impossible") is not True:
+        raise _Unlabelled("no 'answers'")
+    if isinstance(given, str):
+        given = [{"text": given, "answer_start": item.get("answer_start", UNKNOWN)}]
+    elif isinstance(given, dict) and isinstance(given.get("text"), list):
+        starts = given.get("answer_start") or [UNKNOWN] * len(given["text"])
+        if not isinstance(starts, list) or len(starts) != len(given["text"]):
+            raise Malformed("'answers' has not as many places as texts")
+        given = [
+            {"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)
+        ]
+    given = [] if given is None else given
+    if not isinstance(given, list) or not all(isinstance(answer, dict) for answer in given):
+        raise Malformed("'answers' is no list of {'text', 'answer_start'}")
+    if not given:
+        if v2:
+            return [], NO_ANSWER
+        if item.get("is_impossible") is True:
+            raise Malformed("it has no answer, as in SQuAD 2.0; set --config.v2=true")
+        raise _Unlabelled("no answer in 'answers'")
+    texts = [answer.get("text") for answer in given]
+    if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
+        raise Malformed("an answer without 'text'")
+    start = given[0].get("answer_start", UNKNOWN)
+    if isinstance(start, bool) or not isinstance(start, int):
+        raise Malformed(f"answer_start is {start!r}, expected a whole number")
+    return [_clean(text) for text in texts], start
+
+
+def _is_found(context: str, answer: str, start: int) -> bool:
+    """Whether an answer is at its start, or at least inside the words that its characters belong to, as
+    google-research/bert has it."""
+    end = start + len(answer)
+    if start < 0 or end > len(context):
+        return False
+    if context[start:end] == answer:
+        return True
+    first = max(0, start - _LONGEST_WORD)
+    text, start, end = context[first : end + _LONGEST_WORD], start - first, end - first
+    before = [match.end() for match in BETWEEN_WORDS.finditer(text, 0, start + 1)]
+    begin = before[-1] if before else 0
+    after = BETWEEN_WORDS.search(text, end)
+    words = BETWEEN_WORDS.sub(" ", text[min(begin, start) : after.start() if after else len(text)])
+    return " ".join(answer.split()) in words
+
+
+def detect_format(path: str, file_format: str) -> str:
+    if file_format in ("json", "jsonl"):
+        return file_format
+    if file_format != "auto":
+        raise UserError(f"data.format={file_format}: expected auto, json (as SQuAD has it) or jsonl")
+    name = compression.strip_suffix(path).lower()
+    for suffix, kind in ((".json", "json"), (".jsonl", "jsonl"), (".ndjson", "jsonl")):
+        if name.endswith(suffix):
+            return kind
+    raise UserError(
+        f"{path}: the name ends in none of .json, .jsonl; say which it is with --config.data.format"
+    )
+
+
+def _squad_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
+    del keys
+    for place, paragraph in _paragraphs(path, _load_json(path)):
+        if isinstance(paragraph, Malformed):
+            yield f"{path}: {place}:", paragraph
+            continue
+        for i, question in enumerate(paragraph["qas"]):
+            if isinstance(question, dict):
+                item = question | {"context": paragraph.get("context")}
+            else:
+                item = Malformed("is no object")
+            named = isinstance(question, dict) and _id(question) is not None
+            yield f"{path}:" if named else f"{path}: {place}.qas[{i}]:", item
+
+
+def _paragraphs(path, content):
+    entries = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise UserError(
+            f"{path}: no list 'data' in it, so it is not SQuAD's layout, data/paragraphs/qas; for an object "
+            "a line set --config.data.format=jsonl"
+        )
+    for i, entry in enumerate(entries):
+        paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
+        if not isinstance(paragraphs, list):
+            yield f"data[{i}]", Malformed("no list 'paragraphs'")
+            continue
+        for j, paragraph in enumerate(paragraphs):
+            good = isinstance(paragraph, dict) and isinstance(paragraph.get("qas"), list)
+            yield f"data[{i}].paragraphs[{j}]", paragraph if good else Malformed("no list 'qas'")
+
+
+def _load_json(path: str) -> Any:
+    checks.check_input(path, "questions")
+    try:
+        with open_file(path) as raw, compression.decompressed(raw, path) as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise UserError(
+                f"{path}: over {_LARGEST >> 20} MiB of JSON, which has to be in memory at once; expected "
+                "at most that, or JSON-lines (--config.data.format=jsonl)"
+            )
+        return json.loads(content.decode("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        hint = "; for an object a line set --config.data.format=jsonl" if error.msg == "Extra data" else ""
+        place = f"{path}:{error.lineno}"
+        raise UserError(f"{place}: not JSON: {error.msg} (column {error.colno}){hint}") from None
+    except RecursionError:
+        raise UserError(f"{path}: not SQuAD's layout: nested too deeply") from None
+    except ValueError:  # of int(): Python converts no longer ones
+        raise UserError(f"{path}: not SQuAD's layout: a number of thousands of digits") from None
+
+
+def _jsonl_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
+    checks.check_input(path, "questions")
+    for number, (line, row) in enumerate(JsonRows(path, Lines(path))):
+        if isinstance(row, dict):
+            item = {name: row.get(getattr(keys, name)) for name in ("question", "context", "answers", "id")}
+            if keys.id == Keys.id and keys.id not in row:
+                item["id"] = number
+            if keys.answer_start in row:
+                item["answer_start"] = row[keys.answer_start]
+            row = item | {"is_impossible": row.get("is_impossible")}
+        yield f"{path}:{line}:", row

@@ -1,0 +1,1 @@
+"""Rows and tables of labeled examples, read from files."""

@@ -1,0 +1,1 @@
+"""Examples as rows of tokens: encoding, windows, batches and packing."""

@@ -1,0 +1,176 @@
+"""Random batches of short examples, several a row: no padding to pay for, and no batch of one length alone.
+
+Rows hold what rows of pre-training records do (`bert_jax.data.packed`), with weights and targets for each
+example. numpy only; batch s of a run is a pure function of (data, seed, s).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from bert_jax.data.best_fit import best_fit
+from bert_jax.models.config import BertConfig
+from bert_jax.tasks.rows.batches import (
+    EncodedRows,
+    bucket_lengths,
+    choose_sizes,
+    epoch_order,
+    steps_per_epoch,
+)
+from bert_jax.training import flops
+
+# Random batches like the run's, but not its own: runs that differ in the seed share the compiled shapes.
+_PLAN_SEED = 0
+_TRIED_BATCHES, _MOST_COUNTED = 32, 2000
+_COUNTED = 4  # batches for each of the run, so that few of another seed need more rows
+_STEPS_A_SHAPE, _MOST_SHAPES = 100, 4
+# Batches of one length are one-sided, which this much computation more is worth.
+_DEARER = 1.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """The shape of packed batches.
+
+    Attributes:
+      length: tokens of a row.
+      sequences: examples that a row holds at most.
+      rows: how many rows a batch may have, ascending; one that needs more has the next of their multiples.
+      multiple: what each number of rows is a multiple of.
+      mean_rows: of the batches that were counted.
+    """
+
+    length: int
+    sequences: int
+    rows: tuple[int, ...]
+    multiple: int
+    mean_rows: float
+
+    def rows_for(self, needed: int) -> int:
+        return next((rows for rows in self.rows if rows >= needed), _up(needed, self.multiple))
+
+
+def plan(
+    data: EncodedRows, batch_size: int, steps: int, multiple: int, bert: BertConfig, parts: int = 1
+) -> Packing | None:
+    """The shape that computes least for the batches of a run; None where batches of similar lengths, each
+    padded to a length of its own, compute much less, as when every device has only an example or two.
+
+    Args:
+      batch_size: examples a batch.
+      steps: of the run.
+      multiple: what the number of rows must be a multiple of: the devices that the batch is split over.
+      bert: the model, for its FLOPs.
+      parts: `accumulate_steps`. The number of rows is also a multiple of these on every device, filled up
+          with empty ones; which examples share a row does not depend on it.
+    """
+    lengths = data.lengths
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    tried = _orders(lengths, batch_size, _TRIED_BATCHES)
+
+    def cost(length):
+        return flops.train_flops_per_row(bert, length, 0)
+
+    def cost_of_rows(length):
+        needed = [len(_fit(lengths, order, length, length // shortest)) for order in tried]
+        return np.mean([_up(rows, multiple) for rows in needed]) * cost(length)
+
+    spacing = _up(max(1, longest // 8), 8)
+    length = min(range(_up(longest, 8), _up(2 * longest, 8) + 1, spacing), key=cost_of_rows)
+    buckets = np.asarray(bucket_lengths(lengths, batch_size, data.max_length))
+    widths, counts = np.unique(buckets[np.searchsorted(buckets, lengths)], return_counts=True)
+    apart = sum(count * cost(int(width)) for width, count in zip(widths, counts, strict=True))
+    if cost_of_rows(length) > _DEARER * apart / len(lengths) * batch_size:
+        return None
+
+    sequences, multiple = length // shortest, multiple * parts
+    orders = _orders(lengths, batch_size, min(_COUNTED * steps, _MOST_COUNTED))
+    needed = np.array([len(_fit(lengths, order, length, sequences)) for order in orders])
+    candidates = np.arange(multiple, _up(int(needed.max()), multiple) + 1, multiple)
+    shapes = min(_MOST_SHAPES, 1 + steps // _STEPS_A_SHAPE)
+    rows = choose_sizes(needed, candidates, shapes)
+    mean = float(np.mean(np.asarray(rows)[np.searchsorted(rows, needed)]))
+    return Packing(length, sequences, rows, multiple, mean)
+
+
+def train_batches(
+    data: EncodedRows,
+    packing: Packing,
+    batch_size: int,
+    seed: int,
+    start_step: int,
+    local_rows: Callable[[int], np.ndarray] = np.arange,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Endless batches of `batch_size` examples from `start_step` on. `local_rows` gives, for a number of
+    rows, those that this process feeds (`sharding.local_rows`); all by default."""
+    steps = steps_per_epoch(len(data), batch_size)
+    epoch, offset = divmod(start_step, steps)
+    while True:
+        for indices in epoch_order(data.lengths, batch_size, seed, epoch, group_by_length=False)[offset:]:
+            yield make_batch(data, indices, packing, local_rows)
+        epoch, offset = epoch + 1, 0
+
+
+def make_batch(
+    data: EncodedRows,
+    indices: np.ndarray,
+    packing: Packing,
+    local_rows: Callable[[int], np.ndarray] = np.arange,
+) -> dict[str, np.ndarray]:
+    """The examples of one batch, in rows of `packing`.
+
+    Args:
+      indices: int64 [B] rows of `data`; -1 is left out.
+      local_rows: as in `train_batches`.
+
+    Returns:
+      int32 `input_ids` [R, L] and `lengths` [R]; `starts` and `first_lengths`, int32 [R, S], L and 0 where
+      there is no example; float32 `weights` [R, S], and `shares` where there are some; targets [R, S, ...].
+    """
+    rows = _fit(data.lengths, indices, packing.length, packing.sequences)
+    places = local_rows(packing.rows_for(len(rows)))
+    shape = (len(places), packing.sequences)
+    batch = {
+        "input_ids": np.full((len(places), packing.length), data.pad_id, np.int32),
+        "lengths": np.zeros(len(places), np.int32),
+        "starts": np.full(shape, packing.length, np.int32),
+        "first_lengths": np.zeros(shape, np.int32),
+        "weights": np.zeros(shape, np.float32),
+    }
+    by_example = dict(data.targets)
+    if data.shares is not None:
+        by_example["shares"] = data.shares
+    for name, values in by_example.items():
+        batch[name] = np.zeros((*shape, *values.shape[1:]), values.dtype)
+    for row, place in enumerate(places):
+        start = 0
+        for slot, index in enumerate(rows[place] if place < len(rows) else ()):
+            tokens = data.tokens[data.offsets[index] : data.offsets[index + 1]]
+            batch["input_ids"][row, start : start + len(tokens)] = tokens
+            batch["starts"][row, slot] = start
+            batch["first_lengths"][row, slot] = data.first_lengths[index]
+            batch["weights"][row, slot] = 1
+            for name, values in by_example.items():
+                batch[name][row, slot] = values[index]
+            start += len(tokens)
+        batch["lengths"][row] = start
+    return batch
+
+
+def _fit(lengths, indices, capacity, most):
+    indices = indices[indices >= 0]
+    return [indices[places] for places in best_fit(lengths[indices].tolist(), capacity, most)]
+
+
+def _orders(lengths, batch_size, count):
+    per_epoch = steps_per_epoch(len(lengths), batch_size)
+    epochs = range(-(-count // per_epoch))
+    orders = [epoch_order(lengths, batch_size, _PLAN_SEED, epoch, group_by_length=False) for epoch in epochs]
+    return np.concatenate(orders)[:count]
+
+
+def _up(number, multiple):
+    return -(-number // multiple) * multiple

@@ -1,0 +1,98 @@
+"""Tagged sentences as rows of tokens, and where in them each word is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from bert_jax.tasks.rows import batches, sentence_windows
+from bert_jax.tasks.tagging.word_files import TaggedSentences
+
+
+@dataclasses.dataclass
+class TaggedRows(batches.EncodedRows):
+    """`word_tokens` int64 [words of all sentences]: where in `tokens` the first piece of each word is, in the
+    row that has most context for it."""
+
+    word_tokens: np.ndarray | None = None
+
+
+def encode(
+    examples: TaggedSentences,
+    tokenizer,
+    max_length: int,
+    labels: tuple[str, ...],
+    document_context: bool = False,
+) -> TaggedRows:
+    """A row a sentence, [CLS] words [SEP]; several of a sentence that is too long.
+
+    A word without word-pieces is [UNK]; one with more than a row has is cut. With `document_context` a row
+    is filled up with the words around the sentence in its document.
+    """
+    budget = max_length - 2
+    ids = {
+        word: number
+        for number, word in enumerate(dict.fromkeys(w for words in examples.words for w in words))
+    }
+    pieces = [found or [tokenizer.unk_id] for found in tokenizer.encode_batch(list(ids))]
+    cut = np.array([len(found) > budget for found in pieces])
+    pieces = [np.asarray(found[:budget], np.int32) for found in pieces]
+    lengths = np.array([len(found) for found in pieces])
+    names = {name: number for number, name in enumerate(labels)}
+
+    rows, owners, row_lengths, word_tokens, tags = [], [], [], [], []
+    total = truncated = 0
+    for begin, end in _runs(examples.documents if document_context else range(len(examples))):
+        document = np.array([ids[word] for words in examples.words[begin:end] for word in words])
+        offsets = np.concatenate([[0], np.cumsum(lengths[document])])
+        stop = 0
+        for sentence in range(begin, end):
+            start, stop = stop, stop + len(examples.words[sentence])
+            truncated += bool(cut[document[start:stop]].any())
+            inside = offsets[start : stop + 1]
+            spans = sentence_windows.split(inside, budget)
+            chosen = sentence_windows.choose(inside, spans)
+            spans = [(start + a, start + b) for a, b in spans]
+            if len(spans) == 1:
+                spans = [sentence_windows.widen(offsets, start, stop, budget)]
+            places = np.empty(stop - start, np.int64)
+            for row, (a, b) in enumerate(spans):
+                rows.append(
+                    [[tokenizer.cls_id], *(pieces[word] for word in document[a:b]), [tokenizer.sep_id]]
+                )
+                owners.append(sentence)
+                own = np.flatnonzero(chosen == row)
+                places[own] = total + 1 + offsets[start + own] - offsets[a]
+                total += int(offsets[b] - offsets[a]) + 2
+                row_lengths.append(int(offsets[b] - offsets[a]) + 2)
+            word_tokens.append(places)
+            if examples.tags is not None:
+                tags.append([names[tag] for tag in examples.tags[sentence]])
+    row_lengths = np.array(row_lengths, np.int32)
+    word_tokens = np.concatenate(word_tokens)
+    token_targets = {}
+    if examples.tags is not None:
+        token_targets["tags"] = np.full(total, batches.NO_TARGET, np.int32)
+        token_targets["tags"][word_tokens] = np.concatenate(tags)
+    return TaggedRows(
+        np.concatenate([part for row in rows for part in row]).astype(np.int32),
+        np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)]),
+        row_lengths,
+        {},
+        tokenizer.pad_id,
+        max_length,
+        truncated,
+        token_targets,
+        np.array(owners, np.int64),
+        word_tokens=word_tokens,
+    )
+
+
+def _runs(values):
+    """[begin, end) of each run of equal values."""
+    begin = 0
+    for place in range(1, len(values) + 1):
+        if place == len(values) or values[place] != values[begin]:
+            yield begin, place
+            begin = place

@@ -1,0 +1,265 @@
+"""Sentences of tagged words from CoNLL columns and JSON-lines, with the file and line of all that is wrong.
+
+CoNLL: a word a line, its columns separated by tabs where a line has one, else by spaces; an empty line ends a
+sentence, a line -DOCSTART- a document. JSON-lines: a sentence a line, an object with lists of words and tags.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.io import checks, compression
+from bert_jax.tasks.readers.file_rows import JsonRows, Lines, Malformed
+from bert_jax.tasks.readers.tables import MAX_MALFORMED
+
+FORMATS = ("conll", "jsonl")
+DOCUMENT_START = "-DOCSTART-"
+WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # of the objects of JSON-lines
+
+
+@dataclasses.dataclass
+class TaggedSentences:
+    """The sentences of one file; entry i of every list is of sentence i.
+
+    Attributes:
+      path: of the file.
+      words: the words.
+      tags: a tag a word; None where they were not asked for.
+      documents: the document that a sentence is of, counted from 0.
+      lines: the file's line of each word.
+      ids: of JSON-lines with ids; else the sentence's number from 0, malformed ones counted.
+      has_documents: whether the file says where documents begin.
+      rows: sentences of the file, with the malformed ones, which are left out of the lists.
+      malformed: what is wrong with each sentence that was left out.
+      notes: what was mended.
+    """
+
+    path: str
+    words: list[list[str]] = dataclasses.field(default_factory=list)
+    tags: list[list[str]] | None = None
+    documents: list[int] = dataclasses.field(default_factory=list)
+    lines: list[list[int]] = dataclasses.field(default_factory=list)
+    ids: list[str] = dataclasses.field(default_factory=list)
+    has_documents: bool = False
+    rows: int = 0
+    malformed: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def warning(self) -> str:
+        """One line on what was left out or mended; empty when nothing was."""
+        said = list(self.notes)
+        if self.malformed:
+            said.insert(
+                0,
+                f"{len(self.malformed)} of {self.rows} sentences are malformed and were left out "
+                f"(first: {self.malformed[0]})",
+            )
+        return f"{self.path}: {'; '.join(said)}" if said else ""
+
+    def keep(self, wrong: Callable[[str], str]) -> None:
+        """Leaves out the sentences that have a tag of which `wrong` says what is wrong with it.
+
+        Raises:
+          UserError: that is more than `MAX_MALFORMED` of the file, with what was left out before.
+        """
+        kept = []
+        for i, (tags, lines) in enumerate(zip(self.tags, self.lines, strict=True)):
+            problem = next(
+                (
+                    f"{self.path}:{line}: {wrong(tag)}"
+                    for tag, line in zip(tags, lines, strict=True)
+                    if wrong(tag)
+                ),
+                None,
+            )
+            if problem:
+                self.malformed.append(problem)
+            else:
+                kept.append(i)
+        for name in ("words", "tags", "documents", "lines", "ids"):
+            values = getattr(self, name)
+            setattr(self, name, [values[i] for i in kept])
+        self.check()
+
+    def check(self) -> None:
+        """Raises UserError where too much is malformed, or nothing is left."""
+        if self.malformed and (len(self.malformed) > MAX_MALFORMED * self.rows or not self.words):
+            raise UserError(
+                f"{self.malformed[0]} ({len(self.malformed)} of {self.rows} sentences are malformed, more "
+                f"than {MAX_MALFORMED:.0%}: nothing was read)"
+            )
+        if not self.words:
+            raise UserError(f"{self.path}: no sentences; expected a word a line, or JSON-lines")
+
+
+def read_sentences(
+    path: str, *, word: str = "", tag: str = "", id: str = "", format: str = "auto", tagged: bool = True
+) -> TaggedSentences:
+    """Reads a whole file.
+
+    Args:
+      path: UTF-8, with or without a byte-order mark, possibly compressed (.gz, .bz2, .xz, .zst).
+      word, tag: CoNLL: numbers of columns from 0, or from the end, as -1; empty: the first and the last.
+        JSON-lines: keys; empty: "words" and "tags". "document" there may tell which document a line is of.
+      id: JSON-lines: a key.
+      format: "conll", "jsonl", or "auto": by the suffix, which is .jsonl, .json or .ndjson, or anything else.
+      tagged: whether there must be tags, which else are not read.
+
+    Raises:
+      UserError: a missing or empty file, no such column, or more than 5% of the sentences malformed.
+    """
+    path = str(path)
+    checks.check_input(path, "CoNLL or JSON-lines")
+    out = TaggedSentences(path, tags=[] if tagged else None)
+    lines = Lines(path)
+    if detect_format(path, format) == "jsonl":
+        found = _json_sentences(path, lines, word or WORDS, (tag or TAGS) if tagged else "", id, out)
+    else:
+        found = _column_sentences(path, lines, word, tag, tagged, out)
+    for line, sentence in found:
+        out.rows += 1
+        if isinstance(sentence, Malformed):
+            out.malformed.append(f"{path}:{line}: {sentence}")
+            continue
+        out.words.append(sentence.words)
+        out.documents.append(sentence.document)
+        out.lines.append(sentence.lines)
+        out.ids.append(str(out.rows - 1) if sentence.id is None else sentence.id)
+        if tagged:
+            out.tags.append(sentence.tags)
+    out.check()
+    return out
+
+
+def detect_format(path: str, given: str = "auto") -> str:
+    """One of `FORMATS`."""
+    if given in FORMATS:
+        return given
+    name = compression.strip_suffix(path).lower()
+    if given != "auto" or name.endswith(".csv"):
+        what = f"{path}: CSV" if given == "auto" else f"data.format={given}"
+        raise UserError(f"{what}: expected CoNLL columns or JSON-lines (auto, {', '.join(FORMATS)})")
+    return "jsonl" if name.endswith((".jsonl", ".json", ".ndjson")) else "conll"
+
+
+@dataclasses.dataclass
+class _Sentence:
+    document: int
+    words: list[str] = dataclasses.field(default_factory=list)
+    tags: list[str] = dataclasses.field(default_factory=list)
+    lines: list[int] = dataclasses.field(default_factory=list)
+    id: str | None = None
+
+
+def _column_sentences(path, lines, word, tag, tagged, out) -> Iterator[tuple[int, Any]]:
+    word, tag = _column("text_a", word, 0, path), _column("label", tag, -1, path)
+    columns = {"text_a": word} | ({"label": tag} if tagged else {})
+    width, document = 0, 0
+    sentence, error = _Sentence(document), None
+    for number, line in enumerate(lines, 1):
+        fields = _fields(line)
+        if not fields or fields[0] == DOCUMENT_START:
+            if sentence.words or error:
+                yield error or (sentence.lines[0], sentence)
+                sentence = _Sentence(document)
+            if fields:
+                # The first border may stand before the first document or after it.
+                out.has_documents = True
+                document += bool(out.rows)
+                sentence = _Sentence(document)
+            error = None
+            continue
+        width = width or len(fields)
+        try:
+            if number in lines.undecodable:
+                raise Malformed("not UTF-8")
+            values = _values(fields, width, columns)
+        except Malformed as malformed:
+            error = error or (number, malformed)
+            continue
+        sentence.words.append(values["text_a"])
+        sentence.lines.append(number)
+        if tagged:
+            sentence.tags.append(values["label"])
+    if sentence.words or error:
+        yield error or (sentence.lines[0], sentence)
+
+
+def _column(field, given, default, path):
+    if not given:
+        return default
+    if not re.fullmatch(r"-?\d{1,9}", given):
+        raise UserError(
+            f"data.{field}={given}: {path} has CoNLL columns, which are numbers: 0 is the first, -1 the last"
+        )
+    return int(given)
+
+
+def _fields(line):
+    # Only spaces and tabs separate: other white space, such as U+00A0, may be part of a word.
+    line = line.rstrip(" \t\r\n")
+    if "\t" in line:
+        return [field.strip(" ") for field in line.split("\t")]
+    return [field for field in line.split(" ") if field]
+
+
+def _values(fields, width, columns):
+    if "label" in columns and len(fields) < 2:
+        raise Malformed("1 column, expected a word and its tag")
+    if len(fields) != width:
+        raise Malformed(f"{len(fields)} columns, {width} in the first line")
+    values = {}
+    for field, column in columns.items():
+        if not -len(fields) <= column < len(fields):
+            raise Malformed(f"no column {column} for data.{field}: the line has {len(fields)}")
+        values[field] = fields[column]
+        if not fields[column]:
+            raise Malformed(f"an empty {'tag' if field == 'label' else 'word'} in column {column}")
+    return values
+
+
+def _json_sentences(path, lines, word, tag, id, out) -> Iterator[tuple[int, Any]]:
+    document, previous = -1, object()
+    for line, row in JsonRows(path, lines):
+        if not isinstance(row, Malformed):
+            key = row.get(DOCUMENT)
+            out.has_documents |= key is not None
+            document, previous = document + (key != previous), key
+            try:
+                yield line, _json_sentence(row, line, document, word, tag, id)
+                continue
+            except Malformed as error:
+                row = error
+        yield line, row
+
+
+def _json_sentence(row, line, document, word, tag, id):
+    words = json_list(row, word)
+    tags = json_list(row, tag) if tag else []
+    if tag and len(tags) != len(words):
+        raise Malformed(f"{len(words)} words and {len(tags)} tags")
+    if not words:
+        raise Malformed(f"no words in {word!r}")
+    name = row.get(id) if id else None
+    name = name if name is None or isinstance(name, str) else json.dumps(name)
+    return _Sentence(document, words, tags, [line] * len(words), name)
+
+
+def json_list(row, key):
+    if key not in row:
+        raise Malformed(f"no {key!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
+    values = row[key]
+    if not isinstance(values, list):
+        raise Malformed(f"{key!r} is {type(values).__name__}, expected a list of strings")
+    for value in values:
+        if not isinstance(value, str):
+            raise Malformed(f"{key!r} holds {type(value).__name__}, expected strings")
+    return [value.encode("utf-8", "replace").decode("utf-8") for value in values]

@@ -1,0 +1,297 @@
+"""Metrics to metrics.jsonl, TensorBoard and the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+
+from bert_jax import signals
+from bert_jax.errors import file_error
+from bert_jax.io import atomic, files, json_files, progress, scratch
+
+_FILE = "metrics.jsonl"
+_FLUSH_SECONDS = 60.0  # of what is not written line by line
+
+BEST_SO_FAR = "best_so_far"  # 1 of an evaluation that no earlier one was better than, else 0
+
+# What the terminal shows of a line, in order; everything goes to the files.
+_SHOWN = {
+    "loss": "loss {:.4f}",
+    "mlm_loss": "mlm_loss {:.4f}",
+    "mlm_accuracy": "mlm_accuracy {:.4f}",
+    "nsp_accuracy": "nsp_accuracy {:.4f}",
+    "accuracy": "accuracy {:.4f}",
+    "grad_norm": "grad_norm {:.3g}",
+    "learning_rate": "lr {:.3g}",
+    "sequences_per_second": "{:,.1f} seq/s",
+    "tokens_per_second": "{:,.0f} tokens/s",
+    "mfu": "mfu {:.1%}",
+}
+
+
+class MetricsWriter:
+    """Writes the metrics of one run.
+
+    `metrics.jsonl` has one line a step and kind: {"step": 100, "kind": "train", "loss": 7.1, ...}. A value
+    that is not finite is null. On a terminal a progress bar with the time left stands under the lines.
+
+    Args:
+        directory: the work directory; metrics.jsonl and tensorboard/ go there. None writes no files.
+        total_steps: of the run, for the time left; 0 where it is not known.
+        primary: whether this process writes; one of a run does.
+        terminal: whether stdout is one; None to look.
+    """
+
+    def __init__(
+        self,
+        directory: files.PathLike | None,
+        *,
+        total_steps: int = 0,
+        primary: bool = True,
+        terminal: bool | None = None,
+    ):
+        self._directory = os.fspath(directory) if directory is not None and primary else None
+        self._total, self._primary = total_steps, primary
+        self._lines = _Lines(os.path.join(self._directory, _FILE)) if self._directory else None
+        self._tensorboard = None
+        self._begin: tuple[float, int] | None = None
+        self._bars = None
+        if primary and (sys.stdout.isatty() if terminal is None else terminal):
+            self._bars = progress.make_bars(sys.stdout)
+
+    def rewind(self, step: int) -> None:
+        """Drops what was written beyond `step`, from which the run goes on; 0 for a new run.
+
+        The file is replaced in one move; a last line that was cut short goes too.
+        """
+        if self._bars:
+            self._steps = progress.add_stage(self._bars, "steps", self._total or None, done=step)
+            self._bars.start()
+        with self._storing():
+            if self._lines:
+                self._lines.rewind(step)
+                self._open_tensorboard(step)
+
+    def write(self, step: int, values: Mapping[str, float], kind: str = "train") -> None:
+        """Writes the metrics of a step.
+
+        Args:
+            step: steps done.
+            values: Python floats by name.
+            kind: "train", "eval" or a name of the caller's.
+        """
+        if not self._primary:
+            return
+        values = {name: float(value) for name, value in values.items()}
+        with self._storing():
+            if self._lines:
+                finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+                self._lines.append(json.dumps({"step": step, "kind": kind} | finite))
+            if self._tensorboard:
+                self._tensorboard.add(step, {f"{kind}/{name}": value for name, value in values.items()})
+        shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
+        if kind == "eval":  # rare, so that there is room for every score
+            others = [name for name in values if name not in (*_SHOWN, BEST_SO_FAR)]
+            shown += [f"{name} {values[name]:.4f}" for name in others]
+        if values.get(BEST_SO_FAR):
+            shown.append("(best so far)")
+        if values.get("skipped"):
+            shown.append(f"skipped {values['skipped']:.0f}")
+        if kind == "train" and not self._bars:
+            shown += self._time_left(step)
+        label = "step" if kind == "train" else kind
+        self.message("  ".join([f"{label} {step:>{len(str(self._total))}}", *shown]))
+        if kind == "train":
+            self.at_step(step)
+
+    def at_step(self, step: int) -> None:
+        """Moves the bar. Called at every step with the last one that is known to be done."""
+        if self._begin is None:  # what came before the first line, such as compiling, does not come again
+            self._begin = time.monotonic(), step
+            if self._bars:
+                self._bars.update(self._steps, begun=self._begin[0], first=step)
+        if self._bars:
+            self._bars.update(self._steps, completed=step)
+
+    def stage(self, name: str, total: float | None = None, unit: str = ""):
+        """A context with a bar of its own on a terminal, for what takes long and is no step.
+
+        The block gets a function to be told how many of the units are done, and, where only then it is known,
+        of how many.
+        """
+        return progress.stage(self._bars, name, total, unit)
+
+    def notice(self, text: str) -> None:
+        """One line to the terminal from a signal's handler, which may have interrupted another print."""
+        if self._bars:
+            # In a thread of its own it waits for whoever holds the terminal.
+            threading.Thread(target=self.message, args=(f"bert-jax: {text}",), daemon=True).start()
+        else:
+            signals.tell(text)
+
+    def message(self, text: str) -> None:
+        """One line to the terminal."""
+        if not self._primary:
+            return
+        if self._bars:
+            progress.print_above(self._bars, text)
+        else:
+            print(text, flush=True)
+
+    def flush(self) -> None:
+        """What was written outlives this process. Called before a step is saved."""
+        with self._storing():
+            if self._lines:
+                self._lines.flush()
+            if self._tensorboard:
+                self._tensorboard.flush()
+
+    def close(self) -> None:
+        """Flushes, and takes the progress bar away.
+
+        Raises:
+            StorageError: what was written last cannot be stored, and no earlier call has said so.
+        """
+        if self._bars:
+            self._bars.stop()
+            self._bars = None
+        self.flush()
+        if self._tensorboard:
+            self._tensorboard.close()
+
+    @contextlib.contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Turns what the storage raises into one line, and writes no more files after it."""
+        try:
+            yield
+        except OSError as error:
+            self._lines = self._tensorboard = None
+            message = f"{self._directory}: the metrics cannot be written ({error.strerror or error})"
+            raise file_error(f"{message}; check the storage and run the same command", error) from error
+
+    def _open_tensorboard(self, step: int) -> None:
+        try:
+            self._tensorboard = _Events(os.path.join(self._directory, "tensorboard"), step)
+        except ImportError as error:
+            self.message(f"warning: no TensorBoard events, {error}")
+
+    def _time_left(self, step: int) -> list[str]:
+        if self._begin is None or not self._begin[1] < step < self._total:
+            return []
+        began, first = self._begin
+        left = (time.monotonic() - began) / (step - first) * (self._total - step)
+        return [f"left {progress.clock(left)}"]
+
+
+class _Events:
+    """TensorBoard's event file of one process, from a step on.
+
+    Written in the caller's thread: that of tensorboardX's SummaryWriter ends with the first write that fails,
+    and whoever then adds to its queue waits for ever.
+    """
+
+    def __init__(self, directory: str, step: int):
+        from tensorboardX import event_file_writer, record_writer  # not on every machine
+        from tensorboardX.proto import event_pb2, summary_pb2
+
+        self._event_type, self._summary_type = event_pb2.Event, summary_pb2.Summary
+        self._remote = directory if files.is_remote(directory) else ""
+        self._cleanup = contextlib.ExitStack()
+        if self._remote:  # a local file, which is uploaded as a whole: an object store cannot append
+            directory = self._cleanup.enter_context(scratch.directory())
+        record_writer.directory_check(directory)
+        # File names have seconds: with the suffix, a run that is started again at once does not overwrite the
+        # events of the first.
+        self._file = event_file_writer.EventsWriter(
+            os.path.join(directory, "events"), f".{os.getpid()}-{step}"
+        )
+        self._local = directory
+        self._flushed = time.monotonic()
+        if step:  # TensorBoard hides what an earlier process wrote from there on
+            purge = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._write(step + 1, session_log=purge)
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds scalars by their tags."""
+        scalars = [self._summary_type.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._write(step, summary=self._summary_type(value=scalars))
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        self._file.flush()
+        if self._remote:
+            atomic.copy_directory(self._local, self._remote)
+        self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Removes the local file of a remote one; what was not flushed is lost."""
+        self._cleanup.close()
+
+    def _write(self, step: int, **content) -> None:
+        self._file.write_event(self._event_type(wall_time=time.time(), step=step, **content))
+
+
+class _Lines:
+    """A file of lines that is appended to. Object stores cannot append: there it is written anew, rarely."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self._local = not files.is_remote(path)
+        self._file = None
+        self._kept: list[str] = []
+        self._written = 0.0
+
+    def rewind(self, step: int) -> None:
+        try:
+            lines = files.read(self._path).decode("utf-8", "replace").splitlines()
+        except FileNotFoundError:
+            lines = []
+        kept = [line for line in lines if _step_of(line) <= step]
+        if kept != lines:
+            atomic.write_text(self._path, "".join(line + "\n" for line in kept))
+        if self._local:
+            self._file = open(self._path, "a", buffering=1)
+        else:
+            self._kept = kept
+
+    def append(self, line: str) -> None:
+        if self._local:
+            if self._file is None:
+                self._file = open(self._path, "a", buffering=1)
+            self._file.write(line + "\n")
+        else:
+            self._kept.append(line)
+            if time.monotonic() - self._written > _FLUSH_SECONDS:
+                self.flush()
+
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+        elif self._kept:
+            atomic.write_text(self._path, "".join(line + "\n" for line in self._kept))
+            self._written = time.monotonic()
+
+
+def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:
+    """The lines of a work directory's metrics.jsonl, of one kind or of all; [] where there is none."""
+    path = os.path.join(directory, _FILE)
+    if not files.exists(path):
+        return []
+    rows = json_files.read_lines(files.read(path))
+    rows = (row for row in rows if json_files.is_of(row.get("step"), int))
+    return [row for row in rows if kind is None or row.get("kind") == kind]
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; infinity for one that was cut short."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return math.inf

@@ -1,0 +1,184 @@
+"""The rates and the means of a run's steps, and where its time went.
+
+Beside the rates a line of training has `step_seconds_p50` and `step_seconds_p95` of its steps,
+`input_seconds` that the loop waited for rows since the last line, `save_seconds` and `eval_seconds` alike,
+`run_seconds` since the run was first started, and `goodput`, the share of these that went into steps which
+still count: starting, compiling, saving, evaluating and steps that were lost with a process do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from bert_jax.training import flops
+from bert_jax.training.metrics_writer import MetricsWriter
+
+# Steps that may be queued on the devices: enough to keep them busy, few enough to be done before a preempted
+# machine goes, with the state to save at their end.
+STEPS_AHEAD = 2
+
+
+class RunClock:
+    """How long a run has been going, over all its starts, and how much of that became steps.
+
+    Args:
+        lines: of metrics.jsonl, of training, up to the step that the run goes on from.
+        now: seconds since 1970.
+    """
+
+    def __init__(self, lines: Sequence[Mapping[str, float]] = (), now: float | None = None):
+        now = time.time() if now is None else now
+        last = lines[-1] if lines else {}
+        run_seconds = last.get("run_seconds") or 0.0
+        self._productive = run_seconds * (last.get("goodput") or 0.0)
+        # A clock that was set back between two starts must not make the run younger than it was.
+        self._begun = min(now, last.get("time", now)) - run_seconds
+
+    def add(self, productive: float, now: float | None = None) -> dict[str, float]:
+        """What a line of metrics says of the run: these seconds became steps."""
+        now = time.time() if now is None else now
+        self._productive += productive
+        seconds = max(now - self._begun, self._productive, 1e-9)
+        return {"time": now, "run_seconds": seconds, "goodput": self._productive / seconds}
+
+
+class Meter:
+    """Collects the metrics of steps, on the devices, and writes their means over an interval.
+
+    Args:
+        peak: FLOP/s that all devices together can reach; 0 where it is not known.
+        flops_per_step: of the model.
+        max_skipped: steps in a row that may be skipped.
+        clock: of the run.
+    """
+
+    def __init__(self, peak: float, flops_per_step: float, max_skipped: int, clock: RunClock | None = None):
+        self._peak, self._flops = peak, flops_per_step
+        self._is_peak_too_low = False
+        self._max_skipped, self.skipped_in_row, self._spikes = max_skipped, 0, 0
+        self._open: list[tuple[int, Mapping[str, jax.Array]]] = []
+        self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
+        self._ahead: list[Mapping[str, jax.Array]] = []
+        self._since = time.monotonic()
+        self._clock = clock or RunClock()
+        self._spent = dict.fromkeys(("input", "save", "eval"), 0.0)
+        self._durations: list[float] = []
+        self._done: float | None = None  # when the last step was seen to be done
+        self.first_loss = float("nan")
+
+    def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
+        """Takes the metrics of a step that was just dispatched; waits for the one before the previous."""
+        self._open.append((step, metrics))
+        self._ahead.append(metrics)
+        if len(self._ahead) > STEPS_AHEAD:
+            jax.block_until_ready(self._ahead.pop(0))
+            now = time.monotonic()
+            if self._done is not None:
+                self._durations.append(now - self._done)
+            self._done = now
+
+    def close_interval(self) -> None:
+        """The interval to be written ends with the step that was added last."""
+        self._closed, self._open = self._closed + self._open, []
+        for _, metrics in self._closed:
+            for value in metrics.values():
+                value.copy_to_host_async()
+
+    def write(self, writer: MetricsWriter, before: int | None = None) -> None:
+        """Writes the closed interval, if there is one and it ends before the step `before`."""
+        if not self._closed or (before is not None and self._closed[-1][0] >= before):
+            return
+        steps, self._closed = self._closed, []
+        values = [{name: float(value) for name, value in metrics.items()} for _, metrics in steps]
+        now = time.monotonic()
+        if self.first_loss != self.first_loss:
+            self.first_loss = values[0]["loss"]
+        seconds = now - self._since
+        line = means(values) | self._rates(values, seconds) | self._times()
+        writer.write(steps[-1][0], line | self._clock.add(seconds))
+        self._since = now
+        self._count_skipped(steps, values, writer)
+
+    @contextlib.contextmanager
+    def paused(self, writer: MetricsWriter):
+        """Waits for the devices and keeps what happens inside out of the rates."""
+        self.write(writer)
+        jax.block_until_ready(self._ahead)
+        self._ahead.clear()
+        self._done = None
+        began = time.monotonic()
+        yield
+        self._since += time.monotonic() - began
+
+    @contextlib.contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Counts the time inside as "input", "save" or "eval"."""
+        began = time.monotonic()
+        yield
+        self._spent[what] += time.monotonic() - began
+
+    def _times(self) -> dict[str, float]:
+        times = {f"{what}_seconds": seconds for what, seconds in self._spent.items()}
+        self._spent = dict.fromkeys(self._spent, 0.0)
+        if self._durations:
+            for percent in (50, 95):
+                times[f"step_seconds_p{percent}"] = float(np.percentile(self._durations, percent))
+        self._durations.clear()
+        return times
+
+    def _rates(self, values: list[dict[str, float]], seconds: float) -> dict[str, float]:
+        rates = {
+            f"{name}_per_second": sum(value[name] for value in values) / seconds
+            for name in ("sequences", "tokens")
+            if name in values[0]
+        }
+        rates["steps_per_second"] = len(values) / seconds
+        mfu = flops.share_of_peak(self._flops * len(values) / seconds, self._peak)
+        if mfu is not None and not self._is_peak_too_low:
+            rates["mfu"] = mfu
+        # A peak that one interval was above is too low for the others too.
+        self._is_peak_too_low |= mfu is None
+        return rates
+
+    def _count_skipped(self, steps, values, writer) -> None:
+        for (step, _), value in zip(steps, values, strict=True):
+            self.skipped_in_row = self.skipped_in_row + 1 if value.get("skipped") else 0
+            if not self.skipped_in_row:
+                continue
+            self._spikes = (self._spikes if self.skipped_in_row > 1 else 0) + bool(value.get("spike"))
+            reason = _reason(self.skipped_in_row, self._spikes)
+            if self.skipped_in_row == 1:
+                writer.message(f"warning: step {step} is skipped: {reason}")
+            if self.skipped_in_row >= self._max_skipped:
+                raise TooManySkipped(step - self.skipped_in_row + 1, step, reason)
+
+
+class TooManySkipped(Exception):
+    """`max_skipped_steps` steps in a row were skipped: `first` to `last`, for this `reason`."""
+
+    def __init__(self, first: int, last: int, reason: str):
+        super().__init__(f"steps {first} to {last} were skipped: {reason}")
+        self.first, self.last, self.reason = first, last, reason
+
+
+def _reason(skipped: int, spikes: int) -> str:
+    spike, not_finite = "a spike by the rule of spikes.factor", "loss, gradient or new parameters not finite"
+    return spike if spikes == skipped else f"{not_finite}, or {spike}" if spikes else not_finite
+
+
+def means(values: list[dict[str, float]]) -> dict[str, float]:
+    """Means over the steps that were not skipped; how many were, and how many were spikes; the last learning
+    rate."""
+    sound = [value for value in values if not value.get("skipped")] or values
+    line = {name: sum(value[name] for value in sound) / len(sound) for name in values[0]}
+    for name in ("tokens", "sequences"):
+        line.pop(name, None)
+    if "learning_rate" in line:
+        line["learning_rate"] = values[-1]["learning_rate"]
+    counts = [name for name in ("skipped", "spike") if name == "skipped" or name in values[0]]
+    return line | {name: sum(value.get(name, 0.0) for value in values) for name in counts}

@@ -1,0 +1,1 @@
+"""The directory of a run, and its lock."""

@@ -1,0 +1,357 @@
+"""Next-sentence pairs with their masks as google-research/bert makes them (create_pretraining_data.py), in
+compiled functions: Python's random numbers, the reference's draws of them in their order, and rows as arrays.
+
+Documents lie one after the other in one array, so that a segment, which runs over sentences, is a range of
+tokens, and cutting it moves the range's ends. `pairs` has the same algorithm for sequences of lists.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numba
+import numpy as np
+
+from bert_jax import tokenization
+from bert_jax.data import google
+from bert_jax.data.numba_jit import compiled
+from data_pipelines import pairs
+
+_BLOCK_TOKENS = 1 << 19
+_WORDS, _SHIFTED = 624, 397  # of the Mersenne Twister; its next word is kept after the last
+_OUTSIDE, _CONTINUATION = 1, 2  # kinds of tokens: [CLS] and [SEP]; pieces that continue a word
+_REDRAWS = 10
+
+
+class Instances:
+    """All instances of some documents, in the order in which the reference makes them.
+
+    Args:
+        documents: in their order, at least two, none of them empty.
+        settings: `max_seq_length`, `short_seq_prob`, `dupe_factor`, `masked_lm_prob`,
+            `max_predictions_per_seq`, `whole_word_mask` and `max_ngram`. With an n-gram, masks are
+            those of tensorflow/models (official/nlp/data/create_pretraining_data.py): grams of whole words,
+            one of n words with a weight of 1/n, each replaced as one.
+        rng: where its draws go on. It is not changed.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[pairs.Document],
+        tokenizer: tokenization.Tokenizer,
+        settings: Mapping[str, Any],
+        rng: random.Random,
+    ):
+        self._length, self._predictions = settings["max_seq_length"], settings["max_predictions_per_seq"]
+        self._twister = np.array(rng.getstate()[1], np.int64)
+        self._place = np.array([0, 0, -1, 0], np.int64)
+        sentences = [len(sentence) for document in documents for sentence in document]
+        self._sentences = np.cumsum([0, *sentences])
+        self._documents = np.cumsum([0, *map(len, documents)])
+        self._tokens = np.empty(self._sentences[-1], np.int32)
+        at = 0
+        for document in documents:
+            for sentence in document:
+                self._tokens[at : at + len(sentence)] = sentence
+                at += len(sentence)
+        kinds = np.where(tokenizer.is_continuation, _CONTINUATION, 0).astype(np.uint8)
+        kinds[[tokenizer.cls_id, tokenizer.sep_id]] = _OUTSIDE
+        prob = settings["masked_lm_prob"]
+        wanted = [min(self._predictions, max(1, int(round(n * prob)))) for n in range(self._length + 1)]
+        weights = itertools.accumulate(1 / size for size in range(1, settings["max_ngram"] + 1))
+        self._settings = (
+            kinds,
+            np.array(wanted, np.int64),
+            np.array(list(weights), np.float64),
+            tokenizer.cls_id,
+            tokenizer.sep_id,
+            tokenizer.mask_id,
+            settings["short_seq_prob"],
+            settings["dupe_factor"],
+            settings["whole_word_mask"],
+        )
+
+    def blocks(self) -> Iterator[google.Rows]:
+        """Yields the instances, many at once."""
+        most = max(1, _BLOCK_TOKENS // max(self._length, self._predictions))
+        while True:
+            by_row = [np.zeros(most, np.int32) for _ in range(4)]
+            ids, positions, labels = (
+                np.zeros((most, width), np.int32)
+                for width in (self._length, self._predictions, self._predictions)
+            )
+            rows = google.Rows(ids, *by_row[:2], positions, labels, *by_row[2:])
+            corpus = self._tokens, self._sentences, self._documents
+            count = _make(self._twister, self._place, *corpus, *self._settings, *rows)
+            if count:
+                yield google.Rows(*(values[:count] for values in rows))
+            if count < most:
+                return
+
+    def order(self, count: int) -> np.ndarray:
+        """The numbers below `count` as the reference shuffles what it has made, int64 [count]."""
+        order = np.arange(count)
+        _shuffle_all(self._twister, order)
+        return order
+
+
+@numba.njit
+def _word(twister):
+    """The next 32 bits (Matsumoto and Nishimura 1998)."""
+    if twister[_WORDS] >= _WORDS:
+        for i in range(_WORDS):
+            bits = twister[i] & 0x80000000 | twister[(i + 1) % _WORDS] & 0x7FFFFFFF
+            twister[i] = twister[(i + _SHIFTED) % _WORDS] ^ (bits >> 1) ^ (0x9908B0DF * (bits & 1))
+        twister[_WORDS] = 0
+    word = twister[twister[_WORDS]]
+    twister[_WORDS] += 1
+    word ^= word >> 11
+    word ^= word << 7 & 0x9D2C5680
+    word ^= word << 15 & 0xEFC60000
+    return word ^ word >> 18
+
+
+@numba.njit
+def _uniform(twister):
+    """Random.random()."""
+    high = _word(twister) >> 5
+    return (high * 67108864.0 + (_word(twister) >> 6)) / 9007199254740992.0
+
+
+@numba.njit
+def _below(twister, end):
+    """Random.randrange(end)."""
+    bits = 0
+    while end >> bits:
+        bits += 1
+    drawn = _word(twister) >> (32 - bits)
+    while drawn >= end:
+        drawn = _word(twister) >> (32 - bits)
+    return drawn
+
+
+@numba.njit
+def _shuffle(twister, values, count):
+    """Random.shuffle(values[:count])."""
+    for i in range(count - 1, 0, -1):
+        j = _below(twister, i + 1)
+        values[i], values[j] = values[j], values[i]
+
+
+@compiled("void(int64[::1], int64[::1])")
+def _shuffle_all(twister, values):
+    _shuffle(twister, values, len(values))
+
+
+@numba.njit
+def _find_words(ids, size, kinds, whole_words, in_grams, places, starts, stretches):
+    """Finds what is masked as one: tokens, or words.
+
+    A piece that has lost its word's beginning belongs to the word before, be a [SEP] between them; in
+    n-grams, it is a word.
+
+    Args:
+        places: is filled with the positions of all tokens but [CLS] and [SEP].
+        starts: with where in `places` each word starts, and the last one ends.
+        stretches: with the [CLS] and [SEP] before each word.
+
+    Returns:
+        the number of words.
+    """
+    words = tokens = stretch = 0
+    for position in range(size):
+        kind = kinds[ids[position]]
+        if kind == _OUTSIDE:
+            stretch += 1
+            continue
+        joined = stretches[words - 1] == stretch if in_grams else whole_words
+        if not (kind == _CONTINUATION and words and joined):
+            starts[words], stretches[words] = tokens, stretch
+            words += 1
+        places[tokens] = position
+        tokens += 1
+    starts[words] = tokens
+    return words
+
+
+@numba.njit
+def _choose_words(twister, words, starts, wanted, firsts, ends):
+    """Words in random order until there are enough tokens; one that would be too much is left out.
+
+    Args:
+        firsts, ends: are filled with the first word of each, and the one after it.
+
+    Returns:
+        how many were chosen.
+    """
+    for word in range(words):
+        firsts[word] = word
+    _shuffle(twister, firsts, words)
+    count = taken = 0
+    for i in range(words):
+        if taken >= wanted:
+            break
+        word = firsts[i]
+        size = starts[word + 1] - starts[word]
+        if taken + size <= wanted:
+            firsts[count], ends[count] = word, word + 1
+            count += 1
+            taken += size
+    return count
+
+
+@numba.njit
+def _choose_grams(twister, words, starts, stretches, wanted, weights, firsts, ends):
+    """N-grams of words, none of them over a [SEP], that do not overlap; as `_choose_words`."""
+    most = min(len(weights), words)
+    grams = np.empty((most, words), np.int64)  # by their words less one: where they start
+    left = np.zeros(len(weights), np.int64)
+    used = np.zeros(words, np.int64)
+    total = count = taken = 0
+    for n in range(most):
+        for word in range(words - n):
+            if stretches[word] == stretches[word + n]:
+                grams[n, left[n]] = word
+                left[n] += 1
+        _shuffle(twister, grams[n], left[n])
+        total += left[n]
+    while taken < wanted and total:
+        n, point = 0, _uniform(twister) * weights[-1]  # Random.choices(sizes, weights)
+        while n < len(weights) - 1 and weights[n] <= point:
+            n += 1
+        if taken + n + 1 > wanted:
+            total -= left[n]
+            left[n] = 0
+        elif left[n]:
+            total -= 1
+            left[n] -= 1
+            word = grams[n, left[n]]
+            end = word + n + 1
+            size = starts[end] - starts[word]
+            free = taken + size <= wanted
+            for i in range(word, end):
+                free = free and not used[i]
+            if free:
+                for i in range(word, end):
+                    used[i] = 1
+                firsts[count], ends[count] = word, end
+                count += 1
+                taken += size
+    return count
+
+
+@numba.njit
+def _draw_replacement(twister):
+    """What becomes of a token: [MASK] in 80% of the draws (0), itself in 10% (1), any word in 10% (2)."""
+    if _uniform(twister) < 0.8:
+        return 0
+    return 1 if _uniform(twister) < 0.5 else 2
+
+
+@compiled(
+    "int64(int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], uint8[::1], int64[::1], float64[::1], "
+    "int64, int64, int64, float64, int64, boolean, int32[:,::1], int32[::1], int32[::1], int32[:,::1], "
+    "int32[:,::1], int32[::1], int32[::1])"
+)
+def _make(
+    twister, place, tokens, sentences, documents, kinds, wanted, weights, cls, sep, mask, short_seq_prob,
+    passes, whole_words, ids, lengths, first_lengths, positions, labels, predictions, next_sentence_labels,
+):  # fmt: skip
+    """Makes instances until the rows are full or all are made; returns how many.
+
+    Args:
+        twister: int64 [625], the generator.
+        place: how far it is: the pass, the document, its next sentence (-1: its first), its target length.
+        tokens, sentences, documents: token ids; where each sentence begins, in tokens, and the last one ends;
+            the same of documents, in sentences.
+        kinds, wanted, weights: the kind of each token of the vocabulary; how many tokens of a sequence are
+            masked, by its length; of n-grams, summed up to each size (empty: no n-grams).
+    """
+    length = ids.shape[1]
+    budget = length - pairs.SPECIAL_TOKENS
+    places, starts, stretches, firsts, ends, hidden = np.zeros((6, length), np.int64)
+    row = 0
+    while row < len(ids) and place[0] < passes:
+        document, start = place[1], place[2]
+        end = documents[document + 1]
+        if start < 0:
+            start, place[3] = documents[document], budget
+            if _uniform(twister) < short_seq_prob:
+                place[3] = 2 + _below(twister, budget - 1)
+        target = place[3]
+
+        # Sentences up to the target length, A of them, and B: the others, or those of another document.
+        stop = start
+        while stop < end and sentences[stop] - sentences[start] < target:
+            stop += 1
+        split = start + 1
+        if stop - start > 1:
+            split += _below(twister, stop - start - 1)
+        a_low, a_high = sentences[start], sentences[split]
+        random_next = stop - start == 1 or _uniform(twister) < 0.5
+        if random_next:
+            other = document
+            for _ in range(_REDRAWS):
+                other = _below(twister, len(documents) - 1)
+                if other != document:
+                    break
+            first = documents[other] + _below(twister, documents[other + 1] - documents[other])
+            last, missing = first + 1, target - (a_high - a_low)
+            while last < documents[other + 1] and sentences[last] - sentences[first] < missing:
+                last += 1
+            b_low, b_high = sentences[first], sentences[last]
+            start = split
+        else:
+            b_low, b_high = a_high, sentences[stop]
+            start = stop
+        place[2] = start
+        if start == end:
+            place[1], place[2] = document + 1, -1
+            if place[1] == len(documents) - 1:
+                place[0], place[1] = place[0] + 1, 0
+
+        # Too much of it: tokens of the longer one go, at its front or its back.
+        for _ in range(a_high - a_low + b_high - b_low - budget):
+            front = _uniform(twister) < 0.5
+            if a_high - a_low > b_high - b_low:
+                a_low, a_high = a_low + front, a_high - (not front)
+            else:
+                b_low, b_high = b_low + front, b_high - (not front)
+        first_length = a_high - a_low + 2
+        size = first_length + b_high - b_low + 1
+        ids[row, 0], ids[row, first_length - 1], ids[row, size - 1] = cls, sep, sep
+        for i in range(a_high - a_low):
+            ids[row, 1 + i] = tokens[a_low + i]
+        for i in range(b_high - b_low):
+            ids[row, first_length + i] = tokens[b_low + i]
+
+        words = _find_words(ids[row], size, kinds, whole_words, len(weights), places, starts, stretches)
+        if len(weights):
+            groups = _choose_grams(twister, words, starts, stretches, wanted[size], weights, firsts, ends)
+        else:
+            groups = _choose_words(twister, words, starts, wanted[size], firsts, ends)
+        for group in range(groups):
+            low, high = starts[firsts[group]], starts[ends[group]]
+            replacement = 0
+            for i in range(low, high):
+                if i == low or not len(weights):
+                    replacement = _draw_replacement(twister)
+                position = places[i]
+                hidden[position] = 1 + ids[row, position]
+                if replacement == 0:
+                    ids[row, position] = mask
+                elif replacement == 2:
+                    ids[row, position] = _below(twister, len(kinds))
+        count = 0
+        for position in range(size):
+            if hidden[position]:
+                positions[row, count], labels[row, count] = position, hidden[position] - 1
+                hidden[position] = 0
+                count += 1
+        lengths[row], first_lengths[row], predictions[row] = size, first_length, count
+        next_sentence_labels[row] = random_next
+        row += 1
+    return row

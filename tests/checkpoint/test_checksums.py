@@ -1,0 +1,107 @@
+"""Digests: independent of sharding, sensitive to every bit, and of files."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+
+from bert_jax.checkpoint import checksums
+from bert_jax.parallel import sharding
+
+
+def _digest(x):
+    return checksums.array_digests({"x": x})["x"]
+
+
+@pytest.mark.parametrize("spec", [(), ("data",), (None, "data"), (None, "fsdp", "data"), (("data", "fsdp"),)])
+def test_a_digest_does_not_depend_on_the_sharding(spec):
+    x = np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32)
+    mesh = sharding.make_mesh(data=4, fsdp=2)
+    assert _digest(jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))) == _digest(jnp.asarray(x))
+
+
+def test_known_digests_stay_as_they_are():
+    """Checkpoints carry them: another mixing would make every saved step look damaged."""
+    arrays = {
+        "float32": jnp.arange(6, dtype=jnp.float32).reshape(2, 3),
+        "bfloat16": jnp.arange(6, dtype=jnp.bfloat16),
+        "int32": jnp.int32(7),
+        "bool": jnp.array([True, False]),
+    }
+    assert checksums.array_digests(arrays) == {
+        "float32": "f14d9f09233c20b0",
+        "bfloat16": "2e810d2df10c1432",
+        "int32": "33dabbd9957a691a",
+        "bool": "c382c22b26b8da54",
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 24 * 5 * 32 - 1))
+def test_every_flipped_bit_shows(bit):
+    x = np.random.default_rng(1).normal(size=(24, 5)).astype(np.float32)
+    flipped = x.copy()
+    flipped.view(np.uint8).reshape(-1)[bit // 8] ^= np.uint8(1 << bit % 8)
+    assert _digest(jnp.asarray(flipped)) != _digest(jnp.asarray(x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8", "bool"])
+def test_exchanged_elements_show(dtype):
+    x = jnp.asarray(np.array([0, 1, 0, 0, 1, 1]), dtype)
+    assert _digest(x) != _digest(x[::-1])
+
+
+def test_two_flipped_signs_show():
+    """A plain sum modulo 2^32 would cancel them."""
+    x = jnp.ones(4, jnp.float32)
+    assert _digest(x * jnp.array([-1, -1, 1, 1])) != _digest(x)
+
+
+def test_nan_is_kept_by_its_bits():
+    quiet = jnp.asarray(np.array([0x7FC00000], np.uint32).view(np.float32))
+    other = jnp.asarray(np.array([0x7FC00001], np.uint32).view(np.float32))
+    assert _digest(quiet) == _digest(quiet) != _digest(other)
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a").write_bytes(bytes(range(200)))
+    (tmp_path / "b").write_bytes(b"")
+    (tmp_path / "later").write_bytes(b"1")
+    checksums.write_file_digests(tmp_path, but=("later",))
+    return tmp_path
+
+
+def test_whole_files_pass(files):
+    (files / "later").write_bytes(b"2")
+    assert checksums.find_damaged_file(files) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("d/a", lambda path: path.write_bytes(bytes([1, *range(1, 200)]))),
+        ("d/a", lambda path: path.write_bytes(bytes(range(199)))),
+        ("d/a", lambda path: path.unlink()),
+        ("b", lambda path: path.write_bytes(b"\0")),
+        ("files.json", lambda path: path.write_text(path.read_text()[:-3])),
+    ],
+    ids=["changed", "truncated", "missing", "longer", "list"],
+)
+def test_a_damaged_file_is_named(files, name, damage):
+    damage(files / name)
+    assert checksums.find_damaged_file(files) == name
+
+
+def test_hosts_share_the_reading(files):
+    (files / "d" / "a").write_bytes(b"")
+    found = [checksums.find_damaged_file(files, part=part, parts=2) for part in range(2)]
+    assert found == [None, "d/a"]
+
+
+def test_a_directory_without_a_list_is_not_judged(tmp_path):
+    assert checksums.find_damaged_file(tmp_path) is None

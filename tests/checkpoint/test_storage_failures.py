@@ -1,0 +1,84 @@
+"""A disk that fails in the middle of a run: one line, exit code 1, and the same command goes on."""
+
+import errno
+import os
+import re
+import resource
+
+import pytest
+from support import processes as training_support
+
+from bert_jax import checkpoint, cli
+
+FIELDS = {"steps": 300, "checkpoint.every": 20, "checkpoint.keep": 20, "eval.every": 0}
+# How the lines of a sound run begin.
+SAID = r"step|[\d,]+ |evaluating|started|compiled|.* its manifest has no digests"
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return training_support.write_records(tmp_path_factory.mktemp("data") / "records")
+
+
+def fail_after_the_first_save(command, first, size):
+    """Once `first` is there no file may grow over `size` bytes: to a write beyond it the system answers
+    EFBIG, as it answers ENOSPC on a full disk. Returns the lines that a sound run does not have."""
+    process = training_support.start(command)
+    limited = False
+    output = []
+    for line in process.stdout:
+        output.append(line)
+        if not limited and first.exists():
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, size))
+            limited = True
+    assert process.wait(timeout=300) == 1, "".join(output)
+    return [line for line in output if not re.match(SAID, line)]
+
+
+def assert_goes_on(command, workdir):
+    code, text = training_support.run(command)
+    assert code == 0, text
+    assert int(re.search(r"resumed from step (\d+)", text)[1]) >= FIELDS["checkpoint.every"]
+    assert checkpoint.verify(workdir / "checkpoints" / "300")
+
+
+def test_a_failed_save_is_one_line_and_the_same_command_goes_on(records, tmp_path):
+    command = training_support.command(tmp_path / "run", records, **FIELDS, log_every=100)
+    first = tmp_path / "run" / "checkpoints" / "20"
+    said = fail_after_the_first_save(command, first, 60_000)
+    assert len(said) == 1, "".join(said)
+    assert re.match("bert-jax: error: .*saving step .* failed .*File too large.*intact steps: 20", said[0])
+    assert checkpoint.verify(first)
+    assert_goes_on(command, tmp_path / "run")
+
+
+def test_metrics_that_cannot_be_written_end_the_run_with_one_line(records, tmp_path):
+    command = training_support.command(tmp_path / "run", records, **FIELDS)
+    said = fail_after_the_first_save(command, tmp_path / "run" / "checkpoints" / "20", 100)
+    assert len(said) == 1, "".join(said)
+    assert re.match("bert-jax: error: .*(metrics|saving step).*File too large", said[0])
+    assert_goes_on(command, tmp_path / "run")
+
+
+def test_a_full_disk_ends_the_making_of_records_with_1(tmp_path, monkeypatch, capsys):
+    """What is done is kept, and the same command goes on once there is room."""
+    vocabulary = training_support.write_vocabulary(tmp_path / "vocab.txt")
+    corpus = tmp_path / "corpus.txt"
+    documents = [f"word{n} word{n + 1}.\nword{n + 2} word{n + 3}." for n in range(60)]
+    corpus.write_text("\n\n".join(documents) + "\n")
+    command = ["data", f"--input={corpus}", f"--vocab={vocabulary}", f"--output_dir={tmp_path / 'records'}"]
+    command += ["--workers=1", "--max_seq_length=16"]
+    real, count = os.replace, iter(range(1000))
+
+    def replace(*paths):
+        if next(count) >= 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), paths[1])
+        real(*paths)
+
+    monkeypatch.setattr(os, "replace", replace)
+    assert cli.main(command) == 1
+    said = capsys.readouterr().err
+    assert re.match("bert-jax: error: .*No space left on device; make room, and the same command goes", said)
+    assert said.count("\n") == 1
+    monkeypatch.setattr(os, "replace", real)
+    assert cli.main(command) == 0

@@ -1,0 +1,191 @@
+"""Hugging Face folders: whole, half and foreign."""
+
+import json
+import os
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bert_jax import cli
+from bert_jax.convert import HEADS
+from bert_jax.convert.formats import huggingface, huggingface_export
+from bert_jax.errors import UserError
+
+
+def edit(folder, change):
+    """Applies `change` to the dict of tensors of a folder."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_written_folder_reads_back(export, head):
+    folder, model = export(head)
+    again, _ = huggingface.read(folder)
+    assert again.head == model.head and again.labels == model.labels and again.config == model.config
+    assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
+    assert again.tokenizer.tokens == model.tokenizer.tokens
+    assert again.tokenizer.lower_case is model.tokenizer.lower_case
+
+
+def test_weights_are_split_and_readable_by_all(tmp_path, make_model):
+    model = make_model()
+    huggingface_export.write(model, tmp_path, max_shard_bytes=4000)
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 2 and not (tmp_path / "model.safetensors").exists()
+    assert all(sum(x.nbytes for x in load_file(shard).values()) <= 4000 for shard in shards)
+    assert {os.stat(shard).st_mode & 0o777 for shard in shards} == {
+        os.stat(tmp_path / "config.json").st_mode & 0o777
+    }
+    again, _ = huggingface.read(tmp_path)
+    assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
+    shards[1].unlink()
+    with pytest.raises(UserError, match=f"{shards[1].name} is missing"):
+        huggingface.read(tmp_path)
+
+
+def test_older_names_are_understood(export):
+    folder, model = export()
+
+    def rename(tensors):
+        for name in list(tensors):
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+                "LayerNorm.bias", "LayerNorm.beta"
+            )
+            tensors[old] = tensors.pop(name)
+        tensors["bert.embeddings.position_ids"] = np.arange(16)[None]
+        tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].copy()
+
+    edit(folder, rename)
+    again, _ = huggingface.read(folder)
+    assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_becomes_float32(export, dtype):
+    folder, model = export()
+    edit(folder, lambda tensors: tensors.update({name: x.astype(dtype) for name, x in tensors.items()}))
+    again, _ = huggingface.read(folder)
+    for name, array in model.params.items():
+        assert again.params[name].dtype == np.float32
+        assert np.array_equal(again.params[name], array.astype(dtype).astype(np.float32))
+
+
+def _drop(name):
+    return lambda folder: edit(folder, lambda tensors: tensors.pop(name))
+
+
+def _set(name, value):
+    return lambda folder: edit(folder, lambda tensors: tensors.update({name: value}))
+
+
+def _config(**fields):
+    def change(folder):
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+    return change
+
+
+def _pickle(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n")
+
+
+def _cut(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def _outside(folder):
+    weight_map = {"weight_map": {"bert.pooler.dense.bias": "../../secret.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(weight_map))
+
+
+MISTAKES = {
+    "a layer's tensor": (
+        _drop("bert.encoder.layer.1.output.dense.bias"),
+        "lacks bert.encoder.layer.1.output.dense.bias",
+    ),
+    "half a head": (_drop("cls.predictions.transform.dense.bias"), "lacks mlm/transform/bias"),
+    "an embedding": (
+        _drop("bert.embeddings.token_type_embeddings.weight"),
+        "lacks encoder/embeddings/token_type",
+    ),
+    "one more": (
+        _set("bert.encoder.layer.2.output.dense.bias", np.zeros(12, np.float32)),
+        "which no BERT has",
+    ),
+    "untied": (_set("cls.predictions.decoder.weight", np.zeros((25, 12), np.float32)), "not tied"),
+    "another shape": (_config(hidden_size=24, intermediate_size=40), "not of the architecture"),
+    "fewer layers": (_config(num_hidden_layers=1), "bert.encoder.layer.1"),
+    "roberta": (_config(model_type="roberta"), "only bert"),
+    "relative positions": (_config(position_embedding_type="relative_key"), "position_embedding_type"),
+    "an activation": (_config(hidden_act="swish"), "hidden_act"),
+    "a pickle": (_pickle, "may run code.*safetensors"),
+    "cut short": (_cut, "damaged"),
+    "a path out of the folder": (_outside, "files beside it"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_is_not_whole_is_refused(export, name):
+    folder, _ = export()
+    change, message = MISTAKES[name]
+    change(folder)
+    with pytest.raises(UserError, match=message):
+        huggingface.read(folder)
+
+
+def test_inspect_tells_what_a_folder_is(export, capsys):
+    folder, _ = export()
+    assert cli.main(["inspect", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "Hugging Face folder" in shown and "head: pretraining" in shown and "sound" in shown
+    assert "architecture: num_hidden_layers" in shown and "parts: encoder, pooler, mlm, nsp" in shown
+    _drop("cls.predictions.transform.dense.bias")(folder)
+    assert cli.main(["inspect", str(folder)]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_unknown_tensors_stay_behind_when_they_are_named(export):
+    folder, model = export()
+    edit(folder, lambda tensors: tensors.update({"adapter.down": np.zeros(3, np.float32)}))
+    again, _ = huggingface.read(folder, ignore=r"adapter\..*")
+    assert again.params.keys() == model.params.keys()
+    edit(folder, lambda tensors: tensors.update({"extra.up": np.zeros(3, np.float32)}))
+    with pytest.raises(UserError) as error:
+        huggingface.read(folder, ignore=r"adapter\..*")
+    complete = re.search("--config.init_ignore='(.*?)'", str(error.value))[1]
+    assert huggingface.read(folder, ignore=complete)[0].params.keys() == model.params.keys()
+    with pytest.raises(UserError, match="no regular expression"):
+        huggingface.read(folder, ignore="(")
+
+
+def test_a_vocabulary_out_of_tokenizer_json(export, tokenizer):
+    folder, _ = export()
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    found = huggingface.read_tokenizer(folder)
+    assert found.tokens == tokenizer.tokens and found.lower_case and found.strip_accents
+    text = "The capital of France, unaffables."
+    assert found.encode_batch([text]) == tokenizer.encode_batch([text])
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_the_tokenizers_settings_are_kept(export, lower_case):
+    folder, _ = export()
+    file = folder / "tokenizer_config.json"
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"do_lower_case": lower_case, "strip_accents": None})
+    )
+    (folder / "tokenizer.json").unlink()
+    found = huggingface.read_tokenizer(folder)
+    assert found.lower_case is lower_case and found.strip_accents is lower_case

@@ -1,0 +1,132 @@
+"""TF1 checkpoints, with TensorFlow where it is installed."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bert_jax import cli, convert
+from bert_jax.convert import param_mapping, parity
+from bert_jax.convert.formats import tensorflow1
+from bert_jax.errors import UserError
+from bert_jax.models import config as bert_config
+
+
+def needs_tensorflow(test):
+    missing = not importlib.util.find_spec("tensorflow")
+    return pytest.mark.peer(pytest.mark.skipif(missing, reason="TensorFlow is not installed")(test))
+
+
+def test_without_tensorflow_it_says_what_to_install(tmp_path):
+    (tmp_path / "bert_model.ckpt.index").write_bytes(b"")
+    (tmp_path / "bert_config.json").write_text("{}")
+    code = (
+        "import sys; sys.modules['tensorflow'] = None; from bert_jax import cli; "
+        f"sys.exit(cli.main(['convert', '--input={tmp_path}', '--output={tmp_path}/out', '--to=bert_jax']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and "pip install '.[tensorflow]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_prefixes_are_found(tmp_path):
+    assert tensorflow1.find_prefix(tmp_path) is None
+    for name in ("model.ckpt-10", "model.ckpt-20"):
+        (tmp_path / f"{name}.index").write_bytes(b"")
+    prefix = str(tmp_path / "model.ckpt-10")
+    assert tensorflow1.find_prefix(prefix) == tensorflow1.find_prefix(prefix + ".index") == prefix
+    with pytest.raises(UserError, match="several checkpoints"):
+        tensorflow1.find_prefix(tmp_path)
+    (tmp_path / "bert_model.ckpt.index").write_bytes(b"")
+    assert tensorflow1.find_prefix(tmp_path) == str(tmp_path / "bert_model.ckpt")
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("head", ["none", "pretraining", "sequence_classification", "question_answering"])
+def test_written_variables_read_back(make_model, tmp_path, head):
+    model = make_model(head)
+    tensorflow1.write(model, tmp_path)
+    again, tensors = tensorflow1.read(tmp_path)
+    assert (again.head, again.config) == (model.head, model.config)
+    assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
+    parity.compare(
+        "it", parity.file_outputs(tensors, model.config, param_mapping.TENSORFLOW), parity.flax_outputs(model)
+    )
+
+
+@needs_tensorflow
+def test_around_all_formats_bit_for_bit(export, tmp_path):
+    """Hugging Face -> bert_jax -> TF1 -> bert_jax -> Hugging Face."""
+    folder, _ = export()
+    path = folder
+    for number, to in enumerate(["bert_jax", "tensorflow", "bert_jax", "huggingface"]):
+        out = tmp_path / str(number)
+        assert cli.main(["convert", f"--input={path}", f"--output={out}", f"--to={to}"]) == 0
+        path = out
+    for name in ("model.safetensors", "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        assert (path / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+@needs_tensorflow
+def test_a_checkpoint_made_elsewhere_loads_whole(shared_data, tmp_path):
+    source = shared_data / "checkpoints" / "tf1-toy"
+    model, tensors = tensorflow1.read(source / "bert_model.ckpt")
+    assert model.head == "pretraining" and len(tensors) == 46
+    toy = tmp_path / "toy"
+    assert cli.main(["convert", f"--input={source}", f"--output={toy}", "--to=huggingface"]) == 0
+    assert convert.load(toy).params.keys() == model.params.keys()
+
+
+@needs_tensorflow
+def test_every_variable_of_a_released_checkpoint_maps(shared_data):
+    import tensorflow as tf
+
+    folder = shared_data / "checkpoints"
+    config = bert_config.from_json((folder / "chinese_bert_config.json").read_text())
+    reader = tf.train.load_checkpoint(str(folder / "chinese_L-12_H-768_A-12.ckpt"))
+    shapes = reader.get_variable_to_shape_map()
+    zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
+    found = param_mapping.from_files(zeros, config, param_mapping.TENSORFLOW)
+    assert len(shapes) == 206 and found[1:] == ([], [], [], [])
+    assert len(param_mapping.to_files(found.params, config, param_mapping.TENSORFLOW)) == 206
+
+
+@needs_tensorflow
+def test_damage_and_strangers_are_told(make_model, tmp_path):
+    model = make_model()
+    tensorflow1.write(model, tmp_path)
+    config = tmp_path / "bert_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 3}))
+    with pytest.raises(UserError, match="lacks bert/encoder/layer_2"):
+        tensorflow1.read(tmp_path)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 1}))
+    with pytest.raises(UserError, match="which no BERT has"):
+        tensorflow1.read(tmp_path)
+    (tmp_path / "bert_model.ckpt.index").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="TensorFlow cannot read it"):
+        tensorflow1.read(tmp_path)
+
+
+@needs_tensorflow
+def test_optimizer_state_stays_behind(make_model, tmp_path):
+    import tensorflow as tf
+
+    model = make_model()
+    tensors = param_mapping.to_files(model.params, model.config, param_mapping.TENSORFLOW)
+    moments = {f"{name}/adam_{m}": x for name, x in tensors.items() for m in "mv"}
+    everything = tensors | moments | {"global_step": np.int64(7)}
+    tensorflow1.write(model, tmp_path)
+    prefix = str(tmp_path / "model.ckpt-7")
+    ordered = sorted(everything)
+    tf.raw_ops.SaveV2(
+        prefix=prefix + "-part",
+        tensor_names=ordered,
+        shape_and_slices=[""] * len(ordered),
+        tensors=[tf.constant(everything[name]) for name in ordered],
+    )
+    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=[prefix + "-part"], destination_prefix=prefix)
+    again = convert.load(prefix)
+    assert again.params.keys() == model.params.keys()

@@ -1,0 +1,178 @@
+"""`bert-jax convert`, from end to end."""
+
+import os
+import shutil
+import sys
+import types
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bert_jax import cli, convert
+from bert_jax.convert import conversion, param_mapping, parity
+from bert_jax.convert.formats import huggingface_export, work_directory
+from bert_jax.errors import UserError
+
+
+def test_round_trip_of_the_command(export, tmp_path, capsys):
+    folder, model = export()
+    native_dir, back = tmp_path / "native", tmp_path / "back"
+    assert cli.main(["convert", f"--input={folder}", f"--output={native_dir}", "--to=bert_jax"]) == 0
+    assert "forward pass differs by" in capsys.readouterr().out
+    assert cli.main(["convert", f"--input={native_dir}", f"--output={back}", "--to=huggingface"]) == 0
+    assert (back / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    card = (back / "README.md").read_text()
+    assert "--input=native" in card and str(tmp_path) not in card
+    assert sorted(os.listdir(tmp_path)) == ["back", "huggingface", "native"]  # and nothing half-made
+    loaded = convert.load(native_dir)
+    assert loaded.head == "pretraining" and loaded.tokenizer.tokens == model.tokenizer.tokens
+
+
+def test_a_checkpoint_is_replaced_only_when_asked_and_nothing_else_is(export, tmp_path, capsys):
+    folder, _ = export()
+    out, other = tmp_path / "out", tmp_path / "other"
+    command = ["convert", f"--input={folder}", "--to=bert_jax"]
+    out.mkdir()
+    assert cli.main([*command, f"--output={out}"]) == 0  # an empty directory is as good as none
+    before = (out / "config.json").stat().st_mtime_ns
+    assert cli.main([*command, f"--output={out}"]) == 2
+    assert "exists already; --overwrite replaces it" in capsys.readouterr().err
+    assert (out / "config.json").stat().st_mtime_ns == before
+    assert cli.main([*command, f"--output={out}", "--overwrite"]) == 0
+    assert (out / "config.json").stat().st_mtime_ns > before
+    run = tmp_path / "run"
+    shutil.copytree(out, run)
+    (run / "config.json").write_text((out / "config.json").read_text().replace('"convert"', '"finetune"'))
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work")
+    for kept, message in ((folder, "is, or holds, the --input"), (run, "else"), (other, "else")):
+        files = sorted(kept.rglob("*"))
+        assert cli.main([*command, f"--output={kept}", "--overwrite"]) == 2
+        assert message in capsys.readouterr().err and sorted(kept.rglob("*")) == files
+
+
+@pytest.mark.parametrize("head", convert.HEADS)
+def test_head_and_labels_outlive_a_work_directory(make_model, tmp_path, head):
+    model = make_model(head)
+    work_directory.write(model, tmp_path)
+    again = convert.load(tmp_path)
+    assert (again.head, again.labels, again.config) == (model.head, model.labels, model.config)
+
+
+@pytest.mark.parametrize("to", ["huggingface", "bert_jax"])
+def test_a_wrong_conversion_leaves_nothing(export, tmp_path, monkeypatch, to):
+    folder, _ = export()
+    module = huggingface_export if to == "huggingface" else work_directory
+    write = module.write
+
+    def spoil(model, *args, **options):
+        kernel = model.params["encoder/layers/stack/layer/query/kernel"]
+        swapped = {"encoder/layers/stack/layer/query/kernel": np.ascontiguousarray(kernel[::-1])}
+        write(model.replace(params=dict(model.params) | swapped), *args, **options)
+
+    monkeypatch.setattr(module, "write", spoil)
+    with pytest.raises(UserError, match="differ by .*nothing is kept"):
+        conversion.convert(str(folder), str(tmp_path / "out"), to)
+    assert os.listdir(tmp_path) == ["huggingface"]
+
+
+def test_a_wrong_table_is_seen_when_a_source_is_read(export, tmp_path, monkeypatch):
+    folder, _ = export()
+    swap = {"self.query": "self.key", "self.key": "self.query"}
+
+    def exchanged(entry):
+        for old, new in swap.items():
+            if old in entry.huggingface:
+                return entry._replace(huggingface=entry.huggingface.replace(old, new))
+        return entry
+
+    monkeypatch.setattr(param_mapping, "TABLE", tuple(map(exchanged, param_mapping.TABLE)))
+    with pytest.raises(UserError, match="differ by"):
+        conversion.convert(str(folder), str(tmp_path / "out"), "bert_jax")
+
+
+def test_not_a_number_is_a_difference(make_model):
+    model = make_model()
+    right = parity.flax_outputs(model)
+    wrong = right | {"pooled": np.full_like(right["pooled"], np.nan)}
+    with pytest.raises(UserError, match="in pooled"):
+        parity.compare("it", right, wrong)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--output=o", "--to=bert_jax"], "needs --input"),
+        (["--input=nowhere", "--output=o", "--to=bert_jax"], "nowhere: no such directory"),
+        (["--input={folder}", "--output={folder}", "--to=bert_jax"], "exists already; --overwrite replaces"),
+        (
+            ["--input={folder}", "--output=o", "--to=bert_jax", "--push_to=me/it"],
+            "takes a Hugging Face folder",
+        ),
+        (["--input={folder}", "--output=o", "--to=huggingface", "--max_shard_size=much"], "such as 500MB"),
+        (["--input={folder}", "--output=/proc/no/o", "--to=huggingface"], "cannot be written"),
+    ],
+    ids=["input", "nowhere", "there", "push", "size", "unwritable"],
+)
+def test_mistakes_get_one_line(export, tmp_path, capsys, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    folder, _ = export()
+    assert cli.main(["convert", *(flag.format(folder=folder) for flag in flags)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("to", ["huggingface", "bert_jax"])
+def test_the_model_is_changed_on_its_way(export, tmp_path, capsys, to):
+    folder, model = export()
+    tokens = tmp_path / "tokens"
+    tokens.write_text("berlin\nunaffables\nrome\n")
+    out = tmp_path / "out"
+    flags = [f"--add_tokens={tokens}", "--layers=1", "--positions=20", "--pad_vocab_to=8", "--dtype=bfloat16"]
+    assert cli.main(["convert", f"--input={folder}", f"--output={out}", f"--to={to}", *flags]) == 0
+    assert "layers: 2 -> 1" in capsys.readouterr().out
+    changed = convert.load(out)
+    config, vocabulary = changed.config, changed.tokenizer
+    assert (config.num_hidden_layers, config.max_position_embeddings, config.vocab_size % 8) == (1, 20, 0)
+    assert vocabulary.tokens[1:3] == ["berlin", "unaffables"] and vocabulary.tokens[-1] == "rome"
+    assert vocabulary.lower_case and len(vocabulary.tokens) == len(model.tokenizer.tokens) + 1
+    kept = np.asarray(model.params["encoder/layers/stack/layer/query/bias"][1:], ml_dtypes.bfloat16)
+    assert np.array_equal(
+        np.float32(changed.params["encoder/layers/stack/layer/query/bias"]), np.float32(kept)
+    )
+
+
+def test_a_vocabulary_for_a_model_that_has_none(export, tmp_path, tokenizer):
+    folder, _ = export()
+    for name in ("vocab.txt", "tokenizer.json"):
+        (folder / name).unlink()
+    command = ["convert", f"--input={folder}", f"--output={tmp_path / 'out'}", "--to=bert_jax"]
+    assert cli.main(command) == 2
+    assert cli.main([*command, f"--vocab={tokenizer.path}"]) == 0
+    assert convert.load(tmp_path / "out").tokenizer.tokens == tokenizer.tokens
+
+
+def test_pushing_asks_the_hub(export, tmp_path, monkeypatch, capsys):
+    calls = []
+
+    class Hub:
+        def create_repo(self, name, exist_ok):
+            calls.append(name)
+            return f"https://hub/{name}"
+
+        def upload_folder(self, repo_id, folder_path):
+            calls.append(sorted(os.listdir(folder_path)))
+            if repo_id == "me/full":
+                raise OSError("no space\nleft")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=Hub))
+    folder, _ = export()
+    command = ["convert", f"--input={folder}", "--to=huggingface"]
+    assert cli.main([*command, f"--output={tmp_path / 'a'}", "--push_to=me/it"]) == 0
+    assert "https://hub/me/it" in capsys.readouterr().out
+    assert calls[0] == "me/it" and {"README.md", "model.safetensors"} < set(calls[1])
+    assert cli.main([*command, f"--output={tmp_path / 'b'}", "--push_to=me/full"]) == 2
+    error = capsys.readouterr().err
+    assert "no space left" in error and error.count("\n") == 1 and (tmp_path / "b" / "config.json").exists()
+    assert cli.main([*command, f"--output={tmp_path / 'c'}", "--push_to=it"]) == 2

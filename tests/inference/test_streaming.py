@@ -1,0 +1,219 @@
+"""Rows from a stream: how lines become examples, and a model that answers them as they come."""
+
+import io
+import json
+import os
+import sys
+import threading
+
+import jax
+import numpy as np
+import pytest
+from support.fine_tuned import make_run
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.inference import predictor, streaming
+from bert_jax.tasks.readers import file_rows
+
+# Of each family a run, and rows as an object a line.
+QUESTION = {"max_query_length": 4, "doc_stride": 4, "v2": True}
+FAMILIES = {
+    "classification": (
+        dict(labels=["no", "yes"], text_a="review"),
+        [{"review": "the cat"}, {"id": "x", "review": "a dog is big " * 9}],
+    ),
+    "regression": (
+        dict(text_a="0", text_b="1", header=False),
+        [{"text_a": "the cat", "text_b": "a dog"}, {"text_a": "a dog", "text_b": ""}],
+    ),
+    "multilabel": (
+        dict(labels=["b", "é"], text_a="text", id="key"),
+        [{"text": "red", "key": 7}, {"text": "a"}],
+    ),
+    "multiplechoice": (
+        dict(labels=["0", "1"], text_a="q", choices="x,y"),
+        [{"q": "the", "x": "cat", "y": "dog"}, {"q": "a", "choices": ["red", "big one"]}],
+    ),
+    "squad2": (
+        dict(fields=QUESTION),
+        [{"question": "is", "context": "the cat is a big dog " * 4}, {"question": "the", "context": "red"}],
+    ),
+    "tagging": (
+        dict(labels=["O", "B-X", "I-X"]),
+        [{"words": ["the", "cat"]}, {"words": ["one", "dog"] * 20}],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory, vocabulary):
+    """run_of(task): its directory, made once."""
+    made = {}
+
+    def run(task):
+        if task not in made:
+            made[task] = make_run(tmp_path_factory.mktemp(task), vocabulary, task, **FAMILIES[task][0])
+        return made[task]
+
+    return run
+
+
+@pytest.fixture
+def predict(monkeypatch, capsys, tmp_path):
+    """predict(text, *flags): the code, the objects on standard output and what was said beside them."""
+
+    def call(text, *flags):
+        (tmp_path / "stdin").write_text(text)
+        with open(tmp_path / "stdin") as given:
+            monkeypatch.setattr(sys, "stdin", given)
+            code = cli.main(["predict", "--input=-", *flags])
+        said = capsys.readouterr()
+        return code, [json.loads(line) for line in said.out.splitlines()], said.err
+
+    return call
+
+
+@pytest.mark.parametrize("task", FAMILIES)
+def test_a_stream_gives_what_a_file_gives(run_of, predict, tmp_path, task):
+    rows = FAMILIES[task][1] * 10  # more than a batch
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    code, answers, said = predict(lines, f"--workdir={run_of(task)}")
+    assert code == 0 and "20 lines" in said and "bad" not in said
+    model = predictor.Predictor(str(run_of(task)))
+    reader = streaming.RowReader(model.problem)
+    examples = reader.examples([(n, reader.parse(json.dumps(row).encode())) for n, row in enumerate(rows, 1)])
+    data = model.problem.encode(examples)
+    model.problem.write(str(tmp_path / "out.jsonl"), examples, data, model(data))
+    if task == "squad2":
+        expected = [*json.loads((tmp_path / "out.jsonl").read_text()).values()]
+        assert [answer["prediction"] for answer in answers] == expected
+        assert all({"id", "prediction", "probability", "null_odds"} == set(answer) for answer in answers)
+        return
+    expected = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    for answer, row in zip(answers, expected, strict=True):
+        np.testing.assert_allclose(_numbers(answer), _numbers(row), atol=3e-6)
+        assert answer.keys() == row.keys() and answer["id"] == row["id"]
+        if isinstance(row.get("prediction"), str):
+            assert answer["prediction"] == row["prediction"]
+
+
+def _numbers(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for one in value for number in _numbers(one)]
+    return [value] if isinstance(value, float) else []
+
+
+@pytest.mark.parametrize(
+    "task, plain, row",
+    [
+        ("classification", "the cat", {"review": "the cat"}),
+        ("regression", "the cat\ta dog", {"text_a": "the cat", "text_b": "a dog"}),
+        ("multiplechoice", "the\tcat\tdog", {"q": "the", "x": "cat", "y": "dog"}),
+        ("multiplechoice", "the\tcat\tdog", {"text_a": "the", "choices": ["cat", "dog"]}),
+        ("squad2", "is\tthe cat", {"question": "is", "context": "the cat"}),
+        ("squad2", "is\tthe cat", {"text_a": "is", "text_b": "the cat"}),
+        ("tagging", " the cat  is\u00a0big\r\n", {"words": ["the", "cat", "is\u00a0big"]}),
+    ],
+)
+def test_plain_text_is_what_an_object_is(run_of, task, plain, row):
+    reader = streaming.RowReader(predictor.Predictor(str(run_of(task))).problem)
+    assert reader.parse(plain.encode()) == reader.parse(json.dumps(row).encode())
+
+
+@pytest.mark.parametrize(
+    "task, line, message",
+    [
+        ("classification", b"\r\n", "an empty line"),
+        ("classification", b"a\tb", "2 columns, expected a text without tabs, or an object of JSON"),
+        ("classification", b"\xff", "not UTF-8"),
+        ("classification", b'{"review": "x"', "not JSON: Expecting ',' delimiter"),
+        ("classification", b'{"text": "x"}', "no 'review' in the object; it has 'text'"),
+        ("classification", b'{"review": ["x"]}', "'review' is list, expected a string"),
+        ("classification", b'{"review": "x", "id": {}}', "'id' is dict"),
+        ("regression", b"a", "1 column, expected text_a TAB text_b, or"),
+        ("multiplechoice", b"a\tb", "2 columns, expected q TAB 2 choices, or"),
+        ("multiplechoice", b'{"q": "a", "choices": ["b"]}', "'choices' is no list of 2 choices"),
+        ("squad2", b'{"question": " ", "context": "x"}', "an empty 'question'"),
+        ("tagging", b'{"words": []}', "an empty 'words'"),
+        ("tagging", b'{"words": "the cat"}', "'words' is str, expected a list of strings"),
+    ],
+)
+def test_what_is_wrong_with_a_line(run_of, task, line, message):
+    reader = streaming.RowReader(predictor.Predictor(str(run_of(task))).problem)
+    with pytest.raises(file_rows.Malformed, match=".*") as raised:
+        reader.parse(line)
+    assert message in str(raised.value)
+
+
+def test_a_bad_line_is_answered_in_its_place(run_of, predict):
+    text = 'the cat\n{"review": 3}\n{a dog}\n\n{"review": "red", "id": 5}\nbig'
+    code, answers, said = predict(text, f"--workdir={run_of('classification')}", "--output=-")
+    assert code == 0 and "6 lines, 3 of them bad" in said
+    assert [answer.get("id") for answer in answers] == ["0", None, None, None, "5", "5"]
+    assert [answer["line"] for answer in answers if "error" in answer] == [2, 3, 4]
+    code, answers, _ = predict("{a dog}\n", f"--workdir={run_of('classification')}", "--format=tsv")
+    assert code == 0 and answers[0]["prediction"] in ("no", "yes")
+    assert predict("", f"--workdir={run_of('classification')}")[:2] == (0, [])
+
+
+def test_other_names_for_columns(run_of, predict):
+    flags = ["--text_a=t", "--id=k"]
+    code, answers, _ = predict('{"t": "red", "k": "a"}\n', f"--workdir={run_of('classification')}", *flags)
+    assert code == 0 and answers[0]["id"] == "a"
+
+
+def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(run_of):
+    model = predictor.Predictor(str(run_of("classification")))
+    assert model.warm_up() == 2  # a row a device, and a batch
+    reader = streaming.RowReader(model.problem)
+    (source, ours), (theirs, out) = os.pipe(), os.pipe()
+    compiled = []
+    listening = True
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name) if listening and "compile" in name else None
+    )
+    with open(source, "rb") as lines, open(out, "wb") as answers:
+        server = threading.Thread(target=streaming.serve, args=(model, reader, lines, answers))
+        server.start()
+        with open(theirs, "rb") as told:
+            with open(ours, "wb", buffering=0) as asked:
+                for number, text in enumerate(("the", "a cat " * 30, "the\n" * 39 + "a")):
+                    asked.write(text.encode() + b"\n")
+                    for _ in text.splitlines():
+                        assert "prediction" in json.loads(told.readline()), number
+            server.join()
+    listening = False
+    assert not compiled
+
+
+class _Broken(io.BytesIO):
+    def __next__(self):
+        raise OSError(5, "Input/output error")
+
+
+def test_a_stream_that_breaks_off(run_of):
+    model = predictor.Predictor(str(run_of("classification")))
+    with pytest.raises(UserError, match="standard input: cannot be read: Input/output error"):
+        streaming.serve(model, streaming.RowReader(model.problem), _Broken(), io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    "task, flags, message",
+    [
+        ("classification", ["--output=x.tsv"], "write > x.tsv instead"),
+        ("classification", ["--header"], "--header is for files"),
+        (
+            "classification",
+            ["--format=csv"],
+            "of standard input one of auto, jsonl, tsv",
+        ),
+        ("tagging", ["--text_b=x"], "tagging has no second text"),
+    ],
+    ids=["output", "header", "format", "second"],
+)
+def test_mistakes_get_one_line(run_of, predict, task, flags, message):
+    code, answers, said = predict("the cat\n", f"--workdir={run_of(task)}", *flags)
+    assert code == 2 and not answers and message in said and said.count("\n") == 1

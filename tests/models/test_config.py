@@ -1,0 +1,141 @@
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.kernels.dispatch import Target
+from bert_jax.models import BertForPreTraining, config
+from bert_jax.parallel.sharding import unbox
+
+# Published counts of encoder and pooler, and with both heads where known.
+COUNTS = [
+    ("tiny", 4_385_920, None),
+    ("mini", 11_170_560, None),
+    ("small", 28_763_648, None),
+    ("medium", 41_373_184, None),
+    ("base", 109_482_240, 110_106_428),
+    ("large", 335_141_888, 336_226_108),
+    ("base_cased", 108_310_272, None),
+    ("base_multilingual_cased", 177_853_440, None),
+    ("base_chinese", 102_267_648, None),
+]
+
+
+@pytest.mark.parametrize("size,encoder,with_heads", COUNTS)
+def test_parameter_counts(size, encoder, with_heads):
+    named = config.named(size)
+    assert config.parameter_count(named) == encoder
+    shapes = jax.eval_shape(
+        lambda key: unbox(
+            BertForPreTraining(named).init(
+                key, *[np.zeros((1, 8), np.int32)] * 4, np.zeros((1, 1), np.int32), np.zeros((1, 1), np.int32)
+            )
+        ),
+        jax.random.key(0),
+    )["params"]
+    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+    assert count == config.parameter_count(named, heads=True)
+    if with_heads:
+        assert count == with_heads
+
+
+def test_the_24_small_models():
+    small = [name for name in config.SIZES if name.startswith("L-")]
+    assert len(small) == 24
+    assert (
+        config.named("L-6_H-512").num_attention_heads == 8
+        and config.named("L-6_H-512").intermediate_size == 2048
+    )
+    assert config.named("L-2_H-128") == config.named("tiny")
+
+
+@pytest.mark.parametrize(
+    "size, expected", [("bse", "did you mean base? The sizes are tiny"), ("zzz", "choose one of tiny")]
+)
+def test_an_unknown_size_gets_the_nearest_one_and_all(size, expected):
+    with pytest.raises(UserError, match=f"model size '{size}' is unknown; {re.escape(expected)}"):
+        config.named(size)
+
+
+def test_released_configuration_with_unknown_keys():
+    text = '{"hidden_act": "gelu", "hidden_size": 768, "directionality": "bidi", "vocab_size": 21128}'
+    assert config.from_json(text) == config.named("base_chinese")
+
+
+@pytest.mark.parametrize(
+    "fields,said",
+    [
+        (dict(hidden_size=100), "multiple of num_attention_heads"),
+        (dict(hidden_act="swish"), "gelu_tanh"),
+        (dict(vocab_size=0), "at least 1"),
+        (dict(hidden_dropout_prob=1.0), "[0, 1)"),
+        (dict(dtype="float64"), "bfloat16"),
+        (dict(attention="cudnn"), "attention_probs_dropout_prob=0"),
+        (dict(scan_unroll=-1), "scan_unroll"),
+        (dict(layers=3), "no field layers"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(fields, said):
+    with pytest.raises(UserError) as error:
+        config.from_dict(fields)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "fields, problem",
+    [
+        (dict(attention="cudnn", dtype="float32", attention_probs_dropout_prob=0.0), "not float32"),
+        (
+            dict(attention="cudnn", hidden_size=240, attention_probs_dropout_prob=0.0),
+            "heads of a multiple of 8",
+        ),
+        (dict(attention="pallas", hidden_size=576), "size that divides 128, not 48"),
+        (dict(residual="pallas", hidden_size=312), "not 312"),
+    ],
+)
+def test_a_kernel_that_can_never_work_is_refused_by_name(fields, problem):
+    (name,) = {"attention", "residual"} & set(fields)
+    with pytest.raises(
+        UserError, match=f"{name}={fields[name]} needs .*{problem}.*; use {name}=auto, or xla"
+    ):
+        config.from_dict(fields)
+
+
+CPU, TPU, H100, T4 = Target("cpu"), Target("tpu"), Target("gpu", "9.0"), Target("gpu", "7.5")
+
+
+@pytest.mark.parametrize(
+    "trained, target, used",
+    [
+        ("auto", CPU, "float32"),
+        ("auto", TPU, "bfloat16"),
+        ("bfloat16", CPU, "float32"),
+        ("bfloat16", H100, "bfloat16"),
+        ("bfloat16", T4, "float32"),
+        ("float32", CPU, "float32"),
+        ("float32", H100, "float32"),
+    ],
+)
+def test_inference_computes_in_the_dtype_of_training_but_a_cpu_in_float32(trained, target, used):
+    model = config.named("tiny", dtype=trained)
+    assert model.for_inference(target).dtype == used
+    assert model.for_inference(target, "bfloat16").dtype == "bfloat16"
+
+
+def test_inference_chooses_the_kernels_of_its_own_device():
+    model = config.named(
+        "tiny", attention="cudnn", residual="pallas", attention_probs_dropout_prob=0.0, remat="full"
+    )
+    used = model.for_inference(CPU)
+    assert (used.attention, used.residual, used.remat, used.dtype) == ("auto", "auto", "none", "float32")
+    plain = config.named("tiny", attention="xla", residual="xla").for_inference(TPU)
+    assert (plain.attention, plain.residual) == ("xla", "xla")
+
+
+def test_auto_becomes_the_dtype_of_the_device():
+    assert [config.named("tiny").resolve(target).dtype for target in (CPU, TPU, H100, T4)] == [
+        "float32", "bfloat16", "bfloat16", "float32",
+    ]  # fmt: skip
+    assert config.named("tiny", dtype="float32").resolve(TPU).dtype == "float32"

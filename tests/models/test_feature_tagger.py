@@ -1,0 +1,62 @@
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models import BertFeatureTagger
+from bert_jax.models.config import BertConfig
+from bert_jax.models.feature_tagger import Lstm
+
+CONFIG = BertConfig(
+    vocab_size=20,
+    hidden_size=8,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=8,
+)
+
+
+def drawn(module, *inputs):
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), *inputs)))
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.5, leaf.shape), jnp.float32), shapes)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
+def test_lstm_is_the_textbooks(reverse):
+    x = np.random.default_rng(1).normal(size=(2, 5, 3)).astype(np.float32)
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+    module = Lstm(CONFIG, features=4, reverse=reverse)
+    variables = drawn(module, x, mask)
+    found = module.apply(variables, x, mask)
+    params = jax.tree.map(np.asarray, variables["params"])
+    kernel, bias, recurrent = params["inputs"]["kernel"], params["inputs"]["bias"], params["recurrent"]
+    for row, length in enumerate(mask.sum(axis=1)):
+        hidden = cell = np.zeros(4)
+        order = range(length)[::-1] if reverse else range(length)
+        for place in order:
+            write, forget, new, read = (
+                x[row, place] @ kernel[:, gate] + bias[gate] + hidden @ recurrent[gate] for gate in range(4)
+            )
+            cell = sigmoid(forget + 1) * cell + sigmoid(write) * np.tanh(new)
+            hidden = sigmoid(read) * np.tanh(cell)
+            np.testing.assert_allclose(found[row, place], hidden, atol=1e-5)
+
+
+def test_the_layers_that_are_named_are_concatenated():
+    ids = jnp.arange(12, dtype=jnp.int32).reshape(2, 6)
+    inputs = (ids, ids * 0, jnp.broadcast_to(jnp.arange(6), (2, 6)), jnp.ones_like(ids))
+    every = BertFeatureTagger(CONFIG, layers=(0, 1, 2, 3))
+    variables = drawn(every, *inputs)
+    whole = every.apply(variables, *inputs, method="features")
+    assert whole.shape == (2, 6, 32) and whole.dtype == jnp.float16
+    some = BertFeatureTagger(CONFIG, layers=(-1, -4)).apply(variables, *inputs, method="features")
+    np.testing.assert_array_equal(some, jnp.concatenate([whole[..., 24:], whole[..., :8]], axis=-1))
+    last = every.apply(variables, *inputs, method=lambda module, *rows: module.encoder(*rows))
+    np.testing.assert_allclose(whole[..., 24:], last, rtol=2e-3, atol=1e-3)

@@ -1,0 +1,195 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.models import packed_batch, tiny_config, tiny_task
+
+from bert_jax.models import BertForPreTraining, BertForSequenceClassification, config
+from bert_jax.objectives.masked_lm import unpack
+from bert_jax.parallel.sharding import unbox
+
+
+def golden(shared_data, case):
+    archive = np.load(shared_data / "golden" / "axlearn.common.bert_test.npz", allow_pickle=False)
+    return {
+        name.removeprefix(case + "/"): archive[name] for name in archive.files if name.startswith(case + "/")
+    }
+
+
+def encoder_parameters(values):
+    """The golden file's names -> this tree: layers stacked, the output projection's kernel as [N, D, H]."""
+    prefix = "params/encoder/"
+    layers = sorted({name.split("/")[3] for name in values if "/transformer/layer" in name})
+
+    def stack(name, transform=lambda x: x):
+        return np.stack([transform(values[f"{prefix}transformer/{layer}/{name}"]) for layer in layers])
+
+    def dense(name, transform=lambda x: x):
+        return {"kernel": stack(name + "/weight", transform), "bias": stack(name + "/bias")}
+
+    def norm(name):
+        return {"scale": stack(name + "/scale"), "bias": stack(name + "/bias")}
+
+    attention = "self_attention/attention/"
+    layer = {name: dense(f"{attention}i_proj/{name[0]}_proj") for name in ("query", "key", "value")}
+    layer |= {
+        "attention_output": dense(attention + "o_proj", lambda x: x.transpose(1, 2, 0)),
+        "attention_norm": norm("self_attention/norm"),
+        "intermediate": dense("feed_forward/linear1"),
+        "output": dense("feed_forward/linear2"),
+        "output_norm": norm("feed_forward/norm"),
+    }
+    embeddings = {
+        "word_embeddings": values[prefix + "emb/token_emb/weight"],
+        "token_type_embeddings": values[prefix + "emb/type_emb/weight"],
+        "position_embeddings": values[prefix + "emb/pos_emb/weight"][0],
+        "layer_norm": {"scale": values[prefix + "emb/norm/scale"], "bias": values[prefix + "emb/norm/bias"]},
+    }
+    return {"embeddings": embeddings, "layers": {"stack": {"layer": layer}}}
+
+
+def linear(values, name):
+    return {"kernel": values[f"params/head/{name}/weight"], "bias": values[f"params/head/{name}/bias"]}
+
+
+GOLDEN = config.BertConfig(
+    vocab_size=24, hidden_size=16, num_attention_heads=4, intermediate_size=64, max_position_embeddings=20
+)
+
+
+@pytest.mark.parametrize("case", ["test_for_mlm", "test_for_mlm_with_padding"])
+def test_masked_lm_logits_are_those_of_transformers(shared_data, case):
+    values = golden(shared_data, case)
+    encoder = encoder_parameters(values)
+    layers = encoder["layers"]["stack"]["layer"]["query"]["bias"].shape[0]
+    transform = linear(values, "transform/linear")
+    params = {
+        "encoder": encoder,
+        "pooler": {"dense": transform},
+        "nsp": {"kernel": np.zeros((16, 2)), "bias": np.zeros(2)},
+        "mlm": {
+            "transform": transform,
+            "bias": values["params/head/output_bias"],
+            "transform_norm": {
+                "scale": values["params/head/transform/norm/scale"],
+                "bias": values["params/head/transform/norm/bias"],
+            },
+        },
+    }
+    ids = values["inputs/input_ids"].astype(np.int32)
+    real = ids != 0
+    every = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    logits, _ = BertForPreTraining(GOLDEN.replace(num_hidden_layers=layers)).apply(
+        {"params": params},
+        ids,
+        values["inputs/token_type_ids"].astype(np.int32),
+        every,
+        real.astype(np.int32),
+        every,
+        every[:, :1],
+    )
+    np.testing.assert_allclose(np.asarray(logits)[real], values["outputs/logits"][real], atol=1e-5)
+
+
+def apply(task, params, batch, **kwargs):
+    inputs = unpack(batch)
+    positions = np.zeros((batch["input_ids"].shape[0], 4), np.int32) + np.arange(4, dtype=np.int32)
+    return BertForPreTraining(kwargs.pop("config", task.config)).apply(
+        {"params": params},
+        batch["input_ids"],
+        inputs["token_type_ids"],
+        inputs["position_ids"],
+        inputs["sequence_ids"],
+        positions,
+        inputs["cls_positions"],
+        **kwargs,
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    task = tiny_task()
+    return task, unbox(task.init(jax.random.key(0)))
+
+
+def test_a_packed_row_gives_what_its_sequences_give_alone(model):
+    task, params = model
+    batch = packed_batch(rows=6)
+    _, packed = apply(task, params, batch)
+    for row in range(6):
+        count = int((batch["first_lengths"][row] > 0).sum())
+        ends = [*batch["starts"][row, 1:count], batch["lengths"][row]]
+        for slot in range(count):
+            start, end = batch["starts"][row, slot], ends[slot]
+            alone = {name: np.array(batch[name][row : row + 1]) for name in batch}
+            alone["input_ids"] = np.zeros_like(alone["input_ids"])
+            alone["input_ids"][0, : end - start] = batch["input_ids"][row, start:end]
+            alone["lengths"][0] = end - start
+            alone["starts"][0] = [0, 32, 32]
+            alone["first_lengths"][0] = [batch["first_lengths"][row, slot], 0, 0]
+            np.testing.assert_allclose(apply(task, params, alone)[1][0, 0], packed[row, slot], atol=1e-6)
+
+
+def test_padding_changes_nothing(model):
+    task, params = model
+    batch = packed_batch(rows=4)
+    other = batch | {"input_ids": np.where(np.arange(32) < batch["lengths"][:, None], batch["input_ids"], 55)}
+    mine, theirs = apply(task, params, batch), apply(task, params, other)
+    np.testing.assert_array_equal(mine[1][:, 0], theirs[1][:, 0])
+
+
+def test_scan_unroll_and_remat_change_nothing(model):
+    task, params = model
+    batch = packed_batch(rows=2)
+
+    def loss(params, config):
+        mlm, nsp = apply(
+            task, params, batch, config=config, deterministic=False, rngs={"dropout": jax.random.key(1)}
+        )
+        return jnp.sum(jnp.sin(mlm)) + jnp.sum(jnp.sin(nsp))
+
+    reference = jax.grad(loss)(params, task.config)
+    for change in (dict(scan_unroll=0), dict(scan_unroll=2), dict(remat="full"), dict(remat="dots")):
+        gradient = jax.grad(loss)(params, task.config.replace(**change))
+        for a, b in zip(jax.tree.leaves(reference), jax.tree.leaves(gradient), strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-5, err_msg=str(change))
+
+
+def test_causal_tokens_see_no_later_token():
+    task = tiny_task(causal=True)
+    params = unbox(task.init(jax.random.key(0)))
+    batch = packed_batch(rows=3, slots=1)
+    changed = batch | {"input_ids": batch["input_ids"].copy()}
+    changed["input_ids"][:, 6] = 77
+    mine, theirs = apply(task, params, batch)[0], apply(task, params, changed)[0]
+    np.testing.assert_array_equal(mine, theirs)  # positions 0 to 3
+    bidirectional = tiny_task()
+    assert (
+        np.abs(apply(bidirectional, params, batch)[0] - apply(bidirectional, params, changed)[0]).max() > 1e-4
+    )
+
+
+def test_bfloat16_is_close_and_keeps_float32_parameters():
+    task = tiny_task(dtype="bfloat16")
+    params = unbox(task.init(jax.random.key(0)))
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    batch = packed_batch(rows=2)
+    mlm, _ = apply(task, params, batch)
+    reference, _ = apply(task, params, batch, config=task.config.replace(dtype="float32"))
+    assert mlm.dtype == jnp.bfloat16
+    np.testing.assert_allclose(mlm.astype(jnp.float32), reference, atol=0.02)
+
+
+def test_every_parameter_has_logical_names():
+    boxed = jax.eval_shape(tiny_task().init, jax.random.key(0))
+    for path, box in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=lambda x: hasattr(x, "names")):
+        assert hasattr(box, "names") and len(box.names) == box.value.ndim, path
+        assert all(isinstance(name, str) for name in box.names), path
+
+
+def test_classification_reads_the_first_token():
+    model = BertForSequenceClassification(tiny_config(), num_labels=3)
+    ids = jnp.ones((2, 16), jnp.int32)
+    params = unbox(model.init(jax.random.key(0), ids, ids, ids, ids)["params"])
+    assert set(params) == {"encoder", "pooler", "classifier"}
+    assert model.apply({"params": params}, ids, ids, ids, ids).shape == (2, 3)

@@ -1,0 +1,65 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bert_jax.objectives import losses
+
+
+def test_cross_entropy_and_its_gradient_against_optax():
+    logits = 5 * jax.random.normal(jax.random.key(0), (4, 3, 17))
+    labels = jax.random.randint(jax.random.key(1), (4, 3), 0, 17)
+    weights = jnp.asarray(np.random.default_rng(0).integers(0, 2, (4, 3)), jnp.float32)
+
+    def reference(logits):
+        return jnp.sum(optax.softmax_cross_entropy_with_integer_labels(logits, labels) * weights)
+
+    total, weight = losses.cross_entropy(logits, labels, weights)
+    assert weight == weights.sum()
+    np.testing.assert_allclose(total, reference(logits), rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.grad(lambda x: losses.cross_entropy(x, labels, weights)[0])(logits),
+        jax.grad(reference)(logits),
+        atol=1e-6,
+    )
+
+
+def test_labels_without_weight_may_be_anything():
+    logits = jnp.zeros((2, 5))
+    total, weight = losses.cross_entropy(logits, jnp.array([-1, 99]), jnp.zeros(2))
+    assert (total, weight) == (0, 0) and losses.mean((total, weight)) == 0
+    assert not np.any(
+        jax.grad(lambda x: losses.cross_entropy(x, jnp.array([-1, 99]), jnp.zeros(2))[0])(logits)
+    )
+
+
+def test_large_logits_stay_finite():
+    total, _ = losses.cross_entropy(jnp.array([[1e4, -1e4, 0.0]]), jnp.array([1]), jnp.ones(1))
+    assert total == 2e4
+
+
+def test_accuracy():
+    logits = jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0], [0.0, 1.0, 5.0]])
+    assert losses.accuracy(logits, jnp.array([1, 1, 2]), jnp.ones(3)) == (2.0, 3.0)
+    assert losses.accuracy(logits, jnp.array([1, 1, 2]), jnp.array([1.0, 1.0, 0.0])) == (1.0, 2.0)
+
+
+def test_a_tie_at_the_top_counts_by_its_size():
+    labels = jnp.array([0, 3, 1])
+    assert losses.accuracy(jnp.zeros((3, 4)), labels, jnp.ones(3)) == (0.75, 3.0)
+    logits = jnp.array([[2.0, 2.0, 0.0, 0.0], [2.0, 2.0, 0.0, 0.0], [2.0, 2.0, 2.0, 0.0]])
+    total, weight = losses.accuracy(logits, labels, jnp.array([1.0, 1.0, 3.0]))
+    np.testing.assert_allclose((total, weight), (0.5 + 0 + 3 / 3, 5))
+    assert losses.accuracy(jnp.full((1, 4), jnp.nan), jnp.array([0]), jnp.ones(1)) == (0, 1)
+
+
+def test_accuracy_of_bfloat16_logits_is_not_above_that_of_float32():
+    # Logits as close together as an untrained model's: rounded to 8 bits, hundreds share the maximum.
+    logits = 6 + 0.01 * jax.random.normal(jax.random.key(0), (512, 2000))
+    labels = jax.random.randint(jax.random.key(1), (512,), 0, 2000)
+    rounded = logits.astype(jnp.bfloat16)
+    assert jnp.mean(jnp.sum(rounded == rounded.max(-1, keepdims=True), -1)) > 100
+    exact, approximate = (
+        float(losses.mean(losses.accuracy(x, labels, jnp.ones(512)))) for x in (logits, rounded)
+    )
+    assert abs(approximate - exact) < 0.005

@@ -1,0 +1,130 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import google_records
+from support.google_records import example
+from support.models import packed_batch, tiny_task
+
+from bert_jax.data import records
+from bert_jax.objectives import losses
+from bert_jax.objectives.masked_lm import unpack
+from bert_jax.parallel import sharding
+from bert_jax.training.step import TrainState, make_train_step
+
+
+def test_unpacking_a_row_by_hand():
+    # [CLS] a [SEP] b b [SEP] | [CLS] c c [SEP] d [SEP], then padding
+    batch = {
+        "input_ids": np.zeros((1, 14), np.int32),
+        "lengths": np.array([12]),
+        "starts": np.array([[0, 6, 14]]),
+        "first_lengths": np.array([[3, 4, 0]]),
+    }
+    out = jax.tree.map(lambda x: np.asarray(x)[0].tolist(), unpack(batch))
+    assert out["sequence_ids"] == [1] * 6 + [2] * 6 + [0, 0]
+    assert out["position_ids"] == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 0]
+    assert out["token_type_ids"] == [0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0]
+    assert out["cls_positions"] == [0, 6, 13]
+
+
+def test_unpacking_against_a_loop():
+    batch = packed_batch(rows=32, length=48, slots=4)
+    out = jax.tree.map(np.asarray, unpack(batch))
+    for row in range(32):
+        count = int((batch["first_lengths"][row] > 0).sum())
+        ends = [*batch["starts"][row, 1:count], batch["lengths"][row]]
+        for slot, (start, end) in enumerate(zip(batch["starts"][row, :count], ends, strict=True)):
+            first = batch["first_lengths"][row, slot]
+            assert (out["sequence_ids"][row, start:end] == slot + 1).all()
+            assert (out["position_ids"][row, start:end] == np.arange(end - start)).all()
+            assert (out["token_type_ids"][row, start:end] == (np.arange(end - start) >= first)).all()
+            assert batch["input_ids"][row, out["cls_positions"][row, slot]] == 2
+        assert (
+            not out["sequence_ids"][row, ends[-1] :].any()
+            and not out["token_type_ids"][row, ends[-1] :].any()
+        )
+
+
+def test_absent_sequences_do_not_weigh():
+    task = tiny_task()
+    batch = packed_batch(rows=8)
+    prepared = task.prepare(batch, jax.random.key(0), True)
+    weights = task.loss_weights(prepared)
+    assert weights["nsp"] == (batch["next_sentence_labels"] >= 0).sum()
+    expected = sum(min(8, max(1, round(0.15 * int(n)))) for n in batch["lengths"])
+    assert weights["mlm"] == expected
+
+
+def test_expected_initial_loss():
+    assert abs(tiny_task(vocab_size=30522).expected_initial_loss - (10.33 + 0.69)) < 0.01
+
+
+@pytest.fixture
+def masked_rows(tmp_path):
+    """A batch of four google records, one of them without a next-sentence label to speak of."""
+    rows = [
+        example(first=(9, 4), second=(11, 12), masks=((2, 10), (4, 11)), label=1),
+        example(first=(20,), second=(4, 22, 23), masks=((3, 21),), label=0),
+        example(first=(30, 31, 32), second=(33,), masks=((1, 40), (2, 41), (5, 42)), label=1),
+        example(first=(50,), second=(51,), masks=(), label=0),
+    ]
+    google_records.write(tmp_path / "records" / "a.tfrecord", rows)
+    vocab = google_records.write_vocabulary(tmp_path / "vocab.txt", 101)
+    return records.open_dataset(str(tmp_path / "records"), "train", vocab).batch(np.arange(4))
+
+
+def test_a_step_on_masked_records_has_the_loss_of_their_masks(masked_rows):
+    task = tiny_task(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    params = sharding.unbox(task.init(jax.random.key(0)))
+    optimizer = optax.identity()
+    step = make_train_step(task, optimizer, lambda step: 0.1)
+    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    _, metrics = jax.jit(step)(state, masked_rows, np.uint32(3))
+
+    def row(values):
+        return values + [0] * (google_records.LENGTH - len(values))
+
+    lengths = np.array([7, 7, 7, 5])
+    logits = task.model.apply(
+        {"params": params},
+        np.array([
+            row([2, 9, 4, 3, 11, 12, 3]), row([2, 20, 3, 4, 22, 23, 3]), row([2, 30, 31, 32, 3, 33, 3]),
+            row([2, 50, 3, 51, 3]),
+        ]),
+        np.array([row([0] * a + [1] * b) for a, b in ((4, 3), (3, 4), (5, 2), (3, 2))]),
+        np.array([row(list(range(length))) for length in lengths]),
+        np.array([row([1] * length) for length in lengths]),
+        np.array([[2, 4, 0], [3, 0, 0], [1, 2, 5], [0, 0, 0]]),
+        np.zeros((4, 1), np.int32),
+        deterministic=True,
+    )  # fmt: skip
+    weights = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]], np.float32)
+    labels = np.array([[10, 11, 0], [21, 0, 0], [40, 41, 42], [0, 0, 0]])
+    mlm = losses.mean(losses.cross_entropy(logits[0], labels, weights))
+    nsp = losses.mean(
+        losses.cross_entropy(logits[1], np.array([[1], [0], [1], [0]]), np.ones((4, 1), np.float32))
+    )
+    np.testing.assert_allclose(metrics["mlm_loss"], mlm, rtol=1e-5)
+    np.testing.assert_allclose(metrics["nsp_loss"], nsp, rtol=1e-5)
+    np.testing.assert_allclose(metrics["loss"], mlm + nsp, rtol=1e-5)
+
+
+def test_masks_of_records_do_not_depend_on_the_step(masked_rows):
+    prepared = [tiny_task().prepare(masked_rows, jax.random.key(seed), True) for seed in range(2)]
+    jax.tree.map(np.testing.assert_array_equal, *prepared)
+    np.testing.assert_array_equal(prepared[0]["input_ids"], masked_rows["input_ids"])
+
+
+def test_no_next_sentence_label_leaves_a_loss_without_it():
+    task = tiny_task()
+    batch = packed_batch(rows=8, slots=1)
+    batch["first_lengths"] = batch["lengths"][:, None]
+    batch["next_sentence_labels"] = np.full((8, 1), -1, np.int32)
+    prepared = task.prepare(batch, jax.random.key(0), True)
+    params = sharding.unbox(task.init(jax.random.key(0)))
+    pairs, metrics = task.loss(params, prepared, None)
+    assert not np.asarray(prepared["token_type_ids"]).any() and float(prepared["sequences"].sum()) == 8
+    assert [float(losses.mean(pair)) for pair in (pairs["nsp"], metrics["nsp_accuracy"])] == [0.0, 0.0]
+    assert float(losses.mean(pairs["mlm"])) > 1

@@ -1,0 +1,26 @@
+import jax
+import pytest
+
+from bert_jax.parallel import sharding
+from bert_jax.parallel.compiler_options import for_mesh, options
+
+ONE = {"data": 1, "fsdp": 1, "tensor": 1}
+
+
+def test_what_is_chosen():
+    assert options("tpu", ONE | {"data": 256}) == {}
+    assert options("cpu", ONE | {"fsdp": 8}) == {}
+    assert options("gpu", ONE) == {}
+    assert list(options("tpu", ONE | {"fsdp": 4})) == ["xla_jf_spmd_threshold_for_windowed_einsum_mib"]
+    assert options("tpu", ONE | {"tensor": 4}) == {}
+    assert list(options("gpu", ONE | {"data": 8})) == ["xla_gpu_enable_latency_hiding_scheduler"]
+    assert for_mesh(sharding.make_mesh(fsdp=2)) == {}
+
+
+@pytest.mark.parametrize("option, value", options("gpu", ONE | {"data": 8}).items())
+def test_this_jaxlib_knows_the_options_of_gpus(option, value):
+    # jaxlib has the options of every platform but TPU, and refuses what it does not know.
+    x = jax.numpy.ones(3)
+    assert jax.jit(lambda x: x + 1, compiler_options={option: value})(x)[0] == 2
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such"):
+        jax.jit(lambda x: x + 2, compiler_options={f"{option}_no_such": value})(x)

@@ -1,0 +1,69 @@
+"""Outputs on the devices: all of them, in order, and few at a time."""
+
+import jax
+import numpy as np
+from support import fine_tuned
+from support.tiny_model import draw_parameters
+
+from bert_jax.parallel import pipelining, sharding
+from bert_jax.tasks.rows import predictions
+
+
+class Output:
+    """Stands for an array on a device that is freed once it is copied to the host."""
+
+    held = most = 0
+
+    def __init__(self, value):
+        self.value = value
+        Output.held += 1
+        Output.most = max(Output.most, Output.held)
+
+    def __array__(self, dtype=None, copy=None):
+        Output.held -= 1
+        return np.asarray(self.value, dtype)
+
+
+def test_outputs_come_in_order_and_two_at_most_are_held():
+    Output.held = Output.most = 0
+    found = list(pipelining.computed(Output, ((str(i), i) for i in range(7))))
+    assert [(key, int(value)) for key, value in found] == [(str(i), i) for i in range(7)]
+    assert Output.most == 2 and Output.held == 0
+    assert list(pipelining.computed(Output, [])) == []
+
+
+def test_a_batch_is_made_only_when_there_is_room_for_its_output():
+    made = []
+
+    def batches():
+        for i in range(6):
+            made.append(i)
+            yield i, i
+
+    for key, _ in pipelining.computed(Output, batches()):
+        assert len(made) <= key + pipelining.IN_FLIGHT + 1
+
+
+def test_a_whole_set_is_predicted_with_two_outputs_on_the_devices(vocabulary, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\n" + "".join(f"a {word} cat,{word}\n" for word in 20 * ["red", "blue"]))
+    columns = dict(text_a="text", label="label")
+    problem = fine_tuned.make_problem(vocabulary, "classification", ["blue", "red"], **columns)
+    data = problem.encode(problem.read(str(path)))
+    mesh = sharding.make_mesh()
+    params = jax.device_put(draw_parameters(problem.task))
+    predict = predictions.make_predict(problem.task, mesh)
+    Output.held = Output.most = 0
+    found = predictions.predict_all(lambda *args: Watched(predict(*args)), params, data, 8, mesh)
+    assert found.shape == (40, 2) and Watched.most == 2
+    np.testing.assert_array_equal(found, predictions.predict_all(predict, params, data, 8, mesh))
+
+
+class Watched(Output):
+    """An output of the model whose copies to the host are counted."""
+
+    most = held = 0
+
+    def __init__(self, value):
+        super().__init__(value)
+        Watched.most = max(Watched.most, Output.held)

@@ -1,0 +1,201 @@
+"""The same step on one device and on eight, with every split of the mesh."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+from support.models import packed_batch, tiny_task
+
+from bert_jax import checkpoint
+from bert_jax.errors import UserError
+from bert_jax.parallel import sharding
+from bert_jax.settings import defaults
+from bert_jax.training import optimizers
+from bert_jax.training.step import make_eval_step, make_train_step
+
+SPLITS = [
+    *((8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)),
+    *(pytest.param(split, marks=pytest.mark.slow) for split in ((4, 1, 2), (1, 4, 2), (4, 2, 1))),
+]
+VOCAB = 104  # a multiple of 8, so that the vocabulary is split too
+
+
+@functools.cache
+def run(mesh_sizes, accumulate_steps=1, dropout=0.1):
+    """Four steps and an evaluation: metrics of each step, the state, the evaluation's means."""
+    devices = jax.devices()[: int(np.prod(mesh_sizes))]
+    mesh = sharding.make_mesh(*mesh_sizes, devices=devices)
+    task = tiny_task(vocab_size=VOCAB, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    config = defaults.pretrain().optimizer
+    config.learning_rate, config.warmup_steps = 1e-2, 0
+    tx, schedule = optimizers.make_optimizer(config, 1000)
+    state = sharding.init_state(task, tx, mesh, seed=3)
+    shardings = sharding.state_shardings(task, tx, mesh)
+    step = sharding.jit_train_step(make_train_step(task, tx, schedule, accumulate_steps), mesh, shardings)
+    lines = []
+    for number in range(4):
+        batch = sharding.global_batch(packed_batch(rows=16, seed=number, vocab=VOCAB), mesh)
+        state, metrics = step(state, batch, np.uint32(3))
+        lines.append({name: float(value) for name, value in metrics.items()})
+    evaluate = sharding.jit_eval_step(make_eval_step(task, 3), mesh, shardings)
+    pairs = evaluate(
+        state.params, sharding.global_batch(packed_batch(rows=16, seed=99, vocab=VOCAB), mesh), np.int32(0)
+    )
+    return lines, state, {name: float(total) / float(weight) for name, (total, weight) in pairs.items()}
+
+
+@pytest.mark.parametrize("mesh_sizes", SPLITS)
+def test_losses_are_those_of_one_device(mesh_sizes):
+    lines, _, evaluation = run(mesh_sizes)
+    expected, _, expected_evaluation = run((1, 1, 1))
+    for mine, reference in zip(lines, expected, strict=True):
+        assert mine["tokens"] == reference["tokens"] and mine["sequences"] == reference["sequences"]
+        for name in ("loss", "mlm_loss", "nsp_loss"):
+            assert abs(mine[name] - reference[name]) < 1e-6 * reference[name] + 1e-6, (name, mine, reference)
+        assert abs(mine["grad_norm"] / reference["grad_norm"] - 1) < 1e-4
+    for name, value in expected_evaluation.items():
+        assert abs(evaluation[name] - value) < 1e-5, name
+
+
+def test_training_moved():
+    losses = [line["loss"] for line in run((1, 1, 1))[0]]
+    assert len(set(losses)) == 4 and losses[0] == pytest.approx(np.log(VOCAB) + np.log(2), abs=0.15)
+
+
+@pytest.mark.parametrize("mesh_sizes", SPLITS)
+def test_parameters_and_moments_are_really_sharded(mesh_sizes):
+    _, fsdp, tensor = mesh_sizes
+    _, state, _ = run(mesh_sizes)
+    kernel = state.params["encoder"]["layers"]["stack"]["layer"]["intermediate"]["kernel"]
+    adam = state.opt_state[1]
+    for tree in (state.params, adam.mu, adam.nu):
+        leaf = tree["encoder"]["layers"]["stack"]["layer"]["intermediate"]["kernel"]
+        assert leaf.sharding.spec == P(None, "fsdp", "tensor")
+        assert leaf.addressable_shards[0].data.shape == (
+            2,
+            kernel.shape[1] // fsdp,
+            kernel.shape[2] // tensor,
+        )
+        words = tree["encoder"]["embeddings"]["word_embeddings"]
+        assert words.addressable_shards[0].data.shape == (VOCAB // tensor, words.shape[1] // fsdp)
+        query = tree["encoder"]["layers"]["stack"]["layer"]["query"]["kernel"]
+        assert query.addressable_shards[0].data.shape == (2, 32 // fsdp, 8 // tensor, 4)
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, adam)))
+    local = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves((state.params, adam)))
+    assert local < total * (1 / (fsdp * tensor) + 0.12)  # LayerNorms stay whole, and some biases
+
+
+@pytest.mark.parametrize(
+    "mesh_sizes,accumulate_steps",
+    [
+        ((1, 1, 1), 4),
+        ((2, 2, 2), 2),
+        *(
+            pytest.param(split, parts, marks=pytest.mark.slow)
+            for split, parts in (
+                *(((1, 1, 1), 2), ((2, 2, 2), 4), ((8, 1, 1), 2), ((1, 8, 1), 2)),
+                *(((1, 1, 8), 2), ((4, 1, 2), 2), ((1, 4, 2), 2)),
+            )
+        ),
+    ],
+)
+def test_accumulation_is_the_whole_batch_with_its_dropout(mesh_sizes, accumulate_steps):
+    whole, state, _ = run((1, 1, 1))
+    parts, state_of_parts, _ = run(mesh_sizes, accumulate_steps)
+    for mine, reference in zip(parts, whole, strict=True):
+        for name in reference:
+            assert mine[name] == pytest.approx(reference[name], rel=3e-5, abs=1e-6), name
+    for mine, reference in zip(
+        jax.tree.leaves(state_of_parts.params), jax.tree.leaves(state.params), strict=True
+    ):
+        assert np.mean(np.abs(np.asarray(mine) - np.asarray(reference))) < 1e-5
+
+
+def test_rules():
+    mesh = sharding.make_mesh(2, 2, 2)
+    spec = sharding.partition_spec
+    assert spec(("embed", "mlp"), (8, 16), mesh) == P("fsdp", "tensor")
+    assert spec(("vocab", "embed"), (30522, 8), mesh) == P("tensor", "fsdp")
+    assert spec(("vocab", "embed"), (30521, 8), mesh) == P(
+        None, "fsdp"
+    )  # not divisible: the next rule, or whole
+    assert spec(("vocab", "embed"), (30522, 9), mesh) == P("tensor", None)
+    assert spec(("layers", "norm"), (2, 8), mesh) == P(None, None)
+    assert spec(("batch", "length"), (8, 4), mesh) == P(("data", "fsdp"), None)
+
+
+@pytest.mark.parametrize(
+    "sizes,said",
+    [
+        ((3, 1, 1), "must be 8"),
+        ((-1, -1, 1), "at most one"),
+        ((0, 1, 1), "at least 1"),
+        ((-1, 3, 1), "must be 8"),
+    ],
+)
+def test_a_mesh_that_does_not_fit(sizes, said):
+    with pytest.raises(UserError, match=said):
+        sharding.make_mesh(*sizes)
+
+
+def test_a_batch_that_does_not_divide():
+    sharding.check_batch_size(16, sharding.make_mesh(4, 2, 1), 2)
+    with pytest.raises(UserError, match="multiple of data x fsdp x accumulate_steps = 4 x 2 x 4 = 32"):
+        sharding.check_batch_size(16, sharding.make_mesh(4, 2, 1), 4)
+
+
+class Factored:
+    """A parameter of three dimensions whose second moments Adafactor keeps by rows and columns."""
+
+    def init(self, key):
+        return {
+            "kernel": nn.Partitioned(jax.random.normal(key, (2, 16, 32)), names=("layers", "embed", "mlp")),
+            "bias": nn.Partitioned(jnp.zeros(32), names=("mlp",)),
+        }
+
+    def prepare(self, batch, key, train):
+        return batch
+
+    def loss_weights(self, batch):
+        return {"square": jnp.float32(batch["x"].shape[0])}
+
+    def loss(self, params, batch, dropout_key):
+        out = jnp.einsum("bi,lij->bj", batch["x"], params["kernel"]) + params["bias"]
+        return {"square": (jnp.sum(jnp.square(out - 1)), jnp.float32(out.shape[0]))}, {}
+
+
+@pytest.mark.parametrize(
+    "tx,rate",
+    [
+        (optax.adafactor(min_dim_size_to_factor=8), -0.1),  # its updates are a descent already
+        (optax.chain(optax.scale_by_factored_rms(min_dim_size_to_factor=8), optax.trace(0.9)), 1e-3),
+    ],
+    ids=["adafactor", "factored_rms"],
+)
+def test_an_optimizer_whose_state_has_other_shapes_than_the_parameters(tx, rate, tmp_path):
+    mesh, task = sharding.make_mesh(2, 2, 2), Factored()
+    abstract = sharding.abstract_state(task, tx, mesh)
+    same = [leaf for leaf in jax.tree.leaves(abstract.opt_state) if leaf.shape == (2, 16, 32)]
+    assert all(leaf.sharding.spec == P(None, "fsdp", "tensor") for leaf in same)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    step = sharding.jit_train_step(make_train_step(task, tx, lambda step: rate), mesh, shardings)
+    state, losses = sharding.init_state(task, tx, mesh, seed=0), []
+    batch = sharding.global_batch(
+        {"x": np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)}, mesh
+    )
+    for _ in range(3):
+        state, metrics = step(state, batch, np.uint32(0))
+        losses.append(float(metrics["loss"]))
+    assert losses[2] < losses[0] and int(state.step) == 3
+    saver = checkpoint.Checkpointer(tmp_path)
+    saver.save(3, state)
+    saver.wait()
+    number, restored = saver.restore_latest(abstract)
+    saver.close()
+    assert number == 3
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), restored, state)

@@ -1,0 +1,111 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bert_jax import cli
+from bert_jax.commands import plot
+from bert_jax.errors import UserError
+from bert_jax.plots import curves
+
+
+def write_metrics(workdir, steps=100):
+    rows = []
+    for step in range(1, steps + 1):
+        loss = 5 * np.exp(-step / 30) + 3
+        rows.append(
+            dict(
+                step=step,
+                kind="train",
+                loss=loss + 0.6,
+                mlm_loss=loss,
+                nsp_loss=0.6,
+                mlm_accuracy=step / steps / 2,
+                nsp_accuracy=0.6,
+                learning_rate=1e-4 * (1 - step / steps),
+                tokens_per_second=9000.0 + step,
+            )
+        )
+        if step % 20 == 0:
+            rows.append(
+                dict(
+                    step=step,
+                    kind="eval",
+                    mlm_loss=loss + 0.1,
+                    nsp_loss=0.65,
+                    mlm_accuracy=0.3,
+                    nsp_accuracy=0.55,
+                )
+            )
+    (workdir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
+def test_values_that_are_not_finite_are_left_out():
+    values = (float("nan"), 1.0, None, float("inf"))
+    rows = [{"step": step, "kind": "train", "loss": value} for step, value in enumerate(values, 1)]
+    rows += [{"step": 5, "kind": "train"}, {"step": 6, "kind": "eval", "loss": 2.0}]
+    assert curves.series(rows, "train", "loss")[0].tolist() == [2]
+    assert curves.series(rows, "eval", "loss")[1].tolist() == [2.0]
+
+
+def test_smoothing_keeps_a_line_a_line():
+    line = np.arange(200.0)
+    smooth = curves._smooth(line)
+    np.testing.assert_allclose(smooth[10:-10], line[10:-10])
+    assert curves._smooth(np.array([2.0])).tolist() == [2.0]
+
+
+def test_picture(tmp_path):
+    write_metrics(tmp_path)
+    output = tmp_path / "deep" / "curves.png"
+    curves.plot_metrics(
+        {"run": curves.read_metrics(str(tmp_path))},
+        str(output),
+        "a run",
+        {"mlm_loss": ("unigram entropy", 6.0)},
+    )
+    with Image.open(output) as image:
+        assert image.width > 1000 and image.height > 700
+        pixels = np.asarray(image.convert("L"))
+    assert 0.01 < np.mean(pixels < 200) < 0.5  # neither empty nor black
+
+
+def test_the_command(tmp_path, capsys):
+    assert cli.main(["plot", f"--workdir={tmp_path}"]) == 2
+    assert "no metrics in it" in capsys.readouterr().err
+    write_metrics(tmp_path)
+    assert cli.main(["plot", f"--workdir={tmp_path}", "--reference=loss:a: b:6.3"]) == 0
+    assert (tmp_path / "curves.png").exists()
+    for arguments, message in (
+        ([f"--workdir={tmp_path}/none"], "no such directory"),
+        ([], "which run?"),
+        ([f"--workdir={tmp_path}", "--reference=loss:x"], "expected METRIC:LABEL:VALUE"),
+        ([f"--workdir={tmp_path}", "--reference=mlm:x:1"], "expected METRIC:LABEL:VALUE"),
+    ):
+        assert cli.main(["plot", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+
+
+def test_several_runs_in_one_picture(tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_metrics(tmp_path / name)
+    both = f"--workdir={tmp_path}/a,{tmp_path}/b"
+    assert cli.main(["plot", both]) == 2
+    assert "picture of several runs" in capsys.readouterr().err
+    assert cli.main(["plot", both, f"--output={tmp_path}/both.svg"]) == 0
+    drawn = (tmp_path / "both.svg").read_text()
+    assert "<!-- a -->" in drawn and "<!-- b -->" in drawn and "<!-- a, b -->" in drawn
+    # Every panel of held-out data says once what its dotted lines are.
+    assert drawn.count("<!-- held out -->") == 4
+    assert plot._names(["x/run", "y/run"]) == {"x/run": "x/run", "y/run": "y/run"}
+
+
+def test_refused_pictures(tmp_path):
+    with pytest.raises(UserError, match="ending in .png"):
+        curves.plot_metrics({"run": [{"step": 1, "kind": "train", "loss": 1.0}]}, str(tmp_path / "x.bmp"))
+    with pytest.raises(UserError, match="nothing to plot: the metrics hold only depth, kind, step"):
+        curves.plot_metrics({"run": [{"step": 1, "kind": "train", "depth": 1.0}]}, str(tmp_path / "x.png"))

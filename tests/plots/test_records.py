@@ -1,0 +1,39 @@
+"""The picture of records that `bert-jax inspect --plot` draws."""
+
+import numpy as np
+import pytest
+
+from bert_jax.data import inspection
+from bert_jax.errors import UserError
+from bert_jax.plots import records
+
+plt = pytest.importorskip("matplotlib.pyplot")
+
+
+def report():
+    lengths = np.zeros(129, int)
+    lengths[20:60] = 30
+    lengths[128] = 900
+    split = {"rows": 500, "sequence_lengths": lengths.tolist(), "sequences_per_row": [0, 300, 150, 50]}
+    return inspection.Report(
+        "records", "packed records", {"seed": 1, "train": split | {"row_lengths": [0] * 128 + [500]}}
+    )
+
+
+def test_three_panels_with_shares(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    records.plot_records(report(), str(tmp_path / "new" / "a.png"))
+    assert (tmp_path / "new" / "a.png").stat().st_size > 10_000
+    axes = drawn[0].axes
+    assert [axis.get_title(loc="left") for axis in axes] == ["Sequence length", "Row fill", "Sequences a row"]
+    assert sum(axes[0].patches[0].get_data().values) == pytest.approx(100)
+    assert axes[0].patches[0].get_data().values[-1] == pytest.approx(100 * 900 / 2100)
+    assert axes[1].patches[0].get_data().edges[-1] == pytest.approx(100)
+    assert [bar.get_height() for bar in axes[2].patches] == pytest.approx([60, 30, 10])
+
+
+def test_what_cannot_be_drawn(tmp_path):
+    report = inspection.Report("r", "packed records", {"train": {"rows": 0}})
+    with pytest.raises(UserError, match="holds no packed rows"):
+        records.plot_records(report, str(tmp_path / "a.png"))

@@ -1,0 +1,164 @@
+import json
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+from support import processes as training_support
+
+from bert_jax import cli
+from bert_jax.commands import bench
+from bert_jax.data import packed
+from bert_jax.models.config import BertConfig
+from bert_jax.parallel import sharding
+from bert_jax.runs import benchmark
+from bert_jax.training import flops
+from bert_jax.training.optimizers import make_optimizer
+
+SMALL = BertConfig(
+    vocab_size=200,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=64,
+)
+
+
+@pytest.fixture(autouse=True)
+def known_peak(monkeypatch):
+    """Measuring what the machine can reach takes seconds on a busy one."""
+    monkeypatch.setattr(flops, "measured_matrix_rate", lambda platform, dtype: 8e11)
+
+
+def test_lengths_are_those_of_wikipedia_in_rows_of_512():
+    lengths = benchmark.draw_lengths(100_000, 512, np.random.default_rng(0))
+    assert abs(lengths.mean() - 255.8) < 3
+    assert abs((lengths == 512).mean() - 0.23) < 0.01
+    assert lengths.min() >= 8 and lengths.max() == 512
+
+
+@pytest.mark.parametrize("length", [64, 128, 512])
+@pytest.mark.parametrize("rows", benchmark.ROWS)
+def test_synthetic_batches_are_sound_rows(rows, length):
+    batch = benchmark.synthetic_batch(rows, 16, length, 1000)
+    assert batch["input_ids"].shape == (16, length) and all(x.dtype == np.int32 for x in batch.values())
+    assert packed._sound_sequences(
+        batch["lengths"], batch["starts"], batch["first_lengths"], batch["next_sentence_labels"]
+    ).all()
+    real = np.arange(length) < batch["lengths"][:, None]
+    assert (batch["input_ids"][~real] == 0).all() and (batch["input_ids"][real] >= 500).all()
+    assert batch["row_ids"].tolist() == list(range(16))
+    lengths = benchmark.sequence_lengths(batch)
+    assert lengths.sum() == batch["lengths"].sum() and lengths.min() >= 8
+    if rows == "full":
+        assert lengths.tolist() == [length] * 16
+    elif rows == "padded":
+        assert len(lengths) == 16 and len(set(lengths.tolist())) > 4
+    else:
+        assert len(lengths) > 20 and batch["lengths"].sum() > 0.95 * 16 * length
+
+
+def test_sequence_lengths_of_a_known_batch():
+    batch = {
+        "lengths": np.array([10, 7, 0]),
+        "starts": np.array([[0, 4, 9], [0, 12, 12], [12, 12, 12]]),
+        "first_lengths": np.array([[2, 2, 1], [3, 0, 0], [0, 0, 0]]),
+    }
+    assert benchmark.sequence_lengths(batch).tolist() == [4, 5, 1, 7]
+
+
+class Settings:
+    """Plain attributes, as a script without ml_collections passes them."""
+
+    name, schedule, learning_rate, warmup_steps = "adamw", "reference", 1e-3, 1
+    weight_decay, b1, b2, eps, clip_norm = 0.01, 0.9, 0.999, 1e-6, 1.0
+
+
+def test_rates_follow_from_the_seconds_and_the_batch():
+    task = benchmark.make_task(SMALL, 64)
+    batch = benchmark.synthetic_batch("packed", 8, 64, SMALL.vocab_size)
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    said = []
+    result = benchmark.time_train_step(
+        task, *make_optimizer(Settings, 100), batch, mesh=mesh, steps=3, say=said.append
+    )
+    assert said[0] == "compiling the train step for 8 rows of 64 tokens"
+    assert said[1].startswith("compiled in ") and said[1].endswith(" s; timing 3 steps after 2 that are not")
+    lengths, seconds = benchmark.sequence_lengths(batch), result["seconds"]
+    assert len(seconds) == 3 and np.isfinite(result["loss"]) and result["memory_bytes"] > 0
+    assert result["sequences_per_second"]["best"] == pytest.approx(len(lengths) / min(seconds))
+    assert result["tokens_per_second"]["median"] == pytest.approx(lengths.sum() / np.median(seconds))
+    assert result["rows_per_second"]["best"] == pytest.approx(8 / min(seconds))
+    assert result["fill"] == pytest.approx(lengths.sum() / (8 * 64))
+    row = flops.train_flops_per_row(SMALL, 64, 12, round(len(lengths) / 8))
+    assert result["model_flops_per_second"]["best"] == pytest.approx(8 * row / min(seconds))
+    real = sum(flops.train_flops_per_row(SMALL, int(n), max(1, round(0.15 * n))) for n in lengths)
+    peak = result["peak_flops_per_second"]
+    assert result["share_of_peak_without_padding"]["best"] == pytest.approx(real / min(seconds) / peak)
+
+
+def test_a_step_faster_than_the_measured_peak_has_no_share_of_it():
+    assert benchmark._share(4.0, [1.0, 2.0], peak=8.0) == {"best": 0.5, "median": pytest.approx(4 / 1.5 / 8)}
+    assert benchmark._share(16.0, [1.0, 3.0], peak=8.0) is None
+
+
+def run_on_records(tmp_path, capsys):
+    records = tmp_path / "records"
+    training_support.write_records(records)
+    overrides = [f"--config.{name}={value}" for name, value in training_support.TINY.items()]
+    argv = ["bench", f"--config={training_support.CONFIG}", *overrides, f"--data_dir={records}", "--packed"]
+    assert cli.main([*argv, "--seq_length=16", "--steps=2", "--json"]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert captured.err.endswith("timing the loader\n")
+    assert result["loader"]["tokens_per_second"] > result["loader"]["rows_per_second"] > 0
+    assert result["config"]["model"]["hidden_size"] == 32 and result["device"]["platform"] == "cpu"
+    assert result["versions"]["jax"] and result["rows"] == "packed"
+    text = bench.report(result)
+    assert "train step" in text and "on records" in text and "rows/s" in text
+    return result
+
+
+def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypatch):
+    timed = []
+
+    def time_train_step(task, optimizer, schedule, batches, *, steps, **settings):
+        batch = next(batches) if isinstance(batches, Iterator) else batches
+        timed.append((task.config.vocab_size, task.masking.max_predictions, batch["input_ids"].shape, steps))
+        rate = dict(best=2.0, median=1.0)
+        names = ("sequences", "rows", "tokens", "model_flops")
+        return {f"{name}_per_second": rate for name in names} | dict(
+            share_of_peak=rate, share_of_peak_without_padding=rate, peak_flops_per_second=8e11,
+            rows=8, length=16, sequences_per_row=1.5, fill=0.9,
+            compile_seconds=1.0, memory_bytes=2**20, seconds=[0.5, 1.0],
+        )  # fmt: skip
+
+    monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
+    run_on_records(tmp_path, capsys)
+    assert timed == [(100, 4, (8, 16), 2), (100, 8, (8, 32), 2)]
+
+
+@pytest.mark.slow
+def test_the_command_for_real(tmp_path, capsys):
+    result = run_on_records(tmp_path, capsys)
+    assert result["train_step"]["length"] == 16
+    assert result["train_step_on_records"]["length"] == training_support.LENGTH
+    assert 0 < result["train_step_on_records"]["fill"] <= 1
+
+
+@pytest.mark.parametrize(
+    "argv, expected",
+    [
+        (["--size=huge"], "huge"),
+        (["--packed", "--padded"], "exclude"),
+        (["--steps=0"], "--steps=0"),
+        (["--size=tiny", "--seq_length=1024"], "512"),
+        (["--size=tiny", "--data_dir=nowhere"], "nowhere"),
+        (["extra"], "extra"),
+    ],
+)
+def test_mistakes_are_one_line(argv, expected, capsys):
+    assert cli.main(["bench", *argv]) == 2
+    error = capsys.readouterr().err
+    assert expected in error and error.count("\n") == 1

@@ -1,0 +1,315 @@
+"""`finetune`, `evaluate`, `predict` and `fill-mask`, as a user calls them, on a tiny checkpoint."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+from support import fine_tuned
+
+from bert_jax import checkpoint, cli
+from bert_jax.inference.fill_mask import MaskFiller
+from bert_jax.runs import finetune
+from bert_jax.tasks.rows import predictions
+from bert_jax.training.metrics_writer import read_metrics
+
+COLOURS = ("red", "blue")
+
+
+def rows(count, seed, words):
+    """(text, colour): the colour is one of the words of the text."""
+    rng = np.random.default_rng(seed)
+    others = [word for word in words if word not in COLOURS]
+    for _ in range(count):
+        colour = rng.choice(COLOURS)
+        text = [*rng.choice(others, rng.integers(1, 8)), colour]
+        rng.shuffle(text)
+        yield " ".join(text), str(colour)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("files")
+    words = "one two three cat dog bird the a is big small".split()
+    for name, count, seed in (("train", 90, 0), ("dev", 29, 1)):
+        with open(directory / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([("review", "colour"), *rows(count, seed, words)])
+    return directory
+
+
+def arguments(files, workdir, pretrained, *more):
+    flags = (
+        "--config.max_length=16",
+        "--config.batch_size=16",
+        "--config.epochs=24",
+        "--config.optimizer.learning_rate=0.003",
+        *fine_tuned.NO_DROPOUT,
+        "--config.eval.every=72",
+    )
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="colour")
+
+
+@pytest.fixture(scope="module")
+def finetuned(tmp_path_factory, files, pretrained):
+    workdir = tmp_path_factory.mktemp("finetuned")
+    assert cli.main(arguments(files, workdir, pretrained)) == 0
+    return workdir
+
+
+def test_examples_share_rows_over_all_devices(files, pretrained, tmp_path, capsys):
+    flags = ("--config.epochs=1", "--config.batch_size=48", "--config.mesh.data=4", "--config.mesh.fsdp=2")
+    flags += ("--config.data.eval=", "--config.eval.every=0")
+    assert cli.main(arguments(files, tmp_path / "packed", pretrained, *flags)) == 0
+    output = capsys.readouterr().out
+    assert "a batch of 48 examples is packed into 24 rows of 16 tokens" in output
+    assert output.splitlines()[-1].startswith(
+        f"saved in {tmp_path}/packed/checkpoints/2; try: bert-jax predict --workdir={tmp_path}/packed "
+    )
+    assert cli.main(arguments(files, tmp_path / "apart", pretrained, *flags, "--config.pack=false")) == 0
+    assert "packed" not in capsys.readouterr().out
+
+
+def test_a_run_learns_and_reports(finetuned, pretrained, files):
+    best = json.loads((finetuned / "best.json").read_text())
+    assert best["scores"]["accuracy"] > 0.9
+    assert (finetuned / "best" / str(best["step"])).is_dir()
+    run = json.loads((finetuned / "config.json").read_text())
+    assert run["labels"] == ["blue", "red"]
+    card = (finetuned / "README.md").read_text()
+    assert f"| accuracy | {best['scores']['accuracy']:.4g} |" in card and "Labels: blue, red." in card
+    assert "--config.data.train=train.csv" in card and f"| started from | {pretrained.name} |" in card
+    assert str(files) not in card and str(pretrained) not in card and str(finetuned) not in card
+    assert run["config"]["model"]["hidden_size"] == 32 and run["config"]["steps"] == 144
+    report = json.loads((finetuned / "initialised.json").read_text())
+    assert report["source"].endswith("checkpoints/7")
+    assert set(report["new"]) == {"classifier/kernel", "classifier/bias"}
+    assert {name.split("/")[0] for name in report["unused"]} == {"mlm", "nsp"}
+    lines = [json.loads(line) for line in (finetuned / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [line for line in lines if line["kind"] == "eval"]
+    assert evaluations[0]["best_so_far"] == 1  # the first one
+    assert [line["step"] for line in evaluations] == [72, 144]
+    assert {"loss", "accuracy", "f1_macro"} <= set(evaluations[0])
+    assert best["scores"]["accuracy"] == max(line["accuracy"] for line in evaluations)
+
+
+def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_path, capsys):
+    capsys.readouterr()
+    assert cli.main(["evaluate", f"--workdir={finetuned}", "--json", f"--output={tmp_path}/dev.jsonl"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    best = json.loads((finetuned / "best.json").read_text())
+    assert found["scores"] == pytest.approx(best["scores"])
+    assert found["examples"] == 29
+    predictions = [json.loads(line) for line in (tmp_path / "dev.jsonl").read_text().splitlines()]
+    with open(files / "dev.csv", newline="") as file:
+        truth = [row["colour"] for row in csv.DictReader(file)]
+    right = [
+        prediction["prediction"] == colour for prediction, colour in zip(predictions, truth, strict=True)
+    ]
+    assert np.mean(right) == pytest.approx(best["scores"]["accuracy"])
+    assert [prediction["id"] for prediction in predictions] == [str(i) for i in range(29)]
+    assert sum(predictions[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+
+    # The same texts as unlabelled TSV, with other names for the columns.
+    texts = [row[0] for row in csv.reader((files / "dev.csv").read_text().splitlines()[1:])]
+    (tmp_path / "new.tsv").write_text("key\tt\n" + "".join(f"k{i}\t{text}\n" for i, text in enumerate(texts)))
+    command = [
+        "predict",
+        f"--workdir={finetuned}",
+        f"--input={tmp_path}/new.tsv",
+        f"--output={tmp_path}/out.tsv",
+    ]
+    assert cli.main([*command, "--text_a=t", "--id=key"]) == 0
+    written = (tmp_path / "out.tsv").read_text()
+    for again in (command, ["evaluate", f"--workdir={finetuned}", f"--output={tmp_path}/out.tsv"]):
+        assert cli.main(again) == 2
+        assert "out.tsv exists already; --overwrite replaces it" in capsys.readouterr().err
+        assert (tmp_path / "out.tsv").read_text() == written
+    assert cli.main([*command, "--text_a=t", "--id=key", "--overwrite"]) == 0
+    lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    assert lines[0] == ["id", "prediction", "p(blue)", "p(red)"]
+    assert [line[0] for line in lines[1:]] == [f"k{i}" for i in range(29)]
+    assert [line[1] for line in lines[1:]] == [prediction["prediction"] for prediction in predictions]
+    kept = [line.split("\t") for line in (finetuned / "predictions-dev.tsv").read_text().splitlines()]
+    np.testing.assert_allclose(
+        [[float(p) for p in line[2:]] for line in kept[1:]],
+        [[float(p) for p in line[2:]] for line in lines[1:]],
+        atol=2e-6,
+    )
+
+
+def test_the_same_command_resumes(finetuned, files, pretrained, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(finetuned, copy)
+    (copy / "best.json").unlink()  # as if killed before it was written
+    assert cli.main(arguments(files, copy, pretrained)) == 0
+    said = capsys.readouterr().out
+    assert "nothing to train: step 144 of 144 is done" in said
+    assert json.loads((copy / "best.json").read_text())["step"] == 144
+    assert cli.main(arguments(files, copy, pretrained, "--config.seed=1")) == 2
+    assert "seed is 0 there and 1 here" in capsys.readouterr().err
+    with open(files / "train.csv") as file:
+        (tmp_path / "train.csv").write_text(file.read() + "one more,red\n")
+    shutil.copy(files / "dev.csv", tmp_path)
+    command = arguments(files, copy, pretrained, f"--config.data.train={tmp_path}/train.csv")
+    assert cli.main(command) == 2
+    assert "belongs to another run" in capsys.readouterr().err
+
+
+def test_sigterm_in_an_evaluation_does_not_wait_for_its_end(files, pretrained, tmp_path, monkeypatch, capsys):
+    """It comes before the second of two batches, with a step that is not saved yet."""
+    changes = ["--config.epochs=1", "--config.eval.every=2", "--config.checkpoint.every=0"]
+    predicted, real = [], predictions.make_predict
+
+    def make_predict(*arguments):
+        predict = real(*arguments)
+
+        def call(params, batch):
+            predicted.append(batch)
+            if len(predicted) == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return predict(params, batch)
+
+        return call
+
+    monkeypatch.setattr(predictions, "make_predict", make_predict)
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 3
+    assert "stopped at step 2, saved; run the same command to go on" in capsys.readouterr().err
+    assert len(predicted) <= 2 and not (tmp_path / "run" / "best.json").exists()
+    assert checkpoint.verify(tmp_path / "run" / "checkpoints" / "2")
+    monkeypatch.setattr(predictions, "make_predict", real)
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 0
+    assert [line["step"] for line in read_metrics(tmp_path / "run", "eval")][0] == 2
+
+
+def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp_path, capsys):
+    changes = ["--config.data.eval=", "--config.epochs=1", "--config.eval.every=0"]
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 0
+    assert not (tmp_path / "run" / "best").exists()
+    capsys.readouterr()
+    command = ["evaluate", f"--workdir={tmp_path}/run", f"--input={files}/dev.csv", "--json"]
+    assert cli.main(command) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["checkpoint"].endswith("checkpoints/6") and found["examples"] == 29
+    assert cli.main(["evaluate", f"--workdir={tmp_path}/run"]) == 2
+    assert "--split=dev: the run has no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("--config.init_from=", "what should be fine-tuned?"),
+        ("--config.init_from=nowhere", "nowhere: no such directory"),
+        ("--config.data.train=", "what should be trained on?"),
+        ("--config.data.train=missing.csv", "missing.csv: no such file"),
+        ("--config.data.text_a=text", "no column 'text' for data.text_a; the header has 'review', 'colour'"),
+        ("--config.data.label=", "which column holds the label?"),
+        ("--config.task=xnli", "task=xnli: expected one of"),
+        ("--config.metrics=accuracy,pearson", "'pearson' is no metric of a classification task"),
+        ("--config.max_length=33", "max_length=33: expected 4 to 32"),
+        ("--config.epochs=0", "epochs=0"),
+        ("--config.task=regression", "is not a number (90 of 90 rows"),
+        ("--config.batch_size=12", "batch_size=12 must be a multiple"),
+    ],
+)
+def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, change, message):
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, change)) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("--config.data.label=", "which column holds the label? give --config.data.label=COLUMN"),
+        ("--config.data.label=stars", "no column 'stars' for data.label"),
+        ("--config.data.train=missing.csv", "missing.csv: no such file"),
+    ],
+)
+def test_mistakes_of_both_files_come_together(files, pretrained, tmp_path, capsys, change, message):
+    changes = [change, "--config.data.eval=nowhere.csv"]
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 2
+    error = capsys.readouterr().err
+    assert message in error and "; nowhere.csv: no such file" in error and error.count("\n") == 1
+
+
+def test_only_the_first_of_several_processes_prints(files, pretrained, tmp_path, capsys, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finetune, "_train", stop)
+    for process, lines in ((0, 2), (1, 0)):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        capsys.readouterr()
+        assert cli.main(arguments(files, tmp_path / "run", pretrained)) == 130
+        said = [line for line in capsys.readouterr().out.splitlines() if "examples from" in line]
+        assert len(said) == lines
+
+
+def test_another_vocabulary_is_refused(files, pretrained, tmp_path, vocabulary, capsys):
+    other = tmp_path / "vocab.txt"
+    other.write_text(vocabulary.read_text() + "more\n")
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, f"--config.vocab={other}")) == 2
+    assert "is not the vocabulary of the checkpoint" in capsys.readouterr().err
+
+
+def test_labels_outside_the_set(finetuned, tmp_path, capsys):
+    path = tmp_path / "dev.csv"
+    path.write_text("review,colour\na dog,red\na cat,yellow\n")
+    assert cli.main(["evaluate", f"--workdir={finetuned}", f"--input={path}"]) == 2
+    assert f"{path}:3: label 'yellow' is none of 'blue', 'red'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        (["evaluate"], "which model?"),
+        (["evaluate", "--workdir=@", "--split=test"], "--split=test: the run has no such file"),
+        (["evaluate", "--workdir=@", "--checkpoint=first"], "--checkpoint=first: expected best or last"),
+        (["evaluate", "--workdir=@", "--input=x.tsv", "--split=dev"], "--input and --split are two files"),
+        (["predict", "--workdir=@", "--output=x.tsv"], "what should be predicted?"),
+        (["predict", "--workdir=@", "--input=x.tsv"], "where should the predictions go?"),
+        (["predict", "--workdir=@", "--input=x.tsv", "--output=x.bin"], "ending in .tsv, .csv or .jsonl"),
+        (["fill-mask", "--checkpoint=@", "no mask"], "no [MASK] in 'no mask'"),
+        (["fill-mask", "text"], "which model?"),
+    ],
+)
+def test_mistakes_after_training(finetuned, pretrained, capsys, command, message):
+    directory = pretrained if command[0] == "fill-mask" else finetuned
+    assert cli.main([argument.replace("@", str(directory)) for argument in command]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_a_fine_tuned_model_fills_no_masks(finetuned, capsys):
+    assert cli.main(["fill-mask", f"--checkpoint={finetuned}", "a [MASK]"]) == 2
+    assert "expected a pre-trained checkpoint" in capsys.readouterr().err
+
+
+def test_fill_mask(pretrained, capsys):
+    texts = ["the [MASK] is [MASK]", "a dog", "[MASK]"]
+    with pytest.raises(Exception, match="no .MASK. in 'a dog'"):
+        MaskFiller(str(pretrained))(texts)
+    assert cli.main(["fill-mask", f"--checkpoint={pretrained}", "--json", texts[0], texts[2]]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [len(text["masks"]) for text in found] == [2, 1]
+    for mask in found[0]["masks"] + found[1]["masks"]:
+        probabilities = [candidate["probability"] for candidate in mask]
+        assert len(mask) == 5 and probabilities == sorted(probabilities, reverse=True)
+        assert 0 < sum(probabilities) <= 1
+    assert cli.main(["fill-mask", f"--checkpoint={pretrained}", "--top=2", texts[0]]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == texts[0] and lines[1].startswith("  [MASK] 1: ") and len(lines) == 3
+
+
+def test_padding_does_not_change_what_is_filled_in(pretrained):
+    filler = MaskFiller(str(pretrained))
+    alone = filler(["the [MASK] dog"])[0][0]
+    beside = filler(
+        ["the [MASK] dog", "a [MASK] is [MASK] the big small cat one two three red green blue a a a"]
+    )[0][0]
+    assert [c.token for c in alone] == [c.token for c in beside]
+    np.testing.assert_allclose([c.probability for c in alone], [c.probability for c in beside], rtol=1e-4)

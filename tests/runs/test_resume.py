@@ -1,0 +1,203 @@
+"""Runs in processes of their own that are killed and started again: the end is that of a run left alone."""
+
+import concurrent.futures
+import contextlib
+import functools
+import json
+import os
+import random
+import re
+import signal
+import time
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from support import processes as training_support
+
+from bert_jax import checkpoint
+from bert_jax.workdir.run_directory import WorkDir
+
+pytestmark = pytest.mark.multiprocess
+
+STEPS = 20
+FIELDS = {"steps": STEPS, "checkpoint.every": 2, "checkpoint.keep": 2, "eval.every": 6}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return training_support.write_records(tmp_path_factory.mktemp("data") / "records")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, records):
+    """devices -> work directory of a run that nothing disturbed."""
+    directory = tmp_path_factory.mktemp("whole")
+
+    def train(devices):
+        code, output = training_support.run(command(directory / f"{devices}", records), devices)
+        assert code == 0, output
+        return directory / f"{devices}"
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        start = functools.cache(lambda devices: pool.submit(train, devices))
+        start(8)  # beside the first test
+        yield lambda devices: start(devices).result()
+
+
+def command(workdir, records):
+    return training_support.command(workdir, records, **FIELDS)
+
+
+def metrics(workdir, kind="train"):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]
+
+
+def assert_same_end(workdir, other):
+    """Parameters, moments and step by orbax itself, the digests, and every line of the metrics."""
+    trees = []
+    for each in (workdir, other):
+        with ocp.PyTreeCheckpointer() as reader:
+            trees.append(reader.restore(each / "checkpoints" / str(STEPS)))
+    one, two = (dict(_leaves(tree)) for tree in trees)
+    assert one.keys() == two.keys() and int(one["step"]) == STEPS
+    assert any(name.startswith("opt_state/") for name in one)
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    assert checkpoint.verify(workdir / "checkpoints" / str(STEPS)) == checkpoint.describe(
+        other / "checkpoints" / str(STEPS)
+    )
+    for kind, names in (("train", ("step", "loss", "grad_norm")), ("eval", ("step", "mlm_loss"))):
+        one, two = ([[line[name] for name in names] for line in metrics(w, kind)] for w in (workdir, other))
+        assert one == two
+
+
+def _leaves(tree, prefix=""):
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}/")
+        else:
+            yield prefix + name, np.asarray(value)
+
+
+class Attempt:
+    """One start of the command, to be ended on the way."""
+
+    def __init__(self, workdir, records, devices):
+        self.workdir, self.output = workdir, []
+        self.process = training_support.start(command(workdir, records), devices)
+
+    def read_until(self, pattern):
+        for line in self.process.stdout:
+            self.output.append(line)
+            if re.match(pattern, line):
+                return
+        raise AssertionError(f"ended without {pattern!r}:\n{''.join(self.output)}")
+
+    def kill(self, number=signal.SIGKILL):
+        """The exit code, and what is left of the output."""
+        self.process.send_signal(number)
+        return self.finish()
+
+    def finish(self):
+        self.output += self.process.communicate(timeout=300)[0].splitlines(keepends=True)
+        return self.process.returncode
+
+    @property
+    def resumed_from(self):
+        found = re.search(r"resumed from step (\d+)", "".join(self.output))
+        return int(found[1]) if found else None
+
+    @property
+    def text(self):
+        return "".join(self.output)
+
+
+def kill_in_a_save(attempt):
+    """SIGKILL while a step is being written, once another is complete."""
+    attempt.read_until("step ")
+    directory, before = attempt.workdir / "checkpoints", set(attempt.workdir.glob("checkpoints/[0-9]*"))
+    while attempt.process.poll() is None:
+        names = {path.name for path in directory.iterdir()}
+        complete = {name for name in names if name.isdigit()} - {path.name for path in before}
+        if complete and any(name.endswith(".orbax-checkpoint-tmp") for name in names):
+            break
+        time.sleep(0.001)
+    return attempt.kill()
+
+
+def test_killed_and_started_again_it_ends_bit_for_bit_the_same(whole, records, tmp_path):
+    """SIGKILL in a save, SIGKILL a random moment after a step, SIGTERM, and to the end."""
+    workdir, expected = tmp_path / "run", whole(1)
+    first = Attempt(workdir, records, 1)
+    assert kill_in_a_save(first) == -signal.SIGKILL, first.text
+
+    second = Attempt(workdir, records, 1)
+    second.read_until("step ")
+    time.sleep(random.Random(0).uniform(0, 0.2))
+    assert second.kill() == -signal.SIGKILL, second.text
+
+    third = Attempt(workdir, records, 1)
+    third.read_until("step ")
+    assert third.kill(signal.SIGTERM) == 3, third.text
+    stopped = int(re.search(r"stopped at step (\d+), saved; run the same command", third.text)[1])
+    assert stopped == [int(step) for step in re.findall(r"^step +(\d+) ", third.text, re.MULTILINE)][-1]
+
+    last = Attempt(workdir, records, 1)
+    assert last.finish() == 0, last.text
+    assert 0 < second.resumed_from <= third.resumed_from < stopped == last.resumed_from < STEPS
+    assert_same_end(workdir, expected)
+
+
+def test_killed_on_eight_devices(whole, records, tmp_path):
+    expected = whole(8)
+    first = Attempt(tmp_path / "run", records, 8)
+    assert kill_in_a_save(first) == -signal.SIGKILL, first.text
+    last = Attempt(tmp_path / "run", records, 8)
+    assert last.finish() == 0, last.text
+    assert 0 < last.resumed_from < STEPS
+    assert_same_end(tmp_path / "run", expected)
+
+
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])
+def test_the_loss_of_each_step_does_not_depend_on_the_devices(whole, devices):
+    one, several = ([line["loss"] for line in metrics(whole(n))] for n in (1, devices))
+    assert len(one) == STEPS
+    np.testing.assert_allclose(several, one, rtol=1e-6)
+
+
+def test_a_directory_in_use_is_refused(whole, records):
+    """And nothing but the run's own lines is on the terminal."""
+    with WorkDir(whole(1)):
+        code, output = training_support.run(command(whole(1), records))
+    assert code == 2 and output.count("\n") == 1, output
+    assert f"bert-jax: error: {whole(1)}: in use by another run (process {os.getpid()} on" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_killed_at_many_moments(whole, records, tmp_path, devices):
+    """From the start of the process to its end: while compiling, stepping, saving, deleting, evaluating."""
+    workdir, rng, resumed = tmp_path / "run", random.Random(100 + devices), []
+    for number in range(40):
+        attempt = Attempt(workdir, records, devices)
+        if number % 4 == 0:
+            time.sleep(rng.uniform(0, 8))
+        else:
+            with contextlib.suppress(AssertionError):  # it came to its end
+                if number % 4 == 1:
+                    kill_in_a_save(attempt)
+                else:
+                    attempt.read_until("step ")
+                    time.sleep(rng.uniform(0, 0.3))
+        code = attempt.kill()
+        assert code in (0, -signal.SIGKILL), attempt.text
+        assert "set aside" not in attempt.text
+        resumed.append(attempt.resumed_from)
+        if code == 0:
+            break
+    attempt = Attempt(workdir, records, devices)
+    assert attempt.finish() == 0, attempt.text
+    assert len(set(resumed) - {None}) >= 3, resumed
+    assert_same_end(workdir, whole(devices))

@@ -1,0 +1,205 @@
+"""Seeds, sweeps, early stopping, class weights and what is reported, on a tiny checkpoint."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from support import fine_tuned
+from support.tiny_model import draw_parameters, tiny_config
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.objectives.classification import ClassificationTask
+from bert_jax.runs import sweep
+from bert_jax.tasks import error_analysis
+from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.text.task import parse_class_weights
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 64), ("dev", 21)):
+        lines = [f"the {c} is {rng.choice(['big', 'small'])},{c}" for c in rng.choice(["red", "blue"], count)]
+        (directory / f"{name}.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    return directory
+
+
+def command(files, workdir, pretrained, *more):
+    flags = (
+        "--config.max_length=16",
+        "--config.batch_size=32",
+        "--config.mesh.data=1",
+        "--config.mesh.fsdp=8",
+        "--config.epochs=6",
+        "--config.eval.every=4",
+        "--config.optimizer.learning_rate=0.003",
+    )
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more)
+
+
+@pytest.mark.slow
+def test_seeds_and_a_grid_are_run_and_summed_up_and_not_run_again(files, pretrained, tmp_path, capsys):
+    more = ["--seeds=2", "--sweep=optimizer.learning_rate=0.003,1e-9", "--config.seed=5"]
+    more += ["--config.epochs=24", "--config.eval.every=24", "--config.model.hidden_dropout_prob=0"]
+    assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
+    shown = capsys.readouterr().out
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert [one["setting"] for one in found] == ["learning_rate=0.003", "learning_rate=1e-09"]
+    for one in found:
+        assert one["seeds"] == 2
+        runs = [tmp_path / one["setting"] / f"seed-{seed}" for seed in (5, 6)]
+        scores = [json.loads((run / "best.json").read_text())["scores"]["accuracy"] for run in runs]
+        assert [json.loads((run / "config.json").read_text())["config"]["seed"] for run in runs] == [5, 6]
+        assert one["scores"]["accuracy"]["all"] == scores
+        assert one["scores"]["accuracy"]["median"] == pytest.approx(np.median(scores))
+        assert one["scores"]["accuracy"]["best"] == max(scores)
+        assert one["scores"]["accuracy"]["deviation"] == pytest.approx(np.std(scores, ddof=1))
+    # A rate of nearly 0 leaves the untrained classifier, which calls everything the same.
+    assert found[1]["degenerate"] >= 1 and found[0]["scores"]["accuracy"]["median"] > 0.9
+    line = next(line for line in shown.splitlines() if line.startswith("learning_rate=1e-09"))
+    assert line.split()[-1] == str(found[1]["degenerate"])
+    card = (tmp_path / "README.md").read_text()
+    assert "| learning_rate=1e-09 | accuracy |" in card and "--seeds=2" in card
+    assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
+    assert "compiled" not in capsys.readouterr().out
+    assert json.loads((tmp_path / "summary.json").read_text()) == found
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_the_first_of_several_processes_writes_the_summaries(
+    files, pretrained, tmp_path, capsys, monkeypatch, process
+):
+    best = {"step": 1, "metric": "accuracy", "scores": {"accuracy": 0.5}, "degenerate": False}
+    monkeypatch.setattr(sweep.finetuning, "finetune", lambda *args, **more: best)
+    monkeypatch.setattr(sweep.card, "of_repeats", lambda *args: "a card")
+    monkeypatch.setattr(jax, "process_index", lambda: process)
+    (tmp_path / "runs").mkdir()
+    assert cli.main(command(files, tmp_path / "runs", pretrained, "--seeds=2")) == 0
+    said = capsys.readouterr().out
+    if process:
+        assert said == "" and not list((tmp_path / "runs").iterdir())
+    else:
+        assert "run 2 of 2" in said and "degenerate" in said
+        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["README.md", "summary.json"]
+
+
+def test_a_table_of_settings():
+    runs = [
+        {"scores": {"accuracy": score}, "degenerate": score == 0.5, "metric": "accuracy"}
+        for score in (0.5, 0.9, 0.8)
+    ]
+    setting = sweep.Setting("batch_size=16", "accuracy", tuple(runs))
+    found = setting.summary()
+    assert found["seeds"] == 3 and found["degenerate"] == 1
+    one = found["scores"]["accuracy"]
+    assert (one["median"], one["best"], one["worst"]) == (0.8, 0.9, 0.5)
+    assert one["deviation"] == pytest.approx(np.std([0.5, 0.9, 0.8], ddof=1))
+    line = sweep.table([setting])[1]
+    assert line.split() == ["batch_size=16", "accuracy", "0.8000", "0.9000", "0.5000", "0.208", "3", "1"]
+
+
+def test_a_run_that_gets_no_better_is_stopped_and_stays_so(files, pretrained, tmp_path, capsys):
+    more = ["--config.early_stopping=2", "--config.epochs=40", "--config.eval.every=2"]
+    assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
+    assert "stopped early" in capsys.readouterr().out
+    best = json.loads((tmp_path / "best.json").read_text())
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines if line["kind"] == "eval"]
+    assert best["since_best"] == 2 and best["last_step"] == steps[-1] == best["step"] + 4 < 80
+    assert (tmp_path / "checkpoints" / str(steps[-1])).is_dir()
+    assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
+    assert "nothing to train: the run was stopped early" in capsys.readouterr().out
+    assert json.loads((tmp_path / "best.json").read_text()) == best
+
+
+def test_mistakes_and_confusions_are_written(files, pretrained, tmp_path):
+    more = ["--config.optimizer.learning_rate=1e-9"]
+    assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
+    header, *rows = (tmp_path / "errors-dev.tsv").read_text().splitlines()
+    assert header.split("\t")[:4] == ["line", "label", "prediction", "confidence"]
+    score = json.loads((tmp_path / "best.json").read_text())["scores"]["accuracy"]
+    assert len(rows) == round(21 * (1 - score)) > 0
+    source = (files / "dev.csv").read_text().splitlines()
+    for row in rows:
+        line, label, prediction, _, text, _ = row.split("\t")
+        assert source[int(line) - 1] == f"{text},{label}" and prediction != label
+    confidences = [float(row.split("\t")[3]) for row in rows]
+    assert confidences == sorted(confidences, reverse=True)
+    assert (tmp_path / "scores-dev.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_furthest_numbers_come_first(tmp_path):
+    examples = Examples("f", ["0", "1", "2"], ["a", "b", "c"], None, None, [2, 3, 4], 3, 0, [])
+    outputs = np.float32([[1.0], [5.0], [2.5]])
+    error_analysis.write_errors(tmp_path / "e.tsv", examples, np.float32([1.5, 2.0, 2.4]), outputs, None)
+    rows = [line.split("\t") for line in (tmp_path / "e.tsv").read_text().splitlines()[1:]]
+    assert [row[0] for row in rows] == ["3", "2", "4"] and rows[0][3] == "+3.0000"
+    error_analysis.plot_numbers(tmp_path / "e.png", np.float32([1.5, 2.0, 2.4]), outputs[:, 0])
+    assert (tmp_path / "e.png").stat().st_size > 1000
+
+
+def test_class_weights_weigh_the_loss_and_its_mean(files):
+    config = tiny_config(20)
+    plain, weighted = ClassificationTask(config, 2), ClassificationTask(config, 2, class_weights=(1.0, 3.0))
+    params = draw_parameters(plain)
+    rng = np.random.default_rng(0)
+    batch = {
+        "input_ids": rng.integers(0, 20, (4, 8), np.int32),
+        "lengths": np.full(4, 8, np.int32),
+        "first_lengths": np.full(4, 8, np.int32),
+        "weights": np.float32([1, 1, 1, 0]),
+        "targets": np.int32([0, 1, 1, 1]),
+    }
+    batch = plain.prepare(jax.tree.map(jax.numpy.asarray, batch), None, True)
+
+    def mean(task):
+        (total, weight) = task.loss(params, batch, None)[0]["task"]
+        assert weight == task.loss_weights(batch)["task"]
+        return float(total / weight)
+
+    each = -jax.nn.log_softmax(plain.logits(params, batch))[np.arange(4), batch["targets"]]
+    assert mean(plain) == pytest.approx(float(each[:3].mean()), rel=1e-5)
+    assert mean(weighted) == pytest.approx(float((each[:3] * np.array([1, 3, 3])).sum() / 7), rel=1e-5)
+
+
+def test_class_weights_as_they_are_given():
+    labels = ("no", "yes")
+    assert parse_class_weights("", labels, [0, 1]) == ()
+    assert parse_class_weights("balanced", labels, [0, 0, 0, 1]) == pytest.approx((4 / 6, 2))
+    assert parse_class_weights("yes=2.5", labels, [0, 1]) == (1.0, 2.5)
+    for text in ("maybe=2", "yes=0", "yes=much", "yes"):
+        with pytest.raises(UserError, match="no LABEL=WEIGHT"):
+            parse_class_weights(text, labels, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--seeds=0"], "--seeds=0"),
+        (["--sweep=batch_size"], "expected a field once"),
+        (["--sweep=batch_size=16", "--sweep=batch_size=32"], "expected a field once"),
+        (["--sweep=nothing=1,2"], "no such field"),
+        (["--sweep=optimizer.learnig_rate=1,2"], "did you mean optimizer.learning_rate?"),
+        (["--sweep=learning_rate=1,2"], "did you mean optimizer.learning_rate?"),
+        (["--sweep=seed=1,2"], "--seeds=N"),
+        (["--sweep=class_weights=balanced,maybe"], "class_weights=maybe"),
+        (["--sweep=optimizer.name=adamw,adamm"], "optimizer.name='adamm'"),
+        (["--sweep=max_length=16,99"], "max_length=99"),
+        (["--sweep=n_best=20,30"], "n_best=30: the task classification does not use it"),
+        (["--sweep=batch_size=16,many"], "'many' is no int"),
+        (["--seeds=2", "--config.data.eval=", "--config.eval.every=0"], "nothing to compare"),
+    ],
+)
+def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, message):
+    assert cli.main(command(files, tmp_path, pretrained, *more)) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())  # nothing was run before the mistake was found
+
+
+def test_the_grid_is_typed():
+    grid = sweep.parse_grid(["optimizer.learning_rate=5e-5,3", "x=true,name"])
+    assert grid == {"optimizer.learning_rate": [5e-5, 3], "x": [True, "name"]}

@@ -1,0 +1,145 @@
+"""Config files are found by name, in a clone and in an installed package."""
+
+import re
+import sys
+from pathlib import Path
+
+import ml_collections
+import pytest
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.io.atomic import write_file
+from bert_jax.settings import config_files
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_names_are_those_of_the_files():
+    found = config_files.names()
+    assert {"pretrain/tiny", "pretrain/base", "finetune/glue", "finetune/squad"} <= set(found)
+    assert found == sorted(f"{path.parent.name}/{path.stem}" for path in (ROOT / "configs").rglob("*.py"))
+
+
+@pytest.mark.parametrize("name", config_files.names())
+def test_every_config_opens_with_one_line_and_its_command_by_name(name):
+    source = config_files.find(name).read_text(encoding="utf-8")
+    assert 20 < len(config_files.summary(name)) < 110 and config_files.summary(name).endswith(".")
+    command = name.partition("/")[0]
+    assert re.search(rf"bert-jax {command} --config={name}(:\w+)? --workdir=", source)
+    assert "configs/" not in source
+
+
+def test_a_file_goes_before_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert config_files.find("pretrain/tiny") == ROOT / "configs" / "pretrain" / "tiny.py"
+    (tmp_path / "pretrain").mkdir()
+    (tmp_path / "pretrain" / "tiny").write_text("")
+    assert config_files.find("pretrain/tiny") == Path("pretrain/tiny")
+
+
+@pytest.mark.parametrize(
+    "given, near",
+    [
+        ("pretrain/tinny", "pretrain/tiny"),
+        ("tiny", "pretrain/tiny"),
+        ("glue", "finetune/glue"),
+        ("configs/pretrain/tiny.py", "pretrain/tiny"),
+        ("configs/pretrain/mimi.py", "pretrain/mini"),
+        ("zzz", None),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_one_and_all(given, near, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        config_files.find(given)
+    assert repr(given) in str(error.value) and "finetune/tagging" in str(error.value)
+    assert ("did you mean" in str(error.value)) == bool(near)
+    assert near is None or f"did you mean {near}?" in str(error.value)
+
+
+def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "bert_jax"
+    (package / "configs" / "pretrain").mkdir(parents=True)
+    (package / "configs" / "pretrain" / "one.py").write_text('"""One."""\n')
+    monkeypatch.setattr(config_files.bert_jax, "__file__", str(package / "__init__.py"))
+    assert config_files.names() == ["pretrain/one"] and config_files.summary("pretrain/one") == "One."
+    (package / "configs" / "pretrain" / "one.py").unlink()
+    (package / "configs" / "pretrain").rmdir()
+    with pytest.raises(UserError, match="install bert-jax again"):
+        config_files.folder()
+
+
+@pytest.mark.parametrize("command", ["pretrain", "estimate", "bench"])
+def test_a_name_with_overrides_on_the_command_line(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = __import__(f"bert_jax.commands.{command}", fromlist=["run"])
+    argv = ["--config=pretrain/large_lamb:phase1", "--config.optimizer.learning_rate=.5"]
+    flags, _ = cli.parse_flags(module, command, argv)
+    assert (flags.config.batch_size, flags.config.optimizer.learning_rate) == (65_536, 0.5)
+    assert flags["config"].config_filename == "pretrain/large_lamb:phase1"  # and not where it is installed
+
+
+def test_a_name_for_fine_tuning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    from bert_jax.commands import finetune
+
+    flags, _ = cli.parse_flags(finetune, "finetune", ["--config", "finetune/glue:mrpc"])
+    assert flags.config.task == "mrpc"
+
+
+def test_fields_are_dotted():
+    config = ml_collections.ConfigDict(dict(a=1, b=dict(c=2)))
+    assert list(config_files.fields(config)) == [("a", 1), ("b.c", 2)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for folder in (".", "docs", "launch") for page in (ROOT / folder).glob("*.*") if page.is_file()],
+    ids=lambda page: page.name,
+)
+def test_every_config_that_a_page_names_is_there(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for given in re.findall(r"--config[= ]([\w/.]*/[\w/.]+)", page.read_text(encoding="utf-8")):
+        config_files.find(given.rstrip("."))
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("x = 1\n", "a config file defines get_config(), and this one does not"),
+        ("def get_config():\n    pass\n", "its get_config() returned NoneType, expected an ml_collections"),
+        ("def get_config():\n    return 3\n", "its get_config() returned int"),
+        ("import os\ndef get_config():\n    return os.get_config()\n", "has no attribute 'get_config'"),
+    ],
+)
+def test_a_file_that_is_no_config_is_named(capsys, monkeypatch, tmp_path, content, message):
+    path = tmp_path / "mine.py"
+    path.write_text(content)
+    for more in ([], ["--config.steps=3"]):
+        # ml_collections loads every config under this name, into what an earlier one of the process left.
+        monkeypatch.delitem(sys.modules, "config_config", raising=False)
+        assert cli.main(["pretrain", f"--config={path}", *more]) == 2
+        error = capsys.readouterr().err
+        assert message in error and str(path) in error and error.count("\n") == 1
+
+
+def test_a_config_may_be_a_url(capsys):
+    source = (ROOT / "configs" / "finetune" / "glue.py").read_text(encoding="utf-8")
+    write_file("memory://config-files/mine.py", source.encode())
+    assert config_files.split("gs://bucket/mine.py:rte") == ("gs://bucket/mine.py", "rte")
+    assert config_files.split("http://host:80/mine.py") == ("http://host:80/mine.py", None)
+    copy = config_files.find("memory://config-files/mine.py")
+    assert copy.name == "mine.py" and copy.read_text(encoding="utf-8") == source
+    assert cli.main(["configs", "--fields", "memory://config-files/mine.py:rte"]) == 0
+    assert "task = 'rte'" in capsys.readouterr().out
+    with pytest.raises(UserError, match="config memory://config-files/other.py: cannot be read"):
+        config_files.find("memory://config-files/other.py")
+
+
+@pytest.mark.parametrize("name, what", [("config.json", "the record of a run"), ("mine.json", "a JSON file")])
+def test_json_is_no_config(capsys, tmp_path, name, what):
+    (tmp_path / name).write_text('{"v2": false}')
+    assert cli.main(["finetune", f"--config={tmp_path / name}"]) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path / name}: it is {what}, not a config file" in error and error.count("\n") == 1

@@ -1,0 +1,214 @@
+"""Corruptions, by number, of records and of checkpoints, which have to be detected or to change nothing.
+
+`python tests/support/corruption.py records|checkpoints FIRST LAST` tries some and prints the outcomes.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
+
+import numpy as np
+from support import processes as training_support
+from support.fuzzing import limits
+
+from bert_jax.data import records, tfrecord
+from bert_jax.errors import UserError
+
+SAME, DETECTED, WRONG = "the same data", "detected", "wrong data"
+
+
+def damage_file(rng: random.Random, file: Path) -> str:
+    """Changes a file's bytes; returns how."""
+    data = bytearray(file.read_bytes())
+    kind = rng.choice(
+        ["a bit flipped", "truncated", "bytes zeroed", "bytes repeated", "bytes removed", "emptied"]
+    )
+    at = rng.randrange(len(data)) if data else 0
+    to = min(len(data), at + rng.choice([1, 16, 400, 4096]))
+    if kind == "a bit flipped" and data:
+        data[at] ^= 1 << rng.randrange(8)
+    elif kind == "truncated":
+        del data[at:]
+    elif kind == "bytes zeroed":
+        data[at:to] = bytes(to - at)
+    elif kind == "bytes repeated":
+        data[at:at] = data[at:to]
+    elif kind == "bytes removed":
+        del data[at:to]
+    else:
+        data.clear()
+    file.write_bytes(data)
+    return kind
+
+
+def prepare(directory: Path) -> None:
+    """Changes the sound records before the first corruption; a test takes their digests away."""
+
+
+class Records:
+    """A directory of packed records with digests, and what is in it."""
+
+    def __init__(self, folder: Path):
+        self.sound = training_support.write_records(folder / "sound", rows=60, eval_rows=10)
+        prepare(self.sound)
+        self.case = folder / "case"
+        self.expected = self._read(self.sound)
+
+    @staticmethod
+    def _read(folder: Path) -> list[dict[str, np.ndarray]]:
+        datasets = [records.open_dataset(str(folder), split) for split in ("train", "eval")]
+        return [dataset.batch(np.arange(len(dataset))) for dataset in datasets]
+
+    def try_one(self, rng: random.Random) -> tuple[str, str]:
+        """(the corruption, what came of it)."""
+        shutil.rmtree(self.case, ignore_errors=True)
+        shutil.copytree(self.sound, self.case)
+        files = sorted(self.case.glob("*.tfrecord"))
+        kind = rng.choice(
+            ["bytes", "bytes", "index", "replaced", "swapped", "reordered", "lost", "exchanged", "repeated"]
+        )
+        file = rng.choice(files)
+        if kind == "bytes":
+            kind = damage_file(rng, file)
+        elif kind == "index":
+            kind = "index: " + damage_file(rng, Path(f"{file}.index"))
+        elif kind == "lost":
+            rng.choice([file, Path(f"{file}.index")]).unlink()
+        elif kind == "exchanged":
+            contents = [one.read_bytes() for one in files]
+            for one, content in zip(files, reversed(contents), strict=True):
+                one.write_bytes(content)
+        else:
+            self._rewrite(rng, file, kind)
+        return kind, self._outcome(lambda: self._read(self.case))
+
+    @staticmethod
+    def _rewrite(rng: random.Random, file: Path, kind: str) -> None:
+        payloads = list(tfrecord.RecordFile(str(file)))
+        one, other = rng.sample(range(len(payloads)), 2)
+        if kind == "replaced":
+            payloads[one] = payloads[other]
+        elif kind == "swapped":
+            payloads[one], payloads[other] = payloads[other], payloads[one]
+        elif kind == "repeated":
+            payloads.insert(one, payloads[one])
+        else:
+            payloads.reverse()
+        tfrecord.write_records(str(file), payloads)
+
+    def _outcome(self, read: Callable[[], list[dict[str, np.ndarray]]]) -> str:
+        try:
+            with limits():
+                found = read()
+        except UserError as error:
+            return DETECTED if "\n" not in str(error) else f"{WRONG}: a message of several lines"
+        same = all(
+            np.array_equal(one[name], other[name])
+            for one, other in zip(found, self.expected, strict=True)
+            for name in other
+        )
+        return SAME if same else WRONG
+
+
+class Checkpoints:
+    """A directory of two checkpoints, of which the newer one is damaged."""
+
+    def __init__(self, folder: Path):
+        # Here, since records need no devices.
+        import jax
+        import test_checkpoint
+
+        from bert_jax import checkpoint
+        from bert_jax.parallel import sharding
+
+        self._jax, self._checkpoint, self._support = jax, checkpoint, test_checkpoint
+        self.mesh = sharding.make_mesh(data=len(jax.devices()))
+        self.sound, self.case = folder / "sound", folder / "case"
+        test_checkpoint.save(self.sound, (2, 4), self.mesh)
+        self.states = {step: test_checkpoint.make_state(self.mesh, step) for step in (2, 4)}
+
+    def try_one(self, rng: random.Random) -> tuple[str, str]:
+        """(the corruption, what came of it)."""
+        shutil.rmtree(self.case, ignore_errors=True)
+        shutil.copytree(self.sound, self.case)
+        step = self.case / "4"
+        files = sorted(path for path in step.rglob("*") if path.is_file())
+        kind = rng.choice(["bytes", "bytes", "bytes", "lost", "of another step", "exchanged"])
+        file = rng.choice(files)
+        if kind == "bytes":
+            kind = damage_file(rng, file)
+        elif kind == "lost":
+            file.unlink()
+        elif kind == "of another step":
+            other = self.case / "2" / file.relative_to(step)
+            candidates = (
+                [other] if other.exists() else sorted(p for p in (self.case / "2").rglob("*") if p.is_file())
+            )
+            shutil.copy(rng.choice(candidates), file)
+        else:
+            other = rng.choice(files)
+            contents = file.read_bytes(), other.read_bytes()
+            other.write_bytes(contents[0])
+            file.write_bytes(contents[1])
+        return kind, self._outcome()
+
+    def _outcome(self) -> str:
+        try:
+            with limits():
+                target = self._support.abstract(self.states[4])
+                (step, state), _ = self._support.restore_latest(self.case, target)
+        except UserError as error:
+            return DETECTED if "\n" not in str(error) else f"{WRONG}: a message of several lines"
+        leaves = zip(*map(self._jax.tree.leaves, (state, self.states[step])), strict=True)
+        if not all(np.array_equal(np.asarray(one), np.asarray(other)) for one, other in leaves):
+            return WRONG
+        return SAME if step == 4 else DETECTED
+
+
+KINDS = {"records": Records, "checkpoints": Checkpoints}
+
+
+def try_all(kind: str, folder: Path, numbers: range) -> tuple[collections.Counter, list[str]]:
+    """({(corruption, outcome): number}, "NUMBER CORRUPTION: what went wrong")."""
+    subject = KINDS[kind](folder)
+    outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
+    wrong = []
+    for number in numbers:
+        try:
+            corruption, outcome = subject.try_one(random.Random(f"{kind} {number}"))
+        except Exception as error:
+            corruption, outcome = "any", f"{type(error).__name__}: {error!s:.300}"
+            traceback.print_exc()
+        if outcome not in (SAME, DETECTED):
+            wrong.append(f"{number} {corruption}: {outcome}")
+            outcome = WRONG
+        outcomes[corruption, outcome] += 1
+    return outcomes, wrong
+
+
+def main(kind: str, first: str, last: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes, wrong = try_all(kind, Path(folder), range(int(first), int(last)))
+    print(f"| {kind}: corruption | tried | detected | the same data | anything else |\n|---|---|---|---|---|")
+    for corruption in sorted({corruption for corruption, _ in outcomes}):
+        counts = [outcomes[corruption, outcome] for outcome in (DETECTED, SAME, WRONG)]
+        print(f"| {corruption} | {sum(counts)} | {counts[0]} | {counts[1]} | {counts[2]} |")
+    print(f"{sum(outcomes.values())} corruptions, {len(wrong)} wrong")
+    print("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

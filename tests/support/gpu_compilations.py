@@ -1,0 +1,101 @@
+"""Compiles tiny programs of the project for H100s that are not there: `python gpu_compilations.py NAME...`.
+
+A process of its own, which has to find jax's CUDA plugin. Prints a line of JSON for each program: what it
+calls in libraries, and the shapes of its collectives.
+"""
+
+import collections
+import json
+import re
+import sys
+import time
+
+from bert_jax.estimate import gpu_topology, gpus
+
+gpu_topology.prepare()
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+
+from bert_jax.models.config import BertConfig  # noqa: E402
+from bert_jax.objectives.classification import ClassificationTask  # noqa: E402
+from bert_jax.parallel import sharding  # noqa: E402
+from bert_jax.runs import benchmark  # noqa: E402
+from bert_jax.settings import defaults  # noqa: E402
+from bert_jax.training.optimizers import make_optimizer  # noqa: E402
+from bert_jax.training.step import make_eval_step, make_train_step  # noqa: E402
+
+ROWS, LENGTH = 16, 128
+
+# (data, fsdp, tensor), dtype, dropout on attention probabilities, what is compiled
+PROGRAMS = {
+    "train on one": ((1, 1, 1), "bfloat16", 0.0, "train"),
+    "train on eight": ((8, 1, 1), "bfloat16", 0.0, "train"),
+    "train with data and tensor": ((4, 1, 2), "bfloat16", 0.0, "train"),
+    "train with fsdp": ((1, 8, 1), "float32", 0.0, "train"),
+    "evaluate": ((8, 1, 1), "bfloat16", 0.0, "evaluate"),
+    "fine-tune": ((8, 1, 1), "bfloat16", 0.1, "fine-tune"),
+    "predict": ((1, 1, 1), "bfloat16", 0.0, "predict"),
+    "predict in float32": ((1, 1, 1), "float32", 0.0, "predict"),
+}
+
+
+def batch_of_examples():
+    ids = np.ones((ROWS, LENGTH), np.int32)
+    return {
+        "input_ids": ids,
+        "lengths": np.full(ROWS, LENGTH, np.int32),
+        "first_lengths": np.full(ROWS, LENGTH, np.int32),
+        "targets": np.zeros(ROWS, np.int32),
+        "weights": np.ones(ROWS, np.float32),
+    }
+
+
+def lowered(name):
+    """The program, and how many numbers the model has."""
+    sizes, dtype, dropout, what = PROGRAMS[name]
+    model = BertConfig(
+        vocab_size=1000, hidden_size=128, num_hidden_layers=1, num_attention_heads=2, intermediate_size=256,
+        max_position_embeddings=LENGTH, attention_probs_dropout_prob=dropout, dtype=dtype,
+    )  # fmt: skip
+    hosts = gpus.Hosts(gpus.GPUS["h100"], 1, int(np.prod(sizes)))
+    mesh = sharding.make_mesh(*sizes, devices=gpu_topology.devices(hosts))
+    if what in ("train", "evaluate"):
+        task = benchmark.make_task(model, LENGTH)
+        arrays = benchmark.synthetic_batch("packed", ROWS, LENGTH, model.vocab_size)
+    else:
+        task, arrays = ClassificationTask(model, 2), batch_of_examples()
+    optimizer, schedule = make_optimizer(defaults.pretrain().optimizer, 20_000)
+    state = sharding.abstract_state(task, optimizer, mesh)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    rows = sharding.batch_sharding(mesh)
+    batch = {
+        key: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows) for key, array in arrays.items()
+    }
+    if what in ("train", "fine-tune"):
+        step = sharding.jit_train_step(make_train_step(task, optimizer, schedule), mesh, shardings)
+        return step.lower(state, batch, np.uint32(0)), parameters
+    if what == "evaluate":
+        step = sharding.jit_eval_step(make_eval_step(task, 0), mesh, shardings)
+        return step.lower(state.params, batch, np.int32(0)), parameters
+    with sharding.on_mesh(mesh):
+        return jax.jit(task.predict).lower(state.params, batch), parameters
+
+
+for name in sys.argv[1:]:
+    began = time.monotonic()
+    program, parameters = lowered(name)
+    compiled = program.compile(gpu_topology.COMPILER_OPTIONS)
+    text = compiled.as_text()
+    calls = collections.Counter(re.findall(r'custom_call_target="(__[^"]+)"', text))
+    kinds = "all-reduce|reduce-scatter|all-gather|all-to-all"
+    traffic = [
+        (kind, re.findall(r"\w+\[[\d,]+\]", shapes))
+        for shapes, kind in re.findall(rf"^ +%\S+ = (.*?) ({kinds})(?:-start)?\(", text, re.MULTILINE)
+    ]
+    heads = re.findall(r"= \((bf16\[[\d,]+\]).*?__cudnn\$fmha", text)
+    memory = compiled.memory_analysis().peak_memory_in_bytes
+    found = {"name": name, "calls": calls, "traffic": traffic, "heads": heads, "memory": memory}
+    found["parameters"] = parameters
+    print(json.dumps(found | {"seconds": time.monotonic() - began}), flush=True)

@@ -1,0 +1,211 @@
+"""Tiny records and a tiny model, and the `pretrain` command on them in a process of its own."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bert_jax import tokenization
+from bert_jax.data import packed, tfrecord, verification
+
+LENGTH = 32
+SEQUENCES = 4
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONFIG = Path(__file__).resolve().parents[2] / "configs" / "pretrain" / "tiny.py"
+
+# A model that compiles and steps in no time, and a run of 20 steps.
+TINY = {
+    "model.hidden_size": 32,
+    "model.num_hidden_layers": 2,
+    "model.num_attention_heads": 2,
+    "model.intermediate_size": 64,
+    "model.max_position_embeddings": LENGTH,
+    "batch_size": 8,
+    "steps": 20,
+    "optimizer.warmup_steps": 5,
+    "checkpoint.every": 5,
+    "eval.every": 10,
+    "log_every": 1,
+}
+
+
+@contextlib.contextmanager
+def quick_compilation():
+    """Inside, this process compiles with few optimizations: tests compile for longer than they run."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def write_vocabulary(path, words=95):
+    """A WordPiece vocabulary of the special tokens and `words` words."""
+    path = Path(path)
+    path.write_text("\n".join([*_SPECIAL, *(f"word{number}" for number in range(words))]) + "\n")
+    return path
+
+
+def write_records(directory, words=95, rows=64, eval_rows=12, seed=0):
+    """A directory as `bert-jax data` makes it, of random tokens; returns its path."""
+    directory = Path(directory)
+    directory.mkdir(parents=True)
+    tokenizer = tokenization.load(write_vocabulary(directory / "vocab.txt", words))
+    rng = np.random.default_rng(seed)
+    splits = {}
+    for split, count in (("train", rows), ("eval", eval_rows)):
+        made = [_random_row(rng, tokenizer) for _ in range(count)]
+        name = f"{split}-00000-of-00001.tfrecord"
+        written, size = tfrecord.write_records(str(directory / name), map(packed.encode_row, made))
+        sequences = [sequence for row in made for sequence in row]
+        part = {
+            "documents": count,
+            "rows": written,
+            "sequences": len(sequences),
+            "tokens": sum(len(sequence.ids) for sequence in sequences),
+            "random_next": sum(sequence.next_sentence_label for sequence in sequences),
+            "sequence_lengths": np.bincount([len(s.ids) for s in sequences], minlength=LENGTH + 1).tolist(),
+            "files": [
+                {
+                    "name": name,
+                    "rows": written,
+                    "bytes": size,
+                    "crc32c": verification.file_digest(str(directory / name)),
+                }
+            ],
+        }
+        splits[split] = packed.merge_splits([part], LENGTH)
+    manifest = {
+        "schema": packed.SCHEMA,
+        "version": packed.VERSION,
+        "seed": seed,
+        "max_seq_length": LENGTH,
+        "max_sequences_per_row": SEQUENCES,
+        "splits": splits,
+        "vocabulary": tokenizer.settings(),
+        "special_ids": {name: number for number, name in enumerate(("pad", "unk", "cls", "sep", "mask"))},
+        "sources": [],
+        "fingerprint": f"random-{words}-{rows}-{seed}",
+    }
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    return directory
+
+
+def _random_row(rng, tokenizer):
+    row, room = [], LENGTH
+    while room >= 8 and len(row) < SEQUENCES:
+        size = int(rng.integers(8, room + 1))
+        first = int(rng.integers(3, size - 3))
+        ids = rng.integers(len(_SPECIAL), tokenizer.vocab_size, size)
+        ids[0], ids[first - 1], ids[-1] = tokenizer.cls_id, tokenizer.sep_id, tokenizer.sep_id
+        row.append(packed.PackedSequence(ids.astype("<u2"), first, int(rng.integers(2))))
+        room -= size
+    return row
+
+
+def command(workdir, records, **overrides):
+    """Arguments of `bert-jax` for a tiny pre-training; `**{"checkpoint.every": 2}` sets a field."""
+    fields = TINY | {"data.dir": records} | overrides
+    return [
+        "pretrain",
+        f"--config={CONFIG}",
+        f"--workdir={workdir}",
+        *(f"--config.{name}={value}" for name, value in fields.items()),
+    ]
+
+
+def start(arguments, devices=1):
+    """Starts `bert-jax` on so many CPU devices; its output is one text pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "bert_jax", *arguments],
+        env=os.environ
+        | {
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(arguments, devices=1):
+    """(exit code, output) of `bert-jax`."""
+    process = start(arguments, devices)
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, output
+
+
+class Processes:
+    """`bert-jax` in several processes of one run, each with so many CPU devices; their output by process.
+
+    With `missing`, so many processes of the run are never started.
+    """
+
+    def __init__(self, arguments, processes, devices=2, heartbeat_timeout=10, missing=0):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.started = [
+            start(
+                [
+                    *arguments,
+                    f"--coordinator_address={address}",
+                    f"--num_processes={processes + missing}",
+                    f"--process_id={number}",
+                    f"--heartbeat_timeout={heartbeat_timeout}",
+                ],
+                devices,
+            )
+            for number in range(processes)
+        ]
+        self.output = [[] for _ in self.started]
+        self._readers = [
+            threading.Thread(
+                target=lambda out, said: [said.append(line.rstrip()) for line in out],
+                args=(process.stdout, said),
+            )
+            for process, said in zip(self.started, self.output, strict=True)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for process in self.started:
+            process.kill()
+        self.wait()
+
+    def __getitem__(self, number):
+        return self.started[number]
+
+    def wait_for(self, text, number=0, timeout=200):
+        """Returns when a process has said so."""
+        deadline = time.monotonic() + timeout
+        while not any(text in line for line in self.output[number]):
+            assert time.monotonic() < deadline, self.said()
+            if self.started[number].poll() is not None:
+                self._readers[number].join()
+                assert any(text in line for line in self.output[number]), self.said()
+            time.sleep(0.01)
+
+    def wait(self, timeout=200):
+        """The exit codes."""
+        deadline = time.monotonic() + timeout
+        codes = [process.wait(max(1, deadline - time.monotonic())) for process in self.started]
+        for reader in self._readers:
+            reader.join()
+        return codes
+
+    def said(self):
+        return "\n".join(f"{number}: {line}" for number, lines in enumerate(self.output) for line in lines)

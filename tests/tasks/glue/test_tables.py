@@ -1,0 +1,254 @@
+"""GLUE: the files of every task, the table over several runs, and the zip for the server."""
+
+import json
+import types
+import zipfile
+
+import numpy as np
+import pytest
+
+from bert_jax import cli, tasks
+from bert_jax.errors import UserError
+from bert_jax.runs import finetune
+from bert_jax.tasks import base
+from bert_jax.tasks.glue import prepared, tables
+
+# Of each task a row of train.tsv and of test.tsv as GLUE's archive has them.
+ROWS = {
+    "CoLA": ("gj04\t1\t\tthe cat is big", "index\tsentence\n0\tthe dog is a bird"),
+    "SST-2": ("sentence\tlabel\nthe cat is big\t1", "index\tsentence\n0\tthe dog"),
+    "MRPC": (
+        'Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tthe cat\tthe "dog',
+        "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t7\t8\tthe cat\tthe dog",
+    ),
+    "STS-B": (
+        "index\tgenre\tsentence1\tsentence2\tscore\n3\tnews\tthe cat\tthe dog\t2.5",
+        "index\tgenre\tsentence1\tsentence2\n3\tnews\tthe cat\tthe dog",
+    ),
+    "QQP": (
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n5\t1\t2\tthe cat\tthe dog\t0",
+        "id\tquestion1\tquestion2\n0\tthe cat\tthe dog",
+    ),
+    "MNLI": (
+        "index\tpairID\tsentence1\tsentence2\tlabel1\tgold_label\n4\t9\tthe cat\tthe dog\tneutral\tneutral",
+        "index\tpairID\tsentence1\tsentence2\n4\t9\tthe cat\tthe dog",
+    ),
+    "QNLI": (
+        "index\tquestion\tsentence\tlabel\n6\tthe cat\tthe dog\tnot_entailment",
+        "index\tquestion\tsentence\n6\tthe cat\tthe dog",
+    ),
+    "RTE": (
+        "index\tsentence1\tsentence2\tlabel\n6\tthe cat\tthe dog\tentailment",
+        "index\tsentence1\tsentence2\n6\tthe cat\tthe dog",
+    ),
+    "WNLI": (
+        "index\tsentence1\tsentence2\tlabel\n6\tthe cat\tthe dog\t1",
+        "index\tsentence1\tsentence2\n6\tthe cat\tthe dog",
+    ),
+}
+
+
+@pytest.fixture
+def archive(tmp_path):
+    for folder, (train, test) in ROWS.items():
+        (tmp_path / folder).mkdir()
+        dev, tests = ["dev"], ["test"]
+        if folder == "MNLI":
+            dev, tests = ["dev_matched", "dev_mismatched"], ["test_matched", "test_mismatched", "diagnostic"]
+        for name in ("train", *dev):
+            (tmp_path / folder / f"{name}.tsv").write_text(train + "\n", encoding="utf-8-sig")
+        for name in tests:
+            (tmp_path / folder / f"{name}.tsv").write_text(test + "\n")
+    return tmp_path
+
+
+def make(name, archive, vocabulary):
+    from support.tiny_model import tiny_config
+
+    from bert_jax import tokenization
+
+    config = tasks.default_config("tiny")
+    config.task, config.data_dir = name, str(archive)
+    spec, tokenizer = tasks.get(name), tokenization.load(vocabulary)
+    return base.family(spec.kind)(config, spec, spec.labels, tokenizer, tiny_config(tokenizer.vocab_size))
+
+
+@pytest.mark.parametrize("spec", tasks.GLUE, ids=lambda spec: spec.name)
+def test_every_file_of_the_archive_is_read(spec, archive, vocabulary):
+    found = make(spec.name, archive, vocabulary)
+    for split in ("train", "dev", *(["dev_mismatched"] if spec.name == "mnli" else [])):
+        examples = found.read(found.file(split))
+        label = {"stsb": 2.5, "mnli": 2, "qnli": 1, "rte": 0, "qqp": 0}.get(spec.name, 1)
+        assert examples.labels == [label] and examples.texts_a[0] == "the cat" + " is big" * (
+            spec.folder in ("CoLA", "SST-2")
+        )
+        assert (examples.texts_b is None) == (spec.folder in ("CoLA", "SST-2"))
+    for split in tables.submission_files(spec.name):
+        examples = found.read_unlabelled(found.file(split), test=True)
+        assert len(examples) == 1 and examples.labels is None
+
+
+@pytest.fixture
+def prepare(tmp_path, monkeypatch):
+    """prepare(archive, config): tensorflow-datasets' own builder of GLUE makes a data set of those files."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    glue_builder = pytest.importorskip("tensorflow_datasets.text.glue").Glue
+    root = tmp_path / "prepared"
+    monkeypatch.setenv("TFDS_DATA_DIR", str(root))
+
+    def call(archive, config):
+        found = types.SimpleNamespace(
+            download_and_extract=lambda url: str(archive),
+            download=lambda url: str(archive / "MNLI" / "diagnostic.tsv"),  # of ax
+            downloaded_size=0,
+        )
+        monkeypatch.setattr(glue_builder, "_make_download_manager", lambda *unused, **options: found)
+        glue_builder(config=config, data_dir=str(root), file_format="array_record").download_and_prepare()
+        return root
+
+    assert tfds
+    return call
+
+
+# Labels of all classes, in an order that is not the hash of the row's number.
+LABELS = {
+    "CoLA": ["1", "0", "1"],
+    "STS-B": ["2.8", "0.0", "5.0"],
+    "MNLI": ["neutral", "contradiction", "entailment"],
+    "QNLI": ["not_entailment", "entailment", "entailment"],
+    "WNLI": ["1", "0", "1"],
+}
+
+
+@pytest.mark.parametrize("folder", LABELS)
+def test_a_prepared_data_set_is_what_the_files_are(folder, archive, prepare, vocabulary):
+    train, test = ROWS[folder]
+    head, row = train.split("\n") if "\n" in train else (None, train)
+    last = row.split("\t")[1] if folder == "CoLA" else row.split("\t")[-1]
+    words, labels = ("cat", "dog", "bird"), LABELS[folder]
+    rows = [row.replace(last, label).replace("cat", word) for word, label in zip(words, labels, strict=True)]
+    dev = ["dev_matched", "dev_mismatched"] if folder == "MNLI" else ["dev"]
+    for number, name in enumerate(["train", *dev]):
+        lines = rows[number:] + rows[:number]
+        (archive / folder / f"{name}.tsv").write_text("\n".join([head, *lines] if head else lines) + "\n")
+    spec = next(spec for spec in tasks.GLUE if spec.folder == folder)
+    prepare(archive, spec.name)
+    files = make(spec.name, archive, vocabulary)
+    data_sets = make(spec.name, "tfds:", vocabulary)
+    for split in ("train", "dev", *dev):
+        expected, found = files.read(files.file(split)), data_sets.read(data_sets.file(split))
+        assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b)
+        assert np.float32(found.labels).tolist() == np.float32(expected.labels).tolist()
+        assert found.ids == ["0", "1", "2"]
+    test_split = "test_mismatched" if folder == "MNLI" else "test"
+    path = data_sets.file(test_split)
+    found = data_sets.read_unlabelled(path, test=True)
+    expected = files.read_unlabelled(files.file(test_split), test=True)
+    assert found.labels is None and (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b)
+    with pytest.raises(UserError, match="a split without labels is one for `bert-jax predict`"):
+        data_sets.read(path)
+
+
+def test_the_prepared_diagnostic_set_is_one_of_its_own(archive, prepare, vocabulary):
+    files, data_sets = make("mnli", archive, vocabulary), make("mnli", "tfds:", vocabulary)
+    assert not data_sets.has_file("diagnostic")
+    prepare(archive, "ax")
+    expected = files.read_unlabelled(files.file("diagnostic"), test=True)
+    found = data_sets.read_unlabelled(data_sets.file("diagnostic"), test=True)
+    texts = (["the cat"], ["the dog"])
+    assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b) == texts
+
+
+def test_where_a_prepared_data_set_lies(archive, prepare, vocabulary):
+    root = prepare(archive, "rte")
+    folder = root.resolve() / "glue" / "rte" / "2.0.0"
+    for data_dir in ("tfds:", "tfds:glue", f"tfds:{root}", f"tfds:{root}/glue/"):
+        path = prepared.find("rte", data_dir, "dev")
+        assert path == f"tfds:{folder}/validation"
+    assert [file.startswith(str(folder)) for file in prepared.files(path)] == [True]
+    assert finetune._digest(path) != finetune._digest(prepared.find("rte", "tfds:", "test"))
+    with pytest.raises(UserError, match="has no split 'validation_matched', only test, train, validation"):
+        prepared.find("rte", "tfds:glue", "dev_matched")
+
+
+def test_a_data_set_that_is_not_prepared(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with pytest.raises(UserError, match=r"run python -c .*\('glue/mrpc', file_format='array_record'\)\."):
+        prepared.find("mrpc", "tfds:", "train")
+    with pytest.raises(UserError, match=r"builder\('glue/ax', .*, data_dir='/none'\)\.download_and_prepare"):
+        prepared.find("mnli", "tfds:/none/glue", "diagnostic")
+    with pytest.raises(UserError, match="is for the tasks of GLUE; for squad give its folder"):
+        tasks.get("squad").file("tfds:squad", "train")
+
+
+def test_the_zip_is_what_the_server_takes(tmp_path):
+    files = {
+        "STS-B.tsv": tables.submission_file(["0", "1"], np.float32([[-1.0], [2.34567]]), None),
+        "RTE.tsv": tables.submission_file(["7"], np.float32([[0.2, 0.8]]), ("entailment", "not_entailment")),
+    }
+    missing = tables.write_submission(str(tmp_path / "s.zip"), files)
+    assert "AX.tsv" in missing and "MNLI-mm.tsv" in missing and len(missing) == 9
+    with zipfile.ZipFile(tmp_path / "s.zip") as archive:
+        assert archive.read("STS-B.tsv").decode() == "index\tprediction\n0\t0.000\n1\t2.346\n"
+        assert archive.read("RTE.tsv").decode() == "index\tprediction\n7\tnot_entailment\n"
+
+
+def test_the_average_is_over_tasks(tmp_path):
+    scores = {
+        "cola": {"matthews": 0.5, "accuracy": 0.9},
+        "mrpc": {"accuracy": 0.8, "f1": 0.9},
+        "mnli": {"accuracy": 0.7, "accuracy_mismatched": 0.6},
+    }
+    assert tables.average(scores) == pytest.approx((0.5 + 0.85 + 0.65) / 3)
+    assert tables.table(scores)[-1].startswith("average   0.6667 over 3 tasks")
+
+
+def run_of(directory, task, scores):
+    directory.mkdir(parents=True)
+    run = {"command": "finetune", "config": {"task": task}}
+    (directory / "config.json").write_text(json.dumps(run))
+    (directory / "best.json").write_text(json.dumps({"step": 3, "last_step": 3, "scores": scores}))
+
+
+def test_one_table_over_several_runs(tmp_path, capsys):
+    run_of(tmp_path / "cola", "cola", {"matthews": 0.5, "accuracy": 0.9})
+    run_of(tmp_path / "rte" / "seed-0", "rte", {"accuracy": 0.6})
+    summary = [{"setting": "", "scores": {"accuracy": {"median": 0.7}}}]
+    (tmp_path / "rte" / "summary.json").write_text(json.dumps(summary))
+    both = f"--workdir={tmp_path}/cola,{tmp_path}/rte"
+    assert cli.main(["evaluate", both, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["average"] == pytest.approx(0.6) and found["scores"]["rte"] == {"accuracy": 0.7}
+    assert cli.main(["evaluate", both]) == 0
+    assert "average   0.6000 over 2 tasks" in capsys.readouterr().out
+    assert cli.main(["evaluate", f"{both},{tmp_path}/cola"]) == 2
+    assert "the second run of cola" in capsys.readouterr().err
+    for flag in ("--input=x.tsv", "--output=x.tsv", "--split=train", "--checkpoint=last"):
+        assert cli.main(["evaluate", both, flag]) == 2
+        assert f"{flag.partition('=')[0]} is for one run" in capsys.readouterr().err
+    for flag in ("--format=tsv", "--id=n", "--checkpoint=last"):
+        assert cli.main(["predict", both, "--split=test", f"--output={tmp_path}/x.zip", flag]) == 2
+        assert f"{flag.partition('=')[0]} is not for a submission" in capsys.readouterr().err
+    run_of(tmp_path / "mine", "classification", {"accuracy": 0.6})
+    assert cli.main(["evaluate", f"{both},{tmp_path}/mine"]) == 2
+    assert "no task of GLUE" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_from_a_run_to_the_zip(archive, pretrained, tmp_path, capsys):
+    rows = ["index\tsentence1\tsentence2\tlabel"]
+    rows += [
+        f"{i}\tthe cat\tthe {word}\t{label}" for i in range(8) for word, label in (("cat", 1), ("dog", 0))
+    ]
+    for split in ("train", "dev"):
+        (archive / "WNLI" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
+    run = tmp_path / "run"
+    command = ["finetune", "--config=finetune/glue:wnli", f"--workdir={run}", "--config.epochs=1"]
+    command += [f"--config.init_from={pretrained}", f"--config.data_dir={archive}", "--config.max_length=16"]
+    assert cli.main([*command, "--config.batch_size=16"]) == 0
+    out = tmp_path / "s.zip"
+    assert cli.main(["predict", f"--workdir={run}", "--split=test", f"--output={out}"]) == 0
+    assert "the server also wants CoLA.tsv" in capsys.readouterr().out
+    with zipfile.ZipFile(out) as found:
+        assert found.namelist() == ["WNLI.tsv"]
+        assert found.read("WNLI.tsv").decode().splitlines()[1].split("\t")[0] == "6"

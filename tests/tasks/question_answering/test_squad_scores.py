@@ -1,0 +1,128 @@
+"""Scores against cases worked out by hand and against the definition as loops."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import squad_oracle
+
+from bert_jax.tasks.question_answering import squad_scores
+
+TEXTS = st.lists(
+    st.sampled_from("a The an cat cat, Dog. dog (big) - … é É the 1,000 1000".split()), max_size=5
+)
+TEXT = TEXTS.map(" ".join)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("The  Cat's,\tan (hat)!", "cats hat"),
+        ("a.b the-end", "ab theend"),
+        ("Theatre", "theatre"),
+        ("“The” …", "“ ” …"),
+        ("A", ""),
+    ],
+    ids=["all", "joined", "inside-a-word", "not-ascii", "article"],
+)
+def test_normalization(text, expected):
+    assert squad_scores.normalize_answer(text) == expected
+
+
+@pytest.mark.parametrize(
+    "answers, prediction, v2, expected",
+    [
+        (["Denver Broncos"], "the Denver Broncos!", False, (1, 1)),
+        (["Denver Broncos"], "Broncos", False, (0, 2 / 3)),
+        (["in Santa Clara, California", "Santa Clara"], "Santa Clara California", False, (0, 6 / 7)),
+        (["two two one"], "two one two two", False, (0, 6 / 7)),
+        (["cat"], "dog", False, (0, 0)),
+        (["the"], "a", False, (1, 0)),
+        (["the"], "a", True, (1, 1)),
+        (["the", "cat"], "", True, (0, 0)),
+        ([], "", True, (1, 1)),
+        ([], "cat", True, (0, 0)),
+        (["cat"], "", True, (0, 0)),
+    ],
+    ids=(
+        "article half best-answer counted wrong articles-v1 articles-v2 filtered none-right none-wrong "
+        "none-given"
+    ).split(),
+)
+def test_best_match(answers, prediction, v2, expected):
+    assert squad_scores.best_match(answers, prediction, v2) == pytest.approx(expected)
+
+
+@given(st.lists(TEXT, min_size=1, max_size=3), TEXT, st.booleans())
+def test_best_match_is_that_of_the_definition(answers, prediction, v2):
+    expected = squad_oracle.scores(answers, prediction, v2)
+    assert squad_scores.best_match(answers, prediction, v2) == pytest.approx(expected)
+
+
+def test_scores_are_means_in_percent():
+    answers = [["cat"], ["big dog"], ["one", "two"], ["bird"]]
+    found = squad_scores.score(answers, ["Cat", "dog", "two", "dog"])
+    assert found == pytest.approx({"f1": 100 * (1 + 2 / 3 + 1) / 4, "exact_match": 50})
+
+
+def test_scores_with_and_without_an_answer():
+    # Odds of none: question 0 is surest to have an answer. Answering it alone is best, with two right nones:
+    # question 1 would cost one, and question 2 gives its F1 of 2/3 back.
+    answers = [["cat"], [], ["big dog"], []]
+    found = squad_scores.score_v2(
+        answers, ["cat", "bird", "", ""], ["cat", "bird", "dog", "x"], [-3, -1, 2, 4]
+    )
+    assert found == pytest.approx(
+        {
+            "exact": 50,
+            "f1": 50,
+            "total": 4,
+            "HasAns_exact": 50,
+            "HasAns_f1": 50,
+            "HasAns_total": 2,
+            "NoAns_exact": 50,
+            "NoAns_f1": 50,
+            "NoAns_total": 2,
+            "best_exact": 75,
+            "best_exact_thresh": -3,
+            "best_f1": 75,
+            "best_f1_thresh": -3,
+        }
+    )
+
+
+def test_a_file_of_one_kind_has_no_scores_of_the_other():
+    found = squad_scores.score_v2([["cat"]], ["cat"], ["cat"], [-1.0])
+    assert found["HasAns_exact"] == 100 and not any(name.startswith("NoAns") for name in found)
+
+
+ANSWER = st.sampled_from(["cat", "big dog", "dog cat"])
+QUESTION = st.tuples(st.lists(ANSWER, max_size=2), TEXT, st.integers(-3, 3))
+
+
+@given(st.lists(QUESTION, min_size=1, max_size=8))
+def test_the_best_threshold_is_the_official_one(questions):
+    answers, predictions, odds = zip(*questions, strict=True)
+    values = [
+        squad_oracle.scores(texts, text, True)[1] for texts, text in zip(answers, predictions, strict=True)
+    ]
+    answerable = [bool(texts) for texts in answers]
+    expected = squad_oracle.best_threshold(values, answerable, predictions, odds)
+    found = squad_scores.best_threshold(np.array(values), np.array(answerable), predictions, odds)
+    assert found[0] == pytest.approx(expected[0])
+    if len(set(odds)) == len(odds) and len(set(np.cumsum(values).round(9))) == len(values):
+        assert found[1] == pytest.approx(expected[1])
+
+
+@given(st.lists(QUESTION, min_size=1, max_size=8, unique_by=lambda question: question[2]))
+def test_the_best_threshold_gives_the_best_score(questions):
+    answers, texts, odds = (list(column) for column in zip(*questions, strict=True))
+    # The official search takes "a" for an answer, and the score for none: an article is all of it.
+    texts = [text if squad_scores.normalize_answer(text) else "empty" for text in texts]
+    found = squad_scores.score_v2(answers, texts, texts, odds)
+    # 0 also stands for answering nothing.
+    limit = found["best_f1_thresh"] if found["best_f1_thresh"] in odds else min(odds) - 1
+    chosen = [text if odd <= limit else "" for text, odd in zip(texts, odds, strict=True)]
+    again = squad_scores.score_v2(answers, chosen, texts, odds)
+    unanswered = squad_scores.score_v2(answers, [""] * len(texts), texts, odds)
+    assert found["best_f1"] == pytest.approx(max(again["f1"], unanswered["f1"]))

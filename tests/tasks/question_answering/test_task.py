@@ -1,0 +1,250 @@
+"""Questions from files to answers in files, as a user asks for them, on a tiny checkpoint; and the task."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from support.fine_tuned import make_run
+from support.tiny_model import draw_parameters, tiny_config
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.inference.predictor import Predictor
+from bert_jax.tasks.question_answering import task as question_answering
+from bert_jax.tasks.rows import batches
+from bert_jax.training.step import make_eval_step
+
+COLOURS = ("red", "blue", "green")
+OTHERS = "one two three cat dog bird the a is big small".split()
+CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "finetune" / "squad.py"
+
+
+def questions(count, seed):
+    """Texts of 14 words, of which one or none is a colour, in upper case: that is the answer."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        words = [str(word) for word in rng.choice(OTHERS, 14)]
+        answers = []
+        if number % 4:
+            place = int(rng.integers(14))
+            words[place] = str(rng.choice(COLOURS)).upper()
+            answers = [{"text": words[place], "answer_start": len(" ".join([*words[:place], ""]))}]
+        asked = {"id": f"q{number}", "question": "is the", "answers": answers, "is_impossible": not answers}
+        yield {"context": " ".join(words), "qas": [asked]}
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    path = tmp_path_factory.mktemp("squad") / "train-v2.0.json"
+    path.write_text(
+        json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": [*questions(20, 0)]}]})
+    )
+    (path.parent / "dev-v2.0.json").write_bytes(path.read_bytes())
+    return path.parent
+
+
+def arguments(toy, workdir, pretrained, *more):
+    return [
+        "finetune",
+        "--config=finetune/squad:v2",
+        f"--workdir={workdir}",
+        f"--config.init_from={pretrained}",
+        f"--config.data_dir={toy}",
+        "--config.max_length=16",
+        "--config.max_query_length=4",
+        "--config.doc_stride=4",
+        "--config.batch_size=16",
+        "--config.epochs=30",
+        "--config.optimizer.learning_rate=0.003",
+        "--config.model.hidden_dropout_prob=0",
+        "--config.model.attention_probs_dropout_prob=0",
+        "--config.eval.every=90",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def finetuned(tmp_path_factory, toy, pretrained):
+    workdir = tmp_path_factory.mktemp("finetuned")
+    assert cli.main(arguments(toy, workdir, pretrained)) == 0
+    return workdir
+
+
+def test_a_tiny_model_learns_twenty_questions(finetuned):
+    best = json.loads((finetuned / "best.json").read_text())
+    assert best["metric"] == "f1" and best["scores"]["f1"] > 90
+    assert best["scores"]["HasAns_total"] == 15 and best["scores"]["NoAns_total"] == 5
+    texts = json.loads((finetuned / "predictions-dev.json").read_text())
+    odds = json.loads((finetuned / "null_odds-dev.json").read_text())
+    n_best = json.loads((finetuned / "nbest_predictions-dev.json").read_text())
+    assert list(texts) == list(odds) == list(n_best) == [f"q{i}" for i in range(20)]
+    assert all((texts[key] == "") == (odds[key] > 0) for key in texts)
+    assert sum(text in [colour.upper() for colour in COLOURS] for text in texts.values()) >= 13
+
+
+def test_evaluation_and_prediction_agree_with_training(finetuned, toy, tmp_path, capsys):
+    capsys.readouterr()
+    output = tmp_path / "predictions.json"
+    assert cli.main(["evaluate", f"--workdir={finetuned}", "--json", f"--output={output}"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    best = json.loads((finetuned / "best.json").read_text())
+    assert found["scores"] == pytest.approx(best["scores"], rel=1e-4) and found["examples"] == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "nbest_predictions.json",
+        "null_odds.json",
+        "predictions.json",
+    ]
+    texts = json.loads(output.read_text())
+    assert texts == json.loads((finetuned / "predictions-dev.json").read_text())
+
+    # The same questions without answers, an object a line, under other names.
+    rows = [
+        {"n": asked["id"], "q": asked["question"], "text": paragraph["context"]}
+        for paragraph in questions(20, 0)
+        for asked in paragraph["qas"]
+    ]
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["predict", f"--workdir={finetuned}", f"--input={tmp_path}/new.jsonl"]
+    command += [f"--output={tmp_path}/new.json", "--text_a=q", "--text_b=text", "--id=n"]
+    assert cli.main(command) == 0
+    assert json.loads((tmp_path / "new.json").read_text()) == texts
+    assert (tmp_path / "nbest_new.json").exists() and (tmp_path / "null_odds_new.json").exists()
+    assert cli.main(["evaluate", f"--workdir={finetuned}", f"--input={tmp_path}/new.jsonl"]) == 2
+    assert "no 'question'" in capsys.readouterr().err
+
+
+def test_answers_do_not_depend_on_the_batch(finetuned, toy):
+    found = []
+    for size in (3, 40):
+        model = Predictor(str(finetuned), batch_size=size)
+        examples = model.problem.read(str(toy / "dev-v2.0.json"))
+        data = model.problem.encode(examples)
+        assert len(data) > 20  # several windows
+        found.append(model(data))
+    np.testing.assert_allclose(*found, atol=1e-4)
+
+
+def test_the_loss_of_an_evaluation_is_that_of_training(finetuned, toy):
+    model = Predictor(str(finetuned))
+    examples = model.problem.read(str(toy / "dev-v2.0.json"))
+    data = model.problem.encode(examples)
+    batch = batches.make_batch(data, np.array([*range(len(data)), -1]), (16,))
+    evaluate = jax.jit(make_eval_step(model.problem.task, 0))
+    pairs = evaluate(model._params, batch, 0)
+    assert pairs["task_loss"][1] == len(data)
+    expected = float(pairs["task_loss"][0] / pairs["task_loss"][1])
+    assert model.problem.loss(data, model(data)) == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    data.targets["starts"][:3] = -1  # not known: left out
+    rest = batches.make_batch(data, np.array([*range(3, len(data)), -1, -1, -1, -1]), (16,))
+    pairs = evaluate(model._params, rest, 0)
+    assert model.problem.loss(data, model(data)) == pytest.approx(
+        float(pairs["task_loss"][0] / pairs["task_loss"][1]), rel=1e-3, abs=1e-6
+    )
+
+
+def test_the_loss_is_over_the_tokens_of_the_row():
+    task = question_answering.QuestionAnsweringTask(tiny_config(20))
+    params = draw_parameters(task)
+    lengths = np.array([5, 8], np.int32)
+    batch = {
+        "input_ids": np.arange(16, dtype=np.int32).reshape(2, 8),
+        "lengths": lengths,
+        "first_lengths": np.array([3, 3], np.int32),
+        "weights": np.ones(2, np.float32),
+        "starts": np.array([3, 0], np.int32),
+        "ends": np.array([4, 0], np.int32),
+    }
+    outputs = np.asarray(jax.jit(task.predict)(params, batch))
+    total = 0.0
+    for row in range(2):
+        for column, name in enumerate(("starts", "ends")):
+            logits = outputs[row, : lengths[row], column]
+            total += np.log(np.exp(logits).sum()) - logits[batch[name][row]]
+    pairs = jax.jit(make_eval_step(task, 0))(params, batch, 0)
+    assert float(pairs["task_loss"][0]) == pytest.approx(total / 2, rel=1e-4)
+    assert total / 4 == pytest.approx(np.log(lengths).mean(), abs=0.2)
+    assert np.all(outputs[0, 5:] < -1e30)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("--config.max_length=7", "max_length=7: expected more than max_query_length + 3 = 7"),
+        ("--config.doc_stride=0", "doc_stride=0: expected 1 or more"),
+        ("--config.metrics=accuracy", "'accuracy' is no metric of these questions; expected some of f1"),
+        ("--config.data_dir=/nowhere", "squad2: found no /nowhere/train-v2.0.json; data_dir is the folder"),
+        ("--config.data_dir=", "what should be trained on?"),
+        ("--config.data.format=csv", "data.format=csv: expected auto, json"),
+        ("--config.v2=false", "v2=False: questions of the task squad2 may have no answer"),
+    ],
+)
+def test_mistakes_get_one_line(toy, pretrained, tmp_path, capsys, change, message):
+    assert cli.main(arguments(toy, tmp_path / "run", pretrained, change)) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_another_threshold(toy, vocabulary, tmp_path, capsys):
+    fields = dict(max_query_length=4, doc_stride=4, v2=True)
+    run = make_run(tmp_path / "run", vocabulary, "squad2", fields=fields)
+    questions, output = f"--input={toy}/dev-v2.0.json", tmp_path / "out.json"
+    odds = None
+    for threshold in (-1e3, 1e3):
+        flags = [
+            f"--workdir={run}",
+            questions,
+            f"--output={output}",
+            "--overwrite",
+            f"--null_score_diff_threshold={threshold}",
+        ]
+        assert cli.main(["predict", *flags]) == 0
+        assert all((text == "") == (threshold < 0) for text in json.loads(output.read_text()).values())
+        capsys.readouterr()
+        assert cli.main(["evaluate", *flags, "--json"]) == 0
+        scores = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
+        assert scores["NoAns_exact"] == (100 if threshold < 0 else 0)
+        odds = odds or json.loads((tmp_path / "null_odds_out.json").read_text())
+        assert json.loads((tmp_path / "null_odds_out.json").read_text()) == pytest.approx(odds)
+    other = make_run(tmp_path / "other", vocabulary, "squad", fields=fields | {"v2": False})
+    for command in ("predict", "evaluate"):
+        flags = [f"--workdir={other}", questions, f"--output={output}", "--null_score_diff_threshold=1"]
+        assert cli.main([command, *flags]) == 2
+        assert (
+            "--null_score_diff_threshold=1: is for questions that may have no answer"
+            in capsys.readouterr().err
+        )
+    assert cli.main(["evaluate", f"--workdir={run},{other}", "--null_score_diff_threshold=1"]) == 2
+    assert "--null_score_diff_threshold is for one run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--output=x.tsv"], "expected a name ending in .json"),
+        (["--output=x.json", "--header=false"], "--header is for tables"),
+        (["--output=x.json", "--format=tsv"], "data.format=tsv: expected auto, json"),
+    ],
+    ids=["suffix", "header", "format"],
+)
+def test_mistakes_in_prediction(finetuned, toy, tmp_path, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(tmp_path)
+    command = ["predict", f"--workdir={finetuned}", f"--input={toy}/dev-v2.0.json"]
+    assert cli.main([*command, *flags]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_hyper_parameters_are_the_papers():
+    spec = importlib.util.spec_from_file_location("squad", CONFIGS)
+    squad = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(squad)
+    for version, batch_size, epochs in (("v1", 32, 3), ("v2", 48, 2)):
+        c = squad.get_config(version)
+        assert (c.batch_size, c.epochs, c.optimizer.learning_rate) == (batch_size, epochs, 5e-5)
+        assert (c.max_length, c.doc_stride, c.max_query_length) == (384, 128, 64)
+        assert (c.n_best, c.max_answer_length, c.null_score_diff_threshold) == (20, 30, 0)
+    with pytest.raises(UserError, match="expected finetune/squad:v1 or finetune/squad:v2"):
+        squad.get_config("v3")

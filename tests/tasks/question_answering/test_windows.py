@@ -1,0 +1,123 @@
+"""Windows of contexts, against cases worked out by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax import tokenization
+from bert_jax.tasks.question_answering import windows
+from bert_jax.tasks.question_answering.question_files import NO_ANSWER, UNKNOWN, Questions
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    words = [*"abcdefghij", *"0123456789", *"()-.,?", "who", "japan", "japanese", "##s", "18", "##95"]
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
+    return tokenization.load(path)
+
+
+def asked(context, question="who?", answer="", start=UNKNOWN):
+    return Questions(
+        "file.json", ["q"], [question], [context], [0], [[answer] if answer else []], [start], rows=1
+    )
+
+
+def rows(data, tokenizer):
+    """Each row as text."""
+    parts = zip(data.offsets[:-1], data.offsets[1:], strict=True)
+    return [" ".join(tokenizer.tokens[i] for i in data.tokens[a:b]) for a, b in parts]
+
+
+def test_a_short_context_is_one_window(tokenizer):
+    data = windows.encode(asked("a b c", answer="b c", start=2), tokenizer, 10, 4, 6)
+    assert rows(data, tokenizer) == ["[CLS] who ? [SEP] a b c [SEP]"]
+    assert data.first_lengths.tolist() == [4]
+    assert data.targets["starts"].tolist() == [5] and data.targets["ends"].tolist() == [6]
+    assert data.characters.tolist() == [[-1, -1]] * 4 + [[0, 1], [2, 3], [4, 5]] + [[-1, -1]]
+    assert data.is_max_context.tolist() == [False] * 4 + [True] * 3 + [False]
+
+
+def test_windows_slide_and_each_token_has_one_best(tokenizer):
+    # Room for 10 - 2 - 3 = 5 tokens, 2 apart. With left and right context by hand:
+    #   c (2): window 0 has min(2, 2), window 1 min(0, 4): 0.   d (3): min(3, 1) against min(1, 3): a tie, 0.
+    #   e (4): 0, 2, 0 in windows 0, 1, 2: 1.   f (5): 1 in both 1 and 2: 1.   g (6): 0 against 2: 2.
+    data = windows.encode(asked("a b c d e f g h i", answer="e f", start=8), tokenizer, 10, 2, 6)
+    assert rows(data, tokenizer) == [
+        "[CLS] who ? [SEP] a b c d e [SEP]",
+        "[CLS] who ? [SEP] c d e f g [SEP]",
+        "[CLS] who ? [SEP] e f g h i [SEP]",
+    ]
+    best = data.is_max_context.reshape(3, 10)[:, 4:9].astype(int).tolist()
+    assert best == [[1, 1, 1, 1, 0], [0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
+    # Window 0 holds only the answer's first token: it points at [CLS].
+    assert data.targets["starts"].tolist() == [0, 6, 4] and data.targets["ends"].tolist() == [0, 7, 5]
+    assert data.examples.tolist() == [0, 0, 0]
+
+
+def test_a_longer_window_may_win_with_a_token_less_of_context():
+    # Windows of tokens 0 to 319 and 128 to 329, of 320 and 202 tokens: 3.2 and 2.02 on top of the context.
+    #   223: 96 against 95.   224: 95 + 3.2 against 96 + 2.02.   225: 94 + 3.2 against 97 + 2.02.
+    assert windows.window_starts(330, 320, 128) == [0, 128]
+    assert windows.best_window([0, 128], 320, 330)[223:226].tolist() == [0, 0, 1]
+
+
+@given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
+def test_every_token_is_in_a_window_and_best_in_one(tokens, room, stride):
+    starts = windows.window_starts(tokens, room, stride)
+    best = windows.best_window(starts, room, tokens)
+    spans = [range(start, min(start + room, tokens)) for start in starts]
+    for token in range(tokens):
+        scores = [
+            min(token - span.start, span.stop - 1 - token) + 0.01 * len(span) if token in span else -1
+            for span in spans
+        ]
+        assert token in spans[best[token]] and best[token] == scores.index(max(scores))
+    assert all(
+        a.start < b.start <= a.stop and b.stop > a.stop for a, b in zip(spans, spans[1:], strict=False)
+    )
+
+
+@pytest.mark.parametrize(
+    "context, answer, expected",
+    [
+        ("a (1895-1943). b", "1895", "18 ##95"),
+        ("a (1895-1943). b", "1895-1943", "18 ##95 - [UNK]"),
+        ("a japanese b", "japan", "japanese"),
+        ("a b japans.", "japan", "japan"),
+        ("a b japans.", "japans.", "japan ##s ."),
+        ("a\u00a0b c", "b", "b"),
+        ("a\u2003 b c", "b", "b"),
+        ("  a b", "a", "a"),
+    ],
+    ids=["year", "years", "inside-a-piece", "of-pieces", "whole-word", "nbsp", "em-space", "leading-space"],
+)
+def test_an_answer_is_the_tightest_stretch_of_its_words(tokenizer, context, answer, expected):
+    data = windows.encode(asked(context, "a", answer, context.index(answer)), tokenizer, 40, 8, 6)
+    first, last = data.targets["starts"][0], data.targets["ends"][0]
+    assert " ".join(tokenizer.tokens[i] for i in data.tokens[first : last + 1]) == expected
+
+
+@pytest.mark.parametrize("start, target", [(NO_ANSWER, 0), (UNKNOWN, -1)], ids=["none", "unknown"])
+def test_targets_without_an_answer(tokenizer, start, target):
+    data = windows.encode(asked("a b c d e f g", start=start), tokenizer, 10, 2, 6)
+    assert data.targets["starts"].tolist() == [target] * len(data) == data.targets["ends"].tolist()
+
+
+def test_long_questions_are_cut(tokenizer):
+    data = windows.encode(asked("a b", "a b c d e"), tokenizer, 12, 4, 3)
+    assert rows(data, tokenizer) == ["[CLS] a b c [SEP] a b [SEP]"] and data.cut_questions == 1
+
+
+def test_a_context_without_tokens_is_one_window(tokenizer):
+    data = windows.encode(asked("\u200b", answer="\u200b", start=0), tokenizer, 12, 4, 3)
+    assert rows(data, tokenizer) == ["[CLS] who ? [SEP] [SEP]"]
+
+
+def test_questions_on_one_context_share_its_windows(tokenizer):
+    questions = Questions("f", ["1", "2"], ["a", "b c"], ["d e"], [0, 0], [[], []], [UNKNOWN] * 2, rows=2)
+    data = windows.encode(questions, tokenizer, 12, 4, 3)
+    assert rows(data, tokenizer) == ["[CLS] a [SEP] d e [SEP]", "[CLS] b c [SEP] d e [SEP]"]
+    assert data.examples.tolist() == [0, 1]
+    np.testing.assert_array_equal(data.characters[3:5], data.characters[10:12])

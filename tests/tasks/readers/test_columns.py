@@ -1,0 +1,112 @@
+"""Which columns of a file a task reads, and how: the same when training, evaluating and predicting."""
+
+import pytest
+from support import fine_tuned
+
+from bert_jax import tasks
+from bert_jax.errors import UserError
+from bert_jax.tasks.text.task import columns_of
+
+# Quoted, the tab belongs to the text; as plain TSV the first row has one column more than the header.
+QUOTED = '"a\tred cat"'
+LABELS = {"classification": ["dog", "one"], "multilabel": ["dog", "one"]}
+
+
+@pytest.mark.parametrize(
+    "task, columns, header, row",
+    [
+        ("classification", dict(text_a="text"), "text\tlabel", f"{QUOTED}\tone"),
+        ("classification", dict(text_a="text", text_b="b"), "text\tb\tlabel", f'{QUOTED}\t"""b"""\tone'),
+        ("multilabel", dict(text_a="text"), "text\tlabel", f'{QUOTED}\t"dog,one"'),
+        ("regression", dict(text_a="text"), "text\tlabel", f"{QUOTED}\t2.5"),
+        (
+            "multiplechoice",
+            dict(text_a="text", choices="x,y"),
+            "text\tx\ty\tlabel",
+            f'{QUOTED}\t"1\t2"\t3\t0',
+        ),
+    ],
+)
+def test_prediction_reads_a_table_as_training_does(vocabulary, tmp_path, task, columns, header, row):
+    path = tmp_path / "rows.tsv"
+    path.write_text(f"{header}\n{row}\n")
+    problem = fine_tuned.make_problem(
+        vocabulary, task, LABELS.get(task), label="label", quoting="csv", **columns
+    )
+    if task == "multiplechoice":
+        problem.labels = ("0", "1")
+    labelled, unlabelled = problem.read(str(path)), problem.read_unlabelled(str(path))
+    assert unlabelled.texts_a == labelled.texts_a == ["a\tred cat"]
+    assert unlabelled.texts_b == labelled.texts_b
+    assert unlabelled.choices == labelled.choices
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel"])
+def test_every_line_of_a_txt_file_is_a_text(vocabulary, tmp_path, task):
+    path = tmp_path / "texts.txt"
+    path.write_text('a red cat\n\n"one\ttwo, three\r\nthe last')
+    problem = fine_tuned.make_problem(vocabulary, task, LABELS[task], label="label", text_a="text")
+    examples = problem.read_unlabelled(str(path))
+    assert examples.texts_a == ["a red cat", "", '"one\ttwo, three', "the last"]
+    assert examples.ids == ["0", "1", "2", "3"]
+    with pytest.raises(UserError, match="texts.txt:3: 2 columns"):
+        problem.read_unlabelled(str(path), format="tsv", text_a="0", header=False)
+
+    path.write_text("text\nred\n")  # the run's training file was such a table, and was called .txt too
+    problem.config.data.format = "tsv"
+    assert problem.read_unlabelled(str(path)).texts_a == ["red"]
+
+
+def test_hints_of_predict_name_its_own_flags(vocabulary, tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("a red cat\na dog, one\n")
+    options = dict(label="label", text_a="text", text_b="b")
+    pairs = fine_tuned.make_problem(vocabulary, "classification", ["dog", "one"], **options)
+    for given, hint in (
+        ({}, "say which it is with --format"),
+        ({"format": "tsv"}, "for --text_a; .* give --noheader --text_a=0"),
+        ({"format": "tsv", "header": False}, r"--text_a=text: .* \(or set --header=true\)"),
+    ):
+        with pytest.raises(UserError, match=hint) as caught:
+            pairs.read_unlabelled(str(path), **given)
+        assert "data." not in str(caught.value)
+
+
+def test_columns_that_a_file_cannot_have_are_refused(vocabulary, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a red cat", "x": "one", "y": "two", "words": ["a"]}\n')
+    problem = fine_tuned.make_problem(vocabulary, "classification", ["dog", "one"], text_a="text", label="l")
+    with pytest.raises(UserError, match="--header is for TSV and CSV"):
+        problem.read_unlabelled(str(path), header=False)
+    choices = fine_tuned.make_problem(vocabulary, "multiplechoice", text_a="text", choices="x,y", label="l")
+    with pytest.raises(UserError, match="--header is for TSV and CSV"):
+        choices.read_unlabelled(str(path), header=True)
+    tagging = fine_tuned.make_problem(vocabulary, "tagging", ["O", "B-X", "I-X"])
+    for name in ("header", "text_b"):
+        with pytest.raises(UserError, match=f"--{name} is for tables of texts"):
+            tagging.read_unlabelled(str(path), **{name: "n"})
+    assert len(tagging.read_unlabelled(str(path))) == 1
+
+
+def test_an_id_or_the_lack_of_a_header_alone_changes_the_columns_of_a_known_task():
+    config = tasks.default_config()
+    spec = tasks.get("sst2")
+    assert columns_of(config, spec) == spec.columns
+    config.data.id = "number"
+    assert columns_of(config, spec) == tasks.Columns("sentence", label="label", id="number")
+    config.data.header = False
+    assert not columns_of(config, spec).header
+    assert not columns_of(tasks.default_config(), tasks.get("cola")).header  # its own files have none
+    config = tasks.default_config()
+    config.data.choices = "a,b"
+    assert columns_of(config, tasks.get("swag")).choices == "a,b"
+    config.data.text_a = "review"  # another table: nothing of the task's own is left
+    assert columns_of(config, spec) == tasks.Columns("review", choices="a,b")
+
+
+def test_a_known_task_without_a_header_says_what_its_columns_are_by_name(vocabulary, tmp_path):
+    path = tmp_path / "rows.tsv"
+    path.write_text("a red cat\t1\n")
+    problem = fine_tuned.make_problem(vocabulary, "sst2", ["0", "1"], header=False)
+    with pytest.raises(UserError, match="sentence"):
+        problem.read(str(path))

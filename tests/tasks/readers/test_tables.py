@@ -1,0 +1,275 @@
+import gzip
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax import tasks
+from bert_jax.errors import UserError
+from bert_jax.tasks.readers.tables import Columns, read_examples
+from bert_jax.tasks.text.labels import LabelSet, parse_number
+
+PAIR = Columns("a", "b", "y", "id")
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return str(path)
+
+
+def test_tsv_keeps_quotes_as_characters(tmp_path):
+    path = write(
+        tmp_path / "x.tsv", 'y\ta\tb\tid\n1\tHe called her " the witness\t" no\t7\n0\t"x" y\t\'z\t8\n'
+    )
+    examples = read_examples(path, PAIR)
+    assert examples.texts_a == ['He called her " the witness', '"x" y']
+    assert examples.texts_b == ['" no', "'z"]
+    assert (examples.labels, examples.ids, examples.lines) == (["1", "0"], ["7", "8"], [2, 3])
+    assert examples.warning() == ""
+
+
+def test_tsv_rows_end_at_newlines_only(tmp_path):
+    # str.splitlines would also break the row at these.
+    path = write(tmp_path / "x.tsv", "a\ty\r\nb\u2028c\x85d\x0ce\t1\r\n")
+    examples = read_examples(path, Columns("a", label="y"))
+    assert (examples.texts_a, examples.labels) == (["b\u2028c\x85d\x0ce"], ["1"])
+
+
+def test_csv_fields_may_hold_commas_quotes_and_newlines(tmp_path):
+    path = write(tmp_path / "x.csv", 'a,b,y,id\n"one, ""two""\nthree",b,1,p\nfour,b2,0,q\n')
+    examples = read_examples(path, PAIR)
+    assert examples.texts_a == ['one, "two"\nthree', "four"]
+    assert examples.lines == [2, 4]
+
+
+def test_csv_with_a_quote_left_open_names_the_line_where_its_row_starts(tmp_path):
+    path = write(tmp_path / "x.csv", 'a,y\nfine,1\n"open,0\nnext,1\n')
+    with pytest.raises(UserError, match=r"x\.csv:3: .*quote left open"):
+        read_examples(path, Columns("a", label="y"))
+
+
+def test_a_carriage_return_in_a_row_is_told(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"a,b\nx\ry,z\n")
+    with pytest.raises(UserError, match=r"x\.csv:2: a carriage return inside a row; is it a text file"):
+        read_examples(str(path), Columns("a", "", "b", "", True, ""))
+
+
+def test_a_tsv_written_with_quotes_can_be_read_with_them(tmp_path):
+    path = write(tmp_path / "x.tsv", 'a\ty\n"one\ttwo"\t1\n')
+    assert read_examples(path, Columns("a", label="y"), quoting="csv").texts_a == ["one\ttwo"]
+
+
+def test_jsonl(tmp_path):
+    rows = [{"a": "x\u2029y", "b": "z", "y": 1, "id": 5}, {"a": "", "b": "w", "y": True, "id": "s"}]
+    path = write(tmp_path / "x.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    examples = read_examples(path, PAIR)
+    assert (examples.texts_a, examples.labels, examples.ids) == (["x\u2029y", ""], ["1", "true"], ["5", "s"])
+
+
+def test_jsonl_replaces_lone_surrogates(tmp_path):
+    path = write(tmp_path / "x.jsonl", '{"a": "x\\ud800y \u00e9"}\n{"a": "\\ud83d\\ude00"}\n')
+    assert read_examples(path, Columns("a")).texts_a == ["x?y \u00e9", "\U0001f600"]
+
+
+def test_byte_order_mark_gzip_and_no_header(tmp_path):
+    path = tmp_path / "x.tsv.gz"
+    path.write_bytes(gzip.compress("\ufeffgj04\t1\t\tA sentence.\ngj04\t0\t*\tSentence a.\n".encode()))
+    examples = read_examples(str(path), Columns("3", label="1", header=False))
+    assert (examples.texts_a, examples.labels, examples.ids) == (
+        ["A sentence.", "Sentence a."],
+        ["1", "0"],
+        ["0", "1"],
+    )
+    assert examples.path.endswith("x.tsv.gz") and examples.lines[1] == 2
+
+
+def test_columns_by_number_with_a_header(tmp_path):
+    path = write(tmp_path / "x.tsv", "s\ts\ty\none\ttwo\t1\n")
+    assert read_examples(path, Columns("1", label="y")).texts_a == ["two"]
+    with pytest.raises(UserError, match="2 columns are called 's'"):
+        read_examples(path, Columns("s"))
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "the file is empty"),
+        (b"a\ty\n", "no rows after the header"),
+        (b"text\ty\nx\t1\n", r":1: no column 'a' for data.text_a; the header has 'text', 'y'"),
+        (b"a,y\nx,1\n", r"is it CSV"),
+        (b"\xff\xfea\x00", "UTF-16"),
+        (b"a\ty\nx\t1\textra\n", r":2: 3 columns, 2 in the header \(1 of 1 rows are malformed, more than 5%"),
+        (b"a\ty\nx\t\n", r":2: an empty label in column 'y'"),
+        (b"a\ty\n\xe9\t1\n", ":2: not UTF-8"),
+    ],
+)
+def test_refused_files(tmp_path, content, message):
+    path = write(tmp_path / "x.tsv", content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_examples(path, Columns("a", label="y"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ('{"a": "x", "y": 1', "not JSON"),
+        ("[1]", "a JSON value that is no object"),
+        ('{"b": "x", "y": 1}', r"no 'a' in the object; it has 'b', 'y'"),
+        ('{"a": ["x"], "y": 1}', "'a' is list, expected a string"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_refused_json(tmp_path, line, message):
+    path = write(tmp_path / "x.jsonl", '{"a": "fine", "y": 0}\n' + line + "\n")
+    with pytest.raises(UserError, match=rf"x\.jsonl:2: .*{message}"):
+        read_examples(path, Columns("a", label="y"))
+
+
+@pytest.mark.parametrize(
+    "path, columns, message",
+    [
+        ("missing.tsv", Columns("a"), "no such file"),
+        ("x.parquet", Columns("a"), "none of .tsv, .csv, .jsonl"),
+        ("x.tsv", Columns(""), "which column holds the text"),
+        ("x.tsv", Columns("a", header=False), "without a header, so columns are numbers"),
+    ],
+)
+def test_refused_arguments(tmp_path, path, columns, message):
+    write(tmp_path / "x.tsv", "a\nx\n")
+    with pytest.raises(UserError, match=message):
+        read_examples(str(tmp_path / path), columns)
+
+
+def test_few_malformed_rows_are_counted_and_left_out(tmp_path):
+    rows = [f"text {i}\t{i % 2}" for i in range(100)]
+    rows[10] = "no label"
+    rows[20] = "text\t2"
+    path = write(tmp_path / "x.tsv", "a\ty\n" + "\n".join(rows) + "\n")
+    labels = LabelSet(("0", "1"))
+    examples = read_examples(path, Columns("a", label="y"), parse_label=labels.index)
+    assert (len(examples), examples.rows, examples.malformed_count) == (98, 100, 2)
+    assert examples.malformed == [
+        f"{path}:12: 1 columns, 2 in the header",
+        f"{path}:22: label '2' is none of '0', '1'",
+    ]
+    assert "2 of 100 rows" in examples.warning() and f"{path}:12" in examples.warning()
+    assert examples.ids[10] == "11"  # an id counts the rows that were left out
+    rows[30:34] = ["", "x\t0\t", "x\t0\t", "x\t0\t"]
+    write(tmp_path / "x.tsv", "a\ty\n" + "\n".join(rows) + "\n")
+    loose = read_examples(path, Columns("a", label="y"), parse_label=labels.index, max_malformed=0.06)
+    assert loose.malformed_count == 5
+    rows[40] = "x"
+    write(tmp_path / "x.tsv", "a\ty\n" + "\n".join(rows) + "\n")
+    with pytest.raises(UserError, match=r"6 of 99 rows are malformed, more than 5%"):
+        read_examples(path, Columns("a", label="y"), parse_label=labels.index)
+
+
+def test_unlabelled_files(tmp_path):
+    path = write(tmp_path / "x.tsv", "id\ta\n0\tx\n1\ty\n")
+    with pytest.raises(UserError, match="no column 'y' for data.label"):
+        read_examples(path, Columns("a", label="y"))
+    assert read_examples(path, Columns("a", label="y"), label_optional=True).labels is None
+    assert read_examples(path, Columns("a", label="y"), parse_label=None).labels is None
+    path = write(tmp_path / "x.jsonl", '{"a": "x", "y": 1}\n{"a": "z"}\n')
+    with pytest.raises(
+        UserError, match=r"x\.jsonl:2: no 'y' here, but other rows have it \(1 of 2 lack it\)"
+    ):
+        read_examples(path, Columns("a", label="y"), label_optional=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(*[st.text(st.characters(blacklist_characters="\t\r\n", blacklist_categories=["Cs"]))] * 2),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_any_text_survives_a_tsv(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("tsv") / "x.tsv"
+    write(path, "a\tb\tz\n" + "".join(f"{a}\t{b}\tz\n" for a, b in rows))
+    examples = read_examples(str(path), Columns("a", "b"))
+    assert list(zip(examples.texts_a, examples.texts_b, strict=True)) == rows
+
+
+def test_labels_are_inferred_in_a_stable_order():
+    assert LabelSet.infer(["b", "a ", "b"], "f").names == ("a", "b")
+    assert LabelSet.infer(["10", "9", "-1"], "f").names == ("-1", "9", "10")
+    assert LabelSet.infer(["x", "2", "10"], "f").names == ("2", "10", "x")
+    labels = LabelSet(("a", "b"))
+    assert labels.index(" b ") == 1
+    with pytest.raises(ValueError, match="label 'c' is none of 'a', 'b'"):
+        labels.index("c")
+    with pytest.raises(UserError, match="every one of the 3 rows has the label 'x'"):
+        LabelSet.infer(["x"] * 3, "f")
+    with pytest.raises(UserError, match="30 different labels in 30 rows"):
+        LabelSet.infer([str(i / 3) for i in range(30)], "f")
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "four", "1,5"])
+def test_numbers(text):
+    assert parse_number(" 3.5 ") == 3.5
+    with pytest.raises(ValueError):
+        parse_number(text)
+
+
+@pytest.mark.parametrize(
+    "name, split, count, first, targets",
+    [
+        ("cola", "train", 8551, "Our friends won't buy", {"0": 2528, "1": 6023}),
+        ("cola", "dev", 1043, "The sailors rode", {"0": 322, "1": 721}),
+        ("SST-2", "dev", 872, "it 's a charming", {"0": 428, "1": 444}),
+        ("mrpc", "train", 3668, "Amrozi accused his brother", {"0": 1194, "1": 2474}),
+        ("mrpc", "dev", 408, "He said the foodservice", {"0": 129, "1": 279}),
+        ("rte", "dev", 277, "Dana Reeve", {"entailment": 146, "not_entailment": 131}),
+        ("stsb", "dev", 1500, "A man with a hard hat", None),
+    ],
+)
+def test_glue_files(shared_data, name, split, count, first, targets):
+    spec = tasks.get(name)
+    examples = read_examples(spec.file(str(shared_data / "glue"), split), spec.columns)
+    assert (len(examples), examples.malformed_count) == (count, 0)
+    assert examples.texts_a[0].startswith(first)
+    if targets:
+        assert {label: examples.labels.count(label) for label in set(examples.labels)} == targets
+    else:
+        assert 0 <= min(map(float, examples.labels)) and max(map(float, examples.labels)) == 5
+    pairs = name in ("mrpc", "rte", "stsb")
+    assert (examples.texts_b is not None) == pairs
+
+
+def test_glue_test_files_have_their_own_layout(tmp_path):
+    path = write(
+        tmp_path / "test.tsv", "\ufeffindex\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\tone\ttwo\n"
+    )
+    examples = read_examples(path, tasks.get("mrpc").test_columns)
+    assert (examples.ids, examples.texts_a, examples.texts_b, examples.labels) == (
+        ["0"],
+        ["one"],
+        ["two"],
+        None,
+    )
+
+
+def test_files_of_multiple_choice_by_the_folder_that_has_them(tmp_path):
+    for name in ("codah/train.tsv", "codah/dev.tsv", "swag/train.csv", "swag/val.csv", "swag/test.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    for task, dev in (("codah", "dev.tsv"), ("swag", "val.csv")):
+        for folder in (tmp_path, tmp_path / task):
+            assert tasks.get(task).file(str(folder), "dev") == str(tmp_path / task / dev)
+    assert tasks.get("swag").file(str(tmp_path), "test").endswith("swag/test.csv")
+    (tmp_path / "swag" / "val.csv").rename(tmp_path / "swag" / "val.jsonl")
+    assert tasks.get("swag").file(str(tmp_path), "dev").endswith("swag/val.jsonl")
+    with pytest.raises(UserError, match="data_dir is the folder that holds codah/test.tsv"):
+        tasks.get("codah").file(str(tmp_path), "test")
+
+
+def test_unknown_tasks_and_folders(tmp_path):
+    with pytest.raises(UserError, match="task=mnlii: expected one of classification"):
+        tasks.get("mnlii")
+    with pytest.raises(UserError, match="data_dir is the folder that holds MRPC/train.tsv"):
+        tasks.get("mrpc").file(str(tmp_path), "train")

@@ -1,0 +1,200 @@
+"""Several examples a row: the same loss and gradient as one a row, and every example once an epoch."""
+
+import itertools
+
+import jax
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.tiny_model import draw_parameters, tiny_config
+
+from bert_jax.objectives.classification import ClassificationTask
+from bert_jax.parallel import sharding
+from bert_jax.tasks.rows import batches, packing
+from bert_jax.training import step
+
+CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+RNG = np.random.default_rng
+
+
+def rows(lengths, seed=0, targets=None, shares=None):
+    """Pairs of random tokens whose first token of A tells the row."""
+    rng = RNG(seed)
+    tokens = [np.concatenate([[1], rng.integers(5, 40, length - 2), [2]]) for length in lengths]
+    offsets = np.cumsum([0, *lengths])
+    first = np.array([int(rng.integers(2, length + 1)) for length in lengths], np.int32)
+    targets = np.arange(len(lengths)).astype(np.int32) if targets is None else targets
+    return batches.EncodedRows(
+        np.concatenate(tokens).astype(np.int32), offsets, first, {"targets": targets}, 0, 32, shares=shares
+    )
+
+
+def shape_for(data, length, rows=(1,), multiple=1):
+    return packing.Packing(length, length // int(data.lengths.min()), rows, multiple, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["classification", "weighted", "windows", "regression", "multilabel"])
+def test_the_loss_and_the_gradient_are_those_of_one_example_a_row(kind):
+    lengths = [3, 9, 5, 16, 4, 12, 7, 6]
+    rng = RNG(3)
+    targets = {
+        "regression": rng.normal(size=8).astype(np.float32),
+        "multilabel": rng.integers(0, 2, (8, 3)).astype(np.float32),
+    }.get(kind, rng.integers(0, 3, 8).astype(np.int32))
+    shares = rng.uniform(0.3, 2, 8).astype(np.float32) if kind == "windows" else None
+    data = rows(lengths, targets=targets, shares=shares)
+    task = ClassificationTask(
+        CONFIG,
+        3,
+        kind if kind in ("regression", "multilabel") else "classification",
+        class_weights=(1.0, 3.0, 0.5) if kind == "weighted" else (),
+        windows=kind == "windows",
+    )
+    params = draw_parameters(task)
+    order = np.array([3, 0, 5, 1, 7, 2, -1, 6, 4])
+    apart = batches.make_batch(data, order, (16,))
+    packed = packing.make_batch(data, order, shape_for(data, 18, rows=(3, 6)))
+    assert packed["input_ids"].shape == (6, 18) and (packed["lengths"] > 0).sum() < 8
+
+    def loss(params, batch):
+        batch = task.prepare(batch, None, True)
+        pairs, found = task.loss(params, batch, None)
+        return pairs["task"][0], (pairs, found, task.loss_weights(batch), batch)
+
+    gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (_, (pairs, found, weights, _)), grads = gradient(params, apart)
+    (_, (same_pairs, same_found, same_weights, prepared)), same_grads = gradient(params, packed)
+    close = dict(rtol=2e-5, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_pairs, pairs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_found, found)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_weights, weights)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_grads, grads)
+    assert prepared["sequences"].sum() == 8 and prepared["tokens"].sum() == sum(lengths)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(2, 32), min_size=1, max_size=70),
+    batch_size=st.sampled_from([1, 4, 8]),
+    multiple=st.sampled_from([1, 2, 4]),
+    seed=st.integers(0, 3),
+)
+def test_every_example_once_an_epoch_whole_in_the_shapes_that_were_planned(
+    lengths, batch_size, multiple, seed
+):
+    data = rows(lengths)
+    steps = 2 * batches.steps_per_epoch(len(data), batch_size)
+    shape = packing.plan(data, batch_size, steps, multiple, CONFIG)
+    if shape is None:
+        return
+    stream = list(itertools.islice(packing.train_batches(data, shape, batch_size, seed, 0), steps))
+    assert all(rows % multiple == 0 for rows in shape.rows)
+    if seed == packing._PLAN_SEED:
+        assert {batch["input_ids"].shape[0] for batch in stream} <= set(shape.rows)
+    for batch in stream:  # of another seed, one may need more rows, and has no more than it needs
+        count, needed = batch["input_ids"].shape[0], np.count_nonzero(batch["weights"].any(axis=1))
+        assert count in shape.rows or (count > shape.rows[-1] and count - needed < multiple)
+    for epoch in (stream[: steps // 2], stream[steps // 2 :]):
+        assert sorted(np.concatenate([found(batch, data) for batch in epoch])) == list(range(len(data)))
+    later = packing.train_batches(data, shape, batch_size, seed, steps - 1)
+    jax.tree.map(np.testing.assert_array_equal, next(later), stream[-1])
+
+
+def test_runs_of_any_seed_have_the_planned_shapes():
+    data = rows(np.clip(RNG(0).lognormal(2.3, 0.5, 2500), 3, 32).astype(int).tolist())
+    shape = packing.plan(data, 32, 240, 1, CONFIG)
+    assert 1 <= len(shape.rows) <= 3
+    steps = 240
+    for seed in range(1, 6):
+        stream = itertools.islice(packing.train_batches(data, shape, 32, seed, 0), steps)
+        assert sum(batch["input_ids"].shape[0] in shape.rows for batch in stream) >= steps - 1
+
+
+def found(batch, data):
+    """The examples of a batch, each checked token by token."""
+    seen = batch["targets"][batch["weights"] > 0]
+    for row, slot in zip(*np.nonzero(batch["weights"]), strict=True):
+        example = batch["targets"][row, slot]
+        start, length = batch["starts"][row, slot], data.lengths[example]
+        assert start + length <= batch["lengths"][row]
+        tokens = data.tokens[data.offsets[example] :][:length]
+        np.testing.assert_array_equal(batch["input_ids"][row, start : start + length], tokens)
+        assert batch["first_lengths"][row, slot] == data.first_lengths[example]
+    absent = batch["weights"] == 0
+    assert (batch["starts"][absent] == batch["input_ids"].shape[1]).all()
+    assert not batch["first_lengths"][absent].any()
+    return seen
+
+
+def test_processes_feed_the_rows_that_are_theirs():
+    data = rows(RNG(1).integers(2, 20, 40).tolist())
+    shape = packing.plan(data, 8, 20, 4, CONFIG)
+    whole = packing.train_batches(data, shape, 8, 0, 3)
+    halves = [
+        packing.train_batches(data, shape, 8, 0, 3, lambda rows, k=k: np.arange(k, rows, 2)) for k in (0, 1)
+    ]
+    for batch, even, odd in itertools.islice(zip(whole, *halves, strict=True), 5):
+        for name, array in batch.items():
+            np.testing.assert_array_equal(even[name], array[0::2])
+            np.testing.assert_array_equal(odd[name], array[1::2])
+
+
+def test_a_batch_that_needs_more_rows_than_were_planned_gets_them():
+    data = rows([10, 10, 10, 10, 10])
+    batch = packing.make_batch(data, np.arange(5), shape_for(data, 10, rows=(2,), multiple=2))
+    assert batch["input_ids"].shape == (6, 10) and batch["weights"].sum() == 5
+
+
+def test_packing_is_left_where_it_would_compute_more():
+    short = rows(RNG(0).integers(5, 14, 400).tolist())
+    packed = packing.plan(short, 32, 100, 1, CONFIG)
+    assert packed.mean_rows * packed.length < 1.15 * 32 * short.lengths.mean()
+    # A row a device and an example a row: nothing can share one.
+    assert packing.plan(short, 32, 100, 32, CONFIG) is None
+
+
+def train(data, task, batches_of, accumulate_steps, mesh):
+    """Two steps with dropout: their metrics, and the parameters."""
+    tx = optax.trace(0.9)
+    shardings = sharding.state_shardings(task, tx, mesh)
+    train_step = step.make_train_step(task, tx, lambda step: 0.1, accumulate_steps)
+    train_step = sharding.jit_train_step(train_step, mesh, shardings)
+    state, lines = sharding.init_state(task, tx, mesh, seed=0), []
+    for batch in itertools.islice(batches_of(accumulate_steps), 2):
+        state, metrics = train_step(state, sharding.global_batch(batch, mesh), np.uint32(0))
+        lines.append({name: float(value) for name, value in metrics.items()})
+    return lines, state.params
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_batch_in_parts_is_the_whole_batch_with_its_dropout(devices):
+    mesh = sharding.make_mesh(-1, 1, 2 if devices == 8 else 1, devices=jax.devices()[:devices])
+    data = rows(RNG(1).integers(2, 20, 64).tolist(), targets=RNG(2).integers(0, 3, 64).astype(np.int32))
+    task = ClassificationTask(tiny_config(40), 3, "classification")
+
+    def batches_of(accumulate_steps):
+        shape = packing.plan(data, 32, 20, mesh.shape["data"], task.config, accumulate_steps)
+        return packing.train_batches(data, shape, 32, 0, 0)
+
+    assert next(batches_of(4))["input_ids"].shape[0] % (4 * mesh.shape["data"]) == 0
+    whole, params = train(data, task, batches_of, 1, mesh)
+    for accumulate_steps in (2, 4):
+        lines, same = train(data, task, batches_of, accumulate_steps, mesh)
+        for mine, reference in zip(lines, whole, strict=True):
+            assert mine == pytest.approx(reference, rel=3e-5, abs=1e-6)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), same, params)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_examples_share_the_same_rows_in_any_number_of_parts(parts):
+    data = rows(RNG(1).integers(2, 20, 64).tolist())
+    one, other = (packing.plan(data, 16, 20, 1, CONFIG, number) for number in (1, parts))
+    streams = (packing.train_batches(data, shape, 16, 0, 0) for shape in (one, other))
+    for whole, padded in itertools.islice(zip(*streams, strict=True), 4):
+        count = len(whole["input_ids"])
+        assert len(padded["input_ids"]) % parts == 0
+        for name in whole:
+            np.testing.assert_array_equal(padded[name][:count], whole[name])
+        assert not padded["weights"][count:].any()

@@ -1,0 +1,262 @@
+"""Texts longer than a row: their windows, what each counts, and one output a text."""
+
+import csv
+import json
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import fine_tuned
+from support.tiny_model import draw_parameters, tiny_config
+from support.word_examples import WordTokenizer, examples
+
+from bert_jax import cli
+from bert_jax.objectives.classification import ClassificationTask
+from bert_jax.tasks.rows import batches, text_windows
+
+
+def covered(windows, text, stride):
+    """Whether windows are slices of the text, `stride` apart, that together are all of it."""
+    room = len(windows[0])
+    starts = [*range(0, len(text) - room, stride), len(text) - room]
+    assert windows == [text[start : start + room] for start in starts]
+    return {token for window in windows for token in window} == set(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(4, 20), st.integers(0, 60), st.none() | st.integers(0, 60), st.data())
+def test_windows_cover_every_token(max_length, length_a, length_b, data):
+    a = list(range(length_a))
+    b = None if length_b is None else list(range(100, 100 + length_b))
+    budget = max_length - (2 if b is None else 3)
+    least = budget if b is None else budget - budget // 2
+    stride = data.draw(st.integers(1, least))
+    text_windows.check_stride(stride, max_length, b is not None)
+    rows, cut = text_windows.split(a, b, max_length, stride)
+    if length_a + (length_b or 0) <= budget:
+        assert (rows, cut) == ([(a, b)], False)
+        return
+    if b is None:
+        assert {second for _, second in rows} == {None} and not cut
+        assert {len(first) for first, _ in rows} == {budget} and covered([row[0] for row in rows], a, stride)
+        return
+    long, short = (0, 1) if length_a > length_b else (1, 0)
+    texts = (a, b)
+    kept = texts[short][: budget // 2]
+    assert all(row[short] == kept for row in rows) and cut == (kept != texts[short])
+    assert all(len(first) + len(second) <= budget for first, second in rows)
+    assert covered([row[long] for row in rows], texts[long], stride)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(5, 20), st.integers(0, 60), st.lists(st.integers(0, 30), min_size=2, max_size=4), st.data()
+)
+def test_every_choice_sees_the_same_windows(max_length, length, lengths, data):
+    text = list(range(length))
+    choices = [list(range(100 * number, 100 * number + n)) for number, n in enumerate(lengths, 1)]
+    stride = data.draw(st.integers(1, (max_length - 2) // 2))
+    text_windows.check_stride(stride, max_length, pairs=True)
+    rows, cut = text_windows.split_question(text, choices, max_length, stride)
+    budget, longest = max_length - 3, max(lengths)
+    if length + longest <= budget:
+        assert (rows, cut) == ([(text, choice) for choice in choices], False)
+        return
+    groups = [rows[i : i + len(choices)] for i in range(0, len(rows), len(choices))]
+    windows = [group[0][0] for group in groups]
+    assert windows == [text] if len(windows) == 1 else covered(windows, text, stride)
+    kept = [choice for _, choice in groups[0]]
+    assert rows == [(window, choice) for window in windows for choice in kept]
+    assert kept == [choice[: len(k)] for choice, k in zip(choices, kept, strict=True)]
+    assert cut == (kept != choices)
+    assert max(len(a) + len(b) for a, b in rows) <= budget
+    # What is cut fills the rows, and is never cut below half of one.
+    if cut:
+        assert len(groups) == 1 or max(map(len, kept)) == budget // 2
+        assert len(windows[0]) + max(map(len, kept)) == budget
+
+
+def test_rows_of_a_file():
+    texts = ["a bb ccc", "a bb ccc dddd eeeee ffffff", "a"]
+    data = batches.encode(examples(texts, labels=[1, 0, 1]), WordTokenizer(), 5, doc_stride=2)
+    assert [row.tolist() for row in np.split(data.tokens, data.offsets[1:-1])] == [
+        [1, 11, 12, 13, 2],
+        [1, 11, 12, 13, 2],
+        [1, 13, 14, 15, 2],
+        [1, 14, 15, 16, 2],
+        [1, 11, 2],
+    ]
+    assert data.examples.tolist() == [0, 1, 1, 1, 2] and data.first_lengths.tolist() == [5, 5, 5, 5, 3]
+    assert data.targets["targets"].tolist() == [1, 0, 0, 0, 1]
+    np.testing.assert_allclose(data.shares, np.array([1, 1 / 3, 1 / 3, 1 / 3, 1]) * 5 / 3, rtol=1e-6)
+    assert text_windows.describe(data.examples, 0) == "5 windows (examples: 2 in 1, 1 in 3)"
+    pairs = examples(["a bb", "a"], ["ccc", "bb ccc dddd eeeee"], [1, 0])
+    data = batches.encode(pairs, WordTokenizer(), 7, doc_stride=2)
+    assert [row.tolist() for row in np.split(data.tokens, data.offsets[1:-1])] == [
+        [1, 11, 12, 2, 13, 2],
+        [1, 11, 2, 12, 13, 14, 2],
+        [1, 11, 2, 13, 14, 15, 2],
+    ]
+    assert data.first_lengths.tolist() == [4, 3, 3] and data.truncated == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9), st.booleans())
+def test_what_fits_is_encoded_as_without_windows(lengths, paired):
+    texts = [[" ".join("x" * (1 + i) for i in range(n)) for n in pair] for pair in lengths]
+    first, second = map(list, zip(*texts, strict=True))
+    given = examples(first, second if paired else None, list(range(len(texts))))
+    plain = batches.encode(given, WordTokenizer(), 21)
+    windowed = batches.encode(given, WordTokenizer(), 21, doc_stride=9)
+    for name in ("tokens", "offsets", "first_lengths", "examples", "truncated"):
+        np.testing.assert_array_equal(getattr(windowed, name), getattr(plain, name))
+    assert plain.shares is None and windowed.shares.tolist() == [1.0] * len(texts)
+
+
+def test_the_outputs_of_a_text_are_the_mean_of_its_windows():
+    outputs = np.float32([[0.2, 0.8], [0.6, 0.4], [1, 0], [0, 1], [0.5, 0.5]])
+    joined = text_windows.join(outputs, np.array([0, 1, 1, 1, 2]))
+    np.testing.assert_allclose(joined, [[0.2, 0.8], [1.6 / 3, 1.4 / 3], [0.5, 0.5]], rtol=1e-6)
+    assert joined.dtype == np.float32
+    assert text_windows.join(outputs, np.arange(5)).tolist() == outputs.tolist()
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=30))
+def test_every_text_counts_the_same(windows):
+    owners = np.repeat(np.arange(len(windows)), windows)
+    shares = text_windows.shares(owners)
+    np.testing.assert_allclose(np.bincount(owners, shares), len(owners) / len(windows), rtol=1e-5)
+    assert shares.mean() == pytest.approx(1, rel=1e-5)
+
+
+def test_many_numbers_of_windows_are_summed_up():
+    windows = [1] * 1200 + [2, 2, 3, 5, 8, 9, 30]
+    shown = text_windows.describe(np.repeat(np.arange(len(windows)), windows), 3)
+    counts = "1,200 in 1, 2 in 2, 1 in 3, 1 in 5, 3 in 8 to 30"
+    assert shown == f"1,259 windows (examples: {counts}; the shorter text cut in 3)"
+    assert text_windows.describe(np.array([0, 1, 1]), 1, "a choice").endswith("1 in 2; a choice cut in 1)")
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "multilabel"])
+def test_the_loss_of_an_epoch_is_the_mean_over_texts(kind):
+    words = "x xx xxx xxxx xxxxx"
+    labels = [0, 1, 1]
+    given = examples(["x xx", words, f"{words} {words}"], labels=labels)
+    data = batches.encode(given, WordTokenizer(), 5, kind, doc_stride=2)
+    if kind == "multilabel":
+        data.targets["targets"] = np.eye(2, dtype=np.float32)[data.targets["targets"]]
+    task = ClassificationTask(tiny_config(20), 2, kind, windows=True)
+    params = draw_parameters(task)
+    params["classifier"]["kernel"] = params["classifier"]["kernel"] * 20
+
+    @jax.jit
+    def compute(batch):
+        prepared = task.prepare(batch, None, True)
+        pair = task.loss(params, prepared, None)[0]["task"]
+        return pair, task.loss_weights(prepared)["task"], task.predict(params, batch)
+
+    # Batches of short texts or of windows alone, as a grouping by length makes them, and padding.
+    total = weight = 0.0
+    outputs = []
+    for indices in ([0, -1, -1, -1, -1], [1, 2, 3, 4, 5], [6, 7, -1, -1, -1]):
+        pair, expected, found = compute(batches.make_batch(data, np.array(indices), (5,)))
+        assert pair[1] == expected
+        total, weight = total + float(pair[0]), weight + float(pair[1])
+        outputs.append(found[: int(expected)])
+    outputs, targets = np.concatenate(outputs), data.targets["targets"]
+    if kind == "regression":
+        each = (outputs[:, 0] - targets) ** 2
+    elif kind == "classification":
+        each = -np.log(outputs[np.arange(len(data)), targets])
+    else:
+        each = -np.log(np.where(targets > 0, outputs, 1 - outputs)).mean(axis=1)
+    of_texts = [each[data.examples == text].mean() for text in range(3)]
+    assert weight == len(data) == 8 and np.ptp(of_texts) > 1e-3
+    assert total / weight == pytest.approx(np.mean(of_texts), rel=1e-4)
+
+
+COLOURS = ("red", "blue")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The colour is somewhere in a text of up to 30 words, often behind what a row has room for."""
+    directory = tmp_path_factory.mktemp("documents")
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 24), ("dev", 11)):
+        with open(directory / f"{name}.csv", "w", newline="") as file:
+            write = csv.writer(file).writerow
+            write(["review", "colour"])
+            for number in range(count):
+                text = rng.choice("one two three cat dog bird the a is".split(), rng.integers(3, 30)).tolist()
+                text.insert(rng.integers(len(text)), COLOURS[number % 2])
+                write([" ".join(text), COLOURS[number % 2]])
+    return directory
+
+
+def command(files, workdir, pretrained, *more):
+    flags = (
+        "--config.max_length=12",
+        "--config.doc_stride=5",
+        "--config.batch_size=16",
+        "--config.epochs=1",
+    )
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="colour")
+
+
+def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert cli.main(command(files, run, pretrained)) == 0
+    said = capsys.readouterr().out
+    with open(files / "dev.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    lengths = np.array([len(row["review"].split()) for row in rows])
+    windows = 1 + np.maximum(0, -(-(lengths - 10) // 5))
+    assert f"11 examples from {files}/dev.csv; labels blue: 5, red: 6; " in said
+    assert (
+        f"{windows.sum()} windows (examples: {np.sum(windows == 1)} in 1, " in said and "cut at" not in said
+    )
+    best = json.loads((run / "best.json").read_text())
+    with open(files / "train.csv", newline="") as file:
+        lengths = np.array([len(row["review"].split()) for row in csv.DictReader(file)])
+    assert best["step"] == -(-np.sum(1 + np.maximum(0, -(-(lengths - 10) // 5))) // 16)
+
+    kept = [line.split("\t") for line in (run / "predictions-dev.tsv").read_text().splitlines()[1:]]
+    assert [row[0] for row in kept] == [str(i) for i in range(11)]
+    right = np.mean([row[1] == truth["colour"] for row, truth in zip(kept, rows, strict=True)])
+    assert right == pytest.approx(best["scores"]["accuracy"])
+    errors = (run / "errors-dev.tsv").read_text().splitlines()[1:]
+    assert len(errors) == round(11 * (1 - right))
+    assert all(line.split("\t")[4] == rows[int(line.split("\t")[0]) - 2]["review"] for line in errors)
+
+    new, out = tmp_path / "new.csv", tmp_path / "out.tsv"
+    new.write_text("review\n" + "".join(f"{row['review']}\n" for row in rows))
+    assert cli.main(["predict", f"--workdir={run}", f"--input={new}", f"--output={out}"]) == 0
+    again = [line.split("\t") for line in out.read_text().splitlines()[1:]]
+    np.testing.assert_allclose(
+        [[float(p) for p in row[2:]] for row in again],
+        [[float(p) for p in row[2:]] for row in kept],
+        atol=2e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (["--config.doc_stride=11"], "doc_stride=11: expected 0 (long texts are cut) to 10"),
+        (["--config.doc_stride=-1"], "doc_stride=-1 must be at least 0"),
+        (
+            ["--config.doc_stride=6", "--config.data.text_b=colour"],
+            "to 5, the tokens of the longer text of a pair",
+        ),
+        (["--config.task=tagging"], "doc_stride=5: the task tagging does not use it"),
+    ],
+    ids=["large", "negative", "pair", "tagging"],
+)
+def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, message):
+    assert cli.main(command(files, tmp_path / "run", pretrained, *more)) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

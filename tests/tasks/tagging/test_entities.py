@@ -1,0 +1,122 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.tasks.tagging import entities
+
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+sequences = st.lists(st.sampled_from(TAGS), max_size=12)
+
+
+def conlleval_spans(tags):
+    """Chunks by the rules of conlleval's startOfChunk and endOfChunk, for B, I and O."""
+    found, start = set(), None
+    pairs = [tag.split("-") if "-" in tag else (tag, "") for tag in [*tags, "O"]]
+    before = ("O", "")
+    for place, (prefix, type) in enumerate(pairs):
+        ends = before[0] in "BI" and (prefix in "BO" or type != before[1])
+        starts = prefix == "B" or (prefix == "I" and (before[0] == "O" or type != before[1]))
+        if ends:
+            found.add((before[1], start, place))
+        if starts:
+            start = place
+        before = (prefix, type)
+    return found
+
+
+@given(sequences)
+def test_spans_are_those_of_conlleval(tags):
+    assert set(entities.spans(tags)) == conlleval_spans(tags)
+
+
+@given(sequences)
+def test_schemes_spell_the_same_entities(tags):
+    bio2 = entities.to_bio2(tags)
+    assert entities.to_bio2(bio2) == bio2 and entities.spans(bio2) == entities.spans(tags)
+    iob1 = entities.to_iob1(bio2)
+    assert entities.to_bio2(iob1) == bio2
+    assert entities.detect_scheme([bio2])[1] == entities.detect_scheme([iob1])[1] == 0
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ("I-PER I-PER O I-LOC", "B-PER I-PER O B-LOC"),
+        ("I-PER B-PER I-PER", "B-PER B-PER I-PER"),
+        ("I-PER I-LOC", "B-PER B-LOC"),
+        ("B-PER I-LOC I-LOC", "B-PER B-LOC I-LOC"),
+        ("O I-LOC", "O B-LOC"),
+        ("S-PER B-LOC E-LOC O U-PER L-PER", "B-PER B-LOC I-LOC O B-PER I-PER"),
+        ("B I I O I", "B I I O B"),
+        ("I-B-2 I-B-2", "B-B-2 I-B-2"),
+    ],
+    ids=str,
+)
+def test_repairs(given, expected):
+    assert entities.to_bio2(given.split()) == expected.split()
+
+
+@pytest.mark.parametrize(
+    "sentences, expected",
+    [
+        (["I-PER I-PER O I-LOC"], ("IOB1", 0)),
+        (["B-PER I-PER O B-LOC"], ("BIO2", 0)),
+        (["O O"], ("BIO2", 0)),
+        (["I-PER B-PER", "I-PER", "O B-PER"], ("IOB1", 1)),
+        (["B-PER I-PER", "B-PER", "O I-PER"], ("BIO2", 1)),
+        (["S-PER B-LOC E-LOC"], ("IOBES", 0)),
+    ],
+    ids=str,
+)
+def test_detection(sentences, expected):
+    assert entities.detect_scheme([tags.split() for tags in sentences]) == expected
+
+
+@pytest.mark.parametrize(
+    "gold, guess, right, predicted, there",
+    [
+        ("B-PER I-PER O B-LOC", "B-PER I-PER O B-LOC", 2, 2, 2),
+        ("B-PER I-PER O B-LOC", "B-PER I-PER O B-PER", 1, 2, 2),
+        ("B-PER I-PER O O", "B-PER O O O", 0, 1, 1),  # a boundary that is off
+        ("B-PER I-PER I-PER", "B-PER I-PER B-PER", 0, 2, 1),  # cut in two
+        ("B-PER B-PER", "B-PER I-PER", 0, 1, 2),  # two in one
+        ("B-PER I-PER O", "I-PER I-PER O", 1, 1, 1),  # an invalid start
+        ("O O B-LOC", "I-PER I-LOC I-LOC", 0, 2, 1),
+        ("O O O", "O O O", 0, 0, 0),
+        ("O O O", "B-PER O O", 0, 1, 0),
+    ],
+    ids=str,
+)
+def test_counts_of_conlleval(gold, guess, right, predicted, there):
+    found = entities.total(entities.count([gold.split()], [guess.split()]))
+    assert found == (right, predicted, there)
+    scores = found.scores
+    assert scores["precision"] == (right / predicted if predicted else 0)
+    assert scores["recall"] == (right / there if there else 0)
+    assert scores["f1"] == pytest.approx(2 * right / (predicted + there) if right else 0)
+
+
+def test_counts_by_type():
+    gold = [["B-PER", "O", "B-LOC"], ["B-LOC", "I-LOC"]]
+    guess = [["B-PER", "O", "B-ORG"], ["B-LOC", "I-LOC"]]
+    assert entities.count(gold, guess) == {"LOC": (1, 1, 2), "ORG": (0, 1, 0), "PER": (1, 1, 1)}
+    with pytest.raises(ValueError, match="3 tags and 2 predictions"):
+        entities.count(gold[:1], guess[1:])
+
+
+def test_the_labels_have_both_tags_of_every_type():
+    labels = entities.tag_set(["I-PER", "O", "B-LOC", "S-ORG"])
+    assert labels == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-PER", "I-PER")
+    assert entities.tag_set(["B", "I", "O"]) == ("O", "B", "I")
+
+
+@pytest.mark.peer
+@settings(deadline=None)
+@given(st.lists(st.lists(st.tuples(*[st.sampled_from(TAGS)] * 2), min_size=1, max_size=9), min_size=1))
+def test_scores_are_those_of_seqeval(sentences):
+    seqeval = pytest.importorskip("seqeval.metrics")
+    gold, guess = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
+    scores = entities.total(entities.count(gold, guess)).scores
+    for name in ("f1", "precision", "recall"):
+        theirs = getattr(seqeval, f"{name}_score")(gold, guess, zero_division=0)
+        assert scores[name] == pytest.approx(theirs)

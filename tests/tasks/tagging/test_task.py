@@ -1,0 +1,211 @@
+"""`finetune`, `evaluate` and `predict` of tags, as a user calls them, on a tiny checkpoint."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax import checkpoint, cli
+from bert_jax.tasks.tagging import entities
+from bert_jax.tasks.tagging.word_files import read_sentences
+
+COLOURS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
+
+
+def sentences(count, seed):
+    """A colour before animals, as "red cat dog", is an entity THING, "one two" one of NUM; the rest is O."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        words, tags = [], []
+        for _ in range(rng.integers(1, 4)):
+            kind = rng.integers(3)
+            if kind == 0:
+                words += [str(rng.choice(COLOURS)), *map(str, rng.choice(ANIMALS, rng.integers(1, 3)))]
+                tags += ["B-THING"] + ["I-THING"] * (len(words) - len(tags) - 1)
+            elif kind == 1:
+                words += [str(rng.choice(("one", "two")))]
+                tags += ["B-NUM"]
+            words += list(map(str, rng.choice(("the", "a", "is"), rng.integers(1, 3))))
+            tags += ["O"] * (len(words) - len(tags))
+        yield words, tags
+
+
+def conll(examples, scheme=entities.to_iob1):
+    """With a document border before every tenth sentence, and a column in the middle."""
+    out = []
+    for i, (words, tags) in enumerate(examples):
+        if i % 10 == 0:
+            out.append("-DOCSTART- -X- O\n")
+        out.append("".join(f"{word} x {tag}\n" for word, tag in zip(words, scheme(tags), strict=True)))
+    return "\n".join(out)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("files")
+    (directory / "eng.train").write_text(conll(sentences(120, 0)))
+    (directory / "eng.testa").write_text(conll(sentences(31, 1), list))
+    return directory
+
+
+def arguments(files, workdir, pretrained, *more):
+    return [
+        "finetune",
+        "--config=finetune/conll",
+        f"--workdir={workdir}",
+        f"--config.init_from={pretrained}",
+        f"--config.data_dir={files}",
+        "--config.max_length=16",
+        "--config.batch_size=16",
+        "--config.epochs=20",
+        "--config.optimizer.learning_rate=0.003",
+        "--config.model.hidden_dropout_prob=0",
+        "--config.model.attention_probs_dropout_prob=0",
+        "--config.eval.every=1000",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def finetuned(tmp_path_factory, files, pretrained):
+    workdir = tmp_path_factory.mktemp("finetuned")
+    assert cli.main(arguments(files, workdir, pretrained)) == 0
+    return workdir
+
+
+def test_a_run_learns(finetuned):
+    best = json.loads((finetuned / "best.json").read_text())
+    assert list(best["scores"]) == ["f1", "precision", "recall", "accuracy"]
+    assert best["scores"]["f1"] > 0.95
+    run = json.loads((finetuned / "config.json").read_text())
+    assert run["labels"] == ["O", "B-NUM", "I-NUM", "B-THING", "I-THING"]
+    assert run["head"] == "token_classification"
+    first = json.loads((finetuned / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["loss"] == pytest.approx(np.log(5), abs=0.1)
+
+
+def test_evaluation_has_a_table_and_writes_what_conlleval_reads(finetuned, files, tmp_path, capsys):
+    capsys.readouterr()
+    assert cli.main(["evaluate", f"--workdir={finetuned}", "--json", f"--output={tmp_path}/dev.conll"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    best = json.loads((finetuned / "best.json").read_text())
+    assert found["scores"] == pytest.approx(best["scores"])
+    truth = read_sentences(str(files / "eng.testa"))
+    written = read_sentences(str(tmp_path / "dev.conll"))
+    guess = written.tags
+    assert read_sentences(str(tmp_path / "dev.conll"), tag="1").tags == truth.tags
+    assert (written.words, written.documents) == (truth.words, truth.documents)
+    counts = entities.count(truth.tags, guess)
+    assert entities.total(counts).scores["f1"] == pytest.approx(best["scores"]["f1"])
+    assert found["by_class"] == {type: n.scores | n._asdict() for type, n in counts.items()}
+    assert cli.main(["evaluate", f"--workdir={finetuned}"]) == 0
+    table = capsys.readouterr().out.splitlines()[-3:]
+    assert table[0].split() == ["f1", "precision", "recall", "right", "predicted", "gold"]
+    assert [line.split()[0] for line in table[1:]] == ["NUM", "THING"]
+
+
+def test_predictions_keep_the_sentences(finetuned, tmp_path):
+    words = [["the", "red", "cat", "is"], ["\u200b", "two", "the"], ["one"] * 40 + ["the"]]
+    (tmp_path / "new.txt").write_text("\n".join("".join(f"{word}\n" for word in line) for line in words))
+    command = ["predict", f"--workdir={finetuned}", f"--input={tmp_path}/new.txt"]
+    assert cli.main([*command, f"--output={tmp_path}/out.conll"]) == 0
+    written = read_sentences(str(tmp_path / "out.conll"))
+    assert written.words == words
+    assert written.tags[0] == ["O", "B-THING", "I-THING", "O"]
+    assert cli.main([*command, f"--output={tmp_path}/out.jsonl"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["words"] for row in rows] == words and [row["tags"] for row in rows] == written.tags
+    (entity,) = rows[0]["entities"]
+    probability = entity.pop("probability")
+    assert entity == {"type": "THING", "start": 1, "end": 3, "text": "red cat"} and 0.5 < probability <= 1
+
+
+@pytest.mark.parametrize(
+    "head, cached",
+    [("linear", False), pytest.param("bilstm", True, marks=pytest.mark.slow)],
+    ids=["linear-anew", "bilstm-kept"],
+)
+def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatch, capsys, head, cached):
+    if not cached:
+        monkeypatch.setattr("bert_jax.tasks.tagging.frozen_encoder._MOST_BYTES", 0)
+    options = ["--config.frozen=true", f"--config.head={head}", "--config.epochs=2"]
+    options += ["--config.head_size=8"] if head == "bilstm" else []
+    options += ["--config.feature_layers=0,-1", "--config.model.hidden_dropout_prob=0.1"]
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, *options)) == 0
+    assert ("computed once" in capsys.readouterr().out) == cached
+    before = checkpoint.read_params(pretrained)[1]
+    after = checkpoint.read_params(tmp_path / "run")[1]
+    kept = [name for name in after if name.startswith("encoder/")]
+    assert kept and all(np.array_equal(before[name], after[name]) for name in kept)
+    heads = {name: value for name, value in after.items() if name.startswith("classifier/")}
+    assert heads and all(np.any(value) for value in heads.values())  # biases begin as zeros
+    capsys.readouterr()
+    assert cli.main(["evaluate", f"--workdir={tmp_path}/run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
+    assert found == pytest.approx(json.loads((tmp_path / "run" / "best.json").read_text())["scores"])
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (["--config.head=crf"], "head=crf: expected linear or bilstm"),
+        (["--config.head=bilstm"], "head=bilstm: is for a frozen encoder"),
+        (["--config.feature_layers=-1"], "feature_layers=-1: is for a frozen encoder"),
+        (["--config.frozen=true", "--config.feature_layers=2"], "feature_layers=2: expected numbers"),
+        (["--config.frozen=true", "--config.feature_layers=last"], "feature_layers=last: expected numbers"),
+        (["--config.metrics=matthews"], "'matthews' is no metric of entities"),
+        (["--config.data.text_a=word"], "data.text_a=word:"),
+        (["--config.data.label=7"], "no column 7 for data.label: the line has 3"),
+        (["--config.data_dir=/nowhere"], "conll: found no /nowhere/conll2003/eng.train"),
+        (["--config.task=classification", "--config.frozen=true"], "task classification does not use it"),
+    ],
+)
+def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, changes, message):
+    assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_tags_that_the_model_has_not(finetuned, files, tmp_path, capsys):
+    path = tmp_path / "dev.conll"
+    path.write_text("the O\n\nred B-THING\ncat I-COLOUR\n")
+    assert cli.main(["evaluate", f"--workdir={finetuned}", f"--input={path}"]) == 2
+    assert f"{path}:4: tag 'I-COLOUR' is none of 'O', 'B-NUM'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("the O\nred O\n", "every one of the 2 words has the tag 'O'"),
+        ("the\nred\n", ":1: 1 column, expected a word and its tag"),
+        ("", "no sentences"),
+        (
+            "".join(f"a t{i}\n" for i in range(30)),
+            "30 different tags of 30 words; is data.label the right column?",
+        ),
+        (
+            "the O\n\nred B-X\n\ncat NOUN\n\n" + "the O\n\n" * 15,
+            ":5: tag 'NOUN' is none of 'O', 'B-X', 'I-X'",
+        ),
+    ],
+    ids=["one-tag", "no-tags", "empty", "too-many", "one-wrong"],
+)
+def test_training_files_that_teach_nothing(pretrained, tmp_path, capsys, text, message):
+    (tmp_path / "eng.train").write_text(text)
+    assert cli.main(arguments(tmp_path, tmp_path / "run", pretrained)) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_parts_of_speech_are_scored_word_by_word(pretrained, tmp_path, capsys):
+    text = "the DET\nred ADJ\ncat NOUN\n\na DET\ndog NOUN\n\n"
+    (tmp_path / "train.tsv").write_text(text.replace(" ", "\t") * 8)
+    command = arguments(tmp_path, tmp_path / "run", pretrained, "--config.task=tagging", "--config.epochs=1")
+    command += [f"--config.data.{split}={tmp_path}/train.tsv" for split in ("train", "eval")]
+    assert cli.main([argument for argument in command if "data_dir" not in argument]) == 0
+    assert list(json.loads((tmp_path / "run" / "best.json").read_text())["scores"]) == [
+        "accuracy",
+        "f1_macro",
+    ]
+    assert cli.main(["evaluate", f"--workdir={tmp_path}/run"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-3:]] == ["ADJ", "DET", "NOUN"]

@@ -1,0 +1,122 @@
+import gzip
+import json
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.tagging.word_files import read_sentences
+
+CONLL = """-DOCSTART- -X- -X- O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+
+-DOCSTART- -X- -X- O
+
+Peter NNP I-NP I-PER
+"""
+
+
+def written(tmp_path, text, name="f.conll"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8", newline="")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["eng.train", "a.conll", "a.txt", "a", "a.tsv.gz"])
+@pytest.mark.parametrize("separator", [" ", "  ", "\t"], ids=["space", "spaces", "tab"])
+@pytest.mark.parametrize("end", ["\n", " \r\n"], ids=["lf", "crlf"])
+def test_columns(tmp_path, name, separator, end):
+    text = CONLL.replace(" ", separator).replace("\n", end)
+    path = written(tmp_path, text, name)
+    if name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+    found = read_sentences(path)
+    assert found.words == [["EU", "rejects"], ["Peter"]]
+    assert found.tags == [["I-ORG", "O"], ["I-PER"]]
+    assert (found.documents, found.has_documents, found.ids) == ([0, 1], True, ["0", "1"])
+    assert found.lines == [[3, 4], [8]] and found.warning() == ""
+    assert read_sentences(path, word="1", tag="-2").tags == [["I-NP", "I-VP"], ["I-NP"]]
+    assert read_sentences(path, tagged=False).tags is None
+
+
+def test_only_spaces_and_tabs_separate(tmp_path):
+    found = read_sentences(written(tmp_path, "New York\tB-LOC\n\u00a0\tO\nx\u2028y\tO\n"))
+    assert found.words == [["New York", "\u00a0", "x\u2028y"]] and not found.has_documents
+    assert read_sentences(written(tmp_path, "a\u00a0b O\n")).words == [["a\u00a0b"]]
+
+
+def test_words_alone(tmp_path):
+    assert read_sentences(written(tmp_path, "a\nb\n\n\n\nc"), tagged=False).words == [["a", "b"], ["c"]]
+
+
+def test_json(tmp_path):
+    rows = [
+        {"words": ["a", ""], "tags": ["O", "B-X"], "document": 1, "key": 7},
+        {"words": ["b"], "tags": ["O"], "document": 1},
+        {"words": ["c"], "tags": ["O"], "document": 2},
+    ]
+    path = written(tmp_path, "\n".join(map(json.dumps, rows)), "f.jsonl")
+    found = read_sentences(path, id="key")
+    assert (found.words, found.tags) == ([["a", ""], ["b"], ["c"]], [["O", "B-X"], ["O"], ["O"]])
+    assert (found.documents, found.ids, found.lines[0]) == ([0, 0, 1], ["7", "1", "2"], [1, 1])
+    assert read_sentences(path, tag="words").tags == found.words
+
+
+GOOD = "".join(f"w{i} O\n\n" for i in range(40))
+
+
+@pytest.mark.parametrize(
+    "bad, message",
+    [
+        ("a b O\nb O\n", ":81: 3 columns, 2 in the first line"),
+        ("a O\nb\n", ":82: 1 column, expected a word and its tag"),
+        ("a\tO\n\tO\n", ":82: an empty word in column 0"),
+        ("a\t\tO\nb O\n", ":81: 3 columns"),
+    ],
+)
+def test_a_few_malformed_sentences_are_left_out(tmp_path, bad, message):
+    path = written(tmp_path, GOOD + bad + "\nlast O\n")
+    found = read_sentences(path)
+    assert found.words[-2:] == [["w39"], ["last"]] and (found.rows, found.ids[-1]) == (42, "41")
+    assert f"1 of 42 sentences are malformed and were left out (first: {path}{message}" in found.warning()
+    with pytest.raises(UserError, match="malformed, more than 5%"):
+        read_sentences(written(tmp_path, GOOD[: GOOD.index("w9")] + bad))
+
+
+def test_bytes_that_are_not_utf8(tmp_path):
+    (tmp_path / "f.conll").write_bytes(GOOD.encode() + b"\xff O\n")
+    assert ":81: not UTF-8" in read_sentences(str(tmp_path / "f.conll")).warning()
+
+
+@pytest.mark.parametrize(
+    "name, text, options, message",
+    [
+        ("f", "", {}, "f: no sentences"),
+        ("f", "a O\n", {"word": "word"}, "data.text_a=word: .* columns, which are numbers"),
+        ("f", "a O\n", {"tag": "2"}, "no column 2 for data.label: the line has 2"),
+        ("f", "a\nb\n", {}, "f:1: 1 column, expected a word and its tag"),
+        ("f.csv", "a,O\n", {}, "CSV: expected CoNLL columns or JSON-lines"),
+        ("f", "a O\n", {"format": "tsv"}, "data.format=tsv: expected"),
+        ("f.jsonl", "{}", {}, "f.jsonl:1: no 'words' in the object"),
+        ("f.jsonl", '{"words": ["a"]}', {}, "no 'tags' in the object; it has 'words'"),
+        ("f.jsonl", '{"words": ["a"], "tags": []}', {}, "1 words and 0 tags"),
+        ("f.jsonl", '{"words": ["a"], "tags": [3]}', {}, "'tags' holds int, expected strings"),
+        ("f.jsonl", '{"words": "a b", "tags": "O O"}', {}, "'words' is str, expected a list"),
+        ("f.jsonl", '{"words": [], "tags": []}', {}, "no words in 'words'"),
+        ("f.jsonl", "[]\n", {}, "a JSON value that is no object"),
+    ],
+)
+def test_mistakes(tmp_path, name, text, options, message):
+    with pytest.raises(UserError, match=message) as error:
+        read_sentences(written(tmp_path, text, name), **options)
+    assert "\n" not in str(error.value)
+
+
+def test_sentences_with_unknown_tags(tmp_path):
+    found = read_sentences(written(tmp_path, GOOD + "a O\nb X\n"))
+    found.keep(lambda tag: "" if tag == "O" else f"tag {tag!r} is not known")
+    assert len(found) == len(found.tags) == len(found.lines) == 40
+    assert ":82: tag 'X' is not known" in found.warning()
+    with pytest.raises(UserError, match="41 of 41 sentences are malformed"):
+        found.keep(lambda tag: "no O")

@@ -1,0 +1,164 @@
+"""Mistakes and pictures of tasks whose outputs are drawn, beside their scores."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from support.fine_tuned import make_problem
+
+from bert_jax.tasks import error_analysis
+
+QUESTION_FIELDS = {"max_query_length": 4, "doc_stride": 4}
+
+
+def softmax(logits):
+    exponentials = np.exp(logits)
+    return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(np.float32)
+
+
+def report(problem, path, outputs_of, directory):
+    """(examples, data, outputs, scores, the rows of errors-dev.tsv) of outputs that `outputs_of` draws."""
+    examples = problem.read(str(path))
+    data = problem.encode(examples)
+    outputs = outputs_of(np.random.default_rng(0), data)
+    problem.report(directory, examples, data, outputs)
+    assert (directory / "scores-dev.png").read_bytes().startswith(b"\x89PNG")
+    with open(directory / "errors-dev.tsv", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    confidence = [float(row["confidence"]) for row in rows]
+    assert rows and confidence == sorted(confidence, reverse=True)
+    return examples, data, outputs, problem.score(examples, data, outputs), rows
+
+
+def test_multiple_choice(vocabulary, tmp_path):
+    path = tmp_path / "q.tsv"
+    path.write_text(
+        "q\ta\tb\tc\ty\n" + "".join(f"the one {i}\tcat {i}\tdog\tbird\t{i % 3}\n" for i in range(20))
+    )
+    problem = make_problem(
+        vocabulary, "multiplechoice", ("0", "1", "2"), text_a="q", choices="a,b,c", label="y"
+    )
+    examples, _, outputs, scores, rows = report(
+        problem, path, lambda rng, data: softmax(rng.normal(size=(20, 3))), tmp_path
+    )
+    assert len(rows) == round(20 * (1 - scores["accuracy"]))
+    assert not problem.is_degenerate(scores, outputs)
+    assert problem.is_degenerate(scores, np.tile(outputs[:1], (20, 1)))
+    for row in rows:
+        number = int(row["line"]) - 2
+        choices = examples.choices[number]
+        assert row["text"] == f"the one {number}" and row["label"] == str(number % 3)
+        assert row["right choice"] == choices[number % 3] != row["predicted choice"]
+        assert row["prediction"] == str(outputs[number].argmax())
+        assert row["predicted choice"] == choices[outputs[number].argmax()]
+        assert row["confidence"] == f"{outputs[number].max():.4f}"
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["1.1", "2.0"])
+def test_questions(vocabulary, tmp_path, v2):
+    words = "one two three cat dog bird red blue is big small one two three cat".split()
+    path = tmp_path / "dev.json"
+    asked = [
+        {
+            "id": f"q{i}",
+            "question": f"is {words[i]}\tthe",
+            "answers": []
+            if v2 and i % 3 == 0
+            else [{"text": words[i], "answer_start": len(" ".join([*words[:i], ""]))}],
+        }
+        for i in range(3, 15)
+    ]
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": " ".join(words), "qas": asked}]}]}))
+    problem = make_problem(vocabulary, "squad2" if v2 else "squad", fields=QUESTION_FIELDS | {"v2": v2})
+
+    def outputs_of(rng, data):
+        outputs = rng.normal(size=(len(data.tokens), 2)).astype(np.float32)
+        for row in range(0, len(data), 2):  # some are right
+            for column, name in enumerate(("starts", "ends")):
+                outputs[data.offsets[row] + max(0, data.targets[name][row]), column] += 9
+        return outputs
+
+    examples, data, outputs, scores, rows = report(problem, path, outputs_of, tmp_path)
+    exact = scores["exact" if v2 else "exact_match"]
+    assert 0 < exact < 100 and len(rows) == round(12 * (1 - exact / 100))
+    assert not problem.is_degenerate(scores, outputs)
+    if v2:  # every question gets none
+        silent = np.zeros_like(outputs)
+        silent[data.offsets[:-1]] = 9
+        scored = problem.score(examples, data, silent)
+        assert scored["exact"] > 0 and problem.is_degenerate(scored, silent)
+    predicted = {row["id"]: row for row in problem.records(examples, data, outputs)}
+    for row in rows:
+        number = int(row["id"][1:])
+        assert row["question"] == f"is {words[number]} the"
+        assert row["answers"] == ("" if v2 and number % 3 == 0 else words[number]) != row["prediction"]
+        assert row["prediction"] == predicted[row["id"]]["prediction"]
+        assert float(row["confidence"]) == pytest.approx(predicted[row["id"]]["probability"], abs=1e-4)
+    missing = 100 * 12 - sum(float(row["f1"]) for row in rows) - 100 * (12 - len(rows))
+    assert missing == pytest.approx(12 * (100 - scores["f1"]), abs=1)
+
+
+def test_tags(vocabulary, tmp_path):
+    path = tmp_path / "dev.conll"
+    sentences = ["the O\nred B-X\ncat I-X\n", "one B-Y\ntwo O\n", "a O\nbig O\ndog B-X\n"] * 4
+    path.write_text("\n".join(sentences))
+    problem = make_problem(vocabulary, "tagging", ("O", "B-X", "I-X", "B-Y", "I-Y"))
+    examples, data, outputs, scores, rows = report(
+        problem, path, lambda rng, data: softmax(rng.normal(size=(len(data.tokens), 5))), tmp_path
+    )
+    assert len(rows) == round(32 * (1 - scores["accuracy"]))
+    predicted, probabilities = problem.predicted(examples, data, outputs)
+    flat = [
+        (str(line), tag, guess, f"{p:.4f}", word, " ".join(words))
+        for (line, tag, guess, word, words), p in zip(
+            (
+                (line, tag, guess, word, words)
+                for lines, tags, guesses, words in zip(
+                    examples.lines, examples.tags, predicted, examples.words, strict=True
+                )
+                for line, tag, guess, word in zip(lines, tags, guesses, words, strict=True)
+            ),
+            probabilities,
+            strict=True,
+        )
+    ]
+    assert sorted(tuple(row.values()) for row in rows) == sorted(row for row in flat if row[1] != row[2])
+    source = path.read_text().splitlines()
+    assert all(source[int(row["line"]) - 1] == f"{row['word']} {row['label']}" for row in rows)
+
+
+def test_several_labels(vocabulary, tmp_path):
+    path = tmp_path / "dev.csv"
+    given = [[label for i, label in enumerate("xyz") if number >> i & 1] for number in range(24)]
+    path.write_text(
+        "t,y\n" + "".join(f'the one {n},"{",".join(labels)}"\n' for n, labels in enumerate(given))
+    )
+    problem = make_problem(vocabulary, "multilabel", ("x", "y", "z"), text_a="t", label="y")
+
+    def outputs_of(rng, data):
+        right = np.array([[label in labels for label in "xyz"] for labels in given])
+        flipped = rng.random(right.shape) < 0.2
+        return np.where(right ^ flipped, 0.9, 0.2).astype(np.float32) + np.float32(
+            rng.uniform(0, 0.05, right.shape)
+        )
+
+    _, _, outputs, scores, rows = report(problem, path, outputs_of, tmp_path)
+    assert len(rows) == round(24 * (1 - scores["exact_match"]))
+    for row in rows:
+        number = int(row["line"]) - 2
+        predicted = [label for label, p in zip("xyz", outputs[number], strict=True) if p > 0.5]
+        assert row["label"] == ",".join(given[number]) != row["prediction"] == ",".join(predicted)
+        wrong = [
+            max(p, 1 - p)
+            for label, p in zip("xyz", outputs[number], strict=True)
+            if (label in given[number]) != (p > 0.5)
+        ]
+        assert row["confidence"] == f"{max(wrong):.4f}" and row["text_a"] == f"the one {number}"
+
+
+def test_too_many_labels_are_not_drawn(tmp_path):
+    labels = [str(i) for i in range(41)]
+    error_analysis.plot_by_label(tmp_path / "a.png", np.zeros(41), labels, "F1")
+    error_analysis.plot_confusions(tmp_path / "b.png", np.zeros(3, int), np.zeros(3, int), labels)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,100 @@
+"""Several labels a text: read, learned, scored, predicted."""
+
+import csv
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import fine_tuned
+
+from bert_jax import cli
+from bert_jax.objectives import losses
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Every colour and every animal of the text is a label."""
+    directory = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 160), ("dev", 25)):
+        rows = [("text", "labels")]
+        for _ in range(count):
+            found = [word for word in ("red", "cat", "two") if rng.random() < 0.5]
+            rows.append((" ".join(["the", *found, "is"]), ", ".join(found)))
+        with open(directory / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows(rows)
+    return directory
+
+
+def command(files, workdir, pretrained, *more):
+    flags = (
+        "--config.task=multilabel",
+        "--config.max_length=16",
+        "--config.batch_size=32",
+        "--config.epochs=40",
+        "--config.eval.every=100",
+        "--config.optimizer.learning_rate=0.003",
+        *fine_tuned.NO_DROPOUT,
+    )
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more, label="labels")
+
+
+def test_from_training_to_predictions(files, pretrained, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert cli.main(command(files, run, pretrained)) == 0
+    assert "none: " in capsys.readouterr().out
+    best = json.loads((run / "best.json").read_text())
+    assert best["scores"]["f1_micro"] > 0.9 and not best["degenerate"]
+    assert json.loads((run / "config.json").read_text())["labels"] == ["cat", "red", "two"]
+    out = tmp_path / "out.jsonl"
+    assert cli.main(["evaluate", f"--workdir={run}", f"--output={out}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scores"] == best["scores"]
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    with open(files / "dev.csv", newline="") as file:
+        right = [{label for label in row["labels"].split(", ") if label} for row in csv.DictReader(file)]
+    assert np.mean(
+        [set(row["prediction"]) == one for row, one in zip(rows, right, strict=True)]
+    ) == pytest.approx(best["scores"]["exact_match"])
+    for row in rows:
+        assert row["prediction"] == [label for label, p in row["probabilities"].items() if p > 0.5]
+    table = tmp_path / "out.csv"
+    assert cli.main(["predict", f"--workdir={run}", f"--input={files}/dev.csv", f"--output={table}"]) == 0
+    with open(table, newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["prediction"] for row in found] == [",".join(row["prediction"]) for row in rows]
+    assert float(found[0]["p(cat)"]) == pytest.approx(rows[0]["probabilities"]["cat"], abs=1e-5)
+
+
+def test_the_loss_is_the_mean_over_labels():
+    rng = np.random.default_rng(0)
+    logits, targets = rng.normal(size=(4, 3)) * 5, (rng.random((4, 3)) < 0.5).astype(np.float32)
+    weights = np.float32([1, 1, 0, 1])
+    probability = 1 / (1 + np.exp(-logits))
+    each = -np.log(np.where(targets > 0, probability, 1 - probability)).mean(axis=1)
+    total, weight = losses.binary_cross_entropy(
+        jnp.asarray(logits), jnp.asarray(targets), jnp.asarray(weights)
+    )
+    assert weight == 3 and float(total) == pytest.approx(each[[0, 1, 3]].sum(), rel=1e-5)
+    total, _ = losses.binary_cross_entropy(jnp.array([[200.0, -200.0]]), jnp.array([[1.0, 0.0]]), jnp.ones(1))
+    assert float(total) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "message"),
+    [
+        ("text,labels\na,\nb,\n", [], "none of the 2 rows has a label"),
+        ('text,labels\na,"x, y"\nb,\n', ["--config.metrics=accuracy"], "no metric of several labels"),
+        ('text,labels\na,"x, y"\nb,\n', ["--config.class_weights=balanced"], "multilabel does not use it"),
+        ('text,labels\na,"x, y"\nb,\n', ["--config.data.label="], "which column holds the labels"),
+        ('text,labels\na,"x, y"\nb,\n', [], "label 'red' is none of 'x', 'y'"),
+    ],
+    ids=["none", "metric", "weights", "column", "outside"],
+)
+def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, content, more, message):
+    path = tmp_path / "train.csv"
+    path.write_text(content)
+    arguments = command(files, tmp_path / "run", pretrained, f"--config.data.train={path}", *more)
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

@@ -1,0 +1,55 @@
+import types
+
+import jax
+import pytest
+
+from bert_jax.models import config
+from bert_jax.training import flops, peaks
+
+
+@pytest.mark.parametrize(
+    "size,length,predictions,gigaflops",
+    [
+        ("base", 128, 20, 69.9),
+        ("base", 512, 80, 301.4),
+        ("large", 128, 20, 240.6),
+        ("large", 512, 80, 1020.5),
+    ],
+)
+def test_flops_of_a_row(size, length, predictions, gigaflops):
+    assert round(flops.train_flops_per_row(config.named(size), length, predictions) / 1e9, 1) == gigaflops
+
+
+def test_the_rate_of_a_cpu_is_measured():
+    assert 1e8 < flops.peak_flops(jax.devices("cpu")[0], "float32") < 1e14
+
+
+@pytest.mark.parametrize(
+    "kind, bfloat16, float32",
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12, 494.5e12),
+        ("NVIDIA H100 PCIe", 756e12, 378e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12, 156e12),
+        ("NVIDIA A10G", 70e12, 35e12),
+        ("NVIDIA L4", 121e12, 60.5e12),
+        ("NVIDIA L40S", 362e12, 183e12),
+        ("Tesla V100-SXM2-16GB", 15.7e12, 15.7e12),
+        ("TPU v5 lite", 197e12, 197e12),
+        ("TPU v5", 459e12, 459e12),
+    ],
+)
+def test_the_peak_is_that_of_the_dtype(kind, bfloat16, float32):
+    device = types.SimpleNamespace(device_kind=kind, platform="gpu")
+    assert flops.peak_flops(device, "bfloat16") == bfloat16
+    assert flops.peak_flops(device, "float32") == float32
+
+
+@pytest.mark.parametrize("kind", ["cpu", "NVIDIA L400", "NVIDIA GeForce RTX 4090"])
+def test_of_other_devices_no_peak_is_known(kind):
+    assert peaks.find(kind) is None
+
+
+def test_a_share_above_the_peak_is_none():
+    assert flops.share_of_peak(5.0, 10.0) == 0.5
+    assert flops.share_of_peak(11.0, 10.0) is None
+    assert flops.share_of_peak(5.0, 0.0) is None

@@ -1,0 +1,158 @@
+"""The writer: the file over resumes, TensorBoard events, terminal and plain lines."""
+
+import io
+import json
+import math
+import sys
+
+import pytest
+
+from bert_jax.training.metrics_writer import MetricsWriter, read_metrics
+
+
+def lines_of(directory):
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def write_run(directory, steps, start=0):
+    writer = MetricsWriter(directory, total_steps=100, terminal=False)
+    writer.rewind(start)
+    for step in steps:
+        writer.write(step, {"loss": step / 2})
+        if step % 2 == 0:
+            writer.write(step, {"mlm_loss": step / 4}, kind="eval")
+    writer.close()
+
+
+def test_a_line_is_one_json_object(tmp_path):
+    write_run(tmp_path, [1, 2])
+    assert lines_of(tmp_path) == [
+        {"step": 1, "kind": "train", "loss": 0.5},
+        {"step": 2, "kind": "train", "loss": 1.0},
+        {"step": 2, "kind": "eval", "mlm_loss": 0.5},
+    ]
+    assert read_metrics(tmp_path, "eval") == [{"step": 2, "kind": "eval", "mlm_loss": 0.5}]
+
+
+def test_lines_are_there_before_the_writer_is_closed(tmp_path):
+    writer = MetricsWriter(tmp_path, terminal=False)
+    writer.rewind(0)
+    writer.write(1, {"loss": 1.0})
+    assert lines_of(tmp_path) == [{"step": 1, "kind": "train", "loss": 1.0}]
+
+
+def test_a_resumed_run_has_one_line_a_step(tmp_path):
+    write_run(tmp_path, range(1, 8))
+    write_run(tmp_path, range(5, 11), start=4)
+    lines = lines_of(tmp_path)
+    assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 11))
+    assert [line["step"] for line in lines if line["kind"] == "eval"] == [2, 4, 6, 8, 10]
+
+
+def test_a_line_cut_short_by_a_kill_goes(tmp_path):
+    write_run(tmp_path, range(1, 4))
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2, "kind": "tr')
+    assert len(read_metrics(tmp_path)) == 4
+    write_run(tmp_path, [4], start=3)
+    assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 2, 3, 4, 4]
+
+
+def test_a_new_start_drops_everything(tmp_path):
+    write_run(tmp_path, range(1, 4))
+    write_run(tmp_path, [1])
+    assert [line["step"] for line in lines_of(tmp_path)] == [1]
+
+
+def test_values_that_are_not_finite_are_null(tmp_path):
+    writer = MetricsWriter(tmp_path, terminal=False)
+    writer.rewind(0)
+    writer.write(1, {"loss": math.nan, "grad_norm": math.inf})
+    writer.close()
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert "NaN" not in text and "Infinity" not in text
+    assert lines_of(tmp_path) == [{"step": 1, "kind": "train", "loss": None, "grad_norm": None}]
+
+
+def test_tensorboard_events(tmp_path):
+    write_run(tmp_path, range(1, 5))
+    write_run(tmp_path, [3, 4], start=2)
+    scalars, purged = _read_events(tmp_path / "tensorboard")
+    assert ("train/loss", 3, 1.5) in scalars and ("eval/mlm_loss", 2, 0.5) in scalars
+    assert 3 in purged  # tells TensorBoard to hide the first run's steps from there on
+
+
+def _read_events(directory):
+    from tensorboardX.proto import event_pb2
+
+    from bert_jax.data import tfrecord
+
+    scalars, purged = [], []
+    for path in sorted(directory.iterdir()):
+        for payload in tfrecord.RecordFile(str(path)):
+            event = event_pb2.Event.FromString(payload)
+            if event.session_log.status == event_pb2.SessionLog.START:
+                purged.append(event.step)
+            scalars += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+    return scalars, purged
+
+
+def test_plain_lines_without_a_terminal(tmp_path, capsys):
+    writer = MetricsWriter(tmp_path, total_steps=1000)
+    writer.rewind(0)
+    rates = {"sequences_per_second": 1234.56, "mfu": 0.345}
+    writer.write(50, {"loss": 7.12345, "learning_rate": 1e-4, "skipped": 0.0} | rates)
+    writer.write(100, {"loss": 7.0, "skipped": 2.0})
+    writer.write(100, {"mlm_loss": 6.5}, kind="eval")
+    writer.message("done")
+    writer.close()
+    first, second, third, last = capsys.readouterr().out.splitlines()
+    assert first == "step   50  loss 7.1235  lr 0.0001  1,234.6 seq/s  mfu 34.5%"
+    assert second.startswith("step  100  loss 7.0000  skipped 2  left ")
+    assert (third, last) == ("eval  100  mlm_loss 6.5000", "done")
+
+
+def test_a_progress_bar_on_a_terminal(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    writer = MetricsWriter(tmp_path, total_steps=10)
+    writer.rewind(4)
+    writer.write(5, {"loss": 7.0})
+    writer.write(6, {"loss": 6.5})
+    writer.close()
+    assert "step  6  loss 6.5000" in terminal.getvalue()
+    assert "6 of 10" in terminal.getvalue()
+
+
+def test_other_processes_write_nothing(tmp_path, capsys):
+    writer = MetricsWriter(tmp_path, primary=False)
+    writer.rewind(0)
+    writer.write(1, {"loss": 1.0})
+    writer.message("x")
+    writer.close()
+    assert list(tmp_path.iterdir()) == [] and capsys.readouterr().out == ""
+
+
+def test_no_directory_writes_to_the_terminal_alone(capsys):
+    writer = MetricsWriter(None, terminal=False)
+    writer.rewind(0)
+    writer.write(1, {"loss": 1.0})
+    writer.close()
+    assert capsys.readouterr().out == "step 1  loss 1.0000\n"
+
+
+@pytest.mark.parametrize("kind", ["train", None])
+def test_no_metrics_yet(tmp_path, kind):
+    assert read_metrics(tmp_path, kind) == []
+
+
+def test_without_tensorboardx_a_run_has_no_events_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    write_run(tmp_path, [1, 2])
+    assert "warning: no TensorBoard events" in capsys.readouterr().out
+    assert len(lines_of(tmp_path)) == 3 and not (tmp_path / "tensorboard").exists()

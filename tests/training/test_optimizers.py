@@ -1,0 +1,185 @@
+"""The optimizer's known answer, schedules, mistakes; its formulas are in test_optimizer_float64.py."""
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import optax
+import pytest
+
+from bert_jax.checkpoint.leaves import flatten
+from bert_jax.errors import UserError
+from bert_jax.settings import defaults
+from bert_jax.training import optimizers
+
+
+def settings(**changes):
+    return ml_collections.ConfigDict(defaults.pretrain().optimizer.to_dict() | changes)
+
+
+def test_known_answer_of_the_reference():
+    """google-research/bert, optimization_test.py: w = [.1, -.2, -.1] reaches [.4, .2, -.5] in 100 steps at
+    rate .2."""
+    tx, schedule = optimizers.make_optimizer(
+        settings(weight_decay=0.0, clip_norm=0.0, learning_rate=0.2, warmup_steps=0, schedule="constant"), 100
+    )
+    target = jnp.array([0.4, 0.2, -0.5])
+    params = {"w": jnp.array([0.1, -0.2, -0.1])}
+    state = tx.init(params)
+    for step in range(100):
+        grads = jax.grad(lambda p: jnp.mean((target - p["w"]) ** 2))(params)
+        updates, state = tx.update(grads, state, params)
+        params = jax.tree.map(lambda p, u, step=step: p - schedule(step + 1) * u, params, updates)
+    np.testing.assert_allclose(params["w"], target, atol=1e-2)
+
+
+@pytest.mark.parametrize("b1", [0.9, 0.0])
+def test_the_bias_corrected_one_is_optaxs(b1):
+    tx, _ = optimizers.make_optimizer(settings(name="adamw_bias_corrected", clip_norm=0.0, b1=b1), 10**6)
+    theirs = optax.adamw(1.0, b1=b1, b2=0.999, eps=1e-6, weight_decay=0.01)
+    plain, _ = optimizers.make_optimizer(settings(clip_norm=0.0, b1=b1), 10**6)
+    with jax.enable_x64(True):  # in float32 optax's corrections are off by 1e-5
+        params = {"kernel": jnp.array([1.0, -2.0])}
+        state, other = tx.init(params), theirs.init(params)
+        for grads in ({"kernel": jnp.array([0.3, -0.1])}, {"kernel": jnp.array([-0.1, 0.2])}):
+            mine, state = tx.update(grads, state, params)
+            reference, other = theirs.update(grads, other, params)
+            np.testing.assert_allclose(-mine["kernel"], reference["kernel"], rtol=1e-6)
+        uncorrected, _ = plain.update(grads, plain.init(params), params)
+        assert not np.allclose(uncorrected["kernel"], mine["kernel"])
+
+
+def test_schedules():
+    at = [0, 1, 50, 99, 100, 550, 1000]
+    reference = optimizers.reference_schedule(1.0, 100, 1000)
+    np.testing.assert_allclose([reference(t) for t in at], [0, 0.01, 0.5, 0.99, 0.9, 0.45, 0], atol=1e-6)
+    usual = optimizers.warmup_then_decay_schedule(1.0, 100, 1000)
+    np.testing.assert_allclose([usual(t) for t in at], [0, 0.01, 0.5, 0.99, 1.0, 0.5, 0], atol=1e-6)
+    np.testing.assert_allclose(
+        [optimizers.constant_schedule(1.0, 100, 1000)(t) for t in at], [0, 0.01, 0.5, 0.99, 1, 1, 1]
+    )
+
+
+def test_what_decays():
+    params = {
+        "layers": {"query": {"kernel": 0, "bias": 0}, "norm": {"scale": 0, "bias": 0}},
+        "word_embeddings": 0,
+        "mlm": {"bias": 0},
+    }
+    assert optimizers.decay_mask(params) == {
+        "layers": {"query": {"kernel": True, "bias": False}, "norm": {"scale": False, "bias": False}},
+        "word_embeddings": True,
+        "mlm": {"bias": False},
+    }
+
+
+@pytest.mark.parametrize(
+    "changes,said",
+    [
+        (dict(name="sgd"), "adamw"),
+        (dict(schedule="cosine"), "reference"),
+        (dict(warmup_steps=100), "less than the 100 steps of the run; set fewer .a tenth is 10., .*epochs"),
+    ],
+)
+def test_mistakes(changes, said):
+    with pytest.raises(UserError, match=said):
+        optimizers.make_optimizer(settings(**changes), 100)
+
+
+def stacked(value=1.0):
+    """Parameters with the names of a model of four layers."""
+    layer = {"query": {"kernel": jnp.full((4, 3, 2), value), "bias": jnp.full((4, 2), value)}}
+    encoder = {
+        "embeddings": {"word_embeddings": jnp.full((5, 3), value)},
+        "layers": {"stack": {"layer": layer}},
+    }
+    return {"encoder": encoder, "classifier": {"kernel": jnp.full((3, 2), value), "bias": jnp.full(2, value)}}
+
+
+def one_update(**changes):
+    params = stacked()
+    tx, _ = optimizers.make_optimizer(settings(warmup_steps=0, **changes), 10)
+    grads = jax.tree.map(lambda p: 0.01 * jnp.ones_like(p), params)
+    return flatten(jax.jit(tx.update)(grads, tx.init(params), params)[0])
+
+
+def test_rates_decay_from_the_head_down():
+    plain, decayed = one_update(), one_update(layer_decay=0.5)
+    for name, factor in (
+        ("classifier/kernel", 1),
+        ("encoder/embeddings/word_embeddings", 0.5**6),
+        ("encoder/layers/stack/layer/query/kernel", 0.5 ** np.array([5, 4, 3, 2]).reshape(4, 1, 1)),
+        ("encoder/layers/stack/layer/query/bias", 0.5 ** np.array([5, 4, 3, 2]).reshape(4, 1)),
+    ):
+        np.testing.assert_allclose(decayed[name], plain[name] * factor, rtol=1e-6)
+
+
+def test_what_is_frozen_stays_and_has_no_part_in_the_norm():
+    frozen = one_update(freeze=r"encoder/embeddings/.*|encoder/layers/[01]/.*", clip_norm=0.01)
+    assert not np.any(frozen["encoder/embeddings/word_embeddings"])
+    kernel = frozen["encoder/layers/stack/layer/query/kernel"]
+    assert not np.any(kernel[:2]) and np.all(kernel[2:])
+    params = stacked()
+    mask = flatten(optimizers.trained_mask(params, r"encoder/embeddings/.*|encoder/layers/[01]/.*"))
+    count = sum(float(np.sum(np.broadcast_to(mask[name], p.shape))) for name, p in flatten(params).items())
+    expected = 0.1 * 0.01 / np.sqrt(count)  # (1 - b1) of the gradient that the clip leaves
+    tx = optax.chain(
+        optimizers.scale_by_tree(
+            lambda p: optimizers.trained_mask(p, r"encoder/embeddings/.*|encoder/layers/[01]/.*")
+        ),
+        optax.clip_by_global_norm(0.01),
+    )
+    grads = jax.tree.map(jnp.ones_like, params)
+    clipped = flatten(tx.update(grads, tx.init(params), params)[0])
+    np.testing.assert_allclose(clipped["classifier/bias"] * 0.1, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(freeze="nothing"), "matches none; names are like"),
+        (dict(freeze=".*"), "matches every parameter"),
+        (dict(freeze="("), "no regular expression"),
+        (dict(layer_decay=0.0), "layer_decay=0.0"),
+        (dict(layer_decay=1.5), "layer_decay=1.5"),
+    ],
+    ids=["nothing", "everything", "regex", "zero", "over"],
+)
+def test_mistakes_in_decay_and_freezing(changes, message):
+    with pytest.raises(UserError, match=message):
+        one_update(**changes)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected"])
+@pytest.mark.parametrize("calm", [1, 30, 3000])
+def test_adams_direction_is_bounded_whatever_the_gradients(name, calm):
+    """Gradients that grow as 1 / b1^t against b2^t maximize it; after calm steps one large one does."""
+    config = settings(name=name, clip_norm=0.0)
+    assert optimizers.keeps_parameters_finite(config)
+    tx, _ = optimizers.make_optimizer(config, 10**6)
+    ratio = (config.b2 / config.b1) ** 0.5
+    gradients = jnp.asarray([1e-20 * ratio**t for t in range(400)] + [1e-12] * calm + [1e18], jnp.float32)
+    params = {"kernel": jnp.zeros(1)}
+
+    def update(state, gradient):
+        updates, state = tx.update({"kernel": gradient[None]}, state, params)
+        return state, updates["kernel"][0]
+
+    _, directions = jax.lax.scan(update, tx.init(params), gradients)
+    assert np.all(np.abs(directions) <= (10 if name == "adamw_bias_corrected" else 1) * 7.3)
+
+
+@pytest.mark.parametrize(
+    "fields, expected",
+    [
+        ({}, True),
+        ({"learning_rate": 2.0}, False),
+        ({"learning_rate": 1.0, "weight_decay": 1.5}, False),
+        ({"b1": 0.9995}, False),  # the first moment outlives the second
+        ({"eps": 0.0}, False),
+        ({"name": "lamb"}, False),
+    ],
+)
+def test_which_optimizers_keep_parameters_finite(fields, expected):
+    config = settings(**fields)
+    assert optimizers.keeps_parameters_finite(config) == expected

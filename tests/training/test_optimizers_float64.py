@@ -1,0 +1,195 @@
+"""1,000 steps of each optimizer and schedule against their formulas, written out here in float64.
+
+The transformation runs in float64 too, so what the bound of 1e-6 measures is the formula and nothing else:
+the norm of the difference over the norm of each parameter, at every step. Its drift in float32, in which it
+trains, is bounded beside.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+
+from bert_jax.settings import defaults
+from bert_jax.training import optimizers
+
+STEPS, WARMUP, RATE, B1, B2, EPS, DECAY, CLIP = 1000, 100, 1e-2, 0.9, 0.999, 1e-6, 0.01, 1.0
+WORDS, WIDTH, LENGTH, ROWS = 200, 8, 6, 16
+DECAYED = {"kernel", "word_embeddings"}
+
+
+def loss(params, ids, targets):
+    """A bag of words through LayerNorm, a dense layer and a softmax: rare rows of the table have gradients of
+    0 at most steps, as words have."""
+    bag = params["word_embeddings"][ids].mean(axis=1)
+    centred = bag - bag.mean(axis=-1, keepdims=True)
+    normed = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-12)
+    hidden = jnp.tanh(normed * params["norm"]["scale"] + params["norm"]["bias"])
+    layers = params["layers"]["stack"]["layer"]["dense"]
+    for kernel, bias in zip(layers["kernel"], layers["bias"], strict=True):
+        hidden = hidden + 0.1 * jnp.tanh(hidden @ kernel + bias)
+    logits = hidden @ params["dense"]["kernel"] + params["dense"]["bias"]
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[:, None], axis=1).mean()
+
+
+def problem():
+    rng = np.random.default_rng(0)
+    params = {
+        "word_embeddings": rng.normal(size=(WORDS, WIDTH)) * 0.1,
+        "norm": {"scale": np.ones(WIDTH), "bias": rng.normal(size=WIDTH) * 0.1},
+        "dense": {"kernel": rng.normal(size=(WIDTH, 3)), "bias": rng.normal(size=3) * 0.1},
+        "layers": {
+            "stack": {
+                "layer": {
+                    "dense": {
+                        "kernel": rng.normal(size=(2, WIDTH, WIDTH)) * [[[0.1]], [[1.0]]],
+                        "bias": rng.normal(size=(2, WIDTH)) * 0.1,
+                    }
+                }
+            }
+        },
+    }
+    ids = np.minimum(rng.zipf(1.3, size=(STEPS, ROWS, LENGTH)), WORDS) - 1
+    return params, ids, rng.integers(0, 3, size=(STEPS, ROWS))
+
+
+def reference_rate(step):
+    return RATE * step / WARMUP if step < WARMUP else RATE * (1 - step / STEPS)
+
+
+def usual_rate(step):
+    return RATE * step / WARMUP if step < WARMUP else RATE * (STEPS - step) / (STEPS - WARMUP)
+
+
+def trust_ratios(name, p, u):
+    """LAMB's, one a layer."""
+    if name.startswith("layers/"):
+        return np.stack([trust_ratios("", *pair) * np.ones_like(pair[0]) for pair in zip(p, u, strict=True)])
+    return np.linalg.norm(p) / np.linalg.norm(u)
+
+
+def descend(params, gradient, corrected, lamb, rate):
+    """The formulas: yields the parameters before every step and after the last, as {name: array}."""
+    params = {name: value.copy() for name, value in params.items()}
+    m = {name: np.zeros_like(value) for name, value in params.items()}
+    v = {name: np.zeros_like(value) for name, value in params.items()}
+    for step in range(STEPS):
+        yield params
+        grads = gradient(params, step)
+        norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
+        after = {}
+        for name, g in grads.items():
+            g = g * min(1, CLIP / norm)
+            m[name] = B1 * m[name] + (1 - B1) * g
+            v[name] = B2 * v[name] + (1 - B2) * g**2
+            first, second = m[name], v[name]
+            if corrected:
+                first, second = first / (1 - B1 ** (step + 1)), second / (1 - B2 ** (step + 1))
+            update = first / (np.sqrt(second) + EPS)
+            if name.split("/")[-1] in DECAYED:
+                update = update + DECAY * params[name]
+                if lamb:
+                    update = update * trust_ratios(name, params[name], update)
+            after[name] = params[name] - rate(step) * update
+        params = after
+    yield params
+
+
+def flat(tree):
+    return {
+        "/".join(key.key for key in path): np.asarray(leaf, np.float64)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+
+
+@functools.cache
+def exact_run(name, rate):
+    """The parameters before every step and after the last, and the norms of the gradients."""
+    initial, ids, targets = problem()
+    tree, norms = jax.tree.structure(initial), []
+    with jax.enable_x64(True):
+        exact_gradient = jax.jit(jax.grad(loss))
+
+        def gradient(params, step):
+            grads = flat(exact_gradient(jax.tree.unflatten(tree, params.values()), ids[step], targets[step]))
+            norms.append(np.sqrt(sum((g**2).sum() for g in grads.values())))
+            return grads
+
+        corrected = name in ("adamw_bias_corrected", "lamb")
+        return list(descend(flat(initial), gradient, corrected, name.startswith("lamb"), rate)), norms
+
+
+def largest_difference(name, schedule, exact, dtype):
+    """Over all steps and parameters, of a run here in a dtype."""
+    initial, ids, targets = problem()
+    settings = defaults.pretrain().optimizer.to_dict() | dict(
+        name=name,
+        schedule=schedule,
+        learning_rate=RATE,
+        warmup_steps=WARMUP,
+        weight_decay=DECAY,
+        b1=B1,
+        b2=B2,
+        eps=EPS,
+        clip_norm=CLIP,
+    )
+    tx, lr = optimizers.make_optimizer(ml_collections.ConfigDict(settings), STEPS)
+    with jax.enable_x64(dtype == np.float64):
+        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), initial)
+        state = tx.init(params)
+
+        @jax.jit
+        def step_of(number, params, state, ids, targets):
+            updates, state = tx.update(jax.grad(loss)(params, ids, targets), state, params)
+            return jax.tree.map(lambda p, u: p - lr(number) * u, params, updates), state
+
+        worst = 0.0
+        for step in range(STEPS):
+            params, state = step_of(step, params, state, ids[step], targets[step])
+            assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(params))
+            for key, value in flat(params).items():
+                right = exact[step + 1][key]
+                worst = max(worst, np.linalg.norm(value - right) / np.linalg.norm(right))
+    return worst
+
+
+@pytest.mark.parametrize("dtype, bound", [(np.float64, 1e-6), (np.float32, 1e-5)], ids=["float64", "float32"])
+@pytest.mark.parametrize(
+    "name, schedule, rate",
+    [
+        ("adamw", "reference", reference_rate),
+        ("adamw_bias_corrected", "warmup_then_decay", usual_rate),
+        ("lamb", "warmup_then_decay", usual_rate),
+        ("lamb_uncorrected", "reference", reference_rate),
+    ],
+    ids=["reference", "bias-corrected", "lamb", "lamb-uncorrected"],
+)
+def test_1000_steps_are_the_formulas(name, schedule, rate, dtype, bound):
+    exact, norms = exact_run(name, rate)
+    assert max(norms) > CLIP > min(norms)
+    difference = largest_difference(name, schedule, exact, dtype)
+    print(f"{name}, {schedule}, {np.dtype(dtype)}: {difference:.2g} of a parameter's norm")
+    assert difference < bound
+
+
+@pytest.mark.parametrize("steps, warmup", [(1000, 100), (1_000_000, 10_000)], ids=["1000", "1M"])
+@pytest.mark.parametrize("name", optimizers.SCHEDULES)
+def test_every_rate_is_the_formulas_to_1e_6(name, steps, warmup):
+    rate = 1e-4
+    schedule = {
+        "reference": optimizers.reference_schedule,
+        "warmup_then_decay": optimizers.warmup_then_decay_schedule,
+        "constant": optimizers.constant_schedule,
+    }[name](rate, warmup, steps)
+    at = np.unique(np.concatenate([np.arange(2000), steps - np.arange(2000), np.arange(0, steps, 997)]))
+    at = at[(at >= 0) & (at <= steps)]
+    decayed = {
+        "reference": rate * (1 - at / steps),
+        "warmup_then_decay": rate * (steps - at) / (steps - warmup),
+        "constant": np.full(len(at), rate),
+    }[name]
+    exact = np.where(at < warmup, rate * at / warmup, decayed)
+    np.testing.assert_allclose(jax.jit(schedule)(jnp.asarray(at, jnp.int32)), exact, rtol=1e-6, atol=0)

@@ -1,0 +1,101 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.models import packed_batch, tiny_task
+
+from bert_jax.parallel import sharding
+from bert_jax.settings import defaults
+from bert_jax.training import optimizers
+from bert_jax.training.step import make_eval_step, make_train_step, split_rows
+
+
+@pytest.fixture(scope="module")
+def run():
+    task = tiny_task()
+    config = defaults.pretrain().optimizer
+    config.learning_rate, config.warmup_steps = 1e-2, 0
+    tx, schedule = optimizers.make_optimizer(config, 1000)
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    step = jax.jit(make_train_step(task, tx, schedule))
+    return task, sharding.init_state(task, tx, mesh, 0), lambda *args, seed=0: step(*args, np.uint32(seed))
+
+
+def test_one_batch_is_learned_by_heart(run):
+    _, state, step = run
+    batch = packed_batch(rows=4)
+    for _ in range(120):
+        state, metrics = step(
+            state.replace(step=jnp.int32(0)), batch
+        )  # the masks and dropout of step 0 each time
+    assert (
+        metrics["loss"] < 0.5 and metrics["mlm_accuracy"] > 0.9 and metrics["nsp_accuracy"] == 1
+    )  # from 5.3
+
+
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(run):
+    _, state, step = run
+    poisoned = state.replace(params=jax.tree.map(lambda x: x, state.params))
+    poisoned.params["nsp"]["bias"] = jnp.array([np.nan, 0.0])
+    after, metrics = step(poisoned, packed_batch(rows=4))
+    assert metrics["skipped"] == 1 and after.step == state.step + 1
+    for a, b in zip(
+        jax.tree.leaves((poisoned.params, poisoned.opt_state)),
+        jax.tree.leaves((after.params, after.opt_state)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    after, metrics = step(state, packed_batch(rows=4))
+    assert metrics["skipped"] == 0 and np.isfinite(metrics["grad_norm"])
+
+
+def test_a_batch_with_nothing_to_learn_gives_zeros(run):
+    _, state, step = run
+    batch = packed_batch(rows=4)
+    empty = {name: np.zeros_like(value) for name, value in batch.items()} | {"row_ids": batch["row_ids"]}
+    empty["starts"] = np.full_like(batch["starts"], 32)
+    empty["next_sentence_labels"] = np.full_like(batch["starts"], -1)
+    after, metrics = step(state, empty)
+    assert (
+        metrics["loss"] == 0
+        and metrics["mlm_accuracy"] == 0
+        and metrics["skipped"] == 0
+        and metrics["tokens"] == 0
+    )
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.params))
+
+
+def test_masks_and_dropout_are_new_each_step_and_a_function_of_seed_and_step(run):
+    _, state, step = run
+    batch = packed_batch(rows=4)
+    first = step(state, batch)[1]["loss"]
+    assert first == step(state, batch)[1]["loss"]
+    assert first != step(state.replace(step=state.step + 1), batch)[1]["loss"]
+    assert first != step(state, batch, seed=1)[1]["loss"]
+
+
+def test_metrics_count_real_tokens(run):
+    _, state, step = run
+    batch = packed_batch(rows=4)
+    metrics = step(state, batch)[1]
+    assert (
+        metrics["tokens"] == batch["lengths"].sum()
+        and metrics["sequences"] == (batch["first_lengths"] > 0).sum()
+    )
+
+
+def test_evaluation_is_without_dropout_and_the_same_each_time(run):
+    task, state, _ = run
+    evaluate = jax.jit(make_eval_step(task, 0))
+    batch = packed_batch(rows=4)
+    first, second = evaluate(state.params, batch, 0), evaluate(state.params, batch, 0)
+    assert set(first) == {"mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
+    for name in first:
+        assert first[name] == second[name]
+    assert first["nsp_loss"][1] == (batch["next_sentence_labels"] >= 0).sum()
+    assert evaluate(state.params, batch, 1)["mlm_loss"] != first["mlm_loss"]  # other masks
+
+
+def test_rows_split_by_strides():
+    split = split_rows({"x": np.arange(12).reshape(6, 2)}, 3)
+    assert np.array_equal(split["x"][:, :, 0], [[0, 6], [2, 8], [4, 10]])

@@ -1,0 +1,265 @@
+"""Work directories: which run they belong to, their vocabulary, and paths into them."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.kernels.dispatch import Target
+from bert_jax.settings import defaults
+from bert_jax.workdir import run_directory
+from bert_jax.workdir.run_directory import WorkDir
+
+
+def make_run(**changes):
+    """A pre-training run with dotted changes."""
+    run = {
+        "command": "pretrain",
+        "config": defaults.pretrain("tiny").to_dict(),
+        "records": {"fingerprint": "f"},
+        "vocabulary": {"kind": "wordpiece", "file": "vocab.txt", "digest": "d", "lower_case": False},
+    }
+    for name, value in changes.items():
+        *parents, last = name.split("__")
+        node = run
+        for parent in parents:
+            node = node[parent]
+        assert last in node, name
+        node[last] = value
+    return run
+
+
+@pytest.fixture
+def opened(tmp_path):
+    with WorkDir(tmp_path / "run") as held:
+        held.open_run(make_run())
+        Path(held.checkpoints, "5").mkdir(parents=True)
+        yield held
+
+
+def test_the_config_is_written_and_read(opened):
+    assert run_directory.read_run(opened.path) == make_run()
+    assert run_directory.load_config(opened.path).model.hidden_size == 128
+    opened.open_run(make_run())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("config__model__num_hidden_layers", 3, "model.num_hidden_layers is 2 there and 3 here"),
+        ("config__model__dtype", "bfloat16", "model.dtype is 'auto' there and 'bfloat16' here"),
+        ("config__optimizer__learning_rate", 0.5, "optimizer.learning_rate is 0.0001 there and 0.5 here"),
+        ("config__optimizer__name", "other", "optimizer.name is 'adamw' there and 'other' here"),
+        ("config__seed", 1, "seed is 0 there and 1 here"),
+        ("config__steps", 7, "steps is 1000000 there and 7 here"),
+        ("config__batch_size", 8, "batch_size is 256 there and 8 here"),
+        ("config__masking__strategy", "span", "masking.strategy is 'token' there and 'span' here"),
+        ("config__init_from", "x", "init_from is '' there and 'x' here"),
+        ("config__data__train_split", "x", "data.train_split is 'train' there and 'x' here"),
+        (
+            "records__fingerprint",
+            "ab" * 32,
+            "the digest of the records in --config.data.dir is 'f' there and abababababab here",
+        ),
+        ("vocabulary__digest", "e", "the digest of the vocabulary is 'd' there and 'e' here"),
+        ("vocabulary__lower_case", True, "vocabulary.lower_case is False there and True here"),
+        ("command", "finetune", "command is 'pretrain' there and 'finetune' here"),
+    ],
+)
+def test_another_run_is_refused_by_what_differs(opened, name, value, told):
+    with pytest.raises(UserError, match="belongs to another run: ") as error:
+        opened.open_run(make_run(**{name: value}))
+    assert told in str(error.value)
+    assert run_directory.read_run(opened.path) == make_run()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("config__log_every", 1),
+        ("config__checkpoint__keep", 9),
+        ("config__eval__every", 7),
+        ("config__mesh__fsdp", 8),
+        ("config__model__attention", "xla"),
+        ("config__model__remat", "full"),
+        ("config__model__residual", "xla"),
+        ("config__model__scan_unroll", 2),
+        ("config__accumulate_steps", 2),
+        ("config__data__dir", "/elsewhere"),
+        ("config__max_skipped_steps", 1),
+        ("vocabulary__file", "other.txt"),
+    ],
+)
+def test_what_does_not_change_the_result_may_change(opened, name, value):
+    opened.open_run(make_run(**{name: value}))
+    opened.confirm_run()
+    assert run_directory.read_run(opened.path) == make_run(**{name: value})
+
+
+def test_changes_can_be_allowed(opened):
+    opened.open_run(make_run(config__steps=7), allow_changes=True)
+    assert run_directory.load_config(opened.path).steps == 1_000_000  # until its checkpoint is restored
+    opened.confirm_run()
+    assert run_directory.load_config(opened.path).steps == 7
+
+
+def test_many_changes_are_told_in_one_line(opened):
+    other = make_run(
+        config__seed=1, config__steps=7, config__batch_size=1, command="x", config__masking__prob=0.1,
+        records__fingerprint="g",
+    )  # fmt: skip
+    with pytest.raises(UserError, match="and 2 more differ") as error:
+        opened.open_run(other)
+    assert "\n" not in str(error.value)
+
+
+def test_a_field_of_another_version_is_no_change(opened):
+    newer = copy.deepcopy(make_run())
+    newer["config"]["new_field"] = 3
+    del newer["config"]["masking"]["prob"]
+    opened.open_run(newer)
+
+
+def test_a_torn_config_is_told(opened):
+    (Path(opened.path) / "config.json").write_text('{"command": ')
+    with pytest.raises(UserError, match="config.json: not JSON"):
+        opened.open_run(make_run())
+
+
+def test_a_second_run_is_refused_until_the_first_ends(tmp_path):
+    with WorkDir(tmp_path / "run"):
+        with pytest.raises(UserError, match="in use by another run"):
+            with WorkDir(tmp_path / "run"):
+                pass
+    with WorkDir(tmp_path / "run"):
+        pass
+
+
+def test_the_lock_is_given_back_on_an_error(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        with WorkDir(tmp_path / "run"):
+            raise ZeroDivisionError
+    with WorkDir(tmp_path / "run"):
+        pass
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be .*choose another --workdir"):
+        with WorkDir(tmp_path / "file"):
+            pass
+
+
+def test_other_processes_of_a_run_neither_lock_nor_write(tmp_path):
+    with WorkDir(tmp_path / "run"), WorkDir(tmp_path / "run", primary=False) as second:
+        second.open_run(make_run())
+        assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".model"])
+def test_the_vocabulary_is_copied_and_found(opened, tmp_path, suffix):
+    (tmp_path / f"some{suffix}").write_bytes(b"words")
+    opened.copy_vocabulary(tmp_path / f"some{suffix}")
+    assert Path(run_directory.find_vocabulary(opened.path)).read_bytes() == b"words"
+    assert Path(run_directory.find_vocabulary(opened.path)).name == f"vocab{suffix}"
+
+
+def test_the_tokenizer_has_the_settings_of_the_run(opened, tmp_path):
+    (tmp_path / "v.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A"]))
+    opened.copy_vocabulary(tmp_path / "v.txt")
+    opened.open_run(make_run(vocabulary__lower_case=True), allow_changes=True)
+    opened.confirm_run()
+    tokenizer = run_directory.load_tokenizer(opened.path)
+    assert tokenizer.lower_case and tokenizer.encode_batch(["A a"]) == [[5, 5]]
+
+
+@pytest.mark.parametrize("inside", ["", "checkpoints", "checkpoints/10"])
+def test_the_work_directory_of_a_checkpoint(opened, inside):
+    (Path(opened.path) / "checkpoints" / "10").mkdir(parents=True)
+    assert run_directory.find_root(Path(opened.path) / inside) == opened.path
+
+
+def test_no_work_directory(tmp_path):
+    with pytest.raises(UserError, match="no work directory"):
+        run_directory.find_root(tmp_path)
+    with pytest.raises(UserError, match="no such directory"):
+        run_directory.find_root(tmp_path / "missing")
+
+
+def test_a_hugging_face_folder_is_no_work_directory(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 384}')
+    with pytest.raises(UserError, match="is a Hugging Face folder, not a work directory .* makes one"):
+        run_directory.read_run(tmp_path)
+    (tmp_path / "config.json").write_text('{"hidden_size": 384}')
+    with pytest.raises(UserError, match="there is no command"):
+        run_directory.read_run(tmp_path)
+
+
+def test_config_json_is_plain(opened):
+    content = json.loads((Path(opened.path) / "config.json").read_text())
+    assert content["config"]["optimizer"]["learning_rate"] == 1e-4
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".model"])
+def test_a_run_that_made_no_step_leaves_no_claim(tmp_path, suffix):
+    """Neither its config nor its vocabulary nor its report."""
+    (tmp_path / "v.txt").write_text("words")
+    (tmp_path / f"w{suffix}").write_text("others")
+    with WorkDir(tmp_path / "run") as held:
+        held.open_run(make_run())
+        held.copy_vocabulary(tmp_path / "v.txt")
+        held.write_json(run_directory.REPORT_FILE, {})
+        Path(held.checkpoints).mkdir()
+    changed = make_run(config__seed=1, config__model__hidden_size=64)
+    with WorkDir(tmp_path / "run") as held:
+        held.open_run(changed)
+        held.copy_vocabulary(tmp_path / f"w{suffix}")
+        assert Path(run_directory.find_vocabulary(held.path)).read_text() == "others"
+        assert not (Path(held.path) / run_directory.REPORT_FILE).exists()
+    assert run_directory.read_run(tmp_path / "run") == changed
+
+
+@pytest.mark.parametrize("left", ["checkpoints/10", "checkpoints/bad-10", "metrics.jsonl"])
+def test_a_run_that_made_a_step_has_a_claim(tmp_path, left):
+    with WorkDir(tmp_path / "run") as held:
+        held.open_run(make_run())
+        assert not run_directory.has_started(held.path)
+        (Path(held.path) / left).parent.mkdir(exist_ok=True)
+        (Path(held.path) / left).write_text("{}\n")
+        assert run_directory.has_started(held.path)
+        with pytest.raises(UserError, match="belongs to another run"):
+            held.open_run(make_run(config__seed=1))
+
+
+CPU, TPU = Target("cpu"), Target("tpu")
+
+
+@pytest.mark.parametrize(
+    "recorded, requested, target, dtype, line",
+    [
+        (None, "auto", CPU, "float32", None),
+        (None, "auto", TPU, "bfloat16", None),
+        (None, "bfloat16", CPU, "bfloat16", None),
+        ("float32", "auto", CPU, "float32", None),
+        (
+            "float32",
+            "auto",
+            TPU,
+            "float32",
+            "model.dtype=float32, as this run was started; a new run",
+        ),
+        ("bfloat16", "auto", CPU, "bfloat16", "a new run on this cpu would compute in float32"),
+        ("auto", "auto", TPU, "bfloat16", None),
+        ("bfloat16", "float32", TPU, "float32", None),  # open_run refuses it then
+    ],
+)
+def test_a_run_keeps_the_dtype_that_it_was_started_with(tmp_path, recorded, requested, target, dtype, line):
+    if recorded:
+        with WorkDir(tmp_path) as held:
+            held.open_run(make_run(config__model__dtype=recorded))
+            (Path(held.path) / "metrics.jsonl").write_text("{}\n")
+    lines = []
+    assert run_directory.resolve_dtype(requested, tmp_path, target, lines.append) == dtype
+    assert len(lines) == (line is not None) and (line or "") in "".join(lines)
