@@ -16,7 +16,7 @@ help:
 	@echo 'make test-all  the slow ones too, and those that compare with other libraries'
 	@echo 'make gpu-test  compiles programs for GPUs that are not there'
 	@echo 'make wheel-test  the wheel: built, installed and run in an empty directory'
-	@echo 'make lint      ruff'
+	@echo 'make lint      ruff, and the import direction'
 	@echo 'make install   .venv with the versions of requirements.lock, and bert-jax in it'
 	@echo 'make gpu-compiler  XLA for GPUs that are not there, 182 MB, so that tests can compile for them'
 	@echo 'make lock      writes requirements.lock from what .venv has'
@@ -62,6 +62,7 @@ wheel-test: $(INSTALLED)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 
 lock: $(INSTALLED)
 	{ echo '# The versions that are tested, on Python 3.11 and CPU. `make lock` writes this file from .venv.'; \

@@ -67,6 +67,7 @@ setup(
             "gcp-storage-emulator>=2026.7",
             "gcsfs>=2025.2",
             "hypothesis>=6.100",
+            "import-linter>=2.16",
             "jsonschema>=4.20",
             "pytest>=8.0",
             "pytest-timeout>=2.3",
