@@ -110,7 +110,7 @@ def _run(argv: list[str]) -> int:
         return 1
     except OSError as error:
         # One that names no file, or a file that is missing, is more likely a bug, whose traceback is needed.
-        if error.filename is None and not _is_full(error) or isinstance(error, FileNotFoundError):
+        if (error.filename is None and not _is_full(error)) or isinstance(error, FileNotFoundError):
             raise
         code = 2 if is_wrong_path(error) else 1
         return _fail(f"{error.filename or 'storage'}: {error.strerror or error}", code)

@@ -129,12 +129,11 @@ def parse(clean: str, values: dict[str, Any]) -> Settings | None:
     for step in settings.steps:
         if step in PACKAGES:
             _import(step)
-    if "language" in settings.steps:
-        if settings.language not in _identifier().labels:
-            raise UserError(
-                f"--language={settings.language}: --clean=language keeps one language; expected the "
-                "ISO 639-1 code of one that py3langid knows, such as en, de or zh"
-            )
+    if "language" in settings.steps and settings.language not in _identifier().labels:
+        raise UserError(
+            f"--language={settings.language}: --clean=language keeps one language; expected the "
+            "ISO 639-1 code of one that py3langid knows, such as en, de or zh"
+        )
     return settings
 
 

@@ -14,7 +14,7 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class FindTask:
 
 @dataclasses.dataclass(frozen=True)
 class UniteTask:
+    """The arguments of `unite`."""
+
     edges: tuple[str, ...]
     output: str
 
@@ -361,7 +363,7 @@ def _dropped(local: np.ndarray, number: int, names: Sequence[str]) -> tuple[np.n
 class _StepFound:
     """Counts what a step dropped, and holds the examples with the smallest keys."""
 
-    _REASONS = {"exact": "duplicate", "near": "near duplicate"}
+    _REASONS: ClassVar = {"exact": "duplicate", "near": "near duplicate"}
 
     def __init__(self, step: str):
         self._reason = self._REASONS[step]

@@ -60,7 +60,7 @@ class Instances:
         kinds = np.where(tokenizer.is_continuation, _CONTINUATION, 0).astype(np.uint8)
         kinds[[tokenizer.cls_id, tokenizer.sep_id]] = _OUTSIDE
         prob = settings["masked_lm_prob"]
-        wanted = [min(self._predictions, max(1, int(round(n * prob)))) for n in range(self._length + 1)]
+        wanted = [min(self._predictions, max(1, round(n * prob))) for n in range(self._length + 1)]
         weights = itertools.accumulate(1 / size for size in range(1, settings["max_ngram"] + 1))
         self._settings = (
             kinds,

@@ -1,5 +1,6 @@
 """Rows of the google schema: next-sentence pairs with masks drawn once, draw for draw as google-research/bert
-makes them (create_pretraining_data.py)."""
+makes them (create_pretraining_data.py).
+"""
 
 from __future__ import annotations
 

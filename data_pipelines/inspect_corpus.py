@@ -256,7 +256,8 @@ class _Found:
 
 def _around(line: str, start: int, end: int) -> str:
     """At most _SHOWN_CHARACTERS of a line, with the place [start, end) in them; where it is cut there is
-    "..."."""
+    "...".
+    """
     begin = max(
         0,
         min(

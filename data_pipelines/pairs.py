@@ -56,7 +56,8 @@ def make_pairs(
 
 def full_sentences(documents: Iterable[Document], max_seq_length: int, sep_id: int) -> Iterator[Pair]:
     """Rows of whole sentences that go on over the ends of documents, which a [SEP] marks (RoBERTa's
-    FULL-SENTENCES, Liu et al. 2019, section 4.2). Only a sentence that no row holds is cut."""
+    FULL-SENTENCES, Liu et al. 2019, section 4.2). Only a sentence that no row holds is cut.
+    """
     budget = max_seq_length - 2
     waiting: list[int] = []
     for document in documents:

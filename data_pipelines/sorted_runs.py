@@ -94,7 +94,7 @@ class RunWriter:
 class StoredDocument(Sequence):
     """A document whose sentences become lists of ids when they are asked for."""
 
-    __slots__ = ("_tokens", "_edges")
+    __slots__ = ("_edges", "_tokens")
 
     def __init__(self, tokens: np.ndarray, edges: list[int]):
         self._tokens, self._edges = tokens, edges
@@ -128,7 +128,8 @@ def _read_range(
     path: str, low: int, high: int, dtype: np.dtype
 ) -> Iterator[tuple[int, int, np.ndarray, list[int]]]:
     """Yields (key, when it was added, tokens, edges of their sentences) of one run's documents with keys in
-    [low, high)."""
+    [low, high).
+    """
     with files.open_read(path) as file:
         header = file.read(_HEADER.size).ljust(_HEADER.size, b"\0")
         magic, documents, sentences, tokens = _HEADER.unpack(header)

@@ -60,12 +60,14 @@ def _load_tokenizer(vocabulary: Vocabulary) -> tokenization.Tokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizeTask:
+    """Ranges of the corpus whose documents one worker tokenizes, and sorts into runs."""
+
     ranges: tuple[readers.Range, ...]
     input_format: str
     vocabulary: Vocabulary
     output: str  # runs are OUTPUT-0000, ...
     cleaning: cleaning.Settings | None = None
-    fields: readers.Fields = readers.Fields()
+    fields: readers.Fields = readers.Fields()  # noqa: RUF009 (frozen)
 
 
 def tokenize(task: TokenizeTask) -> dict[str, Any]:
@@ -226,6 +228,8 @@ def _buckets(split: str, low: int, high: int, histogram: np.ndarray, size: int) 
 
 @dataclasses.dataclass(frozen=True)
 class RowsTask:
+    """A bucket of documents of which one worker makes rows."""
+
     bucket: Bucket
     runs: tuple[str, ...]
     vocabulary: Vocabulary
@@ -289,6 +293,8 @@ def _passes(documents: list[sorted_runs.StoredDocument], count: int, rng: random
 
 @dataclasses.dataclass(frozen=True)
 class ShardTask:
+    """The rows of one file of the result."""
+
     parts: tuple[tuple[str, int, int, int], ...]  # (record file, first row, end row, step)
     output: str
 

@@ -114,7 +114,8 @@ class Pool:
 
 def _start_worker() -> None:
     """Signals that come to all processes at once are the parent's to handle; a worker without its parent
-    ends."""
+    ends.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

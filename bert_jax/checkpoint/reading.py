@@ -193,7 +193,8 @@ def list_steps(directory: str) -> list[int]:
 
 def is_committed(step: str) -> bool:
     """Whether a step was written to its end. Its name says so, but on gs://, where a directory cannot be
-    renamed: there one of the last two files does, of which a step copied from a disk has only our digests."""
+    renamed: there one of the last two files does, of which a step copied from a disk has only our digests.
+    """
     if files.scheme(step) != "gs":
         return True
     return any(files.exists(os.path.join(step, name)) for name in WRITTEN_LAST)

@@ -236,7 +236,8 @@ class Checkpointer:
 
     def _write_file_digests(self) -> None:
         """Called by orbax in its thread when a step is written and not yet renamed (or, on an object store,
-        not yet marked as complete)."""
+        not yet marked as complete).
+        """
         if jax.process_index() == 0:
             for name in files.names(self._directory):
                 if name == str(self._saving) or name.startswith(f"{self._saving}{_TEMPORARY}"):

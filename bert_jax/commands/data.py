@@ -208,7 +208,8 @@ def _second_segments(manifest: dict[str, Any], split: dict[str, Any]) -> str:
 
 def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
     """What a user should know before training on the records; with `of_format` also whether the text seems to
-    be of another format."""
+    be of another format.
+    """
     from data_pipelines import readers
 
     text, found = manifest["text"], []

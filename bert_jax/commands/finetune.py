@@ -1,11 +1,11 @@
-"""Fine-tune a model: classes or numbers for texts and pairs, multiple choice, questions, tags of words.
+r"""Fine-tune a model: classes or numbers for texts and pairs, multiple choice, questions, tags of words.
 
-    bert-jax finetune --config=finetune/classification --workdir=runs/reviews \\
-        --config.init_from=runs/mini --config.data.train=train.csv --config.data.eval=dev.csv \\
+    bert-jax finetune --config=finetune/classification --workdir=runs/reviews \
+        --config.init_from=runs/mini --config.data.train=train.csv --config.data.eval=dev.csv \
         --config.data.text_a=review --config.data.label=stars
-    bert-jax finetune --config=finetune/glue:mrpc --workdir=runs/mrpc \\
+    bert-jax finetune --config=finetune/glue:mrpc --workdir=runs/mrpc \
         --config.init_from=runs/mini --config.data_dir=glue
-    bert-jax finetune --config=finetune/tagging --workdir=runs/entities \\
+    bert-jax finetune --config=finetune/tagging --workdir=runs/entities \
         --config.init_from=runs/mini --config.data.train=train.conll --config.data.eval=dev.conll
 
 Files are TSV (a quote is a character), CSV or JSON-lines; columns go by name, or by number from 0. The labels

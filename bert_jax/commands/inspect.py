@@ -132,7 +132,9 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if files.exists(os.path.join(path, packed.MANIFEST)):
         return inspection.inspect_records(path, examples, vocab)
     names = files.names(path)
-    if "config.json" in names and "checkpoints" not in names or any(x.endswith(".ckpt.index") for x in names):
+    if ("config.json" in names and "checkpoints" not in names) or any(
+        x.endswith(".ckpt.index") for x in names
+    ):
         return inspect_model(path)
     if "checkpoints" in names or "_CHECKPOINT_METADATA" in names:
         return inspect_checkpoints(path)

@@ -104,7 +104,8 @@ def public_path(path: str) -> str:
 
 def public_command(command: str) -> str:
     """Returns a command line as a published card may have it: without paths of the machine, the addresses of
-    a cluster, or anything that is called a token, a key or a password."""
+    a cluster, or anything that is called a token, a key or a password.
+    """
     kept = []
     for word in shlex.split(command):
         name, equals, value = word.partition("=")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +40,8 @@ def random_inputs(config: BertConfig) -> dict[str, np.ndarray]:
 
 def flax_outputs(model: Model) -> dict[str, np.ndarray]:
     """What the Flax model computes of `random_inputs`: `hidden`, and `pooled` and each head's logits where
-    there are such. float32, padding left out."""
+    there are such. float32, padding left out.
+    """
     config = model.config.replace(dtype="float32", attention="xla", remat="none")
     inputs = random_inputs(config)
     params = nest({name: jnp.asarray(array, jnp.float32) for name, array in model.params.items()})
@@ -136,7 +138,7 @@ def compare(what: str, one: Mapping[str, np.ndarray], other: Mapping[str, np.nda
 
 class _HuggingFace:
     mlm_bias = "cls.predictions.bias"
-    heads = {
+    heads: ClassVar = {
         "nsp": ("cls.seq_relationship.weight", "cls.seq_relationship.bias"),
         "classifier": ("classifier.weight", "classifier.bias"),
         "qa": ("qa_outputs.weight", "qa_outputs.bias"),
@@ -167,7 +169,7 @@ class _HuggingFace:
 
 class _TensorFlow:
     mlm_bias = "cls/predictions/output_bias"
-    heads = {
+    heads: ClassVar = {
         "nsp": ("cls/seq_relationship/output_weights", "cls/seq_relationship/output_bias"),
         "classifier": ("output_weights", "output_bias"),
         "qa": ("cls/squad/output_weights", "cls/squad/output_bias"),

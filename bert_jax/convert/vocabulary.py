@@ -30,7 +30,8 @@ _Key = tuple[str, bool]
 @dataclasses.dataclass(frozen=True)
 class VocabularyReport:
     """What became of the tokens: `kept` are in both vocabularies, `dropped` in the old one only, `new` in
-    the new one only, of which `fallback` have no known piece."""
+    the new one only, of which `fallback` have no known piece.
+    """
 
     kept: int
     new: int

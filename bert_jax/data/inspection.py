@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -374,7 +375,7 @@ def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Toke
     lines = []
     length = int(batch["lengths"][row])
     edges = [int(start) for start in batch["starts"][row] if start < length] + [length]
-    for number, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+    for number, (start, end) in enumerate(itertools.pairwise(edges)):
         label = LABELS[nsp][int(batch["next_sentence_labels"][row, number])]
         lines.append(f"({label}) {tokenizer.decode(batch['input_ids'][row, start:end].tolist())}")
     return lines
@@ -383,7 +384,7 @@ def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Toke
 def text_histogram(counts: list[int], bins: int = 8, width: int = 40) -> list[str]:
     """Bars of text: `counts[i]` things of size i, in `bins` ranges of size of equal width."""
     edges = np.linspace(1, len(counts), bins + 1).astype(int)
-    sums = [sum(counts[low:high]) for low, high in zip(edges, edges[1:], strict=False)]
+    sums = [sum(counts[low:high]) for low, high in itertools.pairwise(edges)]
     most, total = max(1, *sums), max(1, sum(sums))
     digits = len(str(len(counts) - 1))
     return [

@@ -17,7 +17,8 @@ _TOKEN = range(0, 1 << 31)
 _SPLIT = {
     "files": [{"name": str, "rows": _COUNT, "bytes": _COUNT, "crc32c?": range(0, 1 << 32)}],
     **dict.fromkeys(("documents", "rows", "sequences", "tokens", "random_next", "predictions?"), _COUNT),
-    **dict.fromkeys(("sequence_lengths?", "sequences_per_row?"), [_COUNT]),
+    "sequence_lengths?": [_COUNT],
+    "sequences_per_row?": [_COUNT],
     **dict.fromkeys(("fill?", "random_next_share?"), float),
 }
 _SCHEMA = {

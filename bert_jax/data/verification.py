@@ -113,7 +113,7 @@ def _memory(path: str) -> Iterator[BinaryIO | None]:
     name = hashlib.blake2b(key, digest_size=16).hexdigest()
     try:
         os.makedirs(default_directory(), exist_ok=True)
-        file = open(os.path.join(default_directory(), name), "a+b")
+        file = open(os.path.join(default_directory(), name), "a+b")  # noqa: SIM115 (closed below)
     except OSError:  # no home directory that can be written: checked each time
         yield None
         return

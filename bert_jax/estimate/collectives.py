@@ -34,7 +34,8 @@ Positions = Sequence[tuple[int, tuple[int, ...]]]
 class Collective:
     """One instruction's traffic. `payload` is the bytes of the whole array that a group of chips holds in
     the end, or adds up; `seconds` those of one run with nothing else on the links, 0 where the chips' links
-    are not known."""
+    are not known.
+    """
 
     kind: str
     axes: tuple[str, ...]  # of the mesh, or SLICES; empty where the groups cannot be read
@@ -237,6 +238,7 @@ def _seconds(kind: str, payload: float, chip: Chip, members: Positions) -> float
 
 def _links(chip: Chip, coordinates: list[tuple[int, ...]]) -> int:
     """Links that a chip sends along at once: two for each dimension of the torus that the group goes round,
-    one where it is only a line."""
+    one where it is only a line.
+    """
     sides = [len(set(along)) for along in zip(*coordinates, strict=True)]
     return sum(2 if side >= chip.wraps_at else 1 for side in sides if side > 1) or 1

@@ -60,7 +60,8 @@ def _backend_integers(instruction: Instruction, name: str) -> list[int]:
 
 def _convolution_flops(left: Array, right: Array, output: Array, attributes: str) -> float:
     """The TPU compiler writes every product as a convolution, and the batch of one as a spatial dimension
-    whose window lies almost wholly in padding: only pairs that meet count."""
+    whose window lies almost wholly in padding: only pairs that meet count.
+    """
     inputs, kernel, outputs = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes).groups()
     window = re.search(r"window=\{([^}]*)\}", attributes)
     settings = dict(part.split("=") for part in window[1].split()) if window else {}
@@ -92,7 +93,8 @@ def _meeting(
     size: int, kernel: int, output: int, *, stride: int, low: int, input_dilation: int, kernel_dilation: int
 ) -> int:
     """Pairs (output position, kernel position) of one dimension that fall on an element of the input, and
-    not on padding or into the holes of a dilated one."""
+    not on padding or into the holes of a dilated one.
+    """
     positions = np.arange(output)[:, None] * stride - low + np.arange(kernel) * kernel_dilation
     inside = (positions >= 0) & (positions < (size - 1) * input_dilation + 1)
     return int(np.count_nonzero(inside & (positions % input_dilation == 0)))

@@ -44,7 +44,7 @@ def prepare() -> None:
         raise UserError(f"{found} is {version}, and jax is {jax}; both have to be the same: {wanted}")
     os.environ["JAX_PLATFORMS"] = "cpu"  # no GPU is looked for
     with _without_missing_drivers():
-        import jax.experimental.topologies  # noqa: F401
+        import jax.experimental.topologies
 
 
 @contextlib.contextmanager

@@ -43,7 +43,8 @@ class Array:
 @dataclasses.dataclass(frozen=True)
 class Instruction:
     """`name = arrays opcode(operands), attributes`; `attributes` is the rest of its line, as it stands, and
-    of an instruction without operands ends with the value in its parentheses, as ` constant(12)`."""
+    of an instruction without operands ends with the value in its parentheses, as ` constant(12)`.
+    """
 
     name: str
     opcode: str
@@ -80,6 +81,8 @@ Computation = dict[str, Instruction]
 
 @dataclasses.dataclass(frozen=True)
 class Module:
+    """A compiled program: its computations by name, and the name of the one that a run begins with."""
+
     computations: dict[str, Computation]
     entry: str
 
@@ -195,7 +198,8 @@ def trip_count(module: Module, loop: Instruction) -> int | None:
 
 def walk(module: Module) -> Iterator[Visit]:
     """Every instruction that a run gets to, those inside of fusions too. All branches of a conditional
-    count; a loop whose count is not known counts once."""
+    count; a loop whose count is not known counts once.
+    """
     yield from _walk(module, module.entry, 1, False)
 
 

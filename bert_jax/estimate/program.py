@@ -146,7 +146,7 @@ class TrainStep:
                 schedule,
                 config.accumulate_steps,
                 check_update=not keeps_parameters_finite(config.optimizer),
-            ),  # fmt: skip
+            ),
             self.mesh,
             jax.tree.map(lambda leaf: leaf.sharding, self.state),
         )

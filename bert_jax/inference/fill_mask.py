@@ -25,6 +25,8 @@ _BATCH = 16
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
+    """A token for a mask, and its probability."""
+
     token: str
     probability: float
 

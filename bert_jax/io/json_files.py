@@ -123,7 +123,6 @@ def is_of(value: Any, schema: Any) -> bool:
         return False
     if schema is int or isinstance(schema, range):
         return isinstance(value, int) and value in (_INTEGERS if schema is int else schema)
-    if schema is float:
-        if isinstance(value, int):
-            return value in _INTEGERS
+    if schema is float and isinstance(value, int):
+        return value in _INTEGERS
     return isinstance(value, schema if isinstance(schema, type) else type(schema))

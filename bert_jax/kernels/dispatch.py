@@ -244,7 +244,8 @@ def check_case(operation: str, requested: str, case: AttentionCase | ResidualCas
 
 def resolve_dtype(dtype: str, target: Target) -> str:
     """The dtype of matrix products that "auto" means: bfloat16 on TPU and GPU, float32 on CPU and on GPUs
-    that have no bfloat16 products. Any other name means itself."""
+    that have no bfloat16 products. Any other name means itself.
+    """
     if dtype != "auto":
         return dtype
     return "float32" if target.platform == "cpu" or target.is_before_ampere else "bfloat16"

@@ -59,7 +59,8 @@ def _mix(x: jax.Array) -> jax.Array:
 
 def row_words(key: jax.Array, rows: int, ids: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
     """Two uint32 [rows] that a row's mask is hashed from, so that the index inside a row stays in 32 bits
-    however large the batch is. `ids` are the rows' places in the whole batch: 0, 1, 2, ... if not given."""
+    however large the batch is. `ids` are the rows' places in the whole batch: 0, 1, 2, ... if not given.
+    """
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     words = words.reshape(-1)[:2].astype(jnp.uint32)
     row = jnp.arange(rows, dtype=jnp.uint32) if ids is None else ids

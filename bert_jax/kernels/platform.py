@@ -26,7 +26,8 @@ _OLDER_GPUS = {
 
 def target_platform() -> str:
     """cpu, gpu or tpu: of the mesh in context, whose devices need not be attached to this machine, else of
-    the default backend."""
+    the default backend.
+    """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 

@@ -195,7 +195,8 @@ SIZES: dict[str, dict[str, int]] = {
 
 def named(size: str, **overrides: Any) -> BertConfig:
     """The configuration of a named size, with fields overridden. Raises UserError for an unknown name or
-    field."""
+    field.
+    """
     if size not in SIZES:
         near = difflib.get_close_matches(size, SIZES, n=1)
         hint = f"did you mean {near[0]}? The sizes are" if near else "choose one of"

@@ -1,5 +1,6 @@
 """Tagging from the layers of a frozen encoder (paper, section 5.3): a linear or a BiLSTM head on their
-concatenation."""
+concatenation.
+"""
 
 from __future__ import annotations
 

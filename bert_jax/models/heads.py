@@ -87,7 +87,8 @@ class BertForSequenceClassification(_Module):
         self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
     ):
         """float32 [B, num_labels] logits, from the first token of each row; or [B, S, num_labels], from
-        `cls_positions` int32 [B, S]. Inputs as `BertEncoder`'s."""
+        `cls_positions` int32 [B, S]. Inputs as `BertEncoder`'s.
+        """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         cls = hidden[:, 0] if cls_positions is None else gather_positions(hidden, cls_positions)
         pooled = self.drop(self.pooler(cls), deterministic)

@@ -1,5 +1,6 @@
 """Dense and LayerNorm as BERT has them: float32 parameters with logical axis names, computed in a chosen
-dtype."""
+dtype.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def kernel_init(stddev: float):
 @jax.custom_vjp
 def gelu(x: jax.Array) -> jax.Array:
     """x Phi(x), exact (Hendrycks and Gimpel 2016). By erf: `jax.nn.gelu` goes through erfc, which costs
-    more."""
+    more.
+    """
     return x * _normal_cdf(x)
 
 

@@ -43,7 +43,8 @@ class ClassificationTask(RowTask):
     def expected_initial_loss(self) -> float | None:
         """ln C: what an untrained classifier loses, or ln 2 of labels that do not exclude each other; None
         for a regression, whose loss depends on the targets, and for windows, where it depends on the shares
-        that a batch happens to have."""
+        that a batch happens to have.
+        """
         if self.kind == "regression" or self.windows:
             return None
         return float(np.log(2 if self.kind == "multilabel" else self.num_labels))

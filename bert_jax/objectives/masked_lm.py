@@ -68,7 +68,8 @@ class PretrainingTask:
 
     def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
         """Unpacks the rows and draws their masks; a row's masks depend on (key, its place in the global
-        batch). Rows that come with masks (see `data.google`) keep them."""
+        batch). Rows that come with masks (see `data.google`) keep them.
+        """
         del train
         labels = batch["next_sentence_labels"]
         prepared = unpack(batch) | self._masked(batch, key)

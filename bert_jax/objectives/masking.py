@@ -45,14 +45,16 @@ class MaskingOptions:
 
 def default_max_predictions(length: int, prob: float) -> int:
     """The share `prob` of a full row, rounded up to a multiple of 4: 20 at 128 tokens and 80 at 512, as is
-    customary."""
+    customary.
+    """
     return max(4, -(-int(np.ceil(prob * length)) // 4) * 4)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
     """What masking must know of a vocabulary. `is_continuation` is bool [V], true where a piece continues a
-    word."""
+    word.
+    """
 
     size: int
     mask_id: int
@@ -62,7 +64,8 @@ class Vocabulary:
 
 class Masked(NamedTuple):
     """Masked rows: `input_ids` [B, L]; `positions`, `labels` int32 and `weights` float32 [B, P], by position,
-    unused last."""
+    unused last.
+    """
 
     input_ids: jax.Array
     positions: jax.Array
@@ -148,7 +151,8 @@ def _word_starts(candidate, continuation):
 
 def _choose_words(scores, candidate, continuation, wanted):
     """bool [L]: whole words in random order; one that would overshoot is skipped, and a shorter one may
-    follow it."""
+    follow it.
+    """
     starts, first = _word_starts(candidate, continuation)
     sizes = jnp.zeros(candidate.shape[0], jnp.int32).at[first].add(candidate.astype(jnp.int32))
 
@@ -164,7 +168,8 @@ def _choose_words(scores, candidate, continuation, wanted):
 
 def _choose_spans(scores, uniforms, candidate, continuation, wanted):
     """bool [L]: spans of whole words from random starts, the last cut at the budget; int32 [L]: where each
-    token's span starts, since 80/10/10 is drawn once a span."""
+    token's span starts, since 80/10/10 is drawn once a span.
+    """
     length = candidate.shape[0]
     starts, _ = _word_starts(candidate, continuation)
     word = jnp.cumsum(starts)

@@ -42,7 +42,8 @@ class RowTask:
         self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None, **more: Any
     ) -> jax.Array:
         """What the model makes of the rows of a prepared batch, those of a group one after the other; `more`
-        are other arguments of the model."""
+        are other arguments of the model.
+        """
         return self.model.apply(
             {"params": params},
             *(batch[name].reshape(-1, batch[name].shape[-1]) for name in INPUTS),

@@ -134,7 +134,8 @@ def _is_several(value: str) -> bool:
 
 def _shares_devices(processes: int, environ: Mapping[str, str]) -> bool:
     """Whether several processes see the devices of one machine. Slurm may give each of them its own, or
-    start one a node."""
+    start one a node.
+    """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and len(visible.split(",")) == 1:
         return False

@@ -86,7 +86,8 @@ def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[i
 
 def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """Where the dimensions of an array with these logical names go; a dimension that no rule fits is
-    replicated."""
+    replicated.
+    """
     spec: list[Any] = [None] * len(names)
     used: set[str] = set()
     for rule, axes in RULES:
@@ -118,7 +119,8 @@ def _is_box(x: Any) -> bool:
 
 def unbox(boxed: Any) -> Any:
     """The bare values. Flax's own unbox would constrain each by the logical rules, which here are
-    partition_spec's work."""
+    partition_spec's work.
+    """
     return jax.tree.map(lambda box: box.value, boxed, is_leaf=_is_box)
 
 
@@ -229,7 +231,7 @@ def init_state(
 def jit_train_step(train_step: Callable, mesh: Mesh, shardings: TrainState) -> Callable:
     """The train step compiled for the mesh; the state's buffers are donated."""
     replicated = NamedSharding(mesh, PartitionSpec())
-    return _in_context(
+    return _InContext(
         jax.jit(
             train_step,
             in_shardings=(shardings, batch_sharding(mesh), replicated),
@@ -243,9 +245,10 @@ def jit_train_step(train_step: Callable, mesh: Mesh, shardings: TrainState) -> C
 
 def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: TrainState) -> Callable:
     """The evaluation step compiled for the mesh: (params, batch, batch index) -> replicated sums and
-    weights."""
+    weights.
+    """
     replicated = NamedSharding(mesh, PartitionSpec())
-    return _in_context(
+    return _InContext(
         jax.jit(
             eval_step,
             in_shardings=(shardings.params, batch_sharding(mesh), replicated),
@@ -256,7 +259,7 @@ def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: TrainState) -> Cal
     )
 
 
-class _in_context:
+class _InContext:
     """A jitted function that is traced, lowered and called on its mesh."""
 
     def __init__(self, function, mesh):

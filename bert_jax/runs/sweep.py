@@ -148,7 +148,8 @@ def _run_directory(directory: str, name: str, config: ml_collections.ConfigDict)
 
 def read_summary(directory: str) -> dict[str, Any] | None:
     """Of the best setting of a `run_all`: `scores`, the medians, and `run`, one of its directories; None
-    where there was no such run."""
+    where there was no such run.
+    """
     path = os.path.join(directory, SUMMARY_FILE)
     if not files.exists(path):
         return None

@@ -18,7 +18,8 @@ def model(size: str, **overrides: Any) -> ml_collections.ConfigDict:
 
 def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     """Pre-training as in the paper (appendix A.2): batch 256, 1M steps, Adam 1e-4, 10k warm-up, weight decay
-    .01."""
+    .01.
+    """
     c = ml_collections.ConfigDict()
     c.seed = 0
     c.model = model(size, **overrides)

@@ -52,7 +52,8 @@ class Problem(abc.ABC):
     @abc.abstractmethod
     def task(self) -> Any:
         """Returns the model and the loss for `bert_jax.training.loop.fit` and `predictions.make_predict`. Its
-        `head` is the group of parameters that is always new."""
+        `head` is the group of parameters that is always new.
+        """
 
     @property
     @abc.abstractmethod
@@ -95,7 +96,8 @@ class Problem(abc.ABC):
     @abc.abstractmethod
     def report(self, directory: Any, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
         """Writes what a person wants to see of the evaluation file into the work directory: the mistakes, the
-        surest first, to errors-dev.tsv, and a picture to scores-dev.png."""
+        surest first, to errors-dev.tsv, and a picture to scores-dev.png.
+        """
 
     packs = False  # whether several examples may share a row
     frozen = False  # whether only the head is trained
@@ -251,7 +253,8 @@ def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tok
 
 def resolve_schedule(config: Any, examples: int) -> int:
     """Fills in steps, warm-up and evaluation interval from the epochs and the groups of rows; returns the
-    steps."""
+    steps.
+    """
     for name in ("epochs", "warmup_fraction"):
         config_fields.check(name, config[name])
     per_epoch = batches.steps_per_epoch(examples, config.batch_size)

@@ -76,7 +76,7 @@ def plot_confusions(
     np.add.at(counts, (targets, predicted), 1)
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     size = min(14.0, 3.0 + 0.55 * len(labels))
-    with _figure(path, (size, size)) as axis:
+    with _Figure(path, (size, size)) as axis:
         axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         names = [_short(name) for name in labels]
         turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
@@ -94,7 +94,7 @@ def plot_confusions(
 
 def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) -> None:
     """Draws the numbers predicted over those that are right."""
-    with _figure(path, (4.6, 4.4)) as axis:
+    with _Figure(path, (4.6, 4.4)) as axis:
         axis.scatter(targets, predicted, s=8, alpha=0.35, color="#0072B2", edgecolors="none")
         ends = [min(targets.min(), predicted.min()), max(targets.max(), predicted.max())]
         axis.plot(ends, ends, color="0.4", linestyle="--", linewidth=1)
@@ -106,7 +106,7 @@ def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) 
 
 def plot_confidence(path: os.PathLike, confidence: np.ndarray, right: np.ndarray, unit: str) -> None:
     """Draws how many predictions of each confidence, from 0 to 1, were right and how many wrong."""
-    with _figure(path, (5.2, 3.6)) as axis:
+    with _Figure(path, (5.2, 3.6)) as axis:
         edges = np.linspace(0, 1, 21)
         axis.hist(
             [confidence[right], confidence[~right]],
@@ -129,7 +129,7 @@ def plot_by_label(path: os.PathLike, scores: Sequence[float], labels: Sequence[s
     """Draws a score from 0 to 1 for each label. Nothing is drawn for over 40 labels."""
     if len(labels) > _MOST_LABELS:
         return
-    with _figure(path, (5.2, 1.2 + 0.28 * len(labels))) as axis:
+    with _Figure(path, (5.2, 1.2 + 0.28 * len(labels))) as axis:
         axis.barh(range(len(labels)), scores, color="#0072B2")
         axis.set_yticks(range(len(labels)), [_short(name) for name in labels])
         axis.invert_yaxis()
@@ -153,7 +153,7 @@ def _short(name):
     return name if len(name) <= 20 else name[:19] + "\u2026"
 
 
-class _figure:
+class _Figure:
     """One pair of axes, which are saved when the block ends."""
 
     def __init__(self, path: os.PathLike, size: tuple[float, float]):

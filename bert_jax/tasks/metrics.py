@@ -15,7 +15,8 @@ def accuracy(predictions: np.ndarray, targets: np.ndarray) -> float:
 
 def f1(predictions: np.ndarray, targets: np.ndarray) -> float:
     """F1 of label 1 of two (GLUE's MRPC and QQP); 0 when there is neither a positive nor a predicted
-    positive."""
+    positive.
+    """
     from sklearn.metrics import f1_score
 
     return float(f1_score(targets, predictions, pos_label=1, average="binary", zero_division=0.0))

@@ -30,7 +30,8 @@ class TaskSpec:
 
     def file(self, data_dir: str, split: str) -> str:
         """The path of a split's file: DATA_DIR/FOLDER/FILE_NAME, or DATA_DIR/FILE_NAME; or what
-        `glue_prepared.find` gives."""
+        `glue_prepared.find` gives.
+        """
         splits = dict(self.splits).get(split, (split,))
         if data_dir.startswith(PREPARED):
             from bert_jax.tasks.glue import prepared

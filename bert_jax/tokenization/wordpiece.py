@@ -104,9 +104,9 @@ def _replace_old_punctuation(text: str) -> str:
 
 
 def parse_vocabulary(data: bytes, path: str) -> list[str]:
-    """The tokens of a vocab.txt, in the order of their ids.
+    r"""The tokens of a vocab.txt, in the order of their ids.
 
-    Only "\\n" and "\\r\\n" end a line: U+2028 and its like may be tokens.
+    Only "\n" and "\r\n" end a line: U+2028 and its like may be tokens.
 
     Raises:
       UserError: The file is not UTF-8, or has an empty or a repeated line.

@@ -128,7 +128,8 @@ def fit(
 
         def start() -> tuple[int, TrainState]:
             """The first of four ways that applies: resume this run, go on from another run's state, from
-            given weights, or from scratch."""
+            given weights, or from scratch.
+            """
             resumed = _restore(checkpointer.restore_latest, abstract_state, config)
             if resumed is not None:
                 writer.message(f"resumed from step {resumed[0]} of {workdir.path}")
@@ -203,11 +204,11 @@ def fit(
                 result = "which was skipped; " + (f"step {saved[-1]} is saved" if saved else "none is saved")
             stop.leave(f"stopped at step {step}, {result}")
 
-        if step and evaluate and _is_due(step, config.eval.every, config.steps):
-            # The run may have ended between the save of this step and its evaluation.
-            if all(line["step"] != step for line in read_metrics(workdir.path, "eval")):
-                with stop.leaving_through(save_and_stop, step, state):
-                    evaluate(step, state)
+        # The run may have ended between the save of this step and its evaluation.
+        due = step and evaluate and _is_due(step, config.eval.every, config.steps)
+        if due and all(line["step"] != step for line in read_metrics(workdir.path, "eval")):
+            with stop.leaving_through(save_and_stop, step, state):
+                evaluate(step, state)
         if step >= config.steps:
             writer.message(f"nothing to train: step {step} of {config.steps} is done")
             return state
@@ -393,7 +394,8 @@ def _restore(
     read: Callable[[TrainState], tuple[Any, TrainState] | None], abstract_state: TrainState, config: Any
 ) -> tuple[Any, TrainState] | None:
     """`read(abstract_state)`. Where the rule for spikes was turned on or off since the state was saved, it
-    begins without a window of steps."""
+    begins without a window of steps.
+    """
     try:
         return read(abstract_state)
     except UserError as error:

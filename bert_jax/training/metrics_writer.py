@@ -257,14 +257,14 @@ class _Lines:
         if kept != lines:
             atomic.write_text(self._path, "".join(line + "\n" for line in kept))
         if self._local:
-            self._file = open(self._path, "a", buffering=1)
+            self._file = open(self._path, "a", buffering=1)  # noqa: SIM115 (kept open)
         else:
             self._kept = kept
 
     def append(self, line: str) -> None:
         if self._local:
             if self._file is None:
-                self._file = open(self._path, "a", buffering=1)
+                self._file = open(self._path, "a", buffering=1)  # noqa: SIM115 (kept open)
             self._file.write(line + "\n")
         else:
             self._kept.append(line)

@@ -38,7 +38,8 @@ def reference_schedule(learning_rate: float, warmup_steps: int, total_steps: int
 
 def warmup_then_decay_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
     """Linear from 0 to lr at step W, then linear to 0 at step T, without a jump (transformers' linear
-    schedule)."""
+    schedule).
+    """
 
     def schedule(step):
         step = jnp.asarray(step, jnp.float32)
@@ -59,13 +60,16 @@ def constant_schedule(learning_rate: float, warmup_steps: int, total_steps: int)
 
 
 class UncorrectedAdamState(NamedTuple):
+    """The two moments, trees like the parameters, in float32."""
+
     mu: Any
     nu: Any
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """m / (sqrt(v) + eps) without bias correction: the Adam of google-research/bert's
-    AdamWeightDecayOptimizer."""
+    AdamWeightDecayOptimizer.
+    """
 
     def init(params):
         return UncorrectedAdamState(optax.tree.zeros_like(params), optax.tree.zeros_like(params))

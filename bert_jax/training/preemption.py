@@ -150,7 +150,7 @@ class StopRequest:
 
 
 class BrokenOff(Exception):
-    pass
+    """A wait was given up because the run is to stop."""
 
 
 class Watchdog:

@@ -68,7 +68,8 @@ class Task(Protocol):
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """A batch as the loader gives it, made into the model's inputs on the device. Rows stay along axis
-        0."""
+        0.
+        """
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
         """The weight that `loss` will report for each loss of a prepared batch, known without the model."""
@@ -79,7 +80,8 @@ class Task(Protocol):
 
 def split_rows(batch: Batch, parts: int) -> Batch:
     """[B, ...] -> [parts, B / parts, ...]: row r of part p is row r x parts + p of the batch, so that sharded
-    rows stay where they are."""
+    rows stay where they are.
+    """
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
 
 
@@ -162,7 +164,8 @@ def make_train_step(
 
 def _accumulate(gradient, params, batch, key, parts):
     """The sums over the parts of what `gradient` returns of each, whose rows draw the dropout that they draw
-    in the whole batch."""
+    in the whole batch.
+    """
     split = split_rows(batch, parts)
     of_part = jnp.arange(jax.tree.leaves(split)[0].shape[1])
 

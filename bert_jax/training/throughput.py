@@ -173,7 +173,8 @@ def _reason(skipped: int, spikes: int) -> str:
 
 def means(values: list[dict[str, float]]) -> dict[str, float]:
     """Means over the steps that were not skipped; how many were, and how many were spikes; the last learning
-    rate."""
+    rate.
+    """
     sound = [value for value in values if not value.get("skipped")] or values
     line = {name: sum(value[name] for value in sound) / len(sound) for name in values[0]}
     for name in ("tokens", "sequences"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import hashlib
+import itertools
 import os
 import pathlib
 import re
@@ -142,7 +143,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
     folders = [
         part[:-1] for path, part in zip(paths, parts, strict=True) if not path.startswith(prepared.PREFIX)
     ]
-    shared = len(os.path.commonprefix(folders)) if folders else 0
+    shared = len(os.path.commonprefix(folders)) if folders else 0  # noqa: RUF071 (of lists)
     return [
         prepared.name(path) if path.startswith(prepared.PREFIX) else "/".join(part[shared:])
         for path, part in zip(paths, parts, strict=True)
@@ -174,7 +175,7 @@ def split_ranges(
             edges = sorted({records * i // number for i in range(number + 1)}) if number else []
             ranges += [
                 Range(path, name, a, b, size * b // records - size * a // records)
-                for a, b in zip(edges, edges[1:], strict=False)
+                for a, b in itertools.pairwise(edges)
             ]
             continue
         edges = [size * i // number for i in range(number + 1)] if number else []
@@ -184,9 +185,7 @@ def split_ranges(
         elif whole or kind:
             edges = [0, size] if size else []
         one = len(edges) == 2 and bool(kind)
-        ranges += [
-            Range(path, name, a, None if one else b, b - a) for a, b in zip(edges, edges[1:], strict=False)
-        ]
+        ranges += [Range(path, name, a, None if one else b, b - a) for a, b in itertools.pairwise(edges)]
     return ranges
 
 

@@ -184,7 +184,7 @@ def test_a_flipped_bit_in_any_array_file_is_seen(copy, mesh):
         content = path.read_bytes()
         for _ in range(5):
             flip_a_bit(path, rng)
-            with pytest.raises(UserError, match="6: .*missing or has other bytes"):
+            with pytest.raises(UserError, match=r"6: .*missing or has other bytes"):
                 checkpoint.verify(copy / "6")
             path.write_bytes(content)
             seen += 1
@@ -277,7 +277,7 @@ def test_all_bad_is_no_new_start(copy, mesh):
     for step in ("2", "4", "6"):
         DAMAGE["truncated"](copy / step)
     for _ in range(2):  # and it stays so the next time, with nothing left that looks like a step
-        with pytest.raises(UserError, match="no checkpoint is intact .bad-2, bad-4, bad-6 set aside"):
+        with pytest.raises(UserError, match=r"no checkpoint is intact .bad-2, bad-4, bad-6 set aside"):
             restore_latest(copy, abstract(make_state(mesh)))
 
 
@@ -288,7 +288,7 @@ def test_another_shape_names_the_leaf_and_both_shapes(copy, mesh):
 
 
 def test_another_optimizer_names_the_leaves(copy, mesh):
-    with pytest.raises(UserError, match="another model or optimizer: .*opt_state/0/trace"):
+    with pytest.raises(UserError, match=r"another model or optimizer: .*opt_state/0/trace"):
         restore_latest(copy, abstract(make_state(mesh, optimizer=optax.sgd(0.1, momentum=0.9))))
 
 
@@ -331,7 +331,7 @@ def test_an_error_in_the_background_surfaces_at_the_next_call(copy, mesh, monkey
     checkpointer.wait()
     monkeypatch.setattr(saving, "write_file_digests", fail)
     checkpointer.save(10, make_state(mesh, 10))
-    with pytest.raises(StorageError, match="step 10 failed .*Input/output error.*intact steps: 4, 6, 8;"):
+    with pytest.raises(StorageError, match=r"step 10 failed .*Input/output error.*intact steps: 4, 6, 8;"):
         while True:
             checkpointer.poll()
             time.sleep(0.01)
@@ -352,7 +352,7 @@ def small_disk(tmp_path):
 
 def test_a_full_disk_fails_the_save_and_keeps_the_earlier_steps(small_disk, mesh):
     checkpointer = checkpoint.Checkpointer(small_disk / "checkpoints", keep=100)
-    with pytest.raises(StorageError, match="step .* failed .*No space left on device.*; intact steps: 1"):
+    with pytest.raises(StorageError, match=r"step .* failed .*No space left on device.*; intact steps: 1"):
         for step in range(1, 20):
             checkpointer.save(step, make_state(mesh, step, hidden=800))
             checkpointer.wait()

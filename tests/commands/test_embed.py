@@ -90,10 +90,10 @@ def test_states_as_safetensors(embed, model):
     path, _ = embed("--pooling=none", "--layers=-1,0", output="x.safetensors")
     found = load_file(path)
     expected = list(Embedder(model, layers=[-1, 0], pooling="none").stream(USED))
-    assert (
-        found["offsets"].tolist()
-        == [0] + np.cumsum([len(features.token_ids) for features in expected]).tolist()
-    )
+    assert found["offsets"].tolist() == [
+        0,
+        *np.cumsum([len(features.token_ids) for features in expected]).tolist(),
+    ]
     np.testing.assert_array_equal(found["states"], np.concatenate([f.values for f in expected]))
     np.testing.assert_array_equal(found["token_ids"], np.concatenate([f.token_ids for f in expected]))
 

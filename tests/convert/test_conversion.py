@@ -72,7 +72,7 @@ def test_a_wrong_conversion_leaves_nothing(export, tmp_path, monkeypatch, to):
         write(model.replace(params=dict(model.params) | swapped), *args, **options)
 
     monkeypatch.setattr(module, "write", spoil)
-    with pytest.raises(UserError, match="differ by .*nothing is kept"):
+    with pytest.raises(UserError, match=r"differ by .*nothing is kept"):
         conversion.convert(str(folder), str(tmp_path / "out"), to)
     assert os.listdir(tmp_path) == ["huggingface"]
 

@@ -88,7 +88,7 @@ def test_records_are_no_checkpoint(tmp_path):
         (tmp_path / name).write_bytes(b"")
         (tmp_path / f"{name}.index").write_bytes(b"")
     for path in (tmp_path, tmp_path / name):
-        with pytest.raises(UserError, match="it holds records to train on, which --config.data.dir takes"):
+        with pytest.raises(UserError, match=r"it holds records to train on, which --config.data.dir takes"):
             loading.detect(path)
 
 
@@ -108,6 +108,6 @@ def test_a_full_disk_ends_a_conversion_in_one_line(export, monkeypatch, tmp_path
 
     monkeypatch.setattr(huggingface_export, "save_file", fail)
     output = tmp_path / "out"
-    with pytest.raises(raised, match="--output=.*cannot be written.*nothing was left there"):
+    with pytest.raises(raised, match=r"--output=.*cannot be written.*nothing was left there"):
         conversion.convert(str(folder), str(output), "huggingface", log=lambda line: None)
     assert not output.exists() and not list(tmp_path.glob(".convert-*"))

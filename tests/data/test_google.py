@@ -180,7 +180,7 @@ def test_rows_that_cannot_be(foreign, fields, message):
 
 def test_what_cannot_be_opened(foreign, tmp_path):
     folder = str(tmp_path / "records")
-    with pytest.raises(UserError, match="name their vocabulary in data.vocab"):
+    with pytest.raises(UserError, match=r"name their vocabulary in data.vocab"):
         foreign(example(), vocab="")
     with pytest.raises(UserError, match="have no split 'dev', only 'train'"):
         foreign(example(), split="dev")

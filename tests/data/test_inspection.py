@@ -93,7 +93,7 @@ def test_sound_records(records, capsys):
 
 def test_the_text_for_people(records, capsys):
     directory = records(
-        [row(([5, 6], [7], 0), ([8], [9, 10], 1))] + sound_rows(300, np.random.default_rng(0))
+        [row(([5, 6], [7], 0), ([8], [9, 10], 1)), *sound_rows(300, np.random.default_rng(0))]
     )
     assert cli.main(["inspect", directory, "--examples=1"]) == 0
     text = capsys.readouterr().out

@@ -211,7 +211,7 @@ def test_corrupt_rows_are_replaced_by_the_next_within_a_budget(make_records):
     corrupt.batch(dataset, np.array([1, 2]))  # known by now
     assert len(said) == 2
 
-    with pytest.raises(CorruptRecordError, match="corrupt record in .* at byte"):
+    with pytest.raises(CorruptRecordError, match=r"corrupt record in .* at byte"):
         loader.CorruptRows(1, said.append).batch(dataset, np.array([0, 1, 2]))
     with pytest.raises(CorruptRecordError):
         loader.CorruptRows(0).batch(dataset, np.array([1]))

@@ -92,7 +92,7 @@ def change_manifest(directory, **changes):
 def test_directories_that_do_not_go_together(make_records):
     first, second, third = make_records("a")[0], make_records("b")[0], make_records("c", length=40)[0]
     change_manifest(second, vocabulary={"digest": "other"})
-    with pytest.raises(UserError, match="a and .*b were made with different vocabularies"):
+    with pytest.raises(UserError, match=r"a and .*b were made with different vocabularies"):
         packed.open_dataset(f"{first},{second}", "train")
     with pytest.raises(UserError, match="max_seq_length 32 and 40"):
         packed.open_dataset(f"{first},{third}", "train")
@@ -115,7 +115,7 @@ def test_wrong_directories_are_told_in_one_line(make_records, tmp_path):
         packed.open_dataset(directory, "train")
     with open(os.path.join(directory, "manifest.json"), "w") as file:
         file.write("[1")
-    with pytest.raises(UserError, match="manifest.json: not JSON"):
+    with pytest.raises(UserError, match=r"manifest.json: not JSON"):
         packed.open_dataset(directory, "train")
 
 
@@ -124,10 +124,10 @@ def test_files_that_are_not_the_manifests(make_records):
     path = os.path.join(directory, "train-00001-of-00002.tfrecord")
     rows = list(tfrecord.RecordFile(path))
     tfrecord.write_records(path, rows[:-1])
-    with pytest.raises(UserError, match="has 22 records in .* the manifest beside it says 23"):
+    with pytest.raises(UserError, match=r"has 22 records in .* the manifest beside it says 23"):
         packed.open_dataset(directory, "train")
     os.unlink(path)
-    with pytest.raises(UserError, match="cannot read the records .*00001-of-00002"):
+    with pytest.raises(UserError, match=r"cannot read the records .*00001-of-00002"):
         packed.open_dataset(directory, "train")
 
 

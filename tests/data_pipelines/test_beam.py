@@ -116,5 +116,5 @@ def test_remote_records_are_fetched_once(expected, tmp_path):
     assert cache.local_copy(url, str(tmp_path / "cache"), said.append) == copy
     assert "fetching 1 files" in said[1]
     assert cache.local_copy(url, str(tmp_path / "cache"), said.append) == copy and len(said) == 2
-    with pytest.raises(UserError, match="is there a manifest.json"):
+    with pytest.raises(UserError, match=r"is there a manifest.json"):
         cache.local_copy(f"file://{tmp_path}/none", str(tmp_path / "cache"))

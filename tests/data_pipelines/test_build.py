@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -42,7 +43,7 @@ def sequences(directory, split):
     for row in range(len(dataset)):
         length = batch["lengths"][row]
         edges = [start for start in batch["starts"][row] if start < length] + [length]
-        for number, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        for number, (start, end) in enumerate(itertools.pairwise(edges)):
             ids = batch["input_ids"][row, start:end].tolist()
             first = batch["first_lengths"][row, number]
             yield ids[1 : first - 1], ids[first:-1], batch["next_sentence_labels"][row, number]
@@ -192,7 +193,7 @@ def test_finished_records_are_left_and_others_refused(options):
     assert not build.build(options).already_done
     before = contents(options.output_dir)
     assert build.build(options, workers=2).already_done
-    with pytest.raises(UserError, match="holds other records .seed 7, not 8.: --overwrite replaces them"):
+    with pytest.raises(UserError, match=r"holds other records .seed 7, not 8.: --overwrite replaces them"):
         build.build(dataclasses.replace(options, seed=8))
     assert contents(options.output_dir) == before
     others = dataclasses.replace(options, seed=8)
@@ -213,7 +214,7 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
     others = dataclasses.replace(options, seed=8)
     left = Path(options.output_dir) / output_lock.UNFINISHED / "left"
     left.write_text("of seed 7")
-    with pytest.raises(UserError, match="unfinished work .*seed 7, not 8.*--overwrite to begin"):
+    with pytest.raises(UserError, match=r"unfinished work .*seed 7, not 8.*--overwrite to begin"):
         build.build(others)
     assert left.exists()
     assert not build.build(others, overwrite=True).already_done
@@ -236,7 +237,7 @@ def test_a_changed_source_is_other_records(options, corpus, tmp_path):
     build.build(options)
     with open(tmp_path / "copy" / "1.txt", "a") as file:
         file.write("one more line.\n")
-    with pytest.raises(UserError, match="holds other records .other text in --input."):
+    with pytest.raises(UserError, match=r"holds other records .other text in --input."):
         build.build(options)
 
 
@@ -255,11 +256,13 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(
         replace(*args)
 
     monkeypatch.setattr(os, "replace", stop)
-    with pytest.raises(KeyboardInterrupt, match="interrupted; what is done is kept in .*unfinished; run the"):
+    with pytest.raises(
+        KeyboardInterrupt, match=r"interrupted; what is done is kept in .*unfinished; run the"
+    ):
         build.build(options)
     monkeypatch.setattr(os, "replace", replace)
     assert not os.path.exists(os.path.join(options.output_dir, "manifest.json"))
-    with pytest.raises(UserError, match="unfinished work of another run .dupe_factor 1, not 2."):
+    with pytest.raises(UserError, match=r"unfinished work of another run .dupe_factor 1, not 2."):
         build.build(dataclasses.replace(options, dupe_factor=2))
     build.build(options)
     assert contents(options.output_dir) == contents(expected.output_dir)
@@ -313,7 +316,7 @@ def test_a_build_that_ended_while_another_began(options, monkeypatch):
     build.build(options)
     expected = contents(options.output_dir)
     monkeypatch.setattr(build, "finished", lambda *_: None)  # as if there had been nothing yet
-    with pytest.raises(UserError, match="has just finished .* run the command again"):
+    with pytest.raises(UserError, match=r"has just finished .* run the command again"):
         build.build(dataclasses.replace(options, seed=99))
     assert contents(options.output_dir) == expected
 
@@ -364,7 +367,7 @@ def test_many_documents_in_bounded_buckets(tmp_path):
     train = [bucket for bucket in buckets if bucket.split == "train"]
     assert [b.number for b in train] == list(range(len(train))) and len(train) > 20
     assert buckets[0].low == 0 and buckets[-1].high == 1 << 64
-    assert all(a.high == b.low for a, b in zip(buckets, buckets[1:], strict=False))
+    assert all(a.high == b.low for a, b in itertools.pairwise(buckets))
     for bucket in buckets:
         tokens = sum(t for b, (_, t) in histogram.items() if bucket.low <= b << 48 < bucket.high)
         assert tokens < 2 * stages.BUCKET_TOKENS[0]

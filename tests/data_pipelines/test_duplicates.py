@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -156,13 +157,13 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(planted_options, monk
 
 def test_cleaned_records_are_others_than_those_that_are_not(planted_options):
     build.build(planted_options)
-    with pytest.raises(Exception, match="holds other records .another cleaning"):
+    with pytest.raises(Exception, match=r"holds other records .another cleaning"):
         build.build(dataclasses.replace(planted_options, clean=""))
 
 
 def test_no_document_left_is_one_line(planted_options):
     clean = dataclasses.replace(planted_options, clean="length", min_document_characters=100_000)
-    with pytest.raises(Exception, match="leaves no document: length dropped 104 .short document."):
+    with pytest.raises(Exception, match=r"leaves no document: length dropped 104 .short document."):
         build.build(clean)
     assert not os.path.exists(planted_options.output_dir)
 
@@ -197,7 +198,7 @@ def test_partitions_hold_a_share_of_the_entries(tmp_path):
     edges = [(number << 64) // 12 for number in range(13)]
     tasks = [
         duplicates.FindTask(runs, low, high, 0.8, str(tmp_path / "found"))
-        for low, high in zip(edges, edges[1:], strict=False)
+        for low, high in itertools.pairwise(edges)
     ]
     sizes = [duplicates.find_exact(task)["entries"] for task in tasks]
     assert sum(sizes) == 1200 and max(sizes) < 160

@@ -5,6 +5,7 @@ import gzip
 import json
 import random
 import re
+from pathlib import Path
 
 import pytest
 
@@ -156,7 +157,7 @@ def test_another_text_field(tmp_path, capsys):
 def test_a_large_compressed_file_is_not_read_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr(inspect_corpus, "MOST_BYTES", 20_000)
     path = tmp_path / "a.txt.gz"
-    path.write_bytes(gzip.compress(open(write(tmp_path, *sound_documents(400)), "rb").read()))
+    path.write_bytes(gzip.compress(Path(write(tmp_path, *sound_documents(400))).read_bytes()))
     report = inspect_corpus.inspect_corpus([str(path)])
     assert 20_000 < report.facts["characters"] < 21_000 and report.problems == []
     assert report.facts["cut"] == "of a compressed file, the first 20,000 characters were read"
@@ -185,5 +186,5 @@ def test_the_command(tmp_path, vocabulary, capsys):
     assert "--input_format=pdf: expected one of text" in capsys.readouterr().err
     assert cli.main(["inspect", str(tmp_path)]) == 2
     assert "--input_format=text" in capsys.readouterr().err
-    (tmp_path / "words.txt").write_bytes(open(vocabulary, "rb").read())
+    (tmp_path / "words.txt").write_bytes(Path(vocabulary).read_bytes())
     assert inspect.inspect(str(tmp_path / "words.txt")).kind == "vocabulary"

@@ -39,7 +39,7 @@ def reference_masks(ids, tokenizer, rng, max_predictions, whole_word):
         else:
             words.append([position])
     rng.shuffle(words)
-    wanted = min(max_predictions, max(1, int(round(len(ids) * 0.15))))
+    wanted = min(max_predictions, max(1, round(len(ids) * 0.15)))
     masked, positions = list(ids), []
     for word in words:
         if len(positions) >= wanted:
@@ -113,7 +113,7 @@ def test_pairs_are_runs_of_their_documents(documents, length, seed, short):
         made = list(pairs.document_pairs(documents, index, length, random.Random(seed), short))
         assert made
         for pair in made:
-            assert 1 <= len(pair.first) and 1 <= len(pair.second)
+            assert len(pair.first) >= 1 and len(pair.second) >= 1
             assert len(pair.first) + len(pair.second) <= length - 3
             for side in pair.first, pair.second:
                 document, start = side[0]
@@ -162,7 +162,7 @@ def test_sentence_order_pairs_are_neighbours(documents, length, seed, short):
     documents = numbered(documents)
     made = list(pairs.make_pairs(documents, length, random.Random(seed), short, nsp="sop"))
     for pair in made:
-        assert 1 <= len(pair.first) and len(pair.first) + len(pair.second) <= length - pairs.SPECIAL_TOKENS
+        assert len(pair.first) >= 1 and len(pair.first) + len(pair.second) <= length - pairs.SPECIAL_TOKENS
         assert (pair.label == -1) == (not pair.second)
         before, after = (pair.second, pair.first) if pair.label == 1 else (pair.first, pair.second)
         for side in (before, after):

@@ -42,7 +42,7 @@ def test_one_document_is_enough_without_next_sentences(options, tmp_path):
     (tmp_path / "a.txt").write_text("the river walks.\nunder the stone.\n" * 9)
     one = dataclasses.replace(options, input=(str(tmp_path / "a.txt"),), nsp="none")
     assert build.build(one).manifest["splits"]["train"]["documents"] == 1
-    with pytest.raises(UserError, match="the corpus is one document.*or --nsp=none"):
+    with pytest.raises(UserError, match=r"the corpus is one document.*or --nsp=none"):
         build.build(dataclasses.replace(one, nsp="next", output_dir=one.output_dir + "2"))
 
 

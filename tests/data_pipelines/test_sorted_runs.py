@@ -1,5 +1,7 @@
 """Runs of documents on disk: what is written comes back by ranges of keys, in the order of the keys."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -27,7 +29,7 @@ def test_ranges_of_keys_hold_all_documents_in_order(tmp_path_factory, runs, cuts
         writer.write(paths[-1])
     edges = [0, *sorted(cuts), 1 << 64]
     ordered = sorted((document for run in runs for document in run), key=lambda document: document[0])
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in itertools.pairwise(edges):
         found = sorted_runs.read_documents(paths, low, high, dtype)
         assert [list(document) for document in found] == [s for key, s in ordered if low <= key < high]
         for document in found:

@@ -324,7 +324,7 @@ def test_the_exponent_levels_the_languages(two_languages):
         assert shares[exponent] == pytest.approx(expected, rel=0.5)
         assert all(part.held_out.documents for part in parts)
     assert shares[0.3] > shares[0.7] > 2 * sizes[1] / sum(sizes)
-    assert [part.copies for part in parts][0] == 1 < parts[1].copies
+    assert next(part.copies for part in parts) == 1 < parts[1].copies
 
 
 def test_each_language_is_measured(two_languages, tmp_path, capsys):

@@ -59,7 +59,7 @@ def test_results_come_in_order_and_are_kept(tmp_path, processes):
 def test_a_dead_worker_is_one_line_and_what_is_done_stays(tmp_path):
     tasks = [(str(tmp_path / str(number)), number) for number in range(8)]
     with (
-        pytest.raises(ClusterError, match="a worker process died.*the same command again") as caught,
+        pytest.raises(ClusterError, match=r"a worker process died.*the same command again") as caught,
         workers.Pool(2) as pool,
     ):
         pool.run(die, tasks)

@@ -34,7 +34,7 @@ def test_slices(text, slices, chips):
     ],
 )
 def test_mistakes(text, slices, words):
-    with pytest.raises(UserError, match="--topology|--slices") as error:
+    with pytest.raises(UserError, match=r"--topology|--slices") as error:
         parse_topology(text, slices)
     assert words in str(error.value)
 

@@ -143,7 +143,7 @@ def test_plain_text_is_what_an_object_is(run_of, task, plain, row):
 )
 def test_what_is_wrong_with_a_line(run_of, task, line, message):
     reader = streaming.RowReader(predictor.Predictor(str(run_of(task))).problem)
-    with pytest.raises(file_rows.Malformed, match=".*") as raised:
+    with pytest.raises(file_rows.Malformed, match=r".*") as raised:
         reader.parse(line)
     assert message in str(raised.value)
 

@@ -79,7 +79,7 @@ def test_parts_of_a_path(path, parent, name, suffix):
 @pytest.mark.parametrize("path", ["gs:/bucket/x", Path("gs://bucket/x"), "memory:/x", "s3:/x"])
 def test_a_url_that_lost_a_slash_is_refused(path):
     """Else it is the name of a local folder."""
-    with pytest.raises(UserError, match="expected two slashes after .*:, as in .*://"):
+    with pytest.raises(UserError, match=r"expected two slashes after .*:, as in .*://"):
         files.make_directory(path)
 
 
@@ -120,7 +120,7 @@ def test_a_failing_network_is_no_absence(monkeypatch, error, number):
 def test_outputs_are_checked_before_anything_is_computed(root):
     checks.check_output(f"{root}/new/x.tsv", (".tsv", ".csv"))
     assert files.walk(root) == []
-    with pytest.raises(UserError, match="--output=.*expected a name ending in .tsv or .csv"):
+    with pytest.raises(UserError, match=r"--output=.*expected a name ending in .tsv or .csv"):
         checks.check_output(f"{root}/x.txt", (".tsv", ".csv"))
     files.make_directory(f"{root}/a.tsv")
     atomic.write_text(f"{root}/a.tsv/x", "")
@@ -130,5 +130,5 @@ def test_outputs_are_checked_before_anything_is_computed(root):
 
 def test_a_bucket_that_cannot_be_reached_is_told_before_anything_is_computed(monkeypatch):
     monkeypatch.setattr(files, "file_system", lambda path: (Failing(ConnectionResetError("gone")), path))
-    with pytest.raises(StorageError, match="--output=gs://b/x.tsv: cannot be written there .gone"):
+    with pytest.raises(StorageError, match=r"--output=gs://b/x.tsv: cannot be written there .gone"):
         checks.check_output("gs://b/x.tsv", (".tsv",))

@@ -108,7 +108,7 @@ def test_dropout_is_applied_to_the_probabilities_and_refused_by_fused_kernels():
     # their mean 1.
     assert float(jnp.ptp(out, axis=-1).max()) < 1e-5
     assert 0.8 < float(out.mean()) < 1.2 and float(out.std()) > 0.05
-    with pytest.raises(UserError, match="splash has no dropout .*; use attention=auto, or xla"):
+    with pytest.raises(UserError, match=r"splash has no dropout .*; use attention=auto, or xla"):
         module.attention(
             query,
             key,

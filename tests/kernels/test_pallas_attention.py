@@ -57,7 +57,7 @@ def test_values_and_gradients_are_those_of_the_plain_formula(batch, length, head
 
 
 def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
-    query, key, value, weights, biases, ids = inputs(2, 128, 2, 64)
+    query, key, value, _weights, biases, ids = inputs(2, 128, 2, 64)
     exact = attention.attention(query, key, value, ids, biases=biases, implementation="xla")
     halves = [x.astype(jnp.bfloat16) for x in (query, key, value)]
     plain = attention.attention(*halves, ids, biases=biases, implementation="xla")
@@ -72,7 +72,7 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
 def test_what_there_is_no_kernel_for_is_refused(shape):
     length, heads, size = shape
     query, key, value, _, biases, ids = inputs(1, length, heads, size)
-    with pytest.raises(UserError, match="attention=pallas needs .*; use attention=auto, or xla"):
+    with pytest.raises(UserError, match=r"attention=pallas needs .*; use attention=auto, or xla"):
         attention._pallas(query, key, value, biases, ids, False)
 
 

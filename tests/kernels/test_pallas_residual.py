@@ -63,7 +63,7 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_formula():
 def test_what_there_is_no_kernel_for_is_refused():
     for shape in ((96, 128), (128, 312), (128, 2048)):
         given, _ = inputs(1, *shape)
-        with pytest.raises(UserError, match="residual=pallas needs .*; use residual=auto, or xla"):
+        with pytest.raises(UserError, match=r"residual=pallas needs .*; use residual=auto, or xla"):
             fused(*given, 0.0, None)
 
 

@@ -1,6 +1,7 @@
 """Cloud TPU VMs: the calls of gcloud that each command makes, and what follows a preemption."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 from support.launching import LAUNCH, NASTY, StandIns, assert_dry_run_is_faithful
@@ -93,7 +94,7 @@ def test_install(cloud, tmp_path):
     worker = StandIns(tmp_path / "worker", ["uv"])
     home = tmp_path / "worker" / "home"
     home.mkdir()
-    (home / "bert_jax.tar.gz").write_bytes(open(copy[5], "rb").read())
+    (home / "bert_jax.tar.gz").write_bytes(Path(copy[5]).read_bytes())
     worker.run("bash", "-c", install[-1].removeprefix("--command="), cwd=home)
     assert worker.calls() == [
         ["uv", "venv", "--quiet", "--python=3.11", ".venv"],

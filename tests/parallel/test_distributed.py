@@ -79,7 +79,7 @@ def test_a_cluster_that_does_not_tell(monkeypatch):
         raise RuntimeError("no permission to list pods")
 
     monkeypatch.setattr(clusters.ClusterEnv, "auto_detect_unset_distributed_params", detect)
-    with pytest.raises(UserError, match="no permission to list pods.*--distributed=off to run alone"):
+    with pytest.raises(UserError, match=r"no permission to list pods.*--distributed=off to run alone"):
         distributed.find_place(environ={})
 
 
@@ -149,7 +149,7 @@ class _Route:
 
 
 def test_a_coordinator_that_nobody_knows():
-    with pytest.raises(ClusterError, match="nowhere.invalid is not known here"):
+    with pytest.raises(ClusterError, match=r"nowhere.invalid is not known here"):
         distributed.bind_host("nowhere.invalid:1")
 
 

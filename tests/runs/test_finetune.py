@@ -182,7 +182,7 @@ def test_sigterm_in_an_evaluation_does_not_wait_for_its_end(files, pretrained, t
     assert checkpoint.verify(tmp_path / "run" / "checkpoints" / "2")
     monkeypatch.setattr(predictions, "make_predict", real)
     assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 0
-    assert [line["step"] for line in read_metrics(tmp_path / "run", "eval")][0] == 2
+    assert next(line["step"] for line in read_metrics(tmp_path / "run", "eval")) == 2
 
 
 def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp_path, capsys):
@@ -291,7 +291,7 @@ def test_a_fine_tuned_model_fills_no_masks(finetuned, capsys):
 
 def test_fill_mask(pretrained, capsys):
     texts = ["the [MASK] is [MASK]", "a dog", "[MASK]"]
-    with pytest.raises(Exception, match="no .MASK. in 'a dog'"):
+    with pytest.raises(Exception, match=r"no .MASK. in 'a dog'"):
         MaskFiller(str(pretrained))(texts)
     assert cli.main(["fill-mask", f"--checkpoint={pretrained}", "--json", texts[0], texts[2]]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -117,7 +117,7 @@ def test_the_field_that_is_meant(given, found):
 def test_a_rule_for_spikes_that_is_off_has_no_settings():
     config = defaults.pretrain("tiny")
     config.spikes.window = 50
-    with pytest.raises(UserError, match="spikes.window=50: spikes.factor=0 is no rule; leave it at 128"):
+    with pytest.raises(UserError, match=r"spikes.window=50: spikes.factor=0 is no rule; leave it at 128"):
         config_fields.check_pretraining(config)
     config.spikes.factor = 3.0
     config_fields.check_pretraining(config)

@@ -41,7 +41,7 @@ class Masker:
 
     def __call__(self, ids: Sequence[int]) -> Masked:
         """Masks a sequence with its [CLS] and [SEP]."""
-        wanted = min(self._most, max(1, int(round(len(ids) * self._prob))))
+        wanted = min(self._most, max(1, round(len(ids) * self._prob)))
         masked = list(ids)
         if self._max_ngram:
             chosen = self._choose_grams(ids, wanted)

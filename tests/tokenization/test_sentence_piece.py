@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from pathlib import Path
 
 import pytest
 import sentencepiece
@@ -119,9 +120,9 @@ def test_a_model_without_mask(tmp_path):
 def test_a_wordpiece_file_named_as_a_model(tmp_path):
     path = tmp_path / "vocab.model"
     path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
-    with pytest.raises(UserError, match="whose name ends in .txt"):
+    with pytest.raises(UserError, match=r"whose name ends in .txt"):
         tokenization.load(path)
     model = train(tmp_path / "other.model", **OURS)
-    (tmp_path / "vocab.txt").write_bytes(open(model, "rb").read())
+    (tmp_path / "vocab.txt").write_bytes(Path(model).read_bytes())
     with pytest.raises(UserError, match="not UTF-8"):
         tokenization.load(tmp_path / "vocab.txt")

@@ -148,7 +148,7 @@ def test_equals_the_oracle_on_every_character(vocabulary, lower_case, everything
 
 def test_golden_values_of_the_reference(tmp_path):
     # google-research/bert's tokenization_test.py.
-    path = write(tmp_path, SPECIAL + ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ","])
+    path = write(tmp_path, [*SPECIAL, "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","])
     tokenizer = tokenization.load(path, lower_case=True)
     tokens = ["un", "##want", "##ed", ",", "runn", "##ing"]
     assert tokens_of(tokenizer, "UNwant\u00e9d,running") == tokens
@@ -248,7 +248,7 @@ def test_lower_case_is_detected(tmp_path, tokens, lower_case):
 def test_load_takes_a_directory(tmp_path):
     with pytest.raises(UserError, match="no vocabulary in the directory"):
         tokenization.load(tmp_path)
-    write(tmp_path, SPECIAL + ["the"])
+    write(tmp_path, [*SPECIAL, "the"])
     assert tokenization.load(tmp_path).path == str(tmp_path / "vocab.txt")
 
 
@@ -272,7 +272,7 @@ def test_mistakes_in_the_file(tmp_path, data, message):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(UserError, match="no vocabulary file .*none.txt"):
+    with pytest.raises(UserError, match=r"no vocabulary file .*none.txt"):
         tokenization.load(tmp_path / "none.txt")
     with pytest.raises(UserError, match="no vocabulary given"):
         tokenization.load("")

@@ -91,7 +91,7 @@ def test_another_host_that_renews_is_alive(tmp_path):
     def renew(text):
         held_by_another_host(tmp_path, age=1e6 - 5)
 
-    with pytest.raises(UserError, match="in use by another run .process 7 on far"):
+    with pytest.raises(UserError, match=r"in use by another run .process 7 on far"):
         Lock(tmp_path, lease=1.2, log=renew).acquire()
 
 
@@ -135,5 +135,5 @@ def test_a_torn_lock_file_is_nobodys(tmp_path):
 
 
 def test_a_directory_that_cannot_be_written(tmp_path):
-    with pytest.raises(UserError, match="cannot be written .*choose another --workdir"):
+    with pytest.raises(UserError, match=r"cannot be written .*choose another --workdir"):
         Lock(tmp_path / "missing").acquire()

@@ -124,30 +124,28 @@ def test_a_field_of_another_version_is_no_change(opened):
 
 def test_a_torn_config_is_told(opened):
     (Path(opened.path) / "config.json").write_text('{"command": ')
-    with pytest.raises(UserError, match="config.json: not JSON"):
+    with pytest.raises(UserError, match=r"config.json: not JSON"):
         opened.open_run(make_run())
 
 
 def test_a_second_run_is_refused_until_the_first_ends(tmp_path):
-    with WorkDir(tmp_path / "run"):
-        with pytest.raises(UserError, match="in use by another run"):
-            with WorkDir(tmp_path / "run"):
-                pass
+    with WorkDir(tmp_path / "run"), pytest.raises(UserError, match="in use by another run"):
+        with WorkDir(tmp_path / "run"):
+            pass
     with WorkDir(tmp_path / "run"):
         pass
 
 
 def test_the_lock_is_given_back_on_an_error(tmp_path):
-    with pytest.raises(ZeroDivisionError):
-        with WorkDir(tmp_path / "run"):
-            raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), WorkDir(tmp_path / "run"):
+        raise ZeroDivisionError
     with WorkDir(tmp_path / "run"):
         pass
 
 
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be .*choose another --workdir"):
+    with pytest.raises(UserError, match=r"cannot be .*choose another --workdir"):
         with WorkDir(tmp_path / "file"):
             pass
 
@@ -190,7 +188,7 @@ def test_no_work_directory(tmp_path):
 
 def test_a_hugging_face_folder_is_no_work_directory(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 384}')
-    with pytest.raises(UserError, match="is a Hugging Face folder, not a work directory .* makes one"):
+    with pytest.raises(UserError, match=r"is a Hugging Face folder, not a work directory .* makes one"):
         run_directory.read_run(tmp_path)
     (tmp_path / "config.json").write_text('{"hidden_size": 384}')
     with pytest.raises(UserError, match="there is no command"):

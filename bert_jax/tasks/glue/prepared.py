@@ -1,5 +1,6 @@
 """GLUE as tensorflow-datasets prepares it, read without TensorFlow: rows, labels and order are those of
-GLUE's own files."""
+GLUE's own files.
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ class MultipleChoiceProblem(Problem):
     """Which of some endings follows a text. The labels are the choices' numbers from 0.
 
     With `config.doc_stride`, a text too long for a row has windows, each a question with the same answer;
-    scored and written is the mean of their probabilities."""
+    scored and written is the mean of their probabilities.
+    """
 
     exported_as = "multiple_choice"
 

@@ -1,6 +1,7 @@
 """From scores of tokens to answers: the n best of each question over all its windows, as run_squad of
 google-research/bert chooses them. A text is cut from the context by the characters of its tokens, with one
-space between words."""
+space between words.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ def decode(
 
 def _candidates(data, outputs, n_best, max_answer_length):
     """Every pair of a likely start and a likely end that can be an answer: arrays by name, sorted by example,
-    best first."""
+    best first.
+    """
     parts = []
     for begin in range(0, len(data), _CHUNK):
         rows = np.arange(begin, min(begin + _CHUNK, len(data)))

@@ -1,5 +1,6 @@
 """Questions on texts, from SQuAD's JSON files (1.1 and 2.0) or JSON-lines, with the file and the question of
-everything that is wrong."""
+everything that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ class _Unlabelled(Malformed):
 def read_questions(
     path: str,
     *,
-    keys: Keys = Keys(),  # noqa: B008, it is frozen
+    keys: Keys = Keys(),
     file_format: str = "auto",
     v2: bool = False,
     labelled: bool = True,
@@ -219,7 +220,8 @@ def _answers(item, v2) -> tuple[list[str], int]:
 
 def _is_found(context: str, answer: str, start: int) -> bool:
     """Whether an answer is at its start, or at least inside the words that its characters belong to, as
-    google-research/bert has it."""
+    google-research/bert has it.
+    """
     end = start + len(answer)
     if start < 0 or end > len(context):
         return False

@@ -1,5 +1,6 @@
 """Answers to questions as stretches of a text (paper, sections 4.2 and 4.3): SQuAD 1.1 and 2.0, and files
-like them."""
+like them.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ def read_lines(path: str, file: BinaryIO) -> Iterator[bytes]:
 
 class Lines:
     """The decoded lines of a file, newline kept; a line that is not UTF-8 is decoded with U+FFFD and
-    remembered."""
+    remembered.
+    """
 
     def __init__(self, path: str):
         self.undecodable: set[int] = set()

@@ -29,7 +29,8 @@ PREPARED = "tfds:"  # begins the path of what tensorflow-datasets prepared
 @dataclasses.dataclass(frozen=True)
 class Columns:
     """Where a file keeps what an example needs: column names, or numbers from 0. Empty: there is no such
-    column."""
+    column.
+    """
 
     text_a: str
     text_b: str = ""
@@ -98,7 +99,8 @@ def detect_format(path: str, file_format: str = "auto", flags: str = TRAINING_FL
 
 def check_header(path: str, file_format: str, columns: Mapping[str, object]) -> None:
     """Raises UserError where `columns`, as `bert-jax predict` was given them, say whether objects have a
-    header."""
+    header.
+    """
     if "header" in columns and detect_format(path, file_format, PREDICT_FLAGS) == "jsonl":
         raise UserError(f"--header is for TSV and CSV, and {path} is JSON-lines")
 

@@ -91,7 +91,8 @@ def encode(
     examples: Examples, tokenizer, max_length: int, kind: str = "classification", doc_stride: int = 0
 ) -> EncodedRows:
     """Tokenizes in batches, joins pairs and truncates to `max_length` tokens with the special ones; or, with
-    a `doc_stride`, makes windows of what is longer (`text_windows.split`)."""
+    a `doc_stride`, makes windows of what is longer (`text_windows.split`).
+    """
     first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
     if examples.texts_b is not None:
         second = tokenize(tokenizer, examples.texts_b)
@@ -321,7 +322,8 @@ def train_batches(
     own: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Endless batches of `batch_size` groups from `start_step` on: batch s depends on (seed, s) alone. `own`
-    as in `make_batch`."""
+    as in `make_batch`.
+    """
     lengths = data.group_lengths
     buckets = buckets or bucket_lengths(lengths, batch_size, data.max_length)
     steps = steps_per_epoch(len(lengths), batch_size)

@@ -105,7 +105,8 @@ def train_batches(
     local_rows: Callable[[int], np.ndarray] = np.arange,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Endless batches of `batch_size` examples from `start_step` on. `local_rows` gives, for a number of
-    rows, those that this process feeds (`sharding.local_rows`); all by default."""
+    rows, those that this process feeds (`sharding.local_rows`); all by default.
+    """
     steps = steps_per_epoch(len(data), batch_size)
     epoch, offset = divmod(start_step, steps)
     while True:

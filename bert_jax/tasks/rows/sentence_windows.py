@@ -30,7 +30,8 @@ def split(offsets: np.ndarray, budget: int) -> list[tuple[int, int]]:
 
 def choose(offsets: np.ndarray, windows: list[tuple[int, int]]) -> np.ndarray:
     """int64 [words]: the window in which each word has most context, the lesser of both sides counting; the
-    first of equal ones (google-research/bert, run_squad.py: max context)."""
+    first of equal ones (google-research/bert, run_squad.py: max context).
+    """
     words = len(offsets) - 1
     context = np.full((len(windows), words), -1, np.int64)
     for row, (begin, end) in enumerate(windows):
@@ -42,7 +43,8 @@ def choose(offsets: np.ndarray, windows: list[tuple[int, int]]) -> np.ndarray:
 
 def widen(offsets: np.ndarray, begin: int, end: int, budget: int) -> tuple[int, int]:
     """The words [begin, end) with as many around them as fit: the same on both sides, and what one side has
-    not, the other gets."""
+    not, the other gets.
+    """
     spare = budget - (offsets[end] - offsets[begin])
     before, after = offsets[begin] - offsets[0], offsets[-1] - offsets[end]
     left = min(before, max(spare // 2, spare - after))

@@ -101,7 +101,8 @@ def join(outputs: np.ndarray, examples: np.ndarray) -> np.ndarray:
 
 def describe(examples: np.ndarray, cut: int, what: str = "the shorter text") -> str:
     """How many examples have how many windows; `examples` as in `shares`, of which `cut` lost tokens of
-    `what`."""
+    `what`.
+    """
     numbers, found = np.unique(np.bincount(examples), return_counts=True)
     parts = [f"{count:,} in {n}" for n, count in zip(numbers, found, strict=True)][:_MOST_SHOWN]
     if rest := numbers[_MOST_SHOWN:].tolist():

@@ -13,7 +13,8 @@ from bert_jax.tasks.tagging.word_files import TaggedSentences
 @dataclasses.dataclass
 class TaggedRows(batches.EncodedRows):
     """`word_tokens` int64 [words of all sentences]: where in `tokens` the first piece of each word is, in the
-    row that has most context for it."""
+    row that has most context for it.
+    """
 
     word_tokens: np.ndarray | None = None
 

@@ -60,7 +60,8 @@ def join(prefix: str, type: str) -> str:
 
 def to_bio2(tags: Sequence[str]) -> list[str]:
     """The same entities in BIO2; of a valid sequence in IOB1, BIO2, IOBES or BILOU, and of an invalid one as
-    conlleval reads it."""
+    conlleval reads it.
+    """
     out, previous = [], (OUTSIDE, "")
     for tag in tags:
         prefix, type = split(tag)
@@ -133,6 +134,7 @@ def total(counts: Mapping[str, Counts]) -> Counts:
 
 def tag_set(tags: Iterable[str]) -> tuple[str, ...]:
     """O, then B and I of every type, sorted: the labels of a model. A type whose entities all are of one word
-    gets its I too, for those of another file."""
+    gets its I too, for those of another file.
+    """
     types = sorted({split(tag)[1] for tag in tags if tag != OUTSIDE})
     return (OUTSIDE, *(join(prefix, type) for type in types for prefix in "BI"))

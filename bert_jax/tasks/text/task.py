@@ -22,7 +22,8 @@ from bert_jax.tasks.text.labels import LabelSet, parse_number
 
 class TextProblem(Problem):
     """A label or a number an example, from [CLS]. With `config.doc_stride`, those that are longer than a row
-    have windows, each trained with the example's label; scored and written is the mean of their outputs."""
+    have windows, each trained with the example's label; scored and written is the mean of their outputs.
+    """
 
     def __init__(self, config, spec, labels, tokenizer, bert):
         super().__init__(config, spec, labels, tokenizer, bert)
@@ -115,7 +116,8 @@ class TextProblem(Problem):
         self, directory: Any, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray
     ) -> None:
         """errors-dev.tsv, the mistakes by confidence, and scores-dev.png: confusions, or numbers beside
-        those predicted."""
+        those predicted.
+        """
         targets = self.targets(data)
         error_analysis.write_errors(
             os.path.join(directory, "errors-dev.tsv"), examples, targets, outputs, self.labels

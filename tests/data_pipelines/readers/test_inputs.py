@@ -68,19 +68,19 @@ def test_remote_mistakes(pattern, message):
 def test_several_empty_files_are_counted(tmp_path):
     for name in "ab":
         (tmp_path / name).touch()
-    with pytest.raises(UserError, match="^all 2 input files are empty, .*a first; expected text$"):
+    with pytest.raises(UserError, match=r"^all 2 input files are empty, .*a first; expected text$"):
         readers.list_inputs(str(tmp_path))
 
 
 @pytest.mark.parametrize("pattern", ["none", "none/**", "none/**/*.txt", "[a"])
 def test_patterns_of_nothing(tmp_path, pattern):
-    with pytest.raises(UserError, match="no input file matches .*; expected text files"):
+    with pytest.raises(UserError, match=r"no input file matches .*; expected text files"):
         readers.list_inputs(f"{tmp_path}/{pattern}")
 
 
 def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="pipe is a pipe, and .* write it to a file first"):
+    with pytest.raises(UserError, match=r"pipe is a pipe, and .* write it to a file first"):
         readers.list_inputs(str(tmp_path))
 
 
@@ -123,7 +123,7 @@ def test_prepared_data_set(prepared_folder):
     assert read(100) == whole and len(readers.split_ranges(paths, 100)) > 5
     assert sorted(d.key for d in whole) == sorted(f"title {n}" for n in range(30))
     assert all(d.passages == (f"First of {d.key[6:]}.", "Second é.") for d in whole)
-    with pytest.raises(UserError, match="--text_field=body: .* it has text, title"):
+    with pytest.raises(UserError, match=r"--text_field=body: .* it has text, title"):
         list(
             readers.read_documents(readers.split_ranges(paths, 100)[0], "text", fields=readers.Fields("body"))
         )

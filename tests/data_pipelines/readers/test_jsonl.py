@@ -44,7 +44,7 @@ def test_fields_and_damage(tmp_path):
 
 def test_a_wrong_field_is_an_error_that_names_the_others(tmp_path):
     lines = [b'{"content": "A", "url": "b"}'] * 150 + [b'{"text": "late"}']
-    with pytest.raises(UserError, match="none of the first 100 lines .* their fields are content, url"):
+    with pytest.raises(UserError, match=r"none of the first 100 lines .* their fields are content, url"):
         read(write(tmp_path, lines))
     assert len(read(write(tmp_path, lines[60:]))) == 1
     with pytest.raises(UserError, match="none of the first 3 lines is a JSON object"):

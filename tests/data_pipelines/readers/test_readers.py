@@ -3,6 +3,7 @@
 import bz2
 import collections
 import gzip
+import itertools
 import lzma
 import tarfile
 import tracemalloc
@@ -133,7 +134,7 @@ def test_any_cut_gives_the_same_documents(tmp_path_factory, data, format, edges)
     documents = list(readers.read_documents(readers.Range(path, "c", 0, size, size), format, whole))
     edges = [0, *sorted({edge % size for edge in edges if size} - {0}), size]
     parts = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         parts += readers.read_documents(readers.Range(path, "c", start, end, end - start), format, cut)
     assert parts == documents
     del whole["bytes"], cut["bytes"]  # a document that crosses an edge is read from both sides

@@ -122,7 +122,7 @@ LABELS = {
 
 @pytest.mark.parametrize("folder", LABELS)
 def test_a_prepared_data_set_is_what_the_files_are(folder, archive, prepare, vocabulary):
-    train, test = ROWS[folder]
+    train, _test = ROWS[folder]
     head, row = train.split("\n") if "\n" in train else (None, train)
     last = row.split("\t")[1] if folder == "CoLA" else row.split("\t")[-1]
     words, labels = ("cat", "dog", "bird"), LABELS[folder]

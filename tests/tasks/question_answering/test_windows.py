@@ -1,5 +1,7 @@
 """Windows of contexts, against cases worked out by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,9 +76,7 @@ def test_every_token_is_in_a_window_and_best_in_one(tokens, room, stride):
             for span in spans
         ]
         assert token in spans[best[token]] and best[token] == scores.index(max(scores))
-    assert all(
-        a.start < b.start <= a.stop and b.stop > a.stop for a, b in zip(spans, spans[1:], strict=False)
-    )
+    assert all(a.start < b.start <= a.stop and b.stop > a.stop for a, b in itertools.pairwise(spans))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_every_line_of_a_txt_file_is_a_text(vocabulary, tmp_path, task):
     examples = problem.read_unlabelled(str(path))
     assert examples.texts_a == ["a red cat", "", '"one\ttwo, three', "the last"]
     assert examples.ids == ["0", "1", "2", "3"]
-    with pytest.raises(UserError, match="texts.txt:3: 2 columns"):
+    with pytest.raises(UserError, match=r"texts.txt:3: 2 columns"):
         problem.read_unlabelled(str(path), format="tsv", text_a="0", header=False)
 
     path.write_text("text\nred\n")  # the run's training file was such a table, and was called .txt too

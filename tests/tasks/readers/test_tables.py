@@ -169,7 +169,7 @@ def test_few_malformed_rows_are_counted_and_left_out(tmp_path):
 
 def test_unlabelled_files(tmp_path):
     path = write(tmp_path / "x.tsv", "id\ta\n0\tx\n1\ty\n")
-    with pytest.raises(UserError, match="no column 'y' for data.label"):
+    with pytest.raises(UserError, match=r"no column 'y' for data.label"):
         read_examples(path, Columns("a", label="y"))
     assert read_examples(path, Columns("a", label="y"), label_optional=True).labels is None
     assert read_examples(path, Columns("a", label="y"), parse_label=None).labels is None
@@ -236,7 +236,7 @@ def test_glue_files(shared_data, name, split, count, first, targets):
     if targets:
         assert {label: examples.labels.count(label) for label in set(examples.labels)} == targets
     else:
-        assert 0 <= min(map(float, examples.labels)) and max(map(float, examples.labels)) == 5
+        assert min(map(float, examples.labels)) >= 0 and max(map(float, examples.labels)) == 5
     pairs = name in ("mrpc", "rte", "stsb")
     assert (examples.texts_b is not None) == pairs
 
@@ -264,12 +264,12 @@ def test_files_of_multiple_choice_by_the_folder_that_has_them(tmp_path):
     assert tasks.get("swag").file(str(tmp_path), "test").endswith("swag/test.csv")
     (tmp_path / "swag" / "val.csv").rename(tmp_path / "swag" / "val.jsonl")
     assert tasks.get("swag").file(str(tmp_path), "dev").endswith("swag/val.jsonl")
-    with pytest.raises(UserError, match="data_dir is the folder that holds codah/test.tsv"):
+    with pytest.raises(UserError, match=r"data_dir is the folder that holds codah/test.tsv"):
         tasks.get("codah").file(str(tmp_path), "test")
 
 
 def test_unknown_tasks_and_folders(tmp_path):
     with pytest.raises(UserError, match="task=mnlii: expected one of classification"):
         tasks.get("mnlii")
-    with pytest.raises(UserError, match="data_dir is the folder that holds MRPC/train.tsv"):
+    with pytest.raises(UserError, match=r"data_dir is the folder that holds MRPC/train.tsv"):
         tasks.get("mrpc").file(str(tmp_path), "train")
