@@ -102,7 +102,7 @@ def test_install(cloud, tmp_path):
          "--editable", ".[tpu,gcs]"],
     ]  # fmt: skip
     assert (home / "bert_jax" / "configs" / "pretrain" / "base.py").exists()
-    assert (home / "bert_jax" / "bert_jax" / "train.py").exists()
+    assert (home / "bert_jax" / "bert_jax" / "cli.py").exists()
 
 
 def test_the_command_reaches_the_worker_word_for_word(cloud, tmp_path):
