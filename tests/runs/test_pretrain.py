@@ -219,7 +219,7 @@ def test_moved_records_are_the_same(pretrain, trained, records, tmp_path):
 def test_a_config_file_without_a_field(pretrain, tmp_path, records, capsys):
     config = tmp_path / "config.py"
     config.write_text(
-        "from bert_jax import defaults\n\n\ndef get_config():\n    c = defaults.pretrain('tiny')\n"
+        "from bert_jax.settings import defaults\n\n\ndef get_config():\n    c = defaults.pretrain('tiny')\n"
         "    del c['masking']\n    c.extra = 1\n    return c\n"
     )
     assert cli.main(["pretrain", f"--config={config}", f"--workdir={tmp_path / 'run'}"]) == 2

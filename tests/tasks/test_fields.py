@@ -27,7 +27,11 @@ from bert_jax.tasks.rows import predictions
 
 PACKAGE = Path(bert_jax.__file__).parent
 # What is read in order to check it, or to copy it, has no effect by that.
-CHECKS = {PACKAGE / "tasks" / "fields.py", PACKAGE / "config_fields.py", PACKAGE / "config.py"}
+CHECKS = {
+    PACKAGE / "tasks" / "fields.py",
+    PACKAGE / "settings" / "config_fields.py",
+    PACKAGE / "models" / "config.py",
+}
 
 
 class Recorder:
@@ -180,13 +184,13 @@ def read_by_the_loop(files, vocabulary, pretrained, tmp_path_factory):
         config.model = tasks.default_config("base").model
         config.init_from, config.vocab, config.epochs = str(pretrained), "", 2.0
         finetune.finetune(config, str(tmp_path_factory.mktemp("run") / "run"), lambda line: None)
-    tasks_folder = PACKAGE / "tasks"
+    wiring = {PACKAGE / "tasks", PACKAGE / "runs"}
     assert "init_ignore" in seen and "checkpoint.every" in seen
-    return {name for name, readers in seen.items() if any(tasks_folder not in r.parents for r in readers)}
+    return {name for name, readers in seen.items() if any(wiring.isdisjoint(r.parents) for r in readers)}
 
 
 def run(config, directory, monkeypatch):
-    monkeypatch.setattr(finetune.train, "fit", loop)
+    monkeypatch.setattr(finetune.loop, "fit", loop)
     monkeypatch.setattr(predictions, "make_predict", outputs)
     finetune.finetune(config, str(directory), lambda line: None)
 
