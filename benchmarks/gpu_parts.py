@@ -137,12 +137,12 @@ def gradients(args) -> None:
     import numpy as np
     import optax
 
-    from bert_jax.models.config import BertConfig
+    from bert_jax.models.config import EncoderConfig
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark
 
     def of(dtype, precision, length, device):
-        model = BertConfig(
+        model = EncoderConfig(
             num_hidden_layers=2,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,

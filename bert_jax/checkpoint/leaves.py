@@ -74,7 +74,7 @@ def check_shapes(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.
         )
 
 
-# Where a size of the model stands in the shapes: {parameter: {field of BertConfig: axis}}.
+# Where a size of the model stands in the shapes: {parameter: {field of EncoderConfig: axis}}.
 _SIZES = {
     "encoder/layers/stack/layer/query/kernel": {
         "num_hidden_layers": 0,
@@ -89,7 +89,7 @@ _SIZES = {
 
 
 def sizes(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """The sizes of a model, by their names in BertConfig, from the shapes of its parameters.
+    """The sizes of a model, by their names in EncoderConfig, from the shapes of its parameters.
 
     Args:
         shapes: by names like `encoder/...` or `params/encoder/...`; a parameter that is not there says

@@ -111,13 +111,13 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
     import contextlib
 
     from bert_jax.data import loader
-    from bert_jax.models.config import BertConfig, from_dict
+    from bert_jax.models.config import EncoderConfig, from_dict
     from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark
     from bert_jax.training.optimizers import keeps_parameters_finite, make_optimizer
 
-    vocab_size = config.model.vocab_size or (dataset.vocab_size if dataset else BertConfig.vocab_size)
+    vocab_size = config.model.vocab_size or (dataset.vocab_size if dataset else EncoderConfig.vocab_size)
     model = from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
     mesh = sharding.make_mesh(**config.mesh)
 

@@ -196,10 +196,10 @@ def probe() -> dict[str, Any]:
 def probe_kernels() -> list[dict[str, Any]]:
     """What the check of each fused kernel of this platform found, with the shapes of Base."""
     from bert_jax.kernels import check
-    from bert_jax.models.config import BertConfig
+    from bert_jax.models.config import EncoderConfig
 
-    variant = check.Variant.of(BertConfig())
-    names = [kernel.name for kernel in check.candidates(BertConfig(), variant)]
+    variant = check.Variant.of(EncoderConfig())
+    names = [kernel.name for kernel in check.candidates(EncoderConfig(), variant)]
     return [dataclasses.asdict(result) for result in check.run(names, variant)]
 
 

@@ -19,7 +19,7 @@ from bert_jax.convert.model import Model
 from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, BertConfig
+from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig
 from bert_jax.tokenization import Tokenizer
 
 NATIVE = "bert_jax"
@@ -69,7 +69,7 @@ def _is_records(path: files.PathLike) -> bool:
     return any(name == manifests.FILE or google.is_record_file(name) for name in files.names(path))
 
 
-def load_architecture(path: files.PathLike) -> tuple[BertConfig, Tokenizer]:
+def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
     """The architecture and the vocabulary, from the small files alone.
 
     Raises:
@@ -96,11 +96,11 @@ def adopt_architecture(
 
     Args:
         path: as for `load_architecture`.
-        fields: of BertConfig, as the run's config has them. Those of `config.RUN_FIELDS` stay.
+        fields: of EncoderConfig, as the run's config has them. Those of `config.RUN_FIELDS` stay.
         explicit: names of further fields that stay, because they were asked for by name.
 
     Returns:
-        Every field of BertConfig, and the tokenizer.
+        Every field of EncoderConfig, and the tokenizer.
 
     Raises:
         UserError: as `load_architecture`; also an explicit size that is not the checkpoint's.

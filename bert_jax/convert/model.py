@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.convert import param_mapping
 from bert_jax.errors import UserError
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.tokenization import Tokenizer
 
 # The groups of parameters that make up a model with each head; a pooler in brackets may be there or not.
@@ -42,7 +42,7 @@ class Model:
         source: where it came from, for messages and the model card.
     """
 
-    config: BertConfig
+    config: EncoderConfig
     params: Mapping[str, np.ndarray]
     head: str = "none"
     tokenizer: Tokenizer | None = None

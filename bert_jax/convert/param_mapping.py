@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 
 HUGGINGFACE, TENSORFLOW = "huggingface", "tensorflow"
 
@@ -106,7 +106,7 @@ _BESIDE = {
 }
 
 
-def shape(entry: Entry, config: BertConfig, classes: int = 2) -> tuple[int, ...]:
+def shape(entry: Entry, config: EncoderConfig, classes: int = 2) -> tuple[int, ...]:
     """The shape of a parameter here, without the axis of layers.
 
     Args:
@@ -141,7 +141,7 @@ def shape(entry: Entry, config: BertConfig, classes: int = 2) -> tuple[int, ...]
     return (*inputs, *out) if leaf == "kernel" else tuple(out)
 
 
-def shapes(config: BertConfig, groups: Iterable[str], classes: int = 2) -> dict[str, tuple[int, ...]]:
+def shapes(config: EncoderConfig, groups: Iterable[str], classes: int = 2) -> dict[str, tuple[int, ...]]:
     """{name: shape} of the parameters whose name begins with one of `groups`, such as "encoder" or "mlm"."""
     groups = set(groups)
     return {
@@ -173,7 +173,7 @@ def _stored_shape(shape: tuple[int, ...], layout: str, kind: str, hidden_size: i
     return shape[::-1] if transposed else shape
 
 
-def to_files(params: Mapping[str, np.ndarray], config: BertConfig, kind: str) -> dict[str, np.ndarray]:
+def to_files(params: Mapping[str, np.ndarray], config: EncoderConfig, kind: str) -> dict[str, np.ndarray]:
     """{name in the file: array} of parameters by their names here.
 
     Args:
@@ -203,7 +203,7 @@ class Found(NamedTuple):
     beside: list[str]  # names of what is no parameter: optimizer state, counters, buffers
 
 
-def from_files(tensors: Mapping[str, np.ndarray], config: BertConfig, kind: str) -> Found:
+def from_files(tensors: Mapping[str, np.ndarray], config: EncoderConfig, kind: str) -> Found:
     """Parameters by their names here, of tensors by their names in a file.
 
     Args:

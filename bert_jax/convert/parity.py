@@ -19,15 +19,15 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import param_mapping
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
-from bert_jax.models import BertEncoder, Pooler
-from bert_jax.models.config import BertConfig
+from bert_jax.models import Encoder, Pooler
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import MaskedLanguageModelHead
 
 TOLERANCE = 2e-5  # of the largest output, or of 1
 _ROWS, _LENGTH = 2, 24
 
 
-def random_inputs(config: BertConfig) -> dict[str, np.ndarray]:
+def random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
     """int32 [2, L] `input_ids`, `token_type_ids` and `mask`; the last row is padded by a third."""
     generator = np.random.default_rng(0)
     length = min(_LENGTH, config.max_position_embeddings)
@@ -49,7 +49,7 @@ def flax_outputs(model: Model) -> dict[str, np.ndarray]:
 
     @jax.jit
     def forward(params):
-        hidden = BertEncoder(config).apply(
+        hidden = Encoder(config).apply(
             {"params": params["encoder"]},
             inputs["input_ids"],
             inputs["token_type_ids"],
@@ -72,7 +72,9 @@ def flax_outputs(model: Model) -> dict[str, np.ndarray]:
         return _without_padding({name: np.asarray(x) for name, x in forward(params).items()}, inputs["mask"])
 
 
-def file_outputs(tensors: Mapping[str, np.ndarray], config: BertConfig, kind: str) -> dict[str, np.ndarray]:
+def file_outputs(
+    tensors: Mapping[str, np.ndarray], config: EncoderConfig, kind: str
+) -> dict[str, np.ndarray]:
     """`flax_outputs` of the tensors of a Hugging Face folder or a TF1 checkpoint."""
     inputs = random_inputs(config)
     at = (_HuggingFace if kind == param_mapping.HUGGINGFACE else _TensorFlow)(tensors)

@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.data import cache, packed, records
 from bert_jax.errors import UserError
 from bert_jax.kernels import platform
-from bert_jax.models.config import BertConfig, from_dict
+from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
@@ -45,7 +45,7 @@ def synthetic_rows(config: Any, length: int | None) -> Rows:
         length: tokens a row; None for as many as the model has positions.
     """
     length = length or config.model.max_position_embeddings
-    vocab_size = config.model.vocab_size or BertConfig.vocab_size
+    vocab_size = config.model.vocab_size or EncoderConfig.vocab_size
     batch = benchmark.synthetic_batch("full", 1, length, vocab_size)
     # A row of records has room for more sequences than the one of these.
     room = packed.default_sequences_per_row(length)

@@ -14,8 +14,8 @@ from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.inference.embedding import inputs
 from bert_jax.kernels.attention import probabilities
-from bert_jax.models import BertEncoder
-from bert_jax.models.config import BertConfig
+from bert_jax.models import Encoder
+from bert_jax.models.config import EncoderConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,20 +63,20 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
     return AttentionMaps([tokenizer.tokens[i] for i in row], len(parts[0]), np.asarray(weights[:, 0]))
 
 
-def computed_as(config: BertConfig) -> BertConfig:
+def computed_as(config: EncoderConfig) -> EncoderConfig:
     """In float32 and without kernels, which leave no probabilities behind."""
     return config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
 
 
-def attention_weights(params, batch: dict[str, jax.Array], *, config: BertConfig) -> jax.Array:
+def attention_weights(params, batch: dict[str, jax.Array], *, config: EncoderConfig) -> jax.Array:
     """[layers, B, heads, L, L]: the probabilities of each layer, computed again from the states it reads.
 
     Args:
-        params: of `BertEncoder`.
+        params: of `Encoder`.
         batch: as `bert_jax.inference.embedding.inputs` takes it.
     """
     ids, types, positions, real = inputs(batch)
-    states = BertEncoder(config).apply(
+    states = Encoder(config).apply(
         {"params": params}, ids, types, positions, real, lambda x: x, method="every_layer"
     )
     layers = params["layers"]["stack"]["layer"]

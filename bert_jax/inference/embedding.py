@@ -17,8 +17,8 @@ from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
-from bert_jax.models import BertEncoder, Pooler
-from bert_jax.models.config import BertConfig
+from bert_jax.models import Encoder, Pooler
+from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows.batches import truncate_pair
 
@@ -67,7 +67,7 @@ class Embedder:
         normalize: scales each text's vector to length 1.
         max_seq_length: tokens of a text, [CLS] and [SEP] among them; 0 for as many as the model has
             positions. What is longer loses its end; of a pair, the longer text does.
-        dtype: of the computation: "float32", "bfloat16", or "auto", see `BertConfig.for_inference`.
+        dtype: of the computation: "float32", "bfloat16", or "auto", see `EncoderConfig.for_inference`.
         batch_tokens: about how many tokens, padding among them, are computed at a time on each device; 0 for
             a number that suits the platform.
         log: called with one line when something is worth saying.
@@ -271,7 +271,7 @@ def features(
     params,
     batch: dict[str, jax.Array],
     *,
-    config: BertConfig,
+    config: EncoderConfig,
     layers: tuple[int, ...],
     pooling: str,
     normalize: bool,
@@ -294,7 +294,7 @@ def features(
         total = jnp.einsum("blh,bl->bh", x.astype(jnp.float32), real.astype(jnp.float32), precision="highest")
         return total / jnp.maximum(batch["lengths"], 1)[:, None]
 
-    encoder = BertEncoder(config)
+    encoder = Encoder(config)
     states = encoder.apply(
         {"params": params["encoder"]}, ids, types, positions, real, collect, method="every_layer"
     )

@@ -15,8 +15,8 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.errors import UserError
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
-from bert_jax.models import BertEncoder
-from bert_jax.models.config import BertConfig
+from bert_jax.models import Encoder
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
 
 MASK = "[MASK]"
@@ -37,7 +37,7 @@ class MaskFiller:
     Args:
       path: a checkpoint of any kind.
       log: called with one line when something is worth saying.
-      dtype: of the computation: "float32", "bfloat16", or "auto", see `BertConfig.for_inference`.
+      dtype: of the computation: "float32", "bfloat16", or "auto", see `EncoderConfig.for_inference`.
 
     Raises:
       UserError: no checkpoint there, or one without the masked LM head.
@@ -104,7 +104,7 @@ class MaskFiller:
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def probabilities(params, ids: jax.Array, lengths: jax.Array, positions: jax.Array, *, config: BertConfig):
+def probabilities(params, ids: jax.Array, lengths: jax.Array, positions: jax.Array, *, config: EncoderConfig):
     """float32 [B, P, V]: how likely each token is at some positions of rows with one text each.
 
     Args:
@@ -115,7 +115,7 @@ def probabilities(params, ids: jax.Array, lengths: jax.Array, positions: jax.Arr
     """
     index = jnp.arange(ids.shape[1], dtype=jnp.int32)
     real = index < lengths
-    hidden = BertEncoder(config).apply(
+    hidden = Encoder(config).apply(
         {"params": params["encoder"]},
         ids,
         jnp.zeros_like(ids),

@@ -51,7 +51,7 @@ class Variant:
 
     @classmethod
     def of(cls, config) -> Variant:
-        """Of a `BertConfig`."""
+        """Of a `EncoderConfig`."""
         return cls(
             dispatch.resolve_dtype(config.dtype, platform.target()),
             config.head_dim,
@@ -88,7 +88,7 @@ def ensure(config, log: Callable[[str], None] = print) -> None:
     Has to be called by every process of a run, outside of tracing and before the model is traced.
 
     Args:
-      config: the `BertConfig`.
+      config: the `EncoderConfig`.
       log: called with one line for each kernel that fails.
 
     Raises:

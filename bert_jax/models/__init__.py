@@ -1,20 +1,20 @@
 """Flax modules of BERT: pure functions of (parameters, arrays). They know no mesh, no loss and no file."""
 
-from bert_jax.models.encoder import BertEncoder, Pooler
-from bert_jax.models.feature_tagger import BertFeatureTagger
+from bert_jax.models.encoder import Encoder, Pooler
+from bert_jax.models.feature_tagger import FeatureTagger
 from bert_jax.models.heads import (
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
+    PretrainingModel,
+    QuestionAnsweringModel,
+    SequenceClassifier,
+    TokenClassifier,
 )
 
 __all__ = [
-    "BertEncoder",
-    "BertFeatureTagger",
-    "BertForPreTraining",
-    "BertForQuestionAnswering",
-    "BertForSequenceClassification",
-    "BertForTokenClassification",
+    "Encoder",
+    "FeatureTagger",
     "Pooler",
+    "PretrainingModel",
+    "QuestionAnsweringModel",
+    "SequenceClassifier",
+    "TokenClassifier",
 ]

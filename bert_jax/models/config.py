@@ -24,7 +24,7 @@ _ACTIVATION_SYNONYMS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh
 
 
 @dataclasses.dataclass(frozen=True)
-class BertConfig:
+class EncoderConfig:
     """Architecture (Devlin et al. 2019, section 3) and how it is executed.
 
     The first group of fields has the names of a released `bert_config.json` and decides the parameters and
@@ -105,14 +105,14 @@ class BertConfig:
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
 
-    def replace(self, **changes: Any) -> BertConfig:
+    def replace(self, **changes: Any) -> EncoderConfig:
         return dataclasses.replace(self, **changes)
 
-    def resolve(self, target: Target) -> BertConfig:
+    def resolve(self, target: Target) -> EncoderConfig:
         """The configuration with the dtype that "auto" means on a device."""
         return self.replace(dtype=dispatch.resolve_dtype(self.dtype, target))
 
-    def for_inference(self, target: Target, dtype: str = "auto") -> BertConfig:
+    def for_inference(self, target: Target, dtype: str = "auto") -> EncoderConfig:
         """The configuration that a checkpoint is used with on a device, wherever it was trained.
 
         Kernels are chosen anew, unless the checkpoint was trained without any. By default the dtype is the
@@ -193,7 +193,7 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def named(size: str, **overrides: Any) -> BertConfig:
+def named(size: str, **overrides: Any) -> EncoderConfig:
     """The configuration of a named size, with fields overridden. Raises UserError for an unknown name or
     field.
     """
@@ -204,21 +204,21 @@ def named(size: str, **overrides: Any) -> BertConfig:
     return from_dict(SIZES[size] | overrides)
 
 
-def from_dict(fields: Mapping[str, Any], *, ignore_unknown: bool = False) -> BertConfig:
+def from_dict(fields: Mapping[str, Any], *, ignore_unknown: bool = False) -> EncoderConfig:
     """A configuration from a mapping; unknown fields are refused unless `ignore_unknown`."""
-    known = {field.name for field in dataclasses.fields(BertConfig)}
+    known = {field.name for field in dataclasses.fields(EncoderConfig)}
     unknown = sorted(set(fields) - known)
     if unknown and not ignore_unknown:
         raise UserError(f"model has no field {', '.join(unknown)}; its fields are {', '.join(sorted(known))}")
-    return BertConfig(**{name: value for name, value in fields.items() if name in known})
+    return EncoderConfig(**{name: value for name, value in fields.items() if name in known})
 
 
-def from_json(text: str) -> BertConfig:
+def from_json(text: str) -> EncoderConfig:
     """Reads a released `bert_config.json`. Unknown keys are ignored, as google-research/bert does."""
     return from_dict(json_files.parse(text, "the model configuration"), ignore_unknown=True)
 
 
-def parameter_count(config: BertConfig, *, heads: bool = False) -> int:
+def parameter_count(config: EncoderConfig, *, heads: bool = False) -> int:
     """Parameters of encoder and pooler; with `heads`, also of the masked LM and next-sentence heads.
 
     The masked LM decoder is tied to the word embeddings and adds only its output bias.

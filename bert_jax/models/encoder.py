@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from bert_jax.kernels import dispatch, pallas_residual, platform, tied_table
 from bert_jax.kernels.attention import attention, choose_here
 from bert_jax.kernels.dropout import dropout
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.layers import Dense, LayerNorm, activation, kernel_init
 
 
 class _Module(nn.Module):
-    config: BertConfig
+    config: EncoderConfig
 
     @property
     def dtype(self):
@@ -129,7 +129,7 @@ _REMAT = {
 
 
 class _ScannedLayer(nn.Module):
-    config: BertConfig
+    config: EncoderConfig
     deterministic: bool
     collect: Callable[[jax.Array], Any] | None = None
 
@@ -140,7 +140,7 @@ class _ScannedLayer(nn.Module):
         return x, self.collect(x) if self.collect else None
 
 
-class Encoder(_Module):
+class Layers(_Module):
     """`num_hidden_layers` layers whose parameters are stacked along a leading axis named "layers"."""
 
     @nn.compact
@@ -170,7 +170,7 @@ class Pooler(_Module):
         return jnp.tanh(self.dense("dense", (self.config.hidden_size,), ("embed",), ("embed_out",))(x))
 
 
-class BertEncoder(_Module):
+class Encoder(_Module):
     """Embeddings and layers.
 
     Inputs are int32 [B, L]: `input_ids`; `token_type_ids` (0 for sentence A, 1 for B); `position_ids`,
@@ -181,7 +181,7 @@ class BertEncoder(_Module):
 
     def setup(self):
         self.embeddings = Embeddings(self.config)
-        self.layers = Encoder(self.config)
+        self.layers = Layers(self.config)
 
     def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, word=None):
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)

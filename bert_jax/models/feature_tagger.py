@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.encoder import BertEncoder, _Module
+from bert_jax.models.encoder import Encoder, _Module
 
 
 def _orthogonal(key, shape, dtype):
@@ -78,10 +78,10 @@ class FeatureHead(_Module):
         return self.dense("output", (self.num_labels,), ("embed",), ("classes",))(x).astype(jnp.float32)
 
 
-class BertFeatureTagger(_Module):
+class FeatureTagger(_Module):
     """A frozen encoder, without dropout, and `FeatureHead` on the concatenation of some of its layers.
 
-    `layers`: 0 is the embeddings' output, -1 the last layer's. Inputs as `BertEncoder`'s.
+    `layers`: 0 is the embeddings' output, -1 the last layer's. Inputs as `Encoder`'s.
     """
 
     num_labels: int = 2
@@ -90,7 +90,7 @@ class BertFeatureTagger(_Module):
     lstm_size: int = 768
 
     def setup(self):
-        self.encoder = BertEncoder(self.config)
+        self.encoder = Encoder(self.config)
         self.classifier = FeatureHead(self.config, self.num_labels, self.lstm_layers, self.lstm_size)
 
     def features(self, input_ids, token_type_ids, position_ids, sequence_ids):

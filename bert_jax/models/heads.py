@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import tied_table
-from bert_jax.models.encoder import BertEncoder, Pooler, _Module
+from bert_jax.models.encoder import Encoder, Pooler, _Module
 from bert_jax.models.layers import activation
 
 
@@ -37,11 +37,11 @@ class MaskedLanguageModelHead(_Module):
         return tied_table.logits(x, word_embeddings, bias)
 
 
-class BertForPreTraining(_Module):
+class PretrainingModel(_Module):
     """Encoder with the masked LM and next-sentence heads (paper, section 3.1)."""
 
     def setup(self):
-        self.encoder = BertEncoder(self.config)
+        self.encoder = Encoder(self.config)
         self.pooler = Pooler(self.config)
         self.mlm = MaskedLanguageModelHead(self.config)
         self.nsp = self.dense(None, (2,), ("embed",), ("classes",))
@@ -59,7 +59,7 @@ class BertForPreTraining(_Module):
         """Logits at the given positions only.
 
         Args:
-          input_ids, token_type_ids, position_ids, sequence_ids: int32 [B, L], see `BertEncoder`.
+          input_ids, token_type_ids, position_ids, sequence_ids: int32 [B, L], see `Encoder`.
           masked_positions: int32 [B, P], positions to predict.
           cls_positions: int32 [B, S], the [CLS] of each sequence of a row.
 
@@ -73,13 +73,13 @@ class BertForPreTraining(_Module):
         return mlm_logits, nsp_logits
 
 
-class BertForSequenceClassification(_Module):
+class SequenceClassifier(_Module):
     """Encoder, pooler, dropout and one dense layer over [CLS] (paper, section 4.1)."""
 
     num_labels: int = 2
 
     def setup(self):
-        self.encoder = BertEncoder(self.config)
+        self.encoder = Encoder(self.config)
         self.pooler = Pooler(self.config)
         self.classifier = self.dense(None, (self.num_labels,), ("embed",), ("classes",))
 
@@ -87,7 +87,7 @@ class BertForSequenceClassification(_Module):
         self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
     ):
         """float32 [B, num_labels] logits, from the first token of each row; or [B, S, num_labels], from
-        `cls_positions` int32 [B, S]. Inputs as `BertEncoder`'s.
+        `cls_positions` int32 [B, S]. Inputs as `Encoder`'s.
         """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         cls = hidden[:, 0] if cls_positions is None else gather_positions(hidden, cls_positions)
@@ -95,29 +95,29 @@ class BertForSequenceClassification(_Module):
         return self.classifier(pooled).astype(jnp.float32)
 
 
-class BertForTokenClassification(_Module):
+class TokenClassifier(_Module):
     """Encoder, dropout and one dense layer over every token (paper, section 5.3)."""
 
     num_labels: int = 2
 
     def setup(self):
-        self.encoder = BertEncoder(self.config)
+        self.encoder = Encoder(self.config)
         self.classifier = self.dense(None, (self.num_labels,), ("embed",), ("classes",))
 
     def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
-        """float32 [B, L, num_labels] logits; inputs as `BertEncoder`'s."""
+        """float32 [B, L, num_labels] logits; inputs as `Encoder`'s."""
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         return self.classifier(self.drop(hidden, deterministic)).astype(jnp.float32)
 
 
-class BertForQuestionAnswering(_Module):
+class QuestionAnsweringModel(_Module):
     """Encoder and one dense layer for where an answer starts and ends (paper, section 4.2)."""
 
     def setup(self):
-        self.encoder = BertEncoder(self.config)
+        self.encoder = Encoder(self.config)
         self.qa = self.dense(None, (2,), ("embed",), ("classes",))
 
     def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
-        """float32 [B, L, 2] logits of start and end; inputs as `BertEncoder`'s."""
+        """float32 [B, L, 2] logits of start and end; inputs as `Encoder`'s."""
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         return self.qa(hidden).astype(jnp.float32)

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models import BertForSequenceClassification
-from bert_jax.models.config import BertConfig
+from bert_jax.models import SequenceClassifier
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives import losses
 from bert_jax.objectives.masked_lm import unpack
 from bert_jax.objectives.rows import RowTask
@@ -25,7 +25,7 @@ class ClassificationTask(RowTask):
     squared error; of "multilabel" one logit a label, [B, C] targets and the cross-entropy of each.
     """
 
-    config: BertConfig
+    config: EncoderConfig
     num_labels: int
     kind: str = "classification"
     class_weights: tuple[float, ...] = ()  # of the loss, by label; empty: 1 each
@@ -34,10 +34,8 @@ class ClassificationTask(RowTask):
     head = "classifier"
 
     @property
-    def model(self) -> BertForSequenceClassification:
-        return BertForSequenceClassification(
-            self.config, num_labels=1 if self.kind == "regression" else self.num_labels
-        )
+    def model(self) -> SequenceClassifier:
+        return SequenceClassifier(self.config, num_labels=1 if self.kind == "regression" else self.num_labels)
 
     @property
     def expected_initial_loss(self) -> float | None:

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models import BertForPreTraining
-from bert_jax.models.config import BertConfig
+from bert_jax.models import PretrainingModel
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives import losses
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens
 
@@ -48,14 +48,14 @@ def unpack(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
 class PretrainingTask:
     """BERT's pre-training (paper, section 3.1). Next-sentence labels of -1 are left out of the loss."""
 
-    config: BertConfig
+    config: EncoderConfig
     vocabulary: Vocabulary
     masking: MaskingOptions
     next_sentence: bool = True  # whether the records have next-sentence labels at all
 
     @property
-    def model(self) -> BertForPreTraining:
-        return BertForPreTraining(self.config)
+    def model(self) -> PretrainingModel:
+        return PretrainingModel(self.config)
 
     @property
     def expected_initial_loss(self) -> float:

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models import BertFeatureTagger, BertForTokenClassification
-from bert_jax.models.config import BertConfig
+from bert_jax.models import FeatureTagger, TokenClassifier
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives import losses
 
 
@@ -22,7 +22,7 @@ class TaggingTask:
     trained together. `lstm_layers` of size `lstm_size` make a BiLSTM of a frozen encoder's head.
     """
 
-    config: BertConfig
+    config: EncoderConfig
     num_labels: int
     layers: tuple[int, ...] = ()
     lstm_layers: int = 0
@@ -31,10 +31,10 @@ class TaggingTask:
     head = "classifier"
 
     @property
-    def model(self) -> BertForTokenClassification | BertFeatureTagger:
+    def model(self) -> TokenClassifier | FeatureTagger:
         if not self.layers:
-            return BertForTokenClassification(self.config, num_labels=self.num_labels)
-        return BertFeatureTagger(self.config, self.num_labels, self.layers, self.lstm_layers, self.lstm_size)
+            return TokenClassifier(self.config, num_labels=self.num_labels)
+        return FeatureTagger(self.config, self.num_labels, self.layers, self.lstm_layers, self.lstm_size)
 
     @property
     def expected_initial_loss(self) -> float:

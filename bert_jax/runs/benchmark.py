@@ -20,7 +20,7 @@ import optax
 import bert_jax
 from bert_jax.data import loader, packed
 from bert_jax.kernels import check as kernel_check
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.masked_lm import PretrainingTask
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import sharding
@@ -92,7 +92,7 @@ def sequence_lengths(batch: Batch) -> np.ndarray:
     return lengths[batch["first_lengths"] > 0]
 
 
-def make_task(model: BertConfig, length: int, masking: MaskingOptions | None = None) -> PretrainingTask:
+def make_task(model: EncoderConfig, length: int, masking: MaskingOptions | None = None) -> PretrainingTask:
     """Pre-training with the ids of the released vocabularies, whose pieces' spellings do not matter here."""
     masking = masking or MaskingOptions(max_predictions=default_max_predictions(length, 0.15))
     continues = np.arange(model.vocab_size) % 4 == 3
@@ -222,7 +222,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _count(config: BertConfig, batch: Batch) -> dict[str, float]:
+def _count(config: EncoderConfig, batch: Batch) -> dict[str, float]:
     """What a batch really holds: its sequences, its tokens, and the model's FLOPs of these alone."""
     lengths, repeats = np.unique(sequence_lengths(batch), return_counts=True)
     each = [flops.train_flops_per_row(config, int(n), max(1, round(0.15 * n))) for n in lengths]

@@ -11,7 +11,7 @@ from bert_jax.models import config as bert_config
 
 
 def model(size: str, **overrides: Any) -> ml_collections.ConfigDict:
-    """Every field of BertConfig. `vocab_size` is 0: it is taken from the vocabulary unless it is set."""
+    """Every field of EncoderConfig. `vocab_size` is 0: it is taken from the vocabulary unless it is set."""
     fields = bert_config.named(size, **overrides).to_dict()
     return ml_collections.ConfigDict(fields | {"vocab_size": overrides.get("vocab_size", 0)})
 

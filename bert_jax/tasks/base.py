@@ -38,7 +38,7 @@ class Problem(abc.ABC):
         spec: tasks.TaskSpec,
         labels: Sequence[str] | None,
         tokenizer: tokenization.Tokenizer,
-        bert: bert_config.BertConfig,
+        bert: bert_config.EncoderConfig,
     ):
         self.config, self.spec, self.tokenizer, self.bert = config, spec, tokenizer, bert
         self.labels = tuple(labels) if labels else None
@@ -207,7 +207,7 @@ def split_file(config: Any, spec: tasks.TaskSpec, split: str) -> str:
     return given
 
 
-def resolve_model(config: Any) -> tuple[bert_config.BertConfig, tokenization.Tokenizer]:
+def resolve_model(config: Any) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer]:
     """The architecture and the vocabulary: the checkpoint's where there is one, else the configuration's.
 
     Dropout and how the model is computed (dtype, attention, ...) always are the configuration's. A dtype of

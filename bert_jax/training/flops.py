@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import dispatch, platform
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.training import peaks
 
 
-def train_flops_per_row(config: BertConfig, length: int, predictions: int, sequences: int = 1) -> float:
+def train_flops_per_row(config: EncoderConfig, length: int, predictions: int, sequences: int = 1) -> float:
     """Forward and backward FLOPs of one row of pre-training.
 
     Counts what the model needs: look-ups and rematerialisation are free, the masked LM head runs on the

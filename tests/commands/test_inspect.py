@@ -13,7 +13,7 @@ from bert_jax import checkpoint, cli, tokenization
 from bert_jax.commands import inspect as inspect_command
 from bert_jax.convert.formats import work_directory
 from bert_jax.data.inspection import Report
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_no_step(tmp_path, capsys):
 
 def test_the_architecture_and_the_heads_of_a_checkpoint(tmp_path, capsys):
     """A field of a config each, whose values another run can be given."""
-    config = BertConfig(
+    config = EncoderConfig(
         vocab_size=100,
         hidden_size=24,
         num_hidden_layers=3,

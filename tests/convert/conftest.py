@@ -6,7 +6,7 @@ import pytest
 from bert_jax import tokenization
 from bert_jax.convert import HEADS, Model, param_mapping
 from bert_jax.convert.formats import huggingface_export
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 
 WORDS = "the capital of france is paris and a small cat sat on un ##aff ##able ##s , .".split()
 SPECIAL = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -24,7 +24,7 @@ def make_model(tokenizer):
     """make_model(head, pooler, classes, **fields): weights so large that every one shows in the outputs."""
 
     def make(head="pretraining", pooler=True, classes=3, **fields):
-        config = BertConfig(
+        config = EncoderConfig(
             **dict(
                 vocab_size=tokenizer.vocab_size,
                 hidden_size=12,

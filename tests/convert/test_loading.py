@@ -10,7 +10,7 @@ from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
-from bert_jax.models import BertForPreTraining, BertForSequenceClassification
+from bert_jax.models import PretrainingModel, SequenceClassifier
 
 
 def abstract(model, inputs, sharding=None):
@@ -38,7 +38,7 @@ def test_all_of_it_onto_a_sharding(source):
     path, model = source()
     mesh = jax.make_mesh((2,), ("x",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    params, report = convert.load_params(path, abstract(BertForPreTraining(model.config), 6, sharding))
+    params, report = convert.load_params(path, abstract(PretrainingModel(model.config), 6, sharding))
     flat = flatten(params)
     assert report.new == () and report.unused == () and len(report.loaded) == len(model.params)
     for name, array in model.params.items():
@@ -47,7 +47,7 @@ def test_all_of_it_onto_a_sharding(source):
 
 def test_heads_are_left_and_a_new_one_is_told(source):
     path, model = source()
-    wanted = abstract(BertForSequenceClassification(model.config, 3), 4)
+    wanted = abstract(SequenceClassifier(model.config, 3), 4)
     with pytest.raises(UserError, match=r"lacks classifier/.*init_ignore='classifier/\.\*'"):
         convert.load_params(path, wanted)
     for allowed in (dict(may_be_new=["classifier"]), dict(ignore="classifier/.*")):
@@ -58,7 +58,7 @@ def test_heads_are_left_and_a_new_one_is_told(source):
 
 def test_a_model_without_heads_does_not_start_a_pre_training_unsaid(source):
     path, model = source("none", pooler=False)
-    wanted = abstract(BertForPreTraining(model.config), 6)
+    wanted = abstract(PretrainingModel(model.config), 6)
     with pytest.raises(UserError, match="lacks"):
         convert.load_params(path, wanted)
     _, report = convert.load_params(path, wanted, ignore="(mlm|nsp|pooler)/.*")
@@ -68,7 +68,7 @@ def test_a_model_without_heads_does_not_start_a_pre_training_unsaid(source):
 def test_another_shape_is_refused(source):
     path, model = source()
     with pytest.raises(UserError, match="of another model"):
-        convert.load_params(path, abstract(BertForPreTraining(model.config.replace(intermediate_size=24)), 6))
+        convert.load_params(path, abstract(PretrainingModel(model.config.replace(intermediate_size=24)), 6))
 
 
 def test_architecture_comes_without_the_weights(source):

@@ -15,7 +15,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.commands import surgery_flags
 from bert_jax.convert import surgery, vocabulary
 from bert_jax.errors import UserError
-from bert_jax.models import BertForPreTraining
+from bert_jax.models import PretrainingModel
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 OLD = [
@@ -66,7 +66,7 @@ def test_a_permuted_vocabulary_gives_the_same_logits_for_permuted_ids(model, tmp
     assert (report.kept, report.new, report.dropped) == (len(OLD), 0, 0)
     ids = np.random.default_rng(1).integers(0, len(OLD), (2, 8)).astype(np.int32)
     new_ids = np.argsort(order)[ids].astype(np.int32)
-    apply = jax.jit(BertForPreTraining(model.config).apply)
+    apply = jax.jit(PretrainingModel(model.config).apply)
     before, nsp_before = apply({"params": nest(model.params)}, **inputs(ids))
     after, nsp_after = apply({"params": nest(permuted.params)}, **inputs(new_ids))
     np.testing.assert_allclose(after, before[..., order], atol=1e-6)

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import HEADS, param_mapping, parity
-from bert_jax.models import BertForPreTraining, BertForSequenceClassification
+from bert_jax.models import PretrainingModel, SequenceClassifier
 from bert_jax.models import config as bert_config
 
 KINDS = (param_mapping.HUGGINGFACE, param_mapping.TENSORFLOW)
@@ -22,10 +22,10 @@ def flax_shapes(model, inputs):
 
 def test_the_table_has_the_parameters_of_the_modules(make_model):
     config = make_model().config
-    assert flax_shapes(BertForPreTraining(config), 6) == param_mapping.shapes(
+    assert flax_shapes(PretrainingModel(config), 6) == param_mapping.shapes(
         config, ("encoder", "pooler", "mlm", "nsp")
     )
-    assert flax_shapes(BertForSequenceClassification(config, 5), 4) == param_mapping.shapes(
+    assert flax_shapes(SequenceClassifier(config, 5), 4) == param_mapping.shapes(
         config, ("encoder", "pooler", "classifier"), 5
     )
 

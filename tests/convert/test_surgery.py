@@ -15,7 +15,7 @@ from support.models import VOCAB, tiny_config
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import surgery
 from bert_jax.errors import UserError
-from bert_jax.models import BertForPreTraining
+from bert_jax.models import PretrainingModel
 from bert_jax.models.encoder import EncoderLayer
 from bert_jax.objectives import losses
 
@@ -49,7 +49,7 @@ def model():
 
 
 def logits(model, batch=None, **config):
-    module = BertForPreTraining(model.config.replace(**config))
+    module = PretrainingModel(model.config.replace(**config))
     return jax.jit(module.apply)({"params": nest(model.params)}, **(batch or inputs()))
 
 
@@ -69,7 +69,7 @@ def test_padding_changes_no_loss_and_no_gradient_and_its_own_gradients_are_zero(
     labels = np.arange(12, dtype=np.int32).reshape(3, 4) * 8
 
     def loss(params, config):
-        out, _ = BertForPreTraining(config).apply({"params": nest(params)}, **inputs())
+        out, _ = PretrainingModel(config).apply({"params": nest(params)}, **inputs())
         return losses.mean(losses.cross_entropy(out, labels, np.ones((3, 4), np.float32)))
 
     padded = surgery.pad_vocabulary(model, 128)
@@ -174,7 +174,7 @@ def test_chosen_layers_are_applied_in_their_order(layers):
 
     tree = jax.tree.map(jnp.asarray, nest(model.params))
     batch = inputs()
-    module = BertForPreTraining(model.config)
+    module = PretrainingModel(model.config)
 
     def by_hand(bound):
         x = bound.encoder.embeddings(

@@ -24,7 +24,7 @@ from support import processes as training_support
 from bert_jax import tasks, tokenization
 from bert_jax.inference import attention_maps, embedding, fill_mask
 from bert_jax.kernels import platform
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
@@ -132,7 +132,7 @@ def lower_evaluation_step(accelerator, model):
 def shrink(fields, **changes):
     """The architecture and the execution of a config, without its size."""
     kept = ("hidden_act", "causal", "attention", "residual", "remat", *DROPOUT)
-    return BertConfig(**{name: fields[name] for name in kept} | SMALL | {"vocab_size": 100} | changes)
+    return EncoderConfig(**{name: fields[name] for name in kept} | SMALL | {"vocab_size": 100} | changes)
 
 
 def name_optimizer(fields):
@@ -277,7 +277,7 @@ def test_programs_of_pretrained_models(accelerator, dtype):
     """fill-mask, embed and attention maps, as `for_inference` has them compute there."""
     with devices_of(accelerator):
         target = platform.target()
-    model = BertConfig(**SMALL, vocab_size=100).for_inference(target, dtype)
+    model = EncoderConfig(**SMALL, vocab_size=100).for_inference(target, dtype)
     params = parameters(benchmark.make_task(model, LENGTH))
     ids, one = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32), jax.ShapeDtypeStruct((BATCH,), jnp.int32)
     expected = expects_kernel(accelerator, dtype, 0.0)

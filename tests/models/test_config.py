@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
-from bert_jax.models import BertForPreTraining, config
+from bert_jax.models import PretrainingModel, config
 from bert_jax.parallel.sharding import unbox
 
 # Published counts of encoder and pooler, and with both heads where known.
@@ -29,7 +29,7 @@ def test_parameter_counts(size, encoder, with_heads):
     assert config.parameter_count(named) == encoder
     shapes = jax.eval_shape(
         lambda key: unbox(
-            BertForPreTraining(named).init(
+            PretrainingModel(named).init(
                 key, *[np.zeros((1, 8), np.int32)] * 4, np.zeros((1, 1), np.int32), np.zeros((1, 1), np.int32)
             )
         ),

@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import BertForPreTraining, config
-from bert_jax.models.config import BertConfig
+from bert_jax.models import PretrainingModel, config
+from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 
@@ -17,7 +17,7 @@ def test_parameters_need_no_kernel(attention):
 
 
 def test_with_the_kernels_of_tpus_a_model_has_the_same_gradients_on_a_mesh():
-    config = BertConfig(
+    config = EncoderConfig(
         vocab_size=50, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
         max_position_embeddings=128, attention_probs_dropout_prob=0.2,
     )  # fmt: skip
@@ -26,11 +26,11 @@ def test_with_the_kernels_of_tpus_a_model_has_the_same_gradients_on_a_mesh():
     zeros, ones = np.zeros_like(ids), np.ones_like(ids)
     positions = np.broadcast_to(np.arange(128, dtype=np.int32), ids.shape)
     few = zeros[:, :2]
-    params = BertForPreTraining(config).init(jax.random.key(0), ids, zeros, positions, ones, few, few)
+    params = PretrainingModel(config).init(jax.random.key(0), ids, zeros, positions, ones, few, few)
     params = sharding.unbox(params["params"])
 
     def loss(params, kernels):
-        logits, _ = BertForPreTraining(config.replace(residual=kernels, attention=kernels)).apply(
+        logits, _ = PretrainingModel(config.replace(residual=kernels, attention=kernels)).apply(
             {"params": params}, ids, zeros, positions, ids // 25, few, few,
             deterministic=False, rngs={"dropout": jax.random.key(3)},
         )  # fmt: skip

@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import BertFeatureTagger
-from bert_jax.models.config import BertConfig
+from bert_jax.models import FeatureTagger
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.feature_tagger import Lstm
 
-CONFIG = BertConfig(
+CONFIG = EncoderConfig(
     vocab_size=20,
     hidden_size=8,
     num_hidden_layers=3,
@@ -52,11 +52,11 @@ def test_lstm_is_the_textbooks(reverse):
 def test_the_layers_that_are_named_are_concatenated():
     ids = jnp.arange(12, dtype=jnp.int32).reshape(2, 6)
     inputs = (ids, ids * 0, jnp.broadcast_to(jnp.arange(6), (2, 6)), jnp.ones_like(ids))
-    every = BertFeatureTagger(CONFIG, layers=(0, 1, 2, 3))
+    every = FeatureTagger(CONFIG, layers=(0, 1, 2, 3))
     variables = drawn(every, *inputs)
     whole = every.apply(variables, *inputs, method="features")
     assert whole.shape == (2, 6, 32) and whole.dtype == jnp.float16
-    some = BertFeatureTagger(CONFIG, layers=(-1, -4)).apply(variables, *inputs, method="features")
+    some = FeatureTagger(CONFIG, layers=(-1, -4)).apply(variables, *inputs, method="features")
     np.testing.assert_array_equal(some, jnp.concatenate([whole[..., 24:], whole[..., :8]], axis=-1))
     last = every.apply(variables, *inputs, method=lambda module, *rows: module.encoder(*rows))
     np.testing.assert_allclose(whole[..., 24:], last, rtol=2e-3, atol=1e-3)

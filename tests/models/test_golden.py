@@ -13,12 +13,12 @@ import pytest
 
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import param_mapping
-from bert_jax.models import BertEncoder, BertForPreTraining, BertForSequenceClassification
-from bert_jax.models.config import BertConfig
+from bert_jax.models import Encoder, PretrainingModel, SequenceClassifier
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives import losses
 from bert_jax.objectives.classification import ClassificationTask
 
-CONFIG = BertConfig(
+CONFIG = EncoderConfig(
     vocab_size=24,
     hidden_size=16,
     num_hidden_layers=2,
@@ -111,8 +111,8 @@ def test_masked_language_model(golden, name):
         {k: np.zeros(v, np.float32) for k, v in param_mapping.shapes(CONFIG, ["pooler", "nsp"]).items()}
     )
     ids, types, positions, real = inputs(case)
-    hidden = apply(BertEncoder(CONFIG), params["encoder"], ids, types, positions, real)
-    model = BertForPreTraining(CONFIG)
+    hidden = apply(Encoder(CONFIG), params["encoder"], ids, types, positions, real)
+    model = PretrainingModel(CONFIG)
     logits, _ = apply(model, params | zeros, ids, types, positions, real, positions, positions[:, :1])
     seen = real.astype(bool)
     close(np.asarray(hidden)[seen], case["outputs"]["hidden_states_last"][seen])
@@ -151,7 +151,7 @@ def test_multiple_choice(golden):
     case = golden("test_multiple_choice_classification")
     params = parameters(case["params"], ["encoder", "pooler", "classifier"], 1)
     flat = [x.reshape(-1, x.shape[-1]) for x in inputs(case)]
-    logits = apply(BertForSequenceClassification(CONFIG, num_labels=1), params, *flat).reshape(12, 2)
+    logits = apply(SequenceClassifier(CONFIG, num_labels=1), params, *flat).reshape(12, 2)
     close(logits, case["outputs"]["logits"])
     pair = losses.cross_entropy(logits, case["inputs"]["target_labels"], np.ones(12, np.float32))
     close(losses.mean(pair), case["outputs"]["loss"])
@@ -161,7 +161,7 @@ def test_labels_that_do_not_exclude_each_other(golden):
     """Two yes-or-no questions per row, each with its own sigmoid cross-entropy."""
     case = golden("test_sequence_binary_classification")
     params = parameters(case["params"], ["encoder", "pooler", "classifier"], 2)
-    logits = apply(BertForSequenceClassification(CONFIG), params, *inputs(case))
+    logits = apply(SequenceClassifier(CONFIG), params, *inputs(case))
     close(logits, case["outputs"]["logits"])
     targets = case["inputs"]["target_labels"].astype(np.float32)
     pair = losses.binary_cross_entropy(logits, targets, np.ones(len(targets), np.float32))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.models import packed_batch, tiny_config, tiny_task
 
-from bert_jax.models import BertForPreTraining, BertForSequenceClassification, config
+from bert_jax.models import PretrainingModel, SequenceClassifier, config
 from bert_jax.objectives.masked_lm import unpack
 from bert_jax.parallel.sharding import unbox
 
@@ -52,7 +52,7 @@ def linear(values, name):
     return {"kernel": values[f"params/head/{name}/weight"], "bias": values[f"params/head/{name}/bias"]}
 
 
-GOLDEN = config.BertConfig(
+GOLDEN = config.EncoderConfig(
     vocab_size=24, hidden_size=16, num_attention_heads=4, intermediate_size=64, max_position_embeddings=20
 )
 
@@ -79,7 +79,7 @@ def test_masked_lm_logits_are_those_of_transformers(shared_data, case):
     ids = values["inputs/input_ids"].astype(np.int32)
     real = ids != 0
     every = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-    logits, _ = BertForPreTraining(GOLDEN.replace(num_hidden_layers=layers)).apply(
+    logits, _ = PretrainingModel(GOLDEN.replace(num_hidden_layers=layers)).apply(
         {"params": params},
         ids,
         values["inputs/token_type_ids"].astype(np.int32),
@@ -94,7 +94,7 @@ def test_masked_lm_logits_are_those_of_transformers(shared_data, case):
 def apply(task, params, batch, **kwargs):
     inputs = unpack(batch)
     positions = np.zeros((batch["input_ids"].shape[0], 4), np.int32) + np.arange(4, dtype=np.int32)
-    return BertForPreTraining(kwargs.pop("config", task.config)).apply(
+    return PretrainingModel(kwargs.pop("config", task.config)).apply(
         {"params": params},
         batch["input_ids"],
         inputs["token_type_ids"],
@@ -188,7 +188,7 @@ def test_every_parameter_has_logical_names():
 
 
 def test_classification_reads_the_first_token():
-    model = BertForSequenceClassification(tiny_config(), num_labels=3)
+    model = SequenceClassifier(tiny_config(), num_labels=3)
     ids = jnp.ones((2, 16), jnp.int32)
     params = unbox(model.init(jax.random.key(0), ids, ids, ids, ids)["params"])
     assert set(params) == {"encoder", "pooler", "classifier"}

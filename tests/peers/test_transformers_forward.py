@@ -19,7 +19,7 @@ from support.transformers_models import (
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.models import BertForPreTraining, Pooler
+from bert_jax.models import Pooler, PretrainingModel
 from bert_jax.objectives.masked_lm import unpack
 
 pytestmark = pytest.mark.peer
@@ -73,7 +73,7 @@ def test_random_weights(size, tmp_path):
     found.add("last hidden state", states[-1], expected.hidden_states[-1], real)
     found.add("pooled", apply(Pooler(config), params["pooler"], states[-1][:, 0]), pooled)
     positions = np.broadcast_to(np.arange(real.shape[1], dtype=np.int32), real.shape)
-    mlm, nsp = apply(BertForPreTraining(config), params, *inputs, positions, positions[:, :1])
+    mlm, nsp = apply(PretrainingModel(config), params, *inputs, positions, positions[:, :1])
     found.add("masked LM logits", mlm, expected.prediction_logits, real)
     found.add("next-sentence logits", nsp[:, 0], expected.seq_relationship_logits)
     found.check()

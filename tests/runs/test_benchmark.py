@@ -9,13 +9,13 @@ from support import processes as training_support
 from bert_jax import cli
 from bert_jax.commands import bench
 from bert_jax.data import packed
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.training import flops
 from bert_jax.training.optimizers import make_optimizer
 
-SMALL = BertConfig(
+SMALL = EncoderConfig(
     vocab_size=200,
     hidden_size=16,
     num_hidden_layers=1,

@@ -5,7 +5,7 @@ from scipy import special
 
 from bert_jax import tokenization
 from bert_jax.convert import Model, param_mapping
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 
 WORDS = "red green blue one two three cat dog bird the a is big small $ 5 .".split()
 TEXTS = ["the cat is big", "a dog", "", "one two three " * 7, "the dogs is small .", "blue"] * 3 + [
@@ -25,7 +25,7 @@ def tiny_model(directory, groups=("encoder", "pooler"), **fields):
         intermediate_size=32,
         max_position_embeddings=40,
     )
-    config = BertConfig(**(sizes | fields))
+    config = EncoderConfig(**(sizes | fields))
     rng = np.random.default_rng(0)
     params = {
         name: rng.normal(float(name.endswith("scale")), 0.3, shape).astype(np.float32)

@@ -211,7 +211,7 @@ class Inputs:
         vocabulary = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *words, "##s"]
         (self.sound / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
         sizes = dict(hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20)
-        config = bert_config.BertConfig(vocab_size=len(vocabulary), max_position_embeddings=16, **sizes)
+        config = bert_config.EncoderConfig(vocab_size=len(vocabulary), max_position_embeddings=16, **sizes)
         tokenizer = tokenization.load(self.sound / "vocab.txt")
         model = random_model(config, "sequence_classification", tokenizer=tokenizer, labels=("a", "b"))
         for name, most in (("huggingface", 1 << 30), ("shards", 4000)):

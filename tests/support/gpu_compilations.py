@@ -17,7 +17,7 @@ gpu_topology.prepare()
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
-from bert_jax.models.config import BertConfig  # noqa: E402
+from bert_jax.models.config import EncoderConfig  # noqa: E402
 from bert_jax.objectives.classification import ClassificationTask  # noqa: E402
 from bert_jax.parallel import sharding  # noqa: E402
 from bert_jax.runs import benchmark  # noqa: E402
@@ -54,7 +54,7 @@ def batch_of_examples():
 def lowered(name):
     """The program, and how many numbers the model has."""
     sizes, dtype, dropout, what = PROGRAMS[name]
-    model = BertConfig(
+    model = EncoderConfig(
         vocab_size=1000, hidden_size=128, num_hidden_layers=1, num_attention_heads=2, intermediate_size=256,
         max_position_embeddings=LENGTH, attention_probs_dropout_prob=dropout, dtype=dtype,
     )  # fmt: skip

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 
 
 def draw_parameters(task, seed=0):
@@ -23,7 +23,7 @@ def draw_parameters(task, seed=0):
 
 
 def tiny_config(vocab_size):
-    return BertConfig(
+    return EncoderConfig(
         vocab_size=vocab_size,
         hidden_size=32,
         num_hidden_layers=1,

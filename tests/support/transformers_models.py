@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.models import BertEncoder
+from bert_jax.models import Encoder
 from bert_jax.models import config as bert_config
 from bert_jax.models.encoder import Embeddings
 from bert_jax.objectives.masked_lm import PretrainingTask
@@ -53,7 +53,7 @@ def here(model, folder):
     """The same model here, by way of the files that transformers writes: its configuration and parameters.
 
     Returns:
-        BertConfig without dropout, nested dict of float32 arrays.
+        EncoderConfig without dropout, nested dict of float32 arrays.
     """
     model.save_pretrained(folder)
     loaded = convert.load(folder)
@@ -115,6 +115,6 @@ def hidden_states(config, params, inputs):
     states = [apply(Embeddings(config), params["embeddings"], *inputs[:3], deterministic=True)]
     for layers in range(1, config.num_hidden_layers + 1):
         stack = jax.tree.map(lambda x, n=layers: x[:n], params["layers"])
-        encoder = BertEncoder(config.replace(num_hidden_layers=layers))
+        encoder = Encoder(config.replace(num_hidden_layers=layers))
         states.append(apply(encoder, params | {"layers": stack}, *inputs))
     return states

@@ -71,7 +71,7 @@ def reads(monkeypatch):
     seen = {}
     prepare = finetune.from_training_file
     monkeypatch.setattr(finetune, "from_training_file", lambda config: prepare(Recorder(config, seen)))
-    plain = bert_config.BertConfig.__getattribute__
+    plain = bert_config.EncoderConfig.__getattribute__
 
     def noting(self, name):
         reader = Path(sys._getframe(1).f_code.co_filename)
@@ -79,7 +79,7 @@ def reads(monkeypatch):
             seen.setdefault(f"model.{name}", set()).add(reader)
         return plain(self, name)
 
-    monkeypatch.setattr(bert_config.BertConfig, "__getattribute__", noting)
+    monkeypatch.setattr(bert_config.EncoderConfig, "__getattribute__", noting)
     return seen
 
 

@@ -94,7 +94,7 @@ def read(path: files.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np
     return model, tensors
 
 
-def read_config(folder: files.PathLike) -> tuple[bert_config.BertConfig, dict[str, Any]]:
+def read_config(folder: files.PathLike) -> tuple[bert_config.EncoderConfig, dict[str, Any]]:
     """(the architecture, every field of config.json)."""
     file = os.path.join(folder, CONFIG)
     if not files.exists(file):

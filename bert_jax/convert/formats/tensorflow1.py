@@ -84,7 +84,7 @@ def read(path: files.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np
     )
 
 
-def read_config(folder: str) -> bert_config.BertConfig:
+def read_config(folder: str) -> bert_config.EncoderConfig:
     file = os.path.join(folder, CONFIG)
     if not files.exists(file):
         raise UserError(f"{folder}: no {CONFIG} beside the checkpoint; copy the model's there")

@@ -35,7 +35,7 @@ def is_converted(path: files.PathLike) -> bool:
     return run_directory.read_run(path)["command"] == COMMAND
 
 
-def read_architecture(path: files.PathLike) -> tuple[bert_config.BertConfig, Tokenizer]:
+def read_architecture(path: files.PathLike) -> tuple[bert_config.EncoderConfig, Tokenizer]:
     """The architecture and the vocabulary of a run, from its small files alone."""
     run = run_directory.read_run(path)
     file = os.path.join(run_directory.find_root(path), "config.json")

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models import BertForSequenceClassification
-from bert_jax.models.config import BertConfig
+from bert_jax.models import SequenceClassifier
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives import losses
 from bert_jax.objectives.rows import RowTask
 from bert_jax.tasks import error_analysis, metrics
@@ -29,15 +29,15 @@ from bert_jax.tasks.text.task import columns_of
 class MultipleChoiceTask(RowTask):
     """`choices` rows a question, one number each from [CLS]; the softmax is over a question's rows."""
 
-    config: BertConfig
+    config: EncoderConfig
     choices: int
     windows: bool = False  # whether questions are windows of longer ones, with `shares`
 
     head = "classifier"
 
     @property
-    def model(self) -> BertForSequenceClassification:
-        return BertForSequenceClassification(self.config, num_labels=1)
+    def model(self) -> SequenceClassifier:
+        return SequenceClassifier(self.config, num_labels=1)
 
     @property
     def expected_initial_loss(self) -> float | None:

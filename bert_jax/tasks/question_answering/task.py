@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models import BertForQuestionAnswering
-from bert_jax.models.config import BertConfig
+from bert_jax.models import QuestionAnsweringModel
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives import losses
 from bert_jax.objectives.rows import RowTask
 from bert_jax.tasks import error_analysis, metrics
@@ -29,14 +29,14 @@ _HINT = "--config=finetune/squad has the defaults of questions"
 class QuestionAnsweringTask(RowTask):
     """Where the answer starts and ends in each row of a question and a window."""
 
-    config: BertConfig
+    config: EncoderConfig
 
     head = "qa"
     expected_initial_loss = None  # the mean of ln(tokens of the row)
 
     @property
-    def model(self) -> BertForQuestionAnswering:
-        return BertForQuestionAnswering(self.config)
+    def model(self) -> QuestionAnsweringModel:
+        return QuestionAnsweringModel(self.config)
 
     def logits(
         self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None

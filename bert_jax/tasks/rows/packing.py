@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bert_jax.data.best_fit import best_fit
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.tasks.rows.batches import (
     EncodedRows,
     bucket_lengths,
@@ -54,7 +54,7 @@ class Packing:
 
 
 def plan(
-    data: EncodedRows, batch_size: int, steps: int, multiple: int, bert: BertConfig, parts: int = 1
+    data: EncodedRows, batch_size: int, steps: int, multiple: int, bert: EncoderConfig, parts: int = 1
 ) -> Packing | None:
     """The shape that computes least for the batches of a run; None where batches of similar lengths, each
     padded to a length of its own, compute much less, as when every device has only an example or two.

@@ -3,12 +3,12 @@ import numpy as np
 import pytest
 from support.tiny_model import draw_parameters
 
-from bert_jax.models.config import BertConfig
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.classification import ClassificationTask
 from bert_jax.tasks.rows import batches
 from bert_jax.training.step import make_eval_step
 
-CONFIG = BertConfig(
+CONFIG = EncoderConfig(
     vocab_size=40,
     hidden_size=16,
     num_hidden_layers=2,
