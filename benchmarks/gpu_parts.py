@@ -230,6 +230,7 @@ def tasks(args) -> None:
     from bert_jax.models.config import named
     from bert_jax.objectives.classification import ClassificationTask
     from bert_jax.parallel import sharding
+    from bert_jax.training.state import init_state, state_shardings
     from bert_jax.training.step import make_train_step
 
     rows, length, few = args.batch, args.length, max(2, args.steps)
@@ -247,8 +248,8 @@ def tasks(args) -> None:
         }
         batch = sharding.global_batch(arrays, mesh)
         optimizer, schedule = _optimizer()
-        state = sharding.init_state(task, optimizer, mesh, 0)
-        shardings = sharding.state_shardings(task, optimizer, mesh)
+        state = init_state(task, optimizer, mesh, 0)
+        shardings = state_shardings(task, optimizer, mesh)
         predict = jax.jit(task.predict)
         embed = functools.partial(
             embedding.features,

@@ -20,6 +20,7 @@ from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.training import flops
 from bert_jax.training.optimizers import keeps_parameters_finite, make_optimizer
+from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_train_step
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -138,7 +139,7 @@ class TrainStep:
             self.model, rows.length, MaskingOptions(**masking | {"max_predictions": self.predictions})
         )
         optimizer, schedule = make_optimizer(config.optimizer, config.steps)
-        self.state = sharding.abstract_state(task, optimizer, self.mesh)
+        self.state = abstract_state(task, optimizer, self.mesh)
         self._step = sharding.jit_train_step(
             make_train_step(
                 task,

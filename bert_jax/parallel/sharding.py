@@ -14,18 +14,14 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
 from bert_jax.parallel import compiler_options
-from bert_jax.training.step import Task, TrainState
 
 AXES = ("data", "fsdp", "tensor")
-_NO_DIMENSION = object()
 
 # In order: for each dimension the first rule whose mesh axes are still free in this array and divide it.
 RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -124,59 +120,6 @@ def unbox(boxed: Any) -> Any:
     return jax.tree.map(lambda box: box.value, boxed, is_leaf=_is_box)
 
 
-def abstract_state(
-    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
-) -> TrainState:
-    """The whole state as ShapeDtypeStructs that carry shardings; `window` is that of a `SpikeRule`.
-
-    A moment is split as its parameter is, along the dimensions that it has of it: all of them in Adam, rows
-    or columns in Adafactor. What matches no dimensions of the parameter is replicated.
-    """
-    boxed = jax.eval_shape(task.init, jax.random.key(0))
-    replicated = NamedSharding(mesh, PartitionSpec())
-
-    def place(shape, sharding):
-        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
-
-    params = jax.tree.map(place, unbox(boxed), parameter_shardings(boxed, mesh))
-
-    def is_frozen(moment):
-        return isinstance(moment, optax.MaskedNode)
-
-    opt_state = optax.tree_map_params(
-        optimizer,
-        lambda moment, param: (
-            moment if is_frozen(moment) else place(moment, _sharding_of_moment(moment.shape, param))
-        ),
-        jax.eval_shape(optimizer.init, params),
-        params,
-        transform_non_params=lambda leaf: place(leaf, replicated),
-        is_leaf=is_frozen,
-    )
-    step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
-    recent = jax.ShapeDtypeStruct((window,), jnp.float32, sharding=replicated) if window else None
-    return TrainState(step, params, opt_state, recent)
-
-
-def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> NamedSharding:
-    """The parameter's sharding along the dimensions of `shape`, which has all or some of the parameter's."""
-    spec: list[Any] = []
-    remaining = iter(zip(param.shape, param.sharding.spec, strict=True))
-    for size in shape:
-        found = next((axes for of_param, axes in remaining if of_param == size), _NO_DIMENSION)
-        if found is _NO_DIMENSION:
-            return NamedSharding(param.sharding.mesh, PartitionSpec())
-        spec.append(found)
-    return NamedSharding(param.sharding.mesh, PartitionSpec(*spec))
-
-
-def state_shardings(
-    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
-) -> TrainState:
-    """NamedShardings of the whole state."""
-    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, optimizer, mesh, window))
-
-
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows over data and fsdp."""
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
@@ -215,21 +158,12 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
         yield
 
 
-def init_state(
-    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, window: int = 0
-) -> TrainState:
-    """A fresh state, made on the devices that hold it: no device ever holds the whole of a sharded one."""
+def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> Callable:
+    """Returns the train step compiled for the mesh.
 
-    def init(seed):
-        params = unbox(task.init(jax.random.key(seed, impl="threefry2x32")))
-        recent = jnp.full(window, jnp.nan, jnp.float32) if window else None
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), recent)
-
-    return jax.jit(init, out_shardings=state_shardings(task, optimizer, mesh, window))(np.uint32(seed))
-
-
-def jit_train_step(train_step: Callable, mesh: Mesh, shardings: TrainState) -> Callable:
-    """The train step compiled for the mesh; the state's buffers are donated."""
+    Args:
+        shardings: those of the train state, whose buffers are donated.
+    """
     replicated = NamedSharding(mesh, PartitionSpec())
     return _InContext(
         jax.jit(
@@ -243,9 +177,11 @@ def jit_train_step(train_step: Callable, mesh: Mesh, shardings: TrainState) -> C
     )
 
 
-def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: TrainState) -> Callable:
-    """The evaluation step compiled for the mesh: (params, batch, batch index) -> replicated sums and
-    weights.
+def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: Any) -> Callable:
+    """Returns the evaluation step compiled for the mesh: (params, batch, batch index) -> replicated pairs.
+
+    Args:
+        shardings: those of the train state, of which this step takes `params`.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     return _InContext(

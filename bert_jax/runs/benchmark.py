@@ -25,6 +25,7 @@ from bert_jax.objectives.masked_lm import PretrainingTask
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.training import flops
+from bert_jax.training.state import abstract_state, init_state, state_shardings
 from bert_jax.training.step import make_train_step
 
 Batch = dict[str, np.ndarray]
@@ -139,14 +140,14 @@ def time_train_step(
     step = sharding.jit_train_step(
         make_train_step(task, optimizer, schedule, accumulate_steps, check_update=check_update),
         mesh,
-        sharding.state_shardings(task, optimizer, mesh),
+        state_shardings(task, optimizer, mesh),
     )
     say(f"compiling the train step for {rows} rows of {length} tokens")
     began = time.perf_counter()
-    step = step.lower(sharding.abstract_state(task, optimizer, mesh), batch, np.uint32(seed)).compile()
+    step = step.lower(abstract_state(task, optimizer, mesh), batch, np.uint32(seed)).compile()
     compile_seconds = time.perf_counter() - began
     say(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} that are not")
-    state = sharding.init_state(task, optimizer, mesh, seed)
+    state = init_state(task, optimizer, mesh, seed)
 
     seconds, counted = [], []
     for _ in range(_WARM_UP_STEPS + steps):

@@ -26,7 +26,8 @@ from bert_jax.training.optimizers import keeps_parameters_finite
 from bert_jax.training.preemption import StopRequest, Watchdog
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.recovery import Recovery
-from bert_jax.training.step import Task, TrainState, make_eval_step, make_train_step, spike_rule
+from bert_jax.training.state import TrainState, abstract_state, init_state
+from bert_jax.training.step import Task, make_eval_step, make_train_step, spike_rule
 from bert_jax.training.throughput import STEPS_AHEAD, Meter, RunClock, TooManySkipped
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -94,10 +95,10 @@ def fit(
     spikes = spike_rule(config)
     window = spikes.window if spikes else 0
     check_update = "optimizer" not in config or not keeps_parameters_finite(config.optimizer)
-    abstract_state = sharding.abstract_state(task, optimizer, mesh, window)
-    shardings = jax.tree.map(lambda x: x.sharding, abstract_state)
+    abstract = abstract_state(task, optimizer, mesh, window)
+    shardings = jax.tree.map(lambda x: x.sharding, abstract)
     own = sharding.local_rows(mesh, config.batch_size)
-    _describe(abstract_state, mesh, writer.message)
+    _describe(abstract, mesh, writer.message)
     if (model := getattr(task, "config", None)) is not None:
         kernel_check.ensure(model, writer.message)
 
@@ -114,7 +115,7 @@ def fit(
                 )
             )
         )
-        checkpointer.check_space(abstract_state)
+        checkpointer.check_space(abstract)
 
         def complete(detour: Recovery) -> Recovery:
             checkpointer.abandon_after(detour.step)
@@ -130,20 +131,20 @@ def fit(
             """The first of four ways that applies: resume this run, go on from another run's state, from
             given weights, or from scratch.
             """
-            resumed = _restore(checkpointer.restore_latest, abstract_state, config)
+            resumed = _restore(checkpointer.restore_latest, abstract, config)
             if resumed is not None:
                 writer.message(f"resumed from step {resumed[0]} of {workdir.path}")
                 return resumed
             if config.get("resume_from"):
                 source, state = _restore(
                     lambda abstract: checkpoint.load_state(config.resume_from, abstract, log=writer.message),
-                    abstract_state,
+                    abstract,
                     config,
                 )
                 writer.message(f"went on from {source}, step {int(state.step)}")
                 return int(state.step), state
-            given = initial_params(abstract_state.params) if callable(initial_params) else initial_params
-            state = sharding.init_state(task, optimizer, mesh, config.seed, window)
+            given = initial_params(abstract.params) if callable(initial_params) else initial_params
+            state = init_state(task, optimizer, mesh, config.seed, window)
             if given is not None:
                 state = state.replace(params=_overlay(state.params, given))
             source = f"the weights of {config.init_from}" if config.get("init_from") else "the weights given"
@@ -221,7 +222,7 @@ def fit(
             mesh,
             shardings,
         )
-        train_step = _Compiled(train_step, abstract_state, np.uint32(config.seed), writer, watchdog)
+        train_step = _Compiled(train_step, abstract, np.uint32(config.seed), writer, watchdog)
         train_step.compile(batch, stop)
 
         def make_meter() -> Meter:

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
@@ -15,21 +14,12 @@ import optax
 from bert_jax.errors import UserError
 from bert_jax.kernels.dropout import row_ids
 from bert_jax.objectives import losses
+from bert_jax.training.state import Params, TrainState
 
-Params = Any
 Batch = dict[str, jax.Array]
 Pairs = dict[str, losses.Pair]
 
 SPIKE_METRICS = ("loss", "grad_norm")
-
-
-class TrainState(flax.struct.PyTreeNode):
-    """Everything a step changes. Data order, masks and dropout follow from `step` and the run's seed."""
-
-    step: jax.Array  # int32 []
-    params: Params  # float32
-    opt_state: Any
-    recent: jax.Array | None = None  # float32 [window], of a SpikeRule: the last accepted steps, newest last
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from bert_jax import checkpoint
 from bert_jax.checkpoint import reading, saving
 from bert_jax.errors import StorageError, UserError
 from bert_jax.parallel import sharding
-from bert_jax.training.step import TrainState
+from bert_jax.training.state import TrainState
 
 
 def make_state(mesh, step=1, hidden=16, optimizer=None):
@@ -228,6 +228,7 @@ def test_orbax_prints_nothing_of_a_step_that_cannot_be_read(copy):
     program = f"""
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
+from bert_jax.training.state import TrainState
 try:
     checkpoint.verify({str(copy / "6")!r})
 except UserError as error:

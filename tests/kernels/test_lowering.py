@@ -32,7 +32,8 @@ from bert_jax.settings import config_files, defaults
 from bert_jax.tasks.base import family
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.step import TrainState, make_eval_step, make_train_step
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import make_eval_step, make_train_step
 
 LENGTH, BATCH = 128, 8
 SMALL = dict(

@@ -11,7 +11,8 @@ from bert_jax.data import records
 from bert_jax.objectives import losses
 from bert_jax.objectives.masked_lm import unpack
 from bert_jax.parallel import sharding
-from bert_jax.training.step import TrainState, make_train_step
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import make_train_step
 
 
 def test_unpacking_a_row_by_hand():

@@ -16,6 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.parallel import sharding
 from bert_jax.settings import defaults
 from bert_jax.training import optimizers
+from bert_jax.training.state import abstract_state, init_state, state_shardings
 from bert_jax.training.step import make_eval_step, make_train_step
 
 SPLITS = [
@@ -34,8 +35,8 @@ def run(mesh_sizes, accumulate_steps=1, dropout=0.1):
     config = defaults.pretrain().optimizer
     config.learning_rate, config.warmup_steps = 1e-2, 0
     tx, schedule = optimizers.make_optimizer(config, 1000)
-    state = sharding.init_state(task, tx, mesh, seed=3)
-    shardings = sharding.state_shardings(task, tx, mesh)
+    state = init_state(task, tx, mesh, seed=3)
+    shardings = state_shardings(task, tx, mesh)
     step = sharding.jit_train_step(make_train_step(task, tx, schedule, accumulate_steps), mesh, shardings)
     lines = []
     for number in range(4):
@@ -179,12 +180,12 @@ class Factored:
 )
 def test_an_optimizer_whose_state_has_other_shapes_than_the_parameters(tx, rate, tmp_path):
     mesh, task = sharding.make_mesh(2, 2, 2), Factored()
-    abstract = sharding.abstract_state(task, tx, mesh)
+    abstract = abstract_state(task, tx, mesh)
     same = [leaf for leaf in jax.tree.leaves(abstract.opt_state) if leaf.shape == (2, 16, 32)]
     assert all(leaf.sharding.spec == P(None, "fsdp", "tensor") for leaf in same)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     step = sharding.jit_train_step(make_train_step(task, tx, lambda step: rate), mesh, shardings)
-    state, losses = sharding.init_state(task, tx, mesh, seed=0), []
+    state, losses = init_state(task, tx, mesh, seed=0), []
     batch = sharding.global_batch(
         {"x": np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)}, mesh
     )

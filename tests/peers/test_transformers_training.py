@@ -13,7 +13,8 @@ from bert_jax.convert import param_mapping
 from bert_jax.data import records
 from bert_jax.settings import defaults
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.step import TrainState, make_train_step
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import make_train_step
 
 pytestmark = pytest.mark.peer
 

@@ -23,6 +23,7 @@ from bert_jax.parallel import sharding  # noqa: E402
 from bert_jax.runs import benchmark  # noqa: E402
 from bert_jax.settings import defaults  # noqa: E402
 from bert_jax.training.optimizers import make_optimizer  # noqa: E402
+from bert_jax.training.state import abstract_state  # noqa: E402
 from bert_jax.training.step import make_eval_step, make_train_step  # noqa: E402
 
 ROWS, LENGTH = 16, 128
@@ -66,7 +67,7 @@ def lowered(name):
     else:
         task, arrays = ClassificationTask(model, 2), batch_of_examples()
     optimizer, schedule = make_optimizer(defaults.pretrain().optimizer, 20_000)
-    state = sharding.abstract_state(task, optimizer, mesh)
+    state = abstract_state(task, optimizer, mesh)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     rows = sharding.batch_sharding(mesh)

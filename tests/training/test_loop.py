@@ -23,6 +23,7 @@ from bert_jax.checkpoint import saving
 from bert_jax.errors import Preempted, StorageError, UserError
 from bert_jax.training import loop as train
 from bert_jax.training.metrics_writer import MetricsWriter
+from bert_jax.training.state import abstract_state
 from bert_jax.workdir.run_directory import WorkDir
 
 _HANDLERS = (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
@@ -551,7 +552,7 @@ def test_a_rule_for_spikes_that_cannot_be(tmp_path, field, value, told):
 def run_state(run):
     from bert_jax.parallel import sharding
 
-    return sharding.abstract_state(run.task, optax.trace(0.9), sharding.make_mesh(**run.config.mesh))
+    return abstract_state(run.task, optax.trace(0.9), sharding.make_mesh(**run.config.mesh))
 
 
 def test_an_unexpected_initial_loss_is_told(tmp_path, whole):

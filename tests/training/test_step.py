@@ -7,6 +7,7 @@ from support.models import packed_batch, tiny_task
 from bert_jax.parallel import sharding
 from bert_jax.settings import defaults
 from bert_jax.training import optimizers
+from bert_jax.training.state import init_state
 from bert_jax.training.step import make_eval_step, make_train_step, split_rows
 
 
@@ -18,7 +19,7 @@ def run():
     tx, schedule = optimizers.make_optimizer(config, 1000)
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
     step = jax.jit(make_train_step(task, tx, schedule))
-    return task, sharding.init_state(task, tx, mesh, 0), lambda *args, seed=0: step(*args, np.uint32(seed))
+    return task, init_state(task, tx, mesh, 0), lambda *args, seed=0: step(*args, np.uint32(seed))
 
 
 def test_one_batch_is_learned_by_heart(run):

@@ -14,6 +14,7 @@ from bert_jax.objectives.classification import ClassificationTask
 from bert_jax.parallel import sharding
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.training import step
+from bert_jax.training.state import init_state, state_shardings
 
 CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 RNG = np.random.default_rng
@@ -158,10 +159,10 @@ def test_packing_is_left_where_it_would_compute_more():
 def train(data, task, batches_of, accumulate_steps, mesh):
     """Two steps with dropout: their metrics, and the parameters."""
     tx = optax.trace(0.9)
-    shardings = sharding.state_shardings(task, tx, mesh)
+    shardings = state_shardings(task, tx, mesh)
     train_step = step.make_train_step(task, tx, lambda step: 0.1, accumulate_steps)
     train_step = sharding.jit_train_step(train_step, mesh, shardings)
-    state, lines = sharding.init_state(task, tx, mesh, seed=0), []
+    state, lines = init_state(task, tx, mesh, seed=0), []
     for batch in itertools.islice(batches_of(accumulate_steps), 2):
         state, metrics = train_step(state, sharding.global_batch(batch, mesh), np.uint32(0))
         lines.append({name: float(value) for name, value in metrics.items()})
