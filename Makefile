@@ -1,37 +1,60 @@
-# `make demo` and `make test` do all the set-up on a machine with Python 3.11 or newer.
+# `make demo` and `make test` do all the set-up on a machine with Python 3.11 or newer: 3.13 where it is found.
 # Another Python: make test PYTHON=/path/to/python3.12
+# An environment beside the first one: make test PYTHON=python3.13 VENV=.venv-3.13
 
-PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
-	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 WORKERS ?= 2
-INSTALLED := .venv/installed
-GPU_COMPILER := .venv/gpu-compiler
+INSTALLED := $(VENV)/installed
+GPU_COMPILER := $(VENV)/gpu-compiler
 
-.PHONY: help install gpu-compiler demo test test-all gpu-test wheel-test lint lock
+# Without PYTHON, an environment that exists keeps its Python.
+ifeq ($(origin PYTHON), undefined)
+PYTHON := $(shell for python in $(BIN)/python python3.13 python3.11 python3.12 python3.14 python3 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+endif
+VERSION_OF = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+VERSION := $(if $(PYTHON),$(call VERSION_OF,$(PYTHON)))
+
+# The lock of this Python. Other Pythons than 3.11 and 3.13 try the newest one before the ranges of setup.py.
+LOCK_3.11 := requirements.lock
+NEWEST_LOCK := requirements-3.13.lock
+OWN_LOCK := $(or $(LOCK_$(VERSION)),requirements-$(VERSION).lock)
+LOCK := $(or $(wildcard $(OWN_LOCK)),$(NEWEST_LOCK))
+
+# An environment of another Python than the one that was asked for is made again.
+ifneq ($(wildcard $(INSTALLED)),)
+ifneq ($(call VERSION_OF,$(BIN)/python),$(VERSION))
+.PHONY: $(INSTALLED)
+endif
+endif
+
+.PHONY: help install gpu-compiler demo test test-all test-sample gpu-test wheel-test lint docs lock
 
 help:
-	@echo 'make demo      text to a fine-tuned classifier on a corpus that every machine has, in minutes'
-	@echo 'make test      the fast tests'
-	@echo 'make test-all  the slow ones too, and those that compare with other libraries'
-	@echo 'make gpu-test  compiles programs for GPUs that are not there'
-	@echo 'make wheel-test  the wheel: built, installed and run in an empty directory'
-	@echo 'make lint      ruff, and the import direction'
-	@echo 'make install   .venv with the versions of requirements.lock, and bert-jax in it'
-	@echo 'make gpu-compiler  XLA for GPUs that are not there, 182 MB, so that tests can compile for them'
-	@echo 'make lock      writes requirements.lock from what .venv has'
+	@echo 'make demo         text to a fine-tuned classifier on a corpus that every machine has, in minutes'
+	@echo 'make test         the fast tests'
+	@echo 'make test-all     the slow ones too, and those that compare with other libraries'
+	@echo 'make test-sample  a few minutes of the fast tests, for a second Python'
+	@echo 'make gpu-test     compiles programs for GPUs that are not there'
+	@echo 'make wheel-test   the wheel: built, installed and run in an empty directory'
+	@echo 'make lint         ruff, codespell, import-linter and mypy'
+	@echo 'make docs         the pages of docs/ and the API reference, as HTML in site/'
+	@echo 'make install      $(VENV) with the versions of a lock, and bert-jax in it'
+	@echo 'make gpu-compiler XLA for GPUs that are not there, 182 MB, so that tests can compile for them'
+	@echo 'make lock         writes the lock of this Python from what $(VENV) has'
 
 install: $(INSTALLED)
 
 # The stamp is written last: an installation that was cut off is made again.
-$(INSTALLED): setup.py requirements.lock
-	@test -n '$(PYTHON)' || { echo 'no Python 3.11 or newer found; name one: make PYTHON=/path/to/python'; exit 1; }
-	$(PYTHON) -m venv .venv || { echo 'Debian and Ubuntu need: apt-get install python3-venv'; exit 1; }
-	@echo 'installing the versions of requirements.lock into .venv, some 1.5 GB: minutes'
-	@# The lock is tested on Python 3.11. Where it does not install, newer Pythons take the ranges of setup.py.
-	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -r requirements.lock || \
-		{ $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && \
-		  PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q setuptools -e '.[dev]'; }
+$(INSTALLED): setup.py $(LOCK)
+	@test -n '$(VERSION)' || { echo 'no Python 3.11 or newer found; name one: make PYTHON=/path/to/python'; exit 1; }
+	$(PYTHON) -m venv $(if $(filter $(BIN)/%,$(PYTHON)),,--clear) $(VENV) || \
+		{ echo 'Debian and Ubuntu need: apt-get install python3-venv'; exit 1; }
+	@echo 'installing the versions of $(LOCK) into $(VENV), some 1.5 GB: minutes'
+	@# A Python without a lock of its own takes the ranges of setup.py where the newest lock does not install.
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q -r $(LOCK) || \
+		{ test '$(LOCK)' != '$(OWN_LOCK)' && PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q setuptools -e '.[dev]'; }
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -62,10 +85,11 @@ wheel-test: $(INSTALLED)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 
 lock: $(INSTALLED)
-	{ echo '# The versions that are tested, on Python 3.11 and CPU. `make lock` writes this file from .venv.'; \
-	  $(BIN)/pip freeze --all --exclude bert-jax --exclude pip --exclude wheel; } > requirements.lock.new
-	mv requirements.lock.new requirements.lock
+	{ echo '# The versions that are tested, on Python $(VERSION) and CPU. `make lock` writes this file from an environment.'; \
+	  $(BIN)/pip freeze --all --exclude bert-jax --exclude pip --exclude wheel; } > $(OWN_LOCK).new
+	mv $(OWN_LOCK).new $(OWN_LOCK)
 	touch $(INSTALLED)

@@ -1,4 +1,8 @@
-"""Packaging. requirements.lock has the versions that are tested; the ranges here are what the code is for."""
+"""Packaging.
+
+The ranges here are what the code is written for. requirements.lock (Python 3.11) and requirements-3.13.lock
+have the versions that are tested.
+"""
 
 import re
 from pathlib import Path
@@ -9,6 +13,14 @@ HERE = Path(__file__).parent
 INIT = (HERE / "bert_jax" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'__version__ = "(.+)"', INIT)[1]
 README = HERE / "README.md"
+
+# What single features need. Where a package is missing, `bert_jax.errors.optional_imports` names its extra.
+FEATURES = {
+    "corpus": ["mwparserfromhell>=0.6.6", "numba>=0.61", "sentencex>=1.0.30"],  # text to records
+    "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5", "scipy>=1.14"],
+    "metrics": ["scikit-learn>=1.5", "scipy>=1.14"],  # F1 and correlations
+    "plots": ["matplotlib>=3.8"],
+}
 
 setup(
     name="bert-jax",
@@ -32,43 +44,44 @@ setup(
         "flax>=0.12",
         "fsspec>=2024.2",
         "google-crc32c>=1.5",
-        "jax>=0.10",
-        "matplotlib>=3.8",
+        "jax>=0.10,<0.13",  # raised with requirements-3.13.lock, whose tests run on the newest jax
         "ml-collections>=1.0",
         "ml-dtypes>=0.5",
-        "mwparserfromhell>=0.6.6",
-        "numba>=0.61",
         "numpy>=2.0",
         "optax>=0.2.6",
-        "orbax-checkpoint>=0.12",
+        "orbax-checkpoint>=0.12,<1",
         "packaging>=23.0",
         "psutil>=5.9",
         "rich>=13.0",
         "safetensors>=0.4.3",
-        "scikit-learn>=1.5",
-        "scipy>=1.13",
         "sentencepiece>=0.2.3",
-        "sentencex>=1.0.30",
         "tensorboardX>=2.6.2",
         "tensorflow-datasets>=4.9.7",
         "tokenizers>=0.21",
     ],
     extras_require={
+        **FEATURES,
+        "all": [requirement for group in FEATURES.values() for requirement in group],
         "cpu": [],  # the default: plain jax brings its CPU backend
         "tpu": ["jax[tpu]>=0.10"],
         "cuda": ["jax[cuda12]>=0.10"],
         "beam": ["apache-beam>=2.60"],
         "estimate": ["jax[tpu]>=0.10"],  # libtpu, of the version that jax asks for
         "estimate-gpu": ["jax[cuda12-local]>=0.10"],  # XLA's compiler for GPUs, without CUDA's libraries
-        "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5"],
         "gcs": ["gcsfs>=2025.2"],  # gs://
         "tensorflow": ["tensorflow>=2.18"],
         "dev": [
+            "bert-jax[all]",
+            "codespell>=2.4",
             "gcp-storage-emulator>=2026.7",
             "gcsfs>=2025.2",
             "hypothesis>=6.100",
             "import-linter>=2.16",
             "jsonschema>=4.20",
+            "mkdocs>=1.6",
+            "mkdocs-material>=9.6",
+            "mkdocstrings[python]>=0.29",
+            "mypy>=1.15",
             "pytest>=8.0",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",

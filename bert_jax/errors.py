@@ -1,6 +1,11 @@
 """Errors that the command line turns into one line and an exit code."""
 
+import contextlib
 import errno
+import importlib.util
+from collections.abc import Iterator
+
+from etils import epy
 
 # What the operating system says of a path that was given wrongly; anything else is the storage's own failure.
 _WRONG_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -46,6 +51,47 @@ def is_wrong_path(error: OSError) -> bool:
     return isinstance(error, _WRONG_PATH) or error.errno in _WRONG_PATH_NUMBERS
 
 
+@contextlib.contextmanager
+def optional_imports(extra: str) -> Iterator[None]:
+    """Imports modules of an extra of setup.py at their first use, which raises a UserError if one is missing.
+
+    Example:
+        with optional_imports("metrics"):
+            from sklearn import metrics
+    """
+
+    def refuse(error: Exception) -> None:
+        name = getattr(error, "name", None)
+        if not name or is_installed(name.partition(".")[0]):  # it is there, and fails for another reason
+            raise error
+        raise _missing(name.partition(".")[0], extra) from None
+
+    with epy.lazy_imports(error_callback=refuse):
+        yield
+
+
+def check_installed(package: str, extra: str, wanted_by: str = "this command") -> None:
+    """Raises a UserError if a package of an extra is missing, before any work that would be lost later.
+
+    Args:
+        package: the name that is imported.
+        extra: the extra of setup.py that has it.
+        wanted_by: what needs the package, such as a flag with its value.
+    """
+    if not is_installed(package):
+        raise _missing(package, extra, wanted_by)
+
+
+def is_installed(package: str) -> bool:
+    """Returns whether a package can be found by the name that is imported; it is not imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def _missing(package: str, extra: str, wanted_by: str = "this command") -> UserError:
+    hint = install_hint(extra)
+    return UserError(f"{wanted_by} needs the package {package}, which is not installed; {hint}")
+
+
 def install_hint(extra: str) -> str:
-    """What a message says where a package is missing: the project is installed from a clone."""
+    """Returns the end of a message about a missing package. The project is installed from a clone."""
     return f"install the extra `{extra}`: pip install '.[{extra}]' in the clone"

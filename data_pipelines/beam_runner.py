@@ -14,9 +14,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.errors import UserError, install_hint
+from bert_jax.errors import UserError, check_installed, optional_imports
 from bert_jax.io import atomic, files
 from data_pipelines import workers
+
+with optional_imports("beam"):
+    import apache_beam as beam
+    from apache_beam.options import pipeline_options
 
 
 class BeamPool:
@@ -31,12 +35,9 @@ class BeamPool:
     """
 
     def __init__(self, arguments: str, scratch: str):
+        check_installed("apache_beam", "beam", "--runner=beam")
         try:
-            from apache_beam.options.pipeline_options import PipelineOptions
-        except ImportError as error:
-            raise UserError(f"--runner=beam needs Apache Beam ({error}): {install_hint('beam')}") from None
-        try:
-            self._options = PipelineOptions(shlex.split(arguments))
+            self._options = pipeline_options.PipelineOptions(shlex.split(arguments))
         except (SystemExit, ValueError) as error:
             raise UserError(f"--beam_args={arguments!r}: Beam does not take that ({error})") from None
         self._scratch = f"{scratch}-{uuid.uuid4().hex}"
@@ -70,8 +71,6 @@ class BeamPool:
         return results
 
     def _run_pipeline(self, function, todo: Sequence[tuple[str, Any]]) -> None:
-        import apache_beam as beam
-
         pipeline = beam.Pipeline(options=self._options)
         _ = (
             pipeline

@@ -9,15 +9,19 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import importlib
 import importlib.metadata
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.errors import UserError, install_hint
+from bert_jax.errors import UserError, check_installed, optional_imports
 from data_pipelines.readers import Document
+
+with optional_imports("cleaning"):
+    import ftfy
+    import rensa
+    from py3langid import langid
 
 STEPS = ("mojibake", "unicode", "length", "language", "exact", "near")  # in the order in which they run
 REPORT = "cleaning.json"  # in the directory of the records
@@ -72,7 +76,7 @@ class Settings:
                 described[PACKAGES[step]] = importlib.metadata.version(PACKAGES[step])
         if "near" in self.steps:
             # Signatures are the same for all versions of the package with one version of the algorithm.
-            described["minhash"] = _import("near").RMinHash.ALGORITHM_VERSION
+            described["minhash"] = rensa.RMinHash.ALGORITHM_VERSION
         return described
 
 
@@ -128,23 +132,13 @@ def parse(clean: str, values: dict[str, Any]) -> Settings | None:
         )
     for step in settings.steps:
         if step in PACKAGES:
-            _import(step)
+            check_installed(PACKAGES[step], "cleaning", f"--clean={step}")
     if "language" in settings.steps and settings.language not in _identifier().labels:
         raise UserError(
             f"--language={settings.language}: --clean=language keeps one language; expected the "
             "ISO 639-1 code of one that py3langid knows, such as en, de or zh"
         )
     return settings
-
-
-def _import(step: str) -> Any:
-    try:
-        return importlib.import_module(PACKAGES[step])
-    except ImportError:
-        raise UserError(
-            f"--clean={step} needs the package {PACKAGES[step]}, which is not installed: pip install "
-            f"{PACKAGES[step]} (or {install_hint('cleaning')})"
-        ) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +175,6 @@ def clean_mojibake(document: Document, settings: Settings) -> Outcome:
 
     Only text that ftfy's own measure finds bad is given to its repair: three times as fast as all of it.
     """
-    ftfy = _import("mojibake")
 
     def repair(passage: str) -> tuple[str, str]:
         if passage.isascii() or not ftfy.is_bad(passage):
@@ -242,9 +235,6 @@ def clean_language(document: Document, settings: Settings) -> Outcome:
 
 @functools.cache
 def _identifier() -> Any:
-    _import("language")
-    from py3langid import langid
-
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE)
 
 

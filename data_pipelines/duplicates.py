@@ -18,8 +18,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bert_jax.errors import optional_imports
 from bert_jax.io import atomic, files
 from data_pipelines import cleaning, minhash, sorted_runs
+
+# Lazily also because every worker of every build imports this module, and scipy takes 30 MB.
+with optional_imports("cleaning"):
+    from scipy import sparse
+    from scipy.sparse import csgraph
 
 PARTITION_ENTRIES = 2 << 20  # hashes, or band hashes, that one task holds: some 200 MB
 _COMPARED = 64  # documents that share a band are compared with so many after them, in the order of keys
@@ -241,16 +247,12 @@ def _edges(keys: np.ndarray, ids: np.ndarray, firsts: np.ndarray, seconds: np.nd
 
 def _spanning(edges: np.ndarray) -> np.ndarray:
     """As few pairs as connect the same groups of documents."""
-    # Here, since every worker of every build imports this module, and scipy takes 30 MB.
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     both = np.concatenate((edges["first"], edges["second"]))
     ids, own, places = np.unique(both, return_index=True, return_inverse=True)
     keys = np.concatenate((edges["first_key"], edges["second_key"]))[own]
     first, second = places[: len(edges)], places[len(edges) :]
-    links = coo_array((np.ones(len(edges), bool), (first, second)), (len(ids), len(ids)))
-    groups = connected_components(links, directed=False)[1]
+    links = sparse.coo_array((np.ones(len(edges), bool), (first, second)), (len(ids), len(ids)))
+    groups = csgraph.connected_components(links, directed=False)[1]
     order = np.argsort(groups, kind="stable")
     firsts = minhash.first_of_each(groups[order])
     others = np.flatnonzero(firsts != np.arange(len(order)))
@@ -275,10 +277,6 @@ def unite(task: UniteTask) -> dict[str, Any]:
 
     Memory: about 40 bytes for each document that is in a pair.
     """
-    # Here, since every worker of every build imports this module, and scipy takes 30 MB.
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     ids = np.zeros(0, np.uint64)
     for edges in _read_edges(task.edges):
         ids = np.union1d(ids, np.concatenate((edges["first"], edges["second"])))
@@ -287,8 +285,10 @@ def unite(task: UniteTask) -> dict[str, Any]:
     for edges in _read_edges(task.edges):
         first, second = np.searchsorted(ids, edges["first"]), np.searchsorted(ids, edges["second"])
         keys[first], keys[second] = edges["first_key"], edges["second_key"]
-        links = coo_array((np.ones(len(edges), bool), (groups[first], groups[second])), (len(ids), len(ids)))
-        groups = connected_components(links, directed=False)[1][groups]
+        links = sparse.coo_array(
+            (np.ones(len(edges), bool), (groups[first], groups[second])), (len(ids), len(ids))
+        )
+        groups = csgraph.connected_components(links, directed=False)[1][groups]
     order = np.lexsort((ids, keys, groups))
     firsts = minhash.first_of_each(groups[order])
     others = firsts != np.arange(len(order))

@@ -12,12 +12,11 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 
 from bert_jax import tokenization
 from bert_jax.data import google
-from bert_jax.data.numba_jit import compiled
+from bert_jax.data.numba_jit import compiled, helper
 from data_pipelines import pairs
 
 _BLOCK_TOKENS = 1 << 19
@@ -98,7 +97,7 @@ class Instances:
         return order
 
 
-@numba.njit
+@helper
 def _word(twister):
     """The next 32 bits (Matsumoto and Nishimura 1998)."""
     if twister[_WORDS] >= _WORDS:
@@ -114,14 +113,14 @@ def _word(twister):
     return word ^ word >> 18
 
 
-@numba.njit
+@helper
 def _uniform(twister):
     """Random.random()."""
     high = _word(twister) >> 5
     return (high * 67108864.0 + (_word(twister) >> 6)) / 9007199254740992.0
 
 
-@numba.njit
+@helper
 def _below(twister, end):
     """Random.randrange(end)."""
     bits = 0
@@ -133,7 +132,7 @@ def _below(twister, end):
     return drawn
 
 
-@numba.njit
+@helper
 def _shuffle(twister, values, count):
     """Random.shuffle(values[:count])."""
     for i in range(count - 1, 0, -1):
@@ -146,7 +145,7 @@ def _shuffle_all(twister, values):
     _shuffle(twister, values, len(values))
 
 
-@numba.njit
+@helper
 def _find_words(ids, size, kinds, whole_words, in_grams, places, starts, stretches):
     """Finds what is masked as one: tokens, or words.
 
@@ -177,7 +176,7 @@ def _find_words(ids, size, kinds, whole_words, in_grams, places, starts, stretch
     return words
 
 
-@numba.njit
+@helper
 def _choose_words(twister, words, starts, wanted, firsts, ends):
     """Words in random order until there are enough tokens; one that would be too much is left out.
 
@@ -203,7 +202,7 @@ def _choose_words(twister, words, starts, wanted, firsts, ends):
     return count
 
 
-@numba.njit
+@helper
 def _choose_grams(twister, words, starts, stretches, wanted, weights, firsts, ends):
     """N-grams of words, none of them over a [SEP], that do not overlap; as `_choose_words`."""
     most = min(len(weights), words)
@@ -243,7 +242,7 @@ def _choose_grams(twister, words, starts, stretches, wanted, weights, firsts, en
     return count
 
 
-@numba.njit
+@helper
 def _draw_replacement(twister):
     """What becomes of a token: [MASK] in 80% of the draws (0), itself in 10% (1), any word in 10% (2)."""
     if _uniform(twister) < 0.8:

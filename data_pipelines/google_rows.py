@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import packed, tfrecord
+from bert_jax.data import packed, tf_example, tfrecord
 from bert_jax.io import atomic, files
-from data_pipelines import sorted_runs, stages
+from data_pipelines import google_instances, sorted_runs, stages
 
 
 def make_rows(task: stages.RowsTask) -> dict[str, Any]:
@@ -19,10 +19,6 @@ def make_rows(task: stages.RowsTask) -> dict[str, Any]:
     Memory: the documents of the bucket. The reference shuffles all its instances in memory; here they wait
     for their turn in a file.
     """
-    # Here, since numba is slow to import and nothing else has need of it.
-    from bert_jax.data import tf_example
-    from data_pipelines import google_instances
-
     tokenizer, settings, bucket = task.vocabulary.load(), task.settings, task.bucket
     rng = task.rng()
     dtype = packed.id_dtype(tokenizer.vocab_size)

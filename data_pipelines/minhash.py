@@ -18,9 +18,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_jax.errors import optional_imports
 from bert_jax.io import atomic, files
 from data_pipelines import cleaning, sorted_runs
 from data_pipelines.readers import Document
+
+with optional_imports("cleaning"):
+    import rensa
 
 KINDS = ("marks", "names", "hashes", "signatures", "bands", "dropped")  # of files beside a run
 PERMUTATIONS = 126  # values of a signature; many numbers of rows divide it
@@ -72,8 +76,6 @@ def signature(folded: str) -> np.ndarray:
     shingles (Broder, On the resemblance and containment of documents, 1997), with a standard error of
     at most 1 / (2 sqrt(PERMUTATIONS)) = 0.045. By rensa: 99 MB of text a second, where datasketch does 4.4.
     """
-    import rensa
-
     minhash = rensa.RMinHash(PERMUTATIONS, _SEED)
     minhash.update(shingles(folded))
     return np.array(minhash.digest(), np.uint32)

@@ -9,9 +9,11 @@ brackets, and the edges are put back where these belong: 332 boundaries of Wikip
 
 from collections.abc import Iterator
 
-import sentencex
-
+from bert_jax.errors import optional_imports
 from data_pipelines.readers import Document
+
+with optional_imports("corpus"):
+    import sentencex
 
 _MASKED_ASCII = '"()[]\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f'
 _WINDOW = 16_384  # characters; a longer sentence is cut

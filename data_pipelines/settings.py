@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax import tokenization
 from bert_jax.data import google, packed
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_installed
 from data_pipelines import cleaning, pairs, readers
 
 # Settings that came later, with the value that records without them have.
@@ -104,6 +104,7 @@ class Options:
         else:
             others = ("nsp", "full_sentences", "max_sequences_per_row")
             remedy = "which has a next-sentence pair in each row: use --schema=packed"
+            check_installed("numba", "corpus", f"--schema={self.schema}")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in others:
             if getattr(self, name) != defaults[name]:

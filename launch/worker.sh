@@ -31,7 +31,7 @@ case "${WORDS[0]:-}" in
     fi
     PATH="$PATH:$HOME/.local/bin"
     [[ -x .venv/bin/python ]] || run uv venv --quiet --python=3.11 .venv
-    run uv pip install --quiet --python=.venv --constraints=requirements.lock --editable ".[$extra,gcs]"
+    run uv pip install --quiet --python=.venv --constraints=requirements.lock --editable ".[$extra,gcs,all]"
     ;;
   start)
     need_command

@@ -25,7 +25,8 @@ from bert_jax.kernels import dispatch
 
 GIB = 2**30
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
+_LOCKS = {(3, 11): "requirements.lock"}  # other Pythons have the newest one
+LOCK = Path(__file__).resolve().parents[2] / _LOCKS.get(sys.version_info[:2], "requirements-3.13.lock")
 PROBE_SECONDS = 180
 
 
@@ -109,7 +110,7 @@ def check_packages(
     Args:
         requirements: of the installed bert-jax, as its metadata has them; None when it is not installed.
         installed: {canonical name: version}.
-        lock: the text of requirements.lock, empty when there is none.
+        lock: the text of the lock of this Python, empty when there is none.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -139,7 +140,7 @@ def check_packages(
     if differing:
         shown = ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
         detail = f"not those that are tested: {shown}"
-        checks.append(Check("versions", WARNING, detail, "pip install -r requirements.lock"))
+        checks.append(Check("versions", WARNING, detail, f"pip install -r {LOCK.name}"))
     elif not checks:
         tested = f"{len(pins)} pinned versions as tested"
         if not pins:  # an installed wheel has its ranges alone
@@ -232,7 +233,7 @@ _INSTALL = {"nvidia": 'pip install -U "jax[cuda12]"', "tpu": 'pip install -U "ja
 
 def _install_jax() -> str:
     """The command that installs a jax that works: the tested one in a clone, the newest without."""
-    return "pip install -r requirements.lock" if LOCK.exists() else "pip install -U jax"
+    return f"pip install -r {LOCK.name}" if LOCK.exists() else "pip install -U jax"
 
 
 def check_backend(found: Mapping[str, Any], accelerators: Sequence[str]) -> list[Check]:

@@ -61,7 +61,7 @@ def run(flags, args: list[str]) -> int:
     if flags.plot and (len(args) > 1 or flags.input_format):
         raise UserError(f"--plot={flags.plot}: expected one record directory, and nothing else")
     if flags.plot:
-        checks.check_output(flags.plot, checks.PICTURES, "--plot")  # before all rows are read
+        checks.check_picture(flags.plot, "--plot")  # before all rows are read
     if not flags.input_format:
         for path in args:
             if not files.exists(path):

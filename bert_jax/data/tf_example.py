@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numba
 import numpy as np
 
 from bert_jax.data import tfrecord
-from bert_jax.data.numba_jit import compiled
+from bert_jax.data.numba_jit import compiled, helper
 
 _LONGEST_VARINT = 5  # of an int32 from 0 on
 
@@ -48,7 +47,7 @@ def encode(features: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return buffer, edges
 
 
-@numba.njit
+@helper
 def _varint_size(value):
     size = 1
     while value > 0x7F:
@@ -57,7 +56,7 @@ def _varint_size(value):
     return size
 
 
-@numba.njit
+@helper
 def _write_varint(out, at, value):
     while value > 0x7F:
         out[at] = value & 0x7F | 0x80
@@ -67,13 +66,13 @@ def _write_varint(out, at, value):
     return at + 1
 
 
-@numba.njit
+@helper
 def _field_size(size):
     """The bytes of a field that holds so many: its tag, their number, and they."""
     return 1 + _varint_size(size) + size
 
 
-@numba.njit
+@helper
 def _open_field(out, at, number, size):
     out[at] = number << 3 | 2
     return _write_varint(out, at + 1, size)

@@ -10,6 +10,12 @@ import unicodedata
 import warnings
 from typing import Any
 
+from bert_jax.errors import optional_imports
+
+with optional_imports("plots"):
+    import matplotlib
+    from matplotlib import font_manager, ft2font, text
+
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
 _PLACEHOLDERS = ("Last Resort",)  # has a glyph for every character: a box
 _EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")
@@ -29,11 +35,8 @@ def render(figure: Any, **options: Any) -> bytes:
     if missing:
         families = _families(frozenset(missing))
         if families:
-            import matplotlib
-            from matplotlib.text import Text
-
-            for text in figure.findobj(Text):
-                text.set_fontfamily([*matplotlib.rcParams["font.family"], *families])
+            for part in figure.findobj(text.Text):
+                part.set_fontfamily([*matplotlib.rcParams["font.family"], *families])
             content, missing = _save(figure, options)
     if missing:
         print(f"note: {_advice(missing)}", file=sys.stderr)
@@ -57,8 +60,6 @@ def _save(figure: Any, options: dict[str, Any]) -> tuple[bytes, set[str]]:
 @functools.lru_cache(maxsize=64)
 def _families(characters: frozenset[str]) -> tuple[str, ...]:
     """The fewest families of installed fonts that have glyphs for as many of the characters as can be had."""
-    from matplotlib import font_manager
-
     manager = font_manager.fontManager
     # matplotlib remembers the fonts of its first start; others may have been installed since.
     known = {entry.fname for entry in manager.ttflist}
@@ -86,8 +87,6 @@ _REGULAR = (("normal", "400"), ("normal", "normal"), ("normal", "regular"), ("no
 
 
 def _characters(path: str) -> set[str]:
-    from matplotlib import ft2font
-
     try:
         return set(map(chr, ft2font.FT2Font(path).get_charmap()))
     except Exception:  # as above

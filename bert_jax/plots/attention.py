@@ -9,11 +9,12 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference.attention_maps import AttentionMaps
 from bert_jax.io import atomic, checks
+from bert_jax.plots import figures
 
 _MOST_LABELS = 72  # tokens; with more of them the labels of a grid could not be read
 _COLUMNS = 4
 _LABEL_SIZE = 7  # points
-_COLOURS = dict(cmap="Blues", vmin=0, vmax=1)
+_COLORS = dict(cmap="Blues", vmin=0, vmax=1)
 
 
 def choose(number: str, count: int, flag: str) -> list[int]:
@@ -48,42 +49,34 @@ def plot_attention(
     Raises:
         UserError: no such layer or head, or another format.
     """
-    checks.check_output(output, checks.PICTURES)
+    checks.check_picture(output)
     layers = choose(layer, maps.weights.shape[0], "layer")
     heads = choose(head, maps.weights.shape[1], "head")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     thumbnails = len(layers) > 1 and len(heads) > 1
     draw = _draw_thumbnails if thumbnails else _draw_squares
-    figure, image, drawn = draw(plt, maps, layers, heads)
-    try:
-        bar = figure.colorbar(image, ax=drawn, fraction=0.04, pad=0.02, aspect=40, shrink=0.9)
-        bar.set_label("attention (each row sums to 1)", fontsize=8)
-        bar.ax.tick_params(labelsize=7)
-        where = f"{_which('layer', layers)}, {_which('head', heads)}"
-        figure.suptitle(f"{title}\n{where}" if title else where, fontsize=11, parse_math=False)
-        atomic.save_figure(figure, output, dpi=150)
-    finally:
-        plt.close(figure)
+    figure, image, drawn = draw(maps, layers, heads)
+    bar = figure.colorbar(image, ax=drawn, fraction=0.04, pad=0.02, aspect=40, shrink=0.9)
+    bar.set_label("attention (each row sums to 1)", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    where = f"{_which('layer', layers)}, {_which('head', heads)}"
+    figure.suptitle(f"{title}\n{where}" if title else where, fontsize=11, parse_math=False)
+    atomic.save_figure(figure, output, dpi=150)
 
 
 def _which(what, numbers):
     return f"{what} {numbers[0]}" if len(numbers) == 1 else f"{what}s {numbers[0]} to {numbers[-1]}"
 
 
-def _draw_thumbnails(plt, maps, layers, heads):
+def _draw_thumbnails(maps, layers, heads):
     # One image: axes of their own for hundreds of squares take matplotlib long to lay out.
     tokens = len(maps.tokens)
     gap = -(-tokens // 16)
     tiles = np.pad(maps.weights, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=np.nan)
     mosaic = tiles.swapaxes(1, 2).reshape(len(layers) * (tokens + gap), -1)[:-gap, :-gap]
     size = (len(heads) * 1.05 + 1.6, len(layers) * 1.05 + 1.0)
-    figure, axis = plt.subplots(figsize=size, layout="constrained")
+    figure, ((axis,),) = figures.subplots(size)
     axis.set_facecolor("0.8")
-    image = axis.imshow(mosaic, **_COLOURS)
+    image = axis.imshow(mosaic, **_COLORS)
     middle = (tokens - 1) / 2
     for set_ticks, what, numbers in ((axis.set_xticks, "head", heads), (axis.set_yticks, "layer", layers)):
         places = [middle + i * (tokens + gap) for i in range(len(numbers))]
@@ -94,7 +87,7 @@ def _draw_thumbnails(plt, maps, layers, heads):
     return figure, image, [axis]
 
 
-def _draw_squares(plt, maps, layers, heads):
+def _draw_squares(maps, layers, heads):
     squares = [(i, j) for i in layers for j in heads]
     tokens = len(maps.tokens)
     labelled = tokens <= _MOST_LABELS or len(squares) == 1
@@ -102,12 +95,12 @@ def _draw_squares(plt, maps, layers, heads):
     rows = -(-len(squares) // columns)
     inches = max(2.4 if len(squares) > 1 else 4.5, 0.125 * tokens) if labelled else 2.6
     size = (inches * columns + 1.6, inches * rows + 1.2)
-    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    figure, axes = figures.subplots(size, rows, columns)
     for axis in axes.flat[len(squares) :]:
         axis.remove()
     drawn = list(axes.flat[: len(squares)])
     for place, (axis, (i, j)) in enumerate(zip(drawn, squares, strict=True)):
-        image = axis.imshow(maps.weights[i - 1, j - 1], **_COLOURS)
+        image = axis.imshow(maps.weights[i - 1, j - 1], **_COLORS)
         _frame(axis, maps)
         if labelled:
             _label(axis, maps.tokens, left=place % columns == 0, above=place < columns)

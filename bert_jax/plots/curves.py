@@ -8,10 +8,8 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files
+from bert_jax.plots import figures
 from bert_jax.training import metrics_writer
-
-# Colour-blind safe (Okabe and Ito).
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +70,7 @@ def plot_metrics(
       title: above the picture.
       references: dashed lines to compare with: {metric, one of METRICS: (label, value)}.
     """
-    checks.check_output(output, checks.PICTURES)
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    checks.check_picture(output)
     names = {name for rows in runs.values() for row in rows for name in row}
     if "mlm_loss" in names:
         names.discard("loss")  # the sum of two losses that have panels of their own
@@ -87,18 +80,14 @@ def plot_metrics(
 
     columns = 3 if len(panels) > 4 else min(2, len(panels))
     lines = -(-len(panels) // columns)
-    size = (4.6 * columns, 3.3 * lines)
-    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
-    try:
-        for axis in axes.flat[len(panels) :]:
-            axis.remove()
-        for axis, panel in zip(axes.flat, panels, strict=False):
-            _draw(axis, runs, panel, references or {})
-        if title:
-            figure.suptitle(title, fontsize=12, x=0.01, ha="left")
-        atomic.save_figure(figure, output, dpi=150)
-    finally:
-        plt.close(figure)
+    figure, axes = figures.subplots((4.6 * columns, 3.3 * lines), lines, columns)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        _draw(axis, runs, panel, references or {})
+    if title:
+        figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+    atomic.save_figure(figure, output, dpi=150)
 
 
 def _draw(axis, runs, panel, references):
@@ -130,7 +119,7 @@ def _draw_runs(axis, runs, name):
     """Draws one metric of several runs: a line for training, and a dotted one for held-out data."""
     dotted = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
     held_out = False
-    colours = itertools.cycle(_COLOURS)
+    colours = itertools.cycle(figures.COLORS)
     for (run, rows), colour in zip(runs.items(), colours, strict=False):
         steps, values = series(rows, "train", name)
         label = run
@@ -147,7 +136,7 @@ def _draw_runs(axis, runs, name):
 
 
 def _draw_run(axis, rows, panel, logged):
-    for name, colour in zip(logged, _COLOURS, strict=False):
+    for name, colour in zip(logged, figures.COLORS, strict=False):
         # A single metric has its name in the title already.
         prefix = f"{name.replace('_', ' ')}, " if len(logged) > 1 else ""
         steps, values = series(rows, "train", name)

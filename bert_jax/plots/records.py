@@ -5,8 +5,9 @@ import numpy as np
 from bert_jax.data.inspection import Report
 from bert_jax.errors import UserError
 from bert_jax.io import atomic
+from bert_jax.plots import figures
 
-_COLOURS = ("#0072B2", "#E69F00")  # colour-blind safe (Okabe and Ito)
+_COLORS = (figures.COLORS[0], figures.COLORS[4])
 _BINS = 32
 
 
@@ -27,37 +28,29 @@ def plot_records(report: Report, output: str) -> None:
     }
     if not splits:
         raise UserError(f"--plot={output}: {report.path} holds no packed rows to draw")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, figsize=(13.2, 3.6), layout="constrained")
-    try:
-        length = len(next(iter(splits.values()))["row_lengths"]) - 1
-        for number, (name, facts) in enumerate(splits.items()):
-            style = dict(color=_COLOURS[number % len(_COLOURS)], label=f"{name}, {facts['rows']:,} rows")
-            _steps(axes[0], facts["sequence_lengths"], length, 1, **style)
-            _steps(axes[1], facts["row_lengths"], length, 100 / length, **style)
-            _bars(axes[2], facts["sequences_per_row"], number, len(splits), **style)
-        for axis, title, unit in zip(
-            axes,
-            ("Sequence length", "Row fill", "Sequences a row"),
-            ("tokens", f"% of {length} tokens", "sequences"),
-            strict=True,
-        ):
-            axis.set_title(title, fontsize=11, loc="left")
-            axis.set_xlabel(unit)
-            axis.set_ylim(bottom=0)
-            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
-            axis.grid(axis="y", alpha=0.25, linewidth=0.6)
-            axis.spines[["top", "right"]].set_visible(False)
-        axes[0].set_ylabel("share")
-        axes[2].legend(fontsize=8, framealpha=0.8, edgecolor="none")
-        figure.suptitle(report.path, fontsize=12, x=0.01, ha="left")
-        atomic.save_figure(figure, output, dpi=150)
-    finally:
-        plt.close(figure)
+    figure, ((*axes,),) = figures.subplots((13.2, 3.6), columns=3)
+    length = len(next(iter(splits.values()))["row_lengths"]) - 1
+    for number, (name, facts) in enumerate(splits.items()):
+        style = dict(color=_COLORS[number % len(_COLORS)], label=f"{name}, {facts['rows']:,} rows")
+        _steps(axes[0], facts["sequence_lengths"], length, 1, **style)
+        _steps(axes[1], facts["row_lengths"], length, 100 / length, **style)
+        _bars(axes[2], facts["sequences_per_row"], number, len(splits), **style)
+    for axis, title, unit in zip(
+        axes,
+        ("Sequence length", "Row fill", "Sequences a row"),
+        ("tokens", f"% of {length} tokens", "sequences"),
+        strict=True,
+    ):
+        axis.set_title(title, fontsize=11, loc="left")
+        axis.set_xlabel(unit)
+        axis.set_ylim(bottom=0)
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+        axis.grid(axis="y", alpha=0.25, linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("share")
+    axes[2].legend(fontsize=8, framealpha=0.8, edgecolor="none")
+    figure.suptitle(report.path, fontsize=12, x=0.01, ha="left")
+    atomic.save_figure(figure, output, dpi=150)
 
 
 def _steps(axis, counts: list[int], length: int, scale: float, color: str, label: str) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from bert_jax.errors import install_hint, is_installed
 from bert_jax.io import atomic
+from bert_jax.plots import figures
 from bert_jax.tasks.readers.tables import Examples
 
 _MOST_LABELS = 40  # of a picture of confusions; more could not be read
@@ -62,6 +67,20 @@ def surest_first(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
     return wrong[np.argsort(-confidence[wrong], kind="stable")]
 
 
+def _optional(draw: Callable[..., None]) -> Callable[..., None]:
+    """Leaves a picture out, with a note, where matplotlib is not installed: a training ends with it."""
+
+    @functools.wraps(draw)
+    def draw_or_note(path: os.PathLike, *args: Any, **options: Any) -> None:
+        if is_installed("matplotlib"):
+            draw(path, *args, **options)
+        else:
+            print(f"note: {path} is not drawn without matplotlib; {install_hint('plots')}", file=sys.stderr)
+
+    return draw_or_note
+
+
+@_optional
 def plot_confusions(
     path: os.PathLike,
     targets: np.ndarray,
@@ -76,7 +95,7 @@ def plot_confusions(
     np.add.at(counts, (targets, predicted), 1)
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     size = min(14.0, 3.0 + 0.55 * len(labels))
-    with _Figure(path, (size, size)) as axis:
+    with _saved_axes(path, (size, size)) as axis:
         axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         names = [_short(name) for name in labels]
         turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
@@ -92,9 +111,10 @@ def plot_confusions(
         axis.set_title(f"{counts.sum():,} {unit}, {right:.1%} right", fontsize=11, loc="left")
 
 
+@_optional
 def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) -> None:
     """Draws the numbers predicted over those that are right."""
-    with _Figure(path, (4.6, 4.4)) as axis:
+    with _saved_axes(path, (4.6, 4.4)) as axis:
         axis.scatter(targets, predicted, s=8, alpha=0.35, color="#0072B2", edgecolors="none")
         ends = [min(targets.min(), predicted.min()), max(targets.max(), predicted.max())]
         axis.plot(ends, ends, color="0.4", linestyle="--", linewidth=1)
@@ -104,9 +124,10 @@ def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) 
         axis.set_title(f"{len(targets):,} examples", fontsize=11, loc="left")
 
 
+@_optional
 def plot_confidence(path: os.PathLike, confidence: np.ndarray, right: np.ndarray, unit: str) -> None:
     """Draws how many predictions of each confidence, from 0 to 1, were right and how many wrong."""
-    with _Figure(path, (5.2, 3.6)) as axis:
+    with _saved_axes(path, (5.2, 3.6)) as axis:
         edges = np.linspace(0, 1, 21)
         axis.hist(
             [confidence[right], confidence[~right]],
@@ -125,11 +146,12 @@ def plot_confidence(path: os.PathLike, confidence: np.ndarray, right: np.ndarray
         axis.set_title(f"{len(right):,} {unit}, {np.mean(right):.1%} right", fontsize=11, loc="left")
 
 
+@_optional
 def plot_by_label(path: os.PathLike, scores: Sequence[float], labels: Sequence[str], metric: str) -> None:
     """Draws a score from 0 to 1 for each label. Nothing is drawn for over 40 labels."""
     if len(labels) > _MOST_LABELS:
         return
-    with _Figure(path, (5.2, 1.2 + 0.28 * len(labels))) as axis:
+    with _saved_axes(path, (5.2, 1.2 + 0.28 * len(labels))) as axis:
         axis.barh(range(len(labels)), scores, color="#0072B2")
         axis.set_yticks(range(len(labels)), [_short(name) for name in labels])
         axis.invert_yaxis()
@@ -153,26 +175,8 @@ def _short(name):
     return name if len(name) <= 20 else name[:19] + "\u2026"
 
 
-class _Figure:
-    """One pair of axes, which are saved when the block ends."""
-
-    def __init__(self, path: os.PathLike, size: tuple[float, float]):
-        self._path, self._size = path, size
-
-    def __enter__(self):
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-
-        self._figure, axis = plt.subplots(figsize=self._size, layout="constrained")
-        return axis
-
-    def __exit__(self, kind, *unused):
-        import matplotlib.pyplot as plt
-
-        try:
-            if kind is None:
-                atomic.save_figure(self._figure, self._path, dpi=130)
-        finally:
-            plt.close(self._figure)
+@contextlib.contextmanager
+def _saved_axes(path: os.PathLike, size: tuple[float, float]) -> Iterator[Any]:
+    figure, ((axes,),) = figures.subplots(size)
+    yield axes
+    atomic.save_figure(figure, path, dpi=130)

@@ -5,7 +5,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_installed, optional_imports
+
+with optional_imports("metrics"):
+    from scipy import stats
+    from sklearn import metrics
+
+_BY_SCIKIT_LEARN = frozenset({"f1", "f1_micro", "f1_macro", "matthews"})
 
 
 def accuracy(predictions: np.ndarray, targets: np.ndarray) -> float:
@@ -17,39 +23,29 @@ def f1(predictions: np.ndarray, targets: np.ndarray) -> float:
     """F1 of label 1 of two (GLUE's MRPC and QQP); 0 when there is neither a positive nor a predicted
     positive.
     """
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(targets, predictions, pos_label=1, average="binary", zero_division=0.0))
+    return float(metrics.f1_score(targets, predictions, pos_label=1, average="binary", zero_division=0.0))
 
 
 def f1_macro(predictions: np.ndarray, targets: np.ndarray) -> float:
     """The unweighted mean of every label's F1, over the labels that occur in either array."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(targets, predictions, average="macro", zero_division=0.0))
+    return float(metrics.f1_score(targets, predictions, average="macro", zero_division=0.0))
 
 
 def matthews(predictions: np.ndarray, targets: np.ndarray) -> float:
     """Matthews' correlation (GLUE's CoLA); 0 when either array holds one class only."""
-    from sklearn.metrics import matthews_corrcoef
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn warns of a single class; 0 is the defined answer
-        return float(matthews_corrcoef(targets, predictions))
+        return float(metrics.matthews_corrcoef(targets, predictions))
 
 
 def pearson(predictions: np.ndarray, targets: np.ndarray) -> float:
     """Pearson's correlation of float arrays [N]; 0 when either is constant."""
-    from scipy.stats import pearsonr
-
-    return _correlation(pearsonr, predictions, targets)
+    return _correlation(stats.pearsonr, predictions, targets)
 
 
 def spearman(predictions: np.ndarray, targets: np.ndarray) -> float:
     """Spearman's rank correlation of float arrays [N]; 0 when either is constant."""
-    from scipy.stats import spearmanr
-
-    return _correlation(spearmanr, predictions, targets)
+    return _correlation(stats.spearmanr, predictions, targets)
 
 
 def mean_squared_error(predictions: np.ndarray, targets: np.ndarray) -> float:
@@ -99,7 +95,15 @@ def choose(text: str, default: Sequence[str], kind: str, num_labels: int) -> tup
     names = parse(text or ",".join(default), table, f"a {kind} task")
     if "f1" in names and num_labels != 2:
         raise UserError(f"metrics: f1 is defined for two labels and there are {num_labels}; use f1_macro")
+    check_packages(names)
     return names
+
+
+def check_packages(names: Sequence[str]) -> None:
+    """Raises a UserError, before any training, if a metric needs scikit-learn and it is not installed."""
+    for name in names:
+        if name in _BY_SCIKIT_LEARN:
+            check_installed("sklearn", "metrics", f"the metric {name}")
 
 
 def score(names: Sequence[str], kind: str, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_installed
 from data_pipelines.readers import books, jsonl, text, wikiextractor, wikipedia_xml
 from data_pipelines.readers.documents import Document, Fields
 from data_pipelines.readers.inputs import Range
@@ -28,6 +28,7 @@ class Format:
         blank_line_ends: Whether a blank line ends a document.
         sentence_lines: Whether a line is a sentence; those of the other formats are split into sentences.
         doc_elements: Whether <doc ...> lines are of the format, and not of the text.
+        packages: What reading the format needs of the extra `corpus`.
     """
 
     read: Callable[[Range, collections.Counter[str], Fields], Iterator[Document]]
@@ -37,6 +38,7 @@ class Format:
     blank_line_ends: bool = False
     sentence_lines: bool = False
     doc_elements: bool = False
+    packages: tuple[str, ...] = ("sentencex",)
 
     @property
     def documents_end(self) -> str:
@@ -45,10 +47,10 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
-    "text": Format(text.read, blank_line_ends=True, sentence_lines=True),
+    "text": Format(text.read, blank_line_ends=True, sentence_lines=True, packages=()),
     "paragraphs": Format(functools.partial(text.read, presplit=False), blank_line_ends=True),
     "wikiextractor": Format(wikiextractor.read, doc_elements=True),
-    "wikipedia_xml": Format(wikipedia_xml.read, streams=True),
+    "wikipedia_xml": Format(wikipedia_xml.read, streams=True, packages=("mwparserfromhell", "sentencex")),
     "books": Format(books.read, whole=True),
     "jsonl": Format(jsonl.read, has_fields=True),
 }
@@ -58,10 +60,12 @@ def named(name: str) -> Format:
     """The format of a name.
 
     Raises:
-        UserError: there is none.
+        UserError: There is none, or a package that it needs is not installed.
     """
     if name not in FORMATS:
         raise UserError(f"unknown input format {name!r}; expected one of {', '.join(FORMATS)}")
+    for package in FORMATS[name].packages:
+        check_installed(package, "corpus", f"--input_format={name}")
     return FORMATS[name]
 
 

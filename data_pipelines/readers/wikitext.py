@@ -9,9 +9,11 @@ paragraphs with markup are parsed.
 import re
 from collections.abc import Set
 
-import mwparserfromhell
-
+from bert_jax.errors import optional_imports
 from data_pipelines.readers.documents import unescape
+
+with optional_imports("corpus"):
+    import mwparserfromhell
 
 HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
 

@@ -14,7 +14,7 @@ def twice(number):
     return 2 * number
 
 assert twice(21) == 42
-print(len(twice.stats.cache_hits), len(twice.stats.cache_misses))
+print(*(len(hits) for hits in (twice.compile().stats.cache_hits, twice.compile().stats.cache_misses)))
 """
 
 

@@ -3,10 +3,10 @@
 import random
 
 import pytest
+import sentencex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_pipelines import sentences as sentences_module
 from data_pipelines.readers import Document
 from data_pipelines.sentences import split, split_paragraph
 
@@ -107,7 +107,7 @@ def test_a_panic_leaves_the_paragraph_whole(monkeypatch):
         def segment(language, text):
             raise error
 
-        monkeypatch.setattr(sentences_module.sentencex, "segment", segment)
+        monkeypatch.setattr(sentencex, "segment", segment)
 
     fail(type("PanicException", (BaseException,), {})("out of range"))
     assert split_paragraph(" One. Two. ") == ["One. Two."]

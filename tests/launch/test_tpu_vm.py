@@ -99,7 +99,7 @@ def test_install(cloud, tmp_path):
     assert worker.calls() == [
         ["uv", "venv", "--quiet", "--python=3.11", ".venv"],
         ["uv", "pip", "install", "--quiet", "--python=.venv", "--constraints=requirements.lock",
-         "--editable", ".[tpu,gcs]"],
+         "--editable", ".[tpu,gcs,all]"],
     ]  # fmt: skip
     assert (home / "bert_jax" / "configs" / "pretrain" / "base.py").exists()
     assert (home / "bert_jax" / "bert_jax" / "cli.py").exists()

@@ -68,7 +68,7 @@ def test_install_again_keeps_the_environment(worker):
     worker("install", "cuda")
     first = worker.stand_ins.calls()
     assert [call[:3] for call in first] == [["uv", "venv", "--quiet"], ["uv", "pip", "install"]]
-    assert first[1][-1] == ".[cuda,gcs]"
+    assert first[1][-1] == ".[cuda,gcs,all]"
     python = worker.checkout / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to("/bin/true")

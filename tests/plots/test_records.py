@@ -5,9 +5,8 @@ import pytest
 
 from bert_jax.data import inspection
 from bert_jax.errors import UserError
+from bert_jax.io import atomic
 from bert_jax.plots import records
-
-plt = pytest.importorskip("matplotlib.pyplot")
 
 
 def report():
@@ -21,8 +20,13 @@ def report():
 
 
 def test_three_panels_with_shares(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(plt, "close", drawn.append)
+    drawn, save_figure = [], atomic.save_figure
+
+    def save(figure, *args, **options):
+        drawn.append(figure)
+        save_figure(figure, *args, **options)
+
+    monkeypatch.setattr(atomic, "save_figure", save)
     records.plot_records(report(), str(tmp_path / "new" / "a.png"))
     assert (tmp_path / "new" / "a.png").stat().st_size > 10_000
     axes = drawn[0].axes

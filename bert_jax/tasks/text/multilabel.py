@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, optional_imports
 from bert_jax.io import atomic, files
 from bert_jax.objectives.classification import ClassificationTask
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.readers.file_rows import LABEL_SEPARATOR
-from bert_jax.tasks.readers.sources import read_examples
-from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.readers.tables import Examples, read_examples
 from bert_jax.tasks.rows import batches
 from bert_jax.tasks.text.task import TextProblem, columns_of
+
+with optional_imports("metrics"):
+    from sklearn import metrics as sklearn_metrics
 
 _METRICS = ("f1_micro", "f1_macro", "exact_match")
 _THRESHOLD = 0.5
@@ -42,7 +44,9 @@ class MultiLabelProblem(TextProblem):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return metrics.parse(self.config.metrics, _METRICS, "several labels")
+        names = metrics.parse(self.config.metrics, _METRICS, "several labels")
+        metrics.check_packages(names)
+        return names
 
     def read(self, path: str) -> Examples:
         columns = columns_of(self.config, self.spec)
@@ -81,12 +85,10 @@ class MultiLabelProblem(TextProblem):
         return float(-np.mean(np.log(np.maximum(right, np.finfo(np.float32).tiny))))
 
     def score(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, float]:
-        from sklearn.metrics import f1_score
-
         given, right = outputs > _THRESHOLD, self.targets(data) > 0
         found = {
-            "f1_micro": float(f1_score(right, given, average="micro", zero_division=0.0)),
-            "f1_macro": float(f1_score(right, given, average="macro", zero_division=0.0)),
+            "f1_micro": float(sklearn_metrics.f1_score(right, given, average="micro", zero_division=0.0)),
+            "f1_macro": float(sklearn_metrics.f1_score(right, given, average="macro", zero_division=0.0)),
             "exact_match": float(np.mean(np.all(given == right, axis=1))),
         }
         return {name: found[name] for name in self.metrics}
@@ -127,8 +129,6 @@ class MultiLabelProblem(TextProblem):
         self, directory: Any, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray
     ) -> None:
         """Confidence is that in the label, given or not given, that is wrong most surely."""
-        from sklearn.metrics import f1_score
-
         given, expected = outputs > _THRESHOLD, self.targets(data) > 0
         confidence = np.where(given == expected, 0, np.maximum(outputs, 1 - outputs)).max(axis=1)
         rows = self.records(examples, data, outputs)
@@ -144,7 +144,7 @@ class MultiLabelProblem(TextProblem):
                 for i in error_analysis.surest_first(confidence == 0, confidence)
             ),
         )
-        scores = f1_score(expected, given, average=None, zero_division=0.0)
+        scores = sklearn_metrics.f1_score(expected, given, average=None, zero_division=0.0)
         error_analysis.plot_by_label(os.path.join(directory, "scores-dev.png"), scores, self.labels, "F1")
 
     def describe(self, examples: Examples, data: batches.EncodedRows) -> str:

@@ -1,0 +1,60 @@
+"""Every module is imported without the extras; features that need one name the command to install it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.errors import UserError, check_installed, optional_imports
+
+# What setup.py has in extras. (scipy is not among them here: jax brings it.)
+OPTIONAL = (
+    "apache_beam ftfy gcsfs llvmlite matplotlib mwparserfromhell numba py3langid rensa sentencex sklearn "
+    "tensorflow"
+).split()
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+for name in {optional}:
+    sys.modules[name] = None  # makes its import fail
+import bert_jax, data_pipelines
+count = 0
+for package in (bert_jax, data_pipelines):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+            count += 1
+print(count)
+"""
+
+
+def test_every_module_is_imported_without_the_extras():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    program = IMPORT_ALL.format(optional=OPTIONAL)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 150
+
+
+def test_a_missing_package_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "drawing", None)
+    with optional_imports("plots"):
+        from drawing import figure
+    message = (
+        "this command needs the package drawing, which is not installed; "
+        "install the extra `plots`: pip install '.[plots]' in the clone"
+    )
+    for use in (lambda: figure.Figure, lambda: check_installed("drawing", "plots")):
+        with pytest.raises(UserError) as error:
+            use()
+        assert str(error.value) == message
+
+
+def test_a_package_that_is_broken_is_not_called_missing(monkeypatch, tmp_path):
+    (tmp_path / "broken_package.py").write_text("raise ImportError('libdraw.so: no such file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with optional_imports("plots"):
+        import broken_package
+    with pytest.raises(ImportError, match=r"libdraw.so: no such file"):
+        _ = broken_package.anything
