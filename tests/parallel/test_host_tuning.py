@@ -7,7 +7,7 @@ import pytest
 from bert_jax.parallel import host_tuning
 
 PROGRAM = (
-    "import os, sys; from bert_jax import runtime; runtime.use_huge_pages(); "
+    "import os, sys; from bert_jax.parallel import host_tuning; host_tuning.use_huge_pages(); "
     "print(os.getpid(), os.environ['GLIBC_TUNABLES'], sys.argv[1:])"
 )
 
@@ -41,8 +41,9 @@ def test_the_cuda_plugin_is_hidden_where_there_is_no_gpu(tmp_path, hidden):
         "def initialize(): print('backend loaded')"
     )
     program = (
-        "from bert_jax import runtime; runtime.has_nvidia_gpu = lambda: False; runtime.hide_gpu_plugins()\n"
-        f"{'' if hidden else 'runtime.show_gpu_plugins()'}\n"
+        "from bert_jax.parallel import host_tuning\n"
+        "host_tuning.has_nvidia_gpu = lambda: False; host_tuning.hide_gpu_plugins()\n"
+        f"{'' if hidden else 'host_tuning.show_gpu_plugins()'}\n"
         "import jax; print(len(jax.devices('cpu')), 'devices')"
     )
     path = os.pathsep.join([*sys.path, str(tmp_path)])
@@ -81,8 +82,9 @@ def test_libtpu_is_hidden_where_there_is_no_tpu(tmp_path, hidden):
         "print('libtpu loaded')\ndef get_library_path(): return None"
     )
     program = (
-        "from bert_jax import runtime; runtime.may_have_tpu = lambda: False; runtime.hide_libtpu()\n"
-        f"{'' if hidden else 'runtime.show_libtpu()'}\n"
+        "from bert_jax.parallel import host_tuning\n"
+        "host_tuning.may_have_tpu = lambda: False; host_tuning.hide_libtpu()\n"
+        f"{'' if hidden else 'host_tuning.show_libtpu()'}\n"
         "import jax; print(len(jax.devices('cpu')), 'devices')"
     )
     path = os.pathsep.join([*sys.path, str(tmp_path)])

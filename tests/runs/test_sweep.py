@@ -73,8 +73,8 @@ def test_the_first_of_several_processes_writes_the_summaries(
     files, pretrained, tmp_path, capsys, monkeypatch, process
 ):
     best = {"step": 1, "metric": "accuracy", "scores": {"accuracy": 0.5}, "degenerate": False}
-    monkeypatch.setattr(sweep.finetuning, "finetune", lambda *args, **more: best)
-    monkeypatch.setattr(sweep.card, "of_repeats", lambda *args: "a card")
+    monkeypatch.setattr(sweep.finetune, "finetune", lambda *args, **more: best)
+    monkeypatch.setattr(sweep.model_card, "of_repeats", lambda *args: "a card")
     monkeypatch.setattr(jax, "process_index", lambda: process)
     (tmp_path / "runs").mkdir()
     assert cli.main(command(files, tmp_path / "runs", pretrained, "--seeds=2")) == 0
