@@ -20,12 +20,11 @@ import numpy as np
 
 def _encode(args, path, training):
     from bert_jax import tokenization
-    from bert_jax.tasks.question_answering import question_files
-    from bert_jax.tasks.question_answering import windows as squad_windows
+    from bert_jax.tasks.question_answering import encoding, question_files
 
     questions = question_files.read_questions(path, training=training, v2=args.v2)
     tokenizer = tokenization.load(args.vocab)
-    return questions, squad_windows.encode(questions, tokenizer, args.max_length, args.doc_stride, 64)
+    return questions, encoding.encode(questions, tokenizer, args.max_length, args.doc_stride, 64)
 
 
 def windows(args):

@@ -20,7 +20,7 @@ from bert_jax.kernels import platform
 from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import pipelining, sharding
-from bert_jax.tasks.rows.batches import truncate_pair
+from bert_jax.tasks.rows.assembly import truncate_pair
 
 POOLINGS = ("mean", "cls", "pooler", "none")
 

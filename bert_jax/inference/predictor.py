@@ -20,7 +20,7 @@ from bert_jax.models import config as bert_config
 from bert_jax.parallel import sharding
 from bert_jax.tasks import fields
 from bert_jax.tasks.base import family
-from bert_jax.tasks.rows import batches, predictions
+from bert_jax.tasks.rows import assembly, batches, predictions
 from bert_jax.tasks.rows.predictions import BEST
 from bert_jax.workdir import run_directory
 
@@ -76,7 +76,7 @@ class Predictor:
         self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = lambda done, total: None
     ) -> np.ndarray:
         """The outputs of every row, as `predictions.predict_all` returns them and with its `on_batch`."""
-        groups = len(data) // data.group
+        groups = len(data) // data.rows_per_example
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
         return predictions.predict_all(
             self._predict, self._params, data, size, self._mesh, self._buckets, on_batch=on_batch
@@ -92,16 +92,8 @@ class Predictor:
         lengths = (_SHORTEST << power for power in itertools.count())
         self._buckets = (*itertools.takewhile(lambda length: length < longest, lengths), longest)
         self._sizes = tuple(sorted({self._mesh.size, self.batch_size}))
-        ends = [problem.tokenizer.cls_id, problem.tokenizer.sep_id]
-        rows = batches.EncodedRows(
-            np.tile(np.array(ends, np.int32), group),
-            2 * np.arange(group + 1),
-            np.full(group, 2, np.int32),
-            {},
-            problem.tokenizer.pad_id,
-            longest,
-            group=group,
-        )
+        empty = [([([], None)] * group, False)]
+        rows = assembly.assemble(empty, None, problem.tokenizer, longest, rows_per_example=group)
         shapes = [
             batches.make_batch(rows, np.full(size, -1), (length,))
             for size in self._sizes

@@ -13,7 +13,8 @@ from bert_jax.errors import UserError
 from bert_jax.inference.predictor import Predictor
 from bert_jax.tasks.base import Problem
 from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
-from bert_jax.tasks.readers.file_rows import Malformed, json_text, parse_object
+from bert_jax.tasks.readers.file_rows import json_text, parse_object
+from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.tagging.word_files import WORDS, TaggedSentences, json_list
 from bert_jax.tasks.text.task import columns_of
@@ -141,7 +142,7 @@ class RowReader:
             nothing = [[] for _ in rows], [UNKNOWN] * len(rows)
             return Questions(SOURCE, ids, first, list(contexts), places, *nothing, rows=len(rows))
         choices = [row["choices"] for row in values] if self._count else None
-        return Examples(SOURCE, ids, first, second, None, lines, len(rows), 0, [], choices)
+        return Examples(SOURCE, ids, first, second, None, lines, choices, rows=len(rows))
 
 
 def _find(row, names):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -26,8 +25,8 @@ from bert_jax.parallel import distributed, sharding
 from bert_jax.settings import config_fields
 from bert_jax.tasks import fields, metrics
 from bert_jax.tasks.base import Problem, from_training_file, resolve_schedule
-from bert_jax.tasks.readers.tables import PREPARED
-from bert_jax.tasks.rows import batches, packing, predictions, text_windows
+from bert_jax.tasks.readers import sources
+from bert_jax.tasks.rows import batches, packing, predictions, windows
 from bert_jax.tasks.rows.predictions import BEST
 from bert_jax.training import flops, loop
 from bert_jax.training.metrics_writer import BEST_SO_FAR, MetricsWriter
@@ -82,7 +81,7 @@ def finetune(
         "labels": problem.labels,
         "head": problem.exported_as,
         "problem_type": problem.problem_type,
-        "files": {split: _digest(found.path) for split, found in examples.items()},
+        "files": {split: sources.digest(found.path) for split, found in examples.items()},
     }
     if command_line:
         run["command_line"] = command_line
@@ -267,7 +266,7 @@ def _train_batches(data, packed, buckets, config, mesh, step, own):
         )
     return batches.train_batches(
         data, config.batch_size, config.seed, step,
-        group_by_length=config.group_by_length, buckets=buckets, own=own,
+        group_by_length=config.group_by_length, buckets=buckets, local_rows=own,
     )  # fmt: skip
 
 
@@ -276,7 +275,7 @@ def _flops_per_step(bert, data, batch_size, packed, buckets):
         return packed.mean_rows * flops.train_flops_per_row(bert, packed.length, 0)
     # Rows are padded to the length of their bucket; the mean over examples is close to that over batches.
     widths = np.asarray(buckets)[np.searchsorted(buckets, data.group_lengths)]
-    rows = batch_size * data.group
+    rows = batch_size * data.rows_per_example
     return rows * float(np.mean([flops.train_flops_per_row(bert, int(width), 0) for width in widths]))
 
 
@@ -291,21 +290,8 @@ def _describe(split, examples, data, problem):
     if described := problem.describe(examples, data):
         parts.append(described)
     cut = f"{data.truncated:,} cut at {data.max_length}"
-    if data.shares is not None:
-        what = "the shorter text" if data.group == 1 else "a choice"
-        cut = text_windows.describe(data.group_examples, data.truncated, what)
+    if data.row_weights is not None:
+        what = "the shorter text" if data.rows_per_example == 1 else "a choice"
+        cut = windows.describe(data.group_examples, data.truncated, what)
     parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}")
     return "; ".join(parts) + (f"\nwarning: {examples.warning()}" if examples.warning() else "")
-
-
-def _digest(path):
-    parts = [path]
-    if path.startswith(PREPARED):
-        from bert_jax.tasks.glue import prepared
-
-        parts = prepared.files(path)
-    digest = hashlib.sha256()
-    for part in parts:
-        with files.open_read(part) as file:
-            hashlib.file_digest(file, lambda: digest)
-    return digest.hexdigest()

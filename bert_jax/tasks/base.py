@@ -13,11 +13,10 @@ import optax
 
 from bert_jax import convert, tasks, tokenization
 from bert_jax.errors import UserError
-from bert_jax.io import files
 from bert_jax.kernels import platform
 from bert_jax.models import config as bert_config
 from bert_jax.settings import config_fields
-from bert_jax.tasks.readers.tables import PREPARED
+from bert_jax.tasks.readers import sources
 from bert_jax.tasks.rows import batches
 
 
@@ -194,7 +193,7 @@ def _missing_evaluation_file(config: Any, spec: tasks.TaskSpec) -> str:
         path = split_file(config, spec, "dev")
     except UserError as error:
         return str(error)
-    if path and not path.startswith(PREPARED) and not files.exists(path):
+    if path and not sources.source_of(path).exists(path):
         return f"{path}: no such file"
     return ""
 

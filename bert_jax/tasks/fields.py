@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.settings import config_fields, config_files, defaults
 from bert_jax.tasks import registry
 from bert_jax.tasks.question_answering import question_files
-from bert_jax.tasks.readers import tables
+from bert_jax.tasks.readers import sources, tables
 from bert_jax.tasks.spec import TaskSpec
 from bert_jax.tasks.tagging import word_files
 
@@ -187,7 +187,7 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
     if config.head != "bilstm":
         yield "head_size", "it is of head=bilstm"
     formats = _formats(config, spec)
-    if formats == {tables.PREPARED}:
+    if formats == {sources.PREPARED}:
         for name in ("data.format", "data.quoting", "data.header"):
             yield name, f"it is of files, and {config.data_dir} is a prepared data set"
     elif formats == {"jsonl"} and spec.kind in _TABLES:
@@ -209,8 +209,8 @@ def _formats(config: ml_collections.ConfigDict, spec: TaskSpec) -> set[str]:
     for given in (config.data.train, config.data.eval):
         if given:
             found.add(detect(given, config.data.format))
-        elif spec.file_name and config.data_dir.startswith(tables.PREPARED):
-            found.add(tables.PREPARED)
+        elif spec.file_name and config.data_dir.startswith(sources.PREPARED):
+            found.add(sources.PREPARED)
         elif spec.file_name and config.data_dir:
             # A name without a suffix stands for files of several formats, but of those of CoNLL.
             known = "." in spec.file_name or spec.kind in _TAGS

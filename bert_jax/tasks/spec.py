@@ -1,11 +1,9 @@
 """What sets one task apart from the others of its kind."""
 
 import dataclasses
-import os
 
-from bert_jax.errors import UserError
-from bert_jax.io import files
-from bert_jax.tasks.readers.tables import PREPARED, Columns
+from bert_jax.tasks.readers import sources
+from bert_jax.tasks.readers.tables import Columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,24 +25,13 @@ class TaskSpec:
     labels: tuple[str, ...] | None = None
     file_name: str = ""  # with {split} in it
     splits: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what {split} may be, where it is not the split
+    prepared: bool = False  # whether tensorflow-datasets has it, in `glue`
 
     def file(self, data_dir: str, split: str) -> str:
-        """The path of a split's file: DATA_DIR/FOLDER/FILE_NAME, or DATA_DIR/FILE_NAME; or what
-        `glue_prepared.find` gives.
+        """Returns the path of a split: DATA_DIR/FOLDER/FILE_NAME, DATA_DIR/FILE_NAME, or a prepared one.
+
+        Raises:
+            UserError: there is none, with the places where it was looked for.
         """
         splits = dict(self.splits).get(split, (split,))
-        if data_dir.startswith(PREPARED):
-            from bert_jax.tasks.glue import prepared
-
-            return prepared.find(self.name, data_dir, splits[0])
-        names = [self.file_name.format(split=name) for name in splits]
-        tried = dict.fromkeys(
-            os.path.join(data_dir, folder, name) for name in names for folder in (self.folder, "")
-        )
-        for path in tried:
-            if files.exists(path):
-                return path
-        expected = os.path.join(self.folder, names[0])
-        raise UserError(
-            f"{self.name}: found no {' and no '.join(tried)}; data_dir is the folder that holds {expected}"
-        )
+        return sources.source_of(data_dir).find(data_dir, self, splits)

@@ -132,7 +132,7 @@ def test_mistakes_and_confusions_are_written(files, pretrained, tmp_path):
 
 
 def test_the_furthest_numbers_come_first(tmp_path):
-    examples = Examples("f", ["0", "1", "2"], ["a", "b", "c"], None, None, [2, 3, 4], 3, 0, [])
+    examples = Examples("f", ["0", "1", "2"], ["a", "b", "c"], None, None, [2, 3, 4], rows=3)
     outputs = np.float32([[1.0], [5.0], [2.5]])
     error_analysis.write_errors(tmp_path / "e.tsv", examples, np.float32([1.5, 2.0, 2.4]), outputs, None)
     rows = [line.split("\t") for line in (tmp_path / "e.tsv").read_text().splitlines()[1:]]

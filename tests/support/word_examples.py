@@ -17,4 +17,4 @@ class WordTokenizer:
 
 def examples(texts_a, texts_b=None, labels=None):
     n = len(texts_a)
-    return Examples("f", [str(i) for i in range(n)], texts_a, texts_b, labels, list(range(n)), n, 0, [])
+    return Examples("f", [str(i) for i in range(n)], texts_a, texts_b, labels, list(range(n)), rows=n)

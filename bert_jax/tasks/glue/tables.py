@@ -21,7 +21,9 @@ _TEST_SENTENCE = Columns("sentence", id="index")
 
 
 def _task(name, folder, metrics, columns, test_columns, labels, kind="classification", **more) -> TaskSpec:
-    return TaskSpec(name, kind, metrics, folder, columns, test_columns, labels, "{split}.tsv", **more)
+    return TaskSpec(
+        name, kind, metrics, folder, columns, test_columns, labels, "{split}.tsv", prepared=True, **more
+    )
 
 
 GLUE = (

@@ -20,8 +20,9 @@ from bert_jax.objectives.rows import RowTask
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.base import Problem
 from bert_jax.tasks.readers.file_rows import TRAINING_FLAGS
-from bert_jax.tasks.readers.tables import PREDICT_FLAGS, Examples, check_header, read_examples
-from bert_jax.tasks.rows import batches, predictions, text_windows
+from bert_jax.tasks.readers.sources import read_examples
+from bert_jax.tasks.readers.tables import PREDICT_FLAGS, Examples, check_header
+from bert_jax.tasks.rows import assembly, batches, predictions, windows
 from bert_jax.tasks.text.task import columns_of
 
 
@@ -78,7 +79,7 @@ class MultipleChoiceProblem(Problem):
     def __init__(self, config, spec, labels, tokenizer, bert):
         super().__init__(config, spec, labels, tokenizer, bert)
         self._stride = config.doc_stride
-        text_windows.check_stride(self._stride, config.max_length, pairs=True)
+        windows.check_stride(self._stride, config.max_length, pairs=True)
 
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
@@ -119,19 +120,24 @@ class MultipleChoiceProblem(Problem):
             for start, choices in zip(starts, examples.choices, strict=True)
             for choice in choices
         ]
-        ids = batches.tokenize(self.tokenizer, endings)
+        ids = assembly.tokenize(self.tokenizer, endings)
         rows = (
             self._rows(text, list(itertools.islice(ids, count)), length)
-            for text in batches.tokenize(self.tokenizer, examples.texts_a)
+            for text in assembly.tokenize(self.tokenizer, examples.texts_a)
         )
-        return batches.assemble(
-            rows, examples.labels, self.tokenizer, length, group=count, windows=bool(self._stride)
+        return assembly.assemble(
+            rows,
+            examples.labels,
+            self.tokenizer,
+            length,
+            rows_per_example=count,
+            has_windows=bool(self._stride),
         )
 
     def _rows(self, text, choices, length):
         if self._stride:
-            return text_windows.split_question(text, choices, length, self._stride)
-        rows, cut = zip(*(batches.truncate(text, choice, length) for choice in choices), strict=True)
+            return windows.split_question(text, choices, length, self._stride)
+        rows, cut = zip(*(assembly.truncate(text, choice, length) for choice in choices), strict=True)
         return [pair for pairs in rows for pair in pairs], any(cut)
 
     def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
@@ -174,7 +180,7 @@ class MultipleChoiceProblem(Problem):
 
     def _targets(self, data: batches.EncodedRows) -> np.ndarray:
         """Of each question: int32 [questions]."""
-        return data.targets["targets"][:: data.group][text_windows.first_rows(data.group_examples)]
+        return data.targets["targets"][:: data.rows_per_example][windows.first_rows(data.group_examples)]
 
     def _columns(self):
         columns = columns_of(self.config, self.spec)

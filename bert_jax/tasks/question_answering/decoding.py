@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from bert_jax.io import atomic, files
+from bert_jax.tasks.question_answering.encoding import WindowRows
 from bert_jax.tasks.question_answering.question_files import BETWEEN_WORDS, Questions
-from bert_jax.tasks.question_answering.windows import WindowRows
 
 _CHUNK = 512  # windows at a time
 
@@ -50,7 +50,7 @@ def decode(
     """The answers to every question.
 
     Args:
-      questions, data: see `squad_windows.encode`.
+      questions, data: see `encoding.encode`.
       outputs: float32 [total, 2], the scores of start and end of every token.
       n_best: so many starts and ends of each window are combined, and so many answers listed.
       max_answer_length: in tokens.

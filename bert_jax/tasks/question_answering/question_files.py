@@ -12,8 +12,8 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks, compression
-from bert_jax.tasks.readers.file_rows import JsonRows, Lines, Malformed, open_file
-from bert_jax.tasks.readers.tables import MAX_MALFORMED
+from bert_jax.tasks.readers.file_rows import JsonRows, Lines, open_file
+from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 NO_ANSWER = -1  # the start of the answer to a question that has none
 UNKNOWN = -2  # and of one that is not where the file says, or not given
@@ -40,16 +40,16 @@ class Keys:
 
 
 @dataclasses.dataclass
-class Questions:
+class Questions(FileReport):
     """The questions of one file, column by column: entry i of every list belongs to the same question.
 
     Attributes:
       contexts: the distinct texts; question i is on `contexts[context_of[i]]`.
       answers: every answer's text; none where the question has no answer.
       starts: the place in the context of the first of them, `NO_ANSWER` or `UNKNOWN`.
-      rows: questions in the file, the bad ones counted, which are left out of the lists; `malformed`
-        describes the first few.
     """
+
+    unit = "questions"
 
     path: str
     ids: list[str] = dataclasses.field(default_factory=list)
@@ -58,21 +58,9 @@ class Questions:
     context_of: list[int] = dataclasses.field(default_factory=list)
     answers: list[list[str]] = dataclasses.field(default_factory=list)
     starts: list[int] = dataclasses.field(default_factory=list)
-    rows: int = 0
-    malformed_count: int = 0
-    malformed: list[str] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def warning(self) -> str:
-        """One line on the questions that were left out; empty when there were none."""
-        if not self.malformed_count:
-            return ""
-        return (
-            f"{self.path}: {self.malformed_count} of {self.rows} questions are bad and were left out "
-            f"(first: {self.malformed[0]})"
-        )
 
 
 class _Unlabelled(Malformed):
@@ -99,7 +87,7 @@ def read_questions(
       labelled: whether answers are read; every question must then have some, or be unanswerable under `v2`.
       training: the first answer must be where its `answer_start` says. Scores take the answers' texts alone,
         so an evaluation keeps a question whose answer is elsewhere.
-      max_malformed: the share of bad questions above which the file is refused.
+      max_malformed: the share of malformed questions above which the file is refused.
 
     Raises:
       UserError: a missing file, one that is not JSON or has no questions, or too many bad ones; with the
@@ -121,18 +109,12 @@ def read_questions(
             _read_item(found, places, seen, item, id_, v2, labelled, training)
         except Malformed as error:
             unlabelled += isinstance(error, _Unlabelled)
-            found.malformed_count += 1
-            if len(found.malformed) < 5:
-                found.malformed.append(f"{where} {error}")
+            found.leave_out(f"{where} {error}")
     if not found.rows:
         raise UserError(f"{path}: no questions in it")
     if unlabelled == found.rows:
         raise UserError(f"{path}: no question has answers; `bert-jax predict` is for such files")
-    if found.malformed_count > max_malformed * found.rows:
-        raise UserError(
-            f"{found.malformed[0]} ({found.malformed_count} of {found.rows} questions are bad, more than "
-            f"{max_malformed:.0%}: nothing was read)"
-        )
+    found.check(max_malformed)
     return found
 
 

@@ -19,7 +19,7 @@ from bert_jax.objectives import losses
 from bert_jax.objectives.rows import RowTask
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.base import Problem
-from bert_jax.tasks.question_answering import decoding, squad_scores, windows
+from bert_jax.tasks.question_answering import decoding, encoding, squad_scores
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Keys, Questions, read_questions
 
 _HINT = "--config=finetune/squad has the defaults of questions"
@@ -113,16 +113,16 @@ class QuestionAnswering(Problem):
             path, keys=keys, file_format=file_format or data.format, v2=self.config.v2, **options
         )
 
-    def encode(self, examples: Questions) -> windows.WindowRows:
+    def encode(self, examples: Questions) -> encoding.WindowRows:
         c = self.config
-        return windows.encode(examples, self.tokenizer, c.max_length, c.doc_stride, c.max_query_length)
+        return encoding.encode(examples, self.tokenizer, c.max_length, c.doc_stride, c.max_query_length)
 
-    def decode(self, examples: Questions, data: windows.WindowRows, outputs: np.ndarray) -> decoding.Answers:
+    def decode(self, examples: Questions, data: encoding.WindowRows, outputs: np.ndarray) -> decoding.Answers:
         """The answers by the run's configuration."""
         names = ("n_best", "max_answer_length", "v2", "null_score_diff_threshold")
         return decoding.decode(examples, data, outputs, **{name: self.config[name] for name in names})
 
-    def loss(self, data: windows.WindowRows, outputs: np.ndarray) -> float:
+    def loss(self, data: encoding.WindowRows, outputs: np.ndarray) -> float:
         """Over the windows whose answer is known."""
         begins = data.offsets[:-1]
         known = data.targets["starts"] >= 0
@@ -161,7 +161,7 @@ class QuestionAnswering(Problem):
         return not scores.get("HasAns_f1", scores[self.metrics[0]])
 
     def report(
-        self, directory: Any, examples: Questions, data: windows.WindowRows, outputs: np.ndarray
+        self, directory: Any, examples: Questions, data: encoding.WindowRows, outputs: np.ndarray
     ) -> None:
         """Right is what matches an answer exactly; errors-dev.tsv has the F1 of what does not."""
         rows = self.records(examples, data, outputs)
@@ -186,7 +186,7 @@ class QuestionAnswering(Problem):
             os.path.join(directory, "scores-dev.png"), confidence, right, "questions"
         )
 
-    def describe(self, examples: Questions, data: windows.WindowRows) -> str:
+    def describe(self, examples: Questions, data: encoding.WindowRows) -> str:
         parts = [
             f"{len(examples.contexts):,} contexts, {len(data):,} windows",
             f"{data.cut_questions:,} questions cut at {self.config.max_query_length}",

@@ -7,15 +7,12 @@ from typing import BinaryIO
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression, files
+from bert_jax.tasks.readers.report import Malformed
 
 LABEL_SEPARATOR = ","  # of several labels in one column
 LONGEST_LINE = 32 << 20  # bytes, decompressed; so that one line cannot fill the memory
 TRAINING_FLAGS = "--config.data."  # begins the names of the flags by which a training reads a table
 CHOICE = "choice "  # and its number: the field of a possible answer
-
-
-class Malformed(Exception):
-    """What is wrong with one row."""
 
 
 def read_lines(path: str, file: BinaryIO) -> Iterator[bytes]:

@@ -15,15 +15,13 @@ from bert_jax.tasks.readers.file_rows import (
     JsonRows,
     LineRows,
     Lines,
-    Malformed,
     TableRows,
 )
+from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = ("tsv", "csv", "jsonl")
 PREDICT_FLAGS = "--"  # begins the names of `bert-jax predict`'s own flags
 LINES = "lines"  # of single texts, which predictions alone are made of
-MAX_MALFORMED = 0.05
-PREPARED = "tfds:"  # begins the path of what tensorflow-datasets prepared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +39,13 @@ class Columns:
 
 
 @dataclasses.dataclass
-class Examples:
+class Examples(FileReport):
     """The rows of one file, column by column: entry i of every list belongs to the same row.
 
-    `labels` is None when labels were not asked for, or when the file has no such column and may lack it.
-    `rows` counts the malformed rows too, which are left out of the lists; `malformed` describes the first
-    few.
+    Attributes:
+        labels: None when labels were not asked for, or when the file has no such column and may lack it.
+        lines: the line of the file in which each row begins, from 1.
+        choices: the possible answers of each row; None where there are none.
     """
 
     path: str
@@ -55,22 +54,10 @@ class Examples:
     texts_b: list[str] | None
     labels: list | None
     lines: list[int]
-    rows: int
-    malformed_count: int
-    malformed: list[str]
     choices: list[list[str]] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def warning(self) -> str:
-        """One line on the rows that were left out; empty when there were none."""
-        if not self.malformed_count:
-            return ""
-        return (
-            f"{self.path}: {self.malformed_count} of {self.rows} rows are malformed and were left out "
-            f"(first: {self.malformed[0]})"
-        )
 
 
 def detect_format(path: str, file_format: str = "auto", flags: str = TRAINING_FLAGS) -> str:
@@ -105,6 +92,12 @@ def check_header(path: str, file_format: str, columns: Mapping[str, object]) -> 
         raise UserError(f"--header is for TSV and CSV, and {path} is JSON-lines")
 
 
+def check_columns(path: str, columns: Columns, flags: str = TRAINING_FLAGS) -> None:
+    """Raises UserError if the columns do not say where the text is."""
+    if not columns.text_a:
+        raise UserError(f"{path}: which column holds the text? give {flags}text_a=COLUMN")
+
+
 def read_examples(
     path: str,
     columns: Columns,
@@ -121,7 +114,7 @@ def read_examples(
 
     Args:
       path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly
-        compressed (.gz, .bz2, .xz, .zst); or what `glue_prepared.find` gave.
+        compressed (.gz, .bz2, .xz, .zst).
       columns: which columns to read.
       file_format: "tsv", "csv", "jsonl", "auto" for the suffix, or LINES: every line is a text, blank
         lines included.
@@ -140,12 +133,7 @@ def read_examples(
     Raises:
       UserError: a missing or empty file, a missing column, or too many malformed rows; with file and line.
     """
-    if not columns.text_a:
-        raise UserError(f"{path}: which column holds the text? give {flags}text_a=COLUMN")
-    if str(path).startswith(PREPARED):
-        from bert_jax.tasks.glue import prepared  # which needs this module
-
-        return prepared.read(str(path), columns, parse_label)
+    check_columns(path, columns, flags)
     if file_format != LINES:
         file_format = detect_format(path, file_format, flags)
     rows = _open_rows(str(path), columns, file_format, quoting, flags)
@@ -161,8 +149,8 @@ def read_examples(
             optional.add("label")
     select = rows.selector(wanted, optional)
 
-    out = Examples(str(path), [], [], [] if columns.text_b else None, None, [], 0, 0, [])
-    out.choices = [] if choices else None
+    second, answers_of_rows = [] if columns.text_b else None, [] if choices else None
+    out = Examples(str(path), [], [], second, None, [], answers_of_rows)
     labels = []
     unlabelled = 0
     for line, row in rows:
@@ -181,9 +169,7 @@ def read_examples(
                 if choices and not 0 <= label < len(answers):
                     raise Malformed(f"the right choice is {label} of {len(answers)}, counted from 0")
         except Malformed as error:
-            out.malformed_count += 1
-            if len(out.malformed) < 5:
-                out.malformed.append(f"{path}:{line}: {error}")
+            out.leave_out(f"{path}:{line}: {error}")
             continue
         out.ids.append(values.get("id", str(out.rows - 1)))
         out.texts_a.append(values["text_a"])
@@ -202,11 +188,7 @@ def read_examples(
             f"{path}:{line}: no {columns.label!r} here, but other rows have it "
             f"({unlabelled} of {len(labels)} lack it)"
         )
-    if out.malformed_count > max_malformed * out.rows:
-        raise UserError(
-            f"{out.malformed[0]} ({out.malformed_count} of {out.rows} rows are malformed, "
-            f"more than {max_malformed:.0%}: nothing was read)"
-        )
+    out.check(max_malformed)
     if wants_label and not unlabelled:
         out.labels = labels
     return out

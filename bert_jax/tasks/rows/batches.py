@@ -5,41 +5,39 @@ for the longest one and the number of compiled shapes stays small.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bert_jax.tasks.readers.tables import Examples
-from bert_jax.tasks.rows import text_windows
-from bert_jax.tasks.rows.text_windows import Ids, Pair
-
-_ENCODE_CHUNK = 8192
 # Examples are grouped by length inside windows of this many batches, which leaves most of the order random.
 _GROUPING_WINDOW = 32
-_MOST_BUCKETS = 8
+_MAX_BUCKETS = 8
 _SIZE_SAVES = 0.03
 
+NO_TARGET = -1  # of a token or a row without a target
 
-NO_TARGET = -1  # of a token that has none
 
-
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class EncodedRows:
-    """What the model reads: rows of [CLS] A [SEP], or [CLS] A [SEP] B [SEP], end to end.
+    """The rows of a data set, [CLS] A [SEP] or [CLS] A [SEP] B [SEP], end to end.
+
+    A group is the `rows_per_example` consecutive rows that form one question, which stay side by side in one
+    batch.
 
     Attributes:
-      tokens: int32 [total].
-      offsets: int64 [N + 1]; row i is tokens[offsets[i]:offsets[i + 1]].
-      first_lengths: int32 [N], tokens of A with [CLS] and [SEP].
-      targets: arrays [N, ...] by name, int32 or float32; empty when unlabelled.
-      token_targets: int32 [total] arrays by name; `NO_TARGET` where a token has none.
-      examples: int64 [N], the example that a row is of: a long one may have several rows.
-      group: this many rows in a row are one question, and stay side by side in one batch.
-      truncated: examples that were cut.
-      token_features: float arrays [total, F] by name, of what is computed once for all epochs.
-      shares: float32 [N], how much a row counts in the loss, 1 on average, where rows are windows whose
-        outputs are joined into one an example; else None.
+        tokens: int32 [total].
+        offsets: int64 [N + 1]; row i is tokens[offsets[i]:offsets[i + 1]].
+        first_lengths: int32 [N], tokens of A with [CLS] and [SEP].
+        targets: arrays [N, ...] by name, int32 or float32; empty when unlabelled.
+        pad_id: of the tokenizer.
+        max_length: tokens of a row at most.
+        truncated: examples that were cut.
+        token_targets: int32 [total] arrays by name; `NO_TARGET` where a token has none.
+        examples: int64 [N], the example of each row: a long example may have several rows.
+        rows_per_example: rows of a group.
+        token_features: float arrays [total, F] by name, computed once for all epochs.
+        row_weights: float32 [N], the weight of each row in the loss, 1 on average, where rows are windows
+            whose outputs become one output for each example; else None.
     """
 
     tokens: np.ndarray
@@ -51,9 +49,9 @@ class EncodedRows:
     truncated: int = 0
     token_targets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     examples: np.ndarray | None = None
-    group: int = 1
+    rows_per_example: int = 1
     token_features: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    shares: np.ndarray | None = None
+    row_weights: np.ndarray | None = None
 
     def __post_init__(self):
         if self.examples is None:
@@ -64,110 +62,18 @@ class EncodedRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [N], tokens of each row."""
+        """Returns int64 [N], the tokens of each row."""
         return np.diff(self.offsets)
 
     @property
     def group_examples(self) -> np.ndarray:
-        """int64 [N / group], the example of each group."""
-        return self.examples[:: self.group]
+        """Returns int64 [groups], the example of each group."""
+        return self.examples[:: self.rows_per_example]
 
     @property
     def group_lengths(self) -> np.ndarray:
-        """int64 [N / group], tokens of the longest row of each group."""
-        return self.lengths.reshape(-1, self.group).max(axis=1, initial=0)
-
-
-def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
-    """How many tokens of each stay, taking one at a time off the longer, and off B when they are equal.
-
-    The end of google-research/bert's `_truncate_seq_pair` loop, without the loop.
-    """
-    keep_a = min(length_a, max(budget - length_b, budget - budget // 2))
-    return keep_a, min(length_b, budget - keep_a)
-
-
-def encode(
-    examples: Examples, tokenizer, max_length: int, kind: str = "classification", doc_stride: int = 0
-) -> EncodedRows:
-    """Tokenizes in batches, joins pairs and truncates to `max_length` tokens with the special ones; or, with
-    a `doc_stride`, makes windows of what is longer (`text_windows.split`).
-    """
-    first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
-    if examples.texts_b is not None:
-        second = tokenize(tokenizer, examples.texts_b)
-    rows = (
-        text_windows.split(a, b, max_length, doc_stride) if doc_stride else truncate(a, b, max_length)
-        for a, b in zip(first, second, strict=True)
-    )
-    return assemble(rows, examples.labels, tokenizer, max_length, kind, windows=bool(doc_stride))
-
-
-def tokenize(tokenizer, texts: Sequence[str]) -> Iterator[Ids]:
-    """The ids of each text, without special tokens; many texts at a time."""
-    for begin in range(0, len(texts), _ENCODE_CHUNK):
-        yield from tokenizer.encode_batch(texts[begin : begin + _ENCODE_CHUNK])
-
-
-def assemble(
-    found: Iterable[tuple[Sequence[Pair], bool]],
-    labels: Sequence | None,
-    tokenizer,
-    max_length: int,
-    kind: str = "classification",
-    *,
-    group: int = 1,
-    windows: bool = False,
-) -> EncodedRows:
-    """The rows of [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of every example.
-
-    Args:
-      found: of each example its pairs (A, B), ids without special tokens, B None of a single text; and
-        whether some of its tokens are in none.
-      labels: of each example, or None.
-      kind: "regression" has float32 targets, all others int32.
-      group: so many pairs in a row are one question.
-      windows: whether those of one example are windows of it, whose outputs are joined.
-    """
-    pieces, lengths, first_lengths, owners = [], [], [], []
-    truncated = 0
-    cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-    for number, (pairs, cut) in enumerate(found):
-        truncated += cut
-        for first, second in pairs:
-            row = cls + first + sep + (second + sep if second is not None else [])
-            pieces.append(np.asarray(row, np.int32))
-            lengths.append(len(row))
-            first_lengths.append(len(first) + 2)
-            owners.append(number)
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    owners = np.asarray(owners, np.int64)
-    targets = {}
-    if labels is not None:
-        labels = np.asarray(labels, np.float32 if kind == "regression" else np.int32)
-        targets["targets"] = labels[owners]
-    return EncodedRows(
-        np.concatenate(pieces) if pieces else np.zeros(0, np.int32),
-        offsets,
-        np.asarray(first_lengths, np.int32),
-        targets,
-        tokenizer.pad_id,
-        max_length,
-        truncated,
-        examples=owners,
-        group=group,
-        shares=text_windows.shares(owners) if windows else None,
-    )
-
-
-def truncate(a: Ids, b: Ids | None, max_length: int) -> tuple[list[Pair], bool]:
-    """The one row of a text or a pair (`truncate_pair`), and whether it was cut."""
-    if b is None:
-        kept = a[: max_length - 2]
-        return [(kept, None)], len(kept) < len(a)
-    keep_a, keep_b = truncate_pair(len(a), len(b), max_length - 3)
-    return [(a[:keep_a], b[:keep_b])], keep_a + keep_b < len(a) + len(b)
+        """Returns int64 [groups], the tokens of the longest row of each group."""
+        return self.lengths.reshape(-1, self.rows_per_example).max(axis=1, initial=0)
 
 
 def bucket_lengths(
@@ -188,7 +94,7 @@ def bucket_lengths(
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_length)
     computed = steps_per_epoch(len(lengths), batch_size)
     computed = computed if batches is None else min(computed, batches)
-    return choose_sizes(lengths, candidates, min(_MOST_BUCKETS, 1 + computed // 8))
+    return choose_sizes(lengths, candidates, min(_MAX_BUCKETS, 1 + computed // 8))
 
 
 def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int) -> tuple[int, ...]:
@@ -224,13 +130,14 @@ def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int) -> tuple
 
 
 def make_batch(
-    data: EncodedRows, indices: np.ndarray, buckets: Sequence[int], own: np.ndarray | None = None
+    data: EncodedRows, indices: np.ndarray, buckets: Sequence[int], local_rows: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """The rows of one batch, padded to the first bucket that holds the longest of them.
 
     Args:
       indices: int64 [B] groups of the global batch; -1 is padding, without weight.
-      own: int [b], the places of the groups that this process feeds (`sharding.local_rows`); all by default.
+      local_rows: int [b], the places of the groups that this process feeds (`sharding.local_rows`); all by
+          default.
         The padded length is the whole batch's on every process.
 
     Returns:
@@ -239,8 +146,8 @@ def make_batch(
       there is none, every target of tokens, int32 [b, L], and every feature of tokens [b, L, F]. With groups
       of several rows, [b, group, ...] of each.
     """
-    places = expand(np.arange(len(indices)) if own is None else own, data.group)
-    indices = expand(indices, data.group)
+    places = expand(np.arange(len(indices)) if local_rows is None else local_rows, data.rows_per_example)
+    indices = expand(indices, data.rows_per_example)
     real = indices >= 0
     lengths = np.where(real, data.lengths[indices], 0)
     width = next(length for length in buckets if length >= lengths.max(initial=0))
@@ -256,8 +163,8 @@ def make_batch(
         "row_ids": places.astype(np.int32),
         "weights": real.astype(np.float32),
     }
-    if data.shares is not None:
-        batch["shares"] = np.where(real, data.shares[indices], np.float32(0))
+    if data.row_weights is not None:
+        batch["shares"] = np.where(real, data.row_weights[indices], np.float32(0))
     for name, values in data.targets.items():
         chosen = values[indices]
         chosen[~real] = 0
@@ -272,8 +179,8 @@ def make_batch(
         for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
             start = data.offsets[index]
             batch[name][row, :length] = values[start : start + length]
-    if data.group > 1:
-        batch = {name: x.reshape(-1, data.group, *x.shape[1:]) for name, x in batch.items()}
+    if data.rows_per_example > 1:
+        batch = {name: x.reshape(-1, data.rows_per_example, *x.shape[1:]) for name, x in batch.items()}
     return batch
 
 
@@ -319,7 +226,7 @@ def train_batches(
     *,
     group_by_length: bool = True,
     buckets: Sequence[int] = (),
-    own: np.ndarray | None = None,
+    local_rows: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Endless batches of `batch_size` groups from `start_step` on: batch s depends on (seed, s) alone. `own`
     as in `make_batch`.
@@ -331,7 +238,7 @@ def train_batches(
     while True:
         order = epoch_order(lengths, batch_size, seed, epoch, group_by_length)
         for indices in order[offset:]:
-            yield make_batch(data, indices, buckets, own)
+            yield make_batch(data, indices, buckets, local_rows)
         epoch, offset = epoch + 1, 0
 
 
@@ -340,12 +247,12 @@ def eval_batches(
     batch_size: int,
     *,
     buckets: Sequence[int] = (),
-    own: np.ndarray | None = None,
+    local_rows: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Every group once, in the order of `eval_order`; the last batch is filled up with padding."""
     buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_length)
     for indices in eval_order(data, batch_size):
-        yield make_batch(data, indices, buckets, own)
+        yield make_batch(data, indices, buckets, local_rows)
 
 
 def eval_order(data: EncodedRows, batch_size: int) -> np.ndarray:

@@ -142,8 +142,8 @@ def make_batch(
         "weights": np.zeros(shape, np.float32),
     }
     by_example = dict(data.targets)
-    if data.shares is not None:
-        by_example["shares"] = data.shares
+    if data.row_weights is not None:
+        by_example["shares"] = data.row_weights
     for name, values in by_example.items():
         batch[name] = np.zeros((*shape, *values.shape[1:]), values.dtype)
     for row, place in enumerate(places):

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.io import atomic, files
 from bert_jax.parallel import pipelining, sharding
-from bert_jax.tasks.rows import batches, text_windows
+from bert_jax.tasks.rows import batches, windows
 
 # Of a work directory: the checkpoint that is best on the evaluation file.
 BEST = "best"
@@ -66,7 +66,8 @@ def predict_all(
     """Returns the output of every group of rows, in their order.
 
     That is float32 [N / group, C], or, of a task whose outputs are [B, L, C], float32 [total, C] for every
-    token. Of windows with `shares` it is the mean over the windows of each example: float32 [examples, C].
+    token. Of windows with `row_weights` it is the mean over the windows of each
+    example: float32 [examples, C].
 
     Args:
       predict: as `make_predict` returns it.
@@ -80,10 +81,12 @@ def predict_all(
       run: calls the function it is given, which dispatches a batch, and compiles where its shape is new.
     """
     order = batches.eval_order(data, batch_size)
-    own = sharding.local_rows(mesh, batch_size)
+    local_rows = sharding.local_rows(mesh, batch_size)
     outputs = pipelining.computed(
         lambda batch: run(lambda: predict(params, sharding.global_batch(batch, mesh))),
-        zip(order, batches.eval_batches(data, batch_size, own=own, buckets=buckets), strict=True),
+        zip(
+            order, batches.eval_batches(data, batch_size, local_rows=local_rows, buckets=buckets), strict=True
+        ),
     )
     result = None
     on_batch(0, len(order))
@@ -91,7 +94,7 @@ def predict_all(
         on_batch(done, len(order))
         per_token = output.ndim == 3
         if result is None:
-            rows = len(data.tokens) if per_token else len(data) // data.group
+            rows = len(data.tokens) if per_token else len(data) // data.rows_per_example
             result = np.empty((rows, output.shape[-1]), np.float32)
         if not per_token:
             result[groups[groups >= 0]] = output[groups >= 0]
@@ -100,7 +103,7 @@ def predict_all(
             if row >= 0:
                 begin, end = data.offsets[row : row + 2]
                 result[begin:end] = states[: end - begin]
-    return result if data.shares is None else text_windows.join(result, data.group_examples)
+    return result if data.row_weights is None else windows.join(result, data.group_examples)
 
 
 def write_predictions(

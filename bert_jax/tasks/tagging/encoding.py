@@ -6,17 +6,21 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.tasks.rows import batches, sentence_windows
+from bert_jax.tasks.rows import batches, windows
+from bert_jax.tasks.rows.assembly import RowBuilder
 from bert_jax.tasks.tagging.word_files import TaggedSentences
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class TaggedRows(batches.EncodedRows):
-    """`word_tokens` int64 [words of all sentences]: where in `tokens` the first piece of each word is, in the
-    row that has most context for it.
+    """Rows of sentences.
+
+    Attributes:
+        word_tokens: int64 [words of all sentences], the position in `tokens` of the first piece of each word,
+            in the row that has most context for it.
     """
 
-    word_tokens: np.ndarray | None = None
+    word_tokens: np.ndarray
 
 
 def encode(
@@ -42,8 +46,7 @@ def encode(
     lengths = np.array([len(found) for found in pieces])
     names = {name: number for number, name in enumerate(labels)}
 
-    rows, owners, row_lengths, word_tokens, tags = [], [], [], [], []
-    total = truncated = 0
+    builder, word_tokens, tags, truncated = RowBuilder(tokenizer), [], [], 0
     for begin, end in _runs(examples.documents if document_context else range(len(examples))):
         document = np.array([ids[word] for words in examples.words[begin:end] for word in words])
         offsets = np.concatenate([[0], np.cumsum(lengths[document])])
@@ -52,40 +55,29 @@ def encode(
             start, stop = stop, stop + len(examples.words[sentence])
             truncated += bool(cut[document[start:stop]].any())
             inside = offsets[start : stop + 1]
-            spans = sentence_windows.split(inside, budget)
-            chosen = sentence_windows.choose(inside, spans)
+            spans = windows.split(inside, budget, max(budget // 2, 1))
+            chosen = windows.most_context(inside, spans)
             spans = [(start + a, start + b) for a, b in spans]
             if len(spans) == 1:
-                spans = [sentence_windows.widen(offsets, start, stop, budget)]
-            places = np.empty(stop - start, np.int64)
+                spans = [windows.widen(offsets, start, stop, budget)]
+            positions = np.empty(stop - start, np.int64)
             for row, (a, b) in enumerate(spans):
-                rows.append(
-                    [[tokenizer.cls_id], *(pieces[word] for word in document[a:b]), [tokenizer.sep_id]]
-                )
-                owners.append(sentence)
-                own = np.flatnonzero(chosen == row)
-                places[own] = total + 1 + offsets[start + own] - offsets[a]
-                total += int(offsets[b] - offsets[a]) + 2
-                row_lengths.append(int(offsets[b] - offsets[a]) + 2)
-            word_tokens.append(places)
+                row_begin = builder.add(sentence, np.concatenate([pieces[word] for word in document[a:b]]))
+                in_row = np.flatnonzero(chosen == row)
+                positions[in_row] = row_begin + 1 + offsets[start + in_row] - offsets[a]
+            word_tokens.append(positions)
             if examples.tags is not None:
                 tags.append([names[tag] for tag in examples.tags[sentence]])
-    row_lengths = np.array(row_lengths, np.int32)
     word_tokens = np.concatenate(word_tokens)
     token_targets = {}
     if examples.tags is not None:
-        token_targets["tags"] = np.full(total, batches.NO_TARGET, np.int32)
+        token_targets["tags"] = np.full(builder.total, batches.NO_TARGET, np.int32)
         token_targets["tags"][word_tokens] = np.concatenate(tags)
     return TaggedRows(
-        np.concatenate([part for row in rows for part in row]).astype(np.int32),
-        np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)]),
-        row_lengths,
-        {},
-        tokenizer.pad_id,
-        max_length,
-        truncated,
-        token_targets,
-        np.array(owners, np.int64),
+        **builder.arrays(max_length),
+        targets={},
+        truncated=truncated,
+        token_targets=token_targets,
         word_tokens=word_tokens,
     )
 

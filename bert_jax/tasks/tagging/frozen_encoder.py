@@ -61,7 +61,7 @@ def compute(
         config.init_from, {"encoder": abstract}, ignore=config.init_ignore, log=log
     )
     apply = jax.jit(task.features, out_shardings=replicated)
-    own = sharding.local_rows(mesh, config.batch_size)
+    local_rows = sharding.local_rows(mesh, config.batch_size)
 
     def call(batch):
         with sharding.on_mesh(mesh):
@@ -71,7 +71,7 @@ def compute(
     for split, rows in data.items():
         kept = np.empty((len(rows.tokens), width), np.float16)
         order = batches.eval_order(rows, config.batch_size)
-        found = batches.eval_batches(rows, config.batch_size, own=own)
+        found = batches.eval_batches(rows, config.batch_size, local_rows=local_rows)
         for indices, output in pipelining.computed(call, zip(order, found, strict=True)):
             for place, row in enumerate(indices):
                 if row >= 0:

@@ -14,8 +14,8 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks, compression
-from bert_jax.tasks.readers.file_rows import JsonRows, Lines, Malformed
-from bert_jax.tasks.readers.tables import MAX_MALFORMED
+from bert_jax.tasks.readers.file_rows import JsonRows, Lines
+from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = ("conll", "jsonl")
 DOCUMENT_START = "-DOCSTART-"
@@ -23,7 +23,7 @@ WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # of the objects of JSON-li
 
 
 @dataclasses.dataclass
-class TaggedSentences:
+class TaggedSentences(FileReport):
     """The sentences of one file; entry i of every list is of sentence i.
 
     Attributes:
@@ -34,10 +34,9 @@ class TaggedSentences:
       lines: the file's line of each word.
       ids: of JSON-lines with ids; else the sentence's number from 0, malformed ones counted.
       has_documents: whether the file says where documents begin.
-      rows: sentences of the file, with the malformed ones, which are left out of the lists.
-      malformed: what is wrong with each sentence that was left out.
-      notes: what was mended.
     """
+
+    unit = "sentences"
 
     path: str
     words: list[list[str]] = dataclasses.field(default_factory=list)
@@ -46,23 +45,9 @@ class TaggedSentences:
     lines: list[list[int]] = dataclasses.field(default_factory=list)
     ids: list[str] = dataclasses.field(default_factory=list)
     has_documents: bool = False
-    rows: int = 0
-    malformed: list[str] = dataclasses.field(default_factory=list)
-    notes: list[str] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.words)
-
-    def warning(self) -> str:
-        """One line on what was left out or mended; empty when nothing was."""
-        said = list(self.notes)
-        if self.malformed:
-            said.insert(
-                0,
-                f"{len(self.malformed)} of {self.rows} sentences are malformed and were left out "
-                f"(first: {self.malformed[0]})",
-            )
-        return f"{self.path}: {'; '.join(said)}" if said else ""
 
     def keep(self, wrong: Callable[[str], str]) -> None:
         """Leaves out the sentences that have a tag of which `wrong` says what is wrong with it.
@@ -81,7 +66,7 @@ class TaggedSentences:
                 None,
             )
             if problem:
-                self.malformed.append(problem)
+                self.leave_out(problem)
             else:
                 kept.append(i)
         for name in ("words", "tags", "documents", "lines", "ids"):
@@ -89,13 +74,9 @@ class TaggedSentences:
             setattr(self, name, [values[i] for i in kept])
         self.check()
 
-    def check(self) -> None:
+    def check(self, max_malformed: float = MAX_MALFORMED) -> None:
         """Raises UserError where too much is malformed, or nothing is left."""
-        if self.malformed and (len(self.malformed) > MAX_MALFORMED * self.rows or not self.words):
-            raise UserError(
-                f"{self.malformed[0]} ({len(self.malformed)} of {self.rows} sentences are malformed, more "
-                f"than {MAX_MALFORMED:.0%}: nothing was read)"
-            )
+        super().check(max_malformed)
         if not self.words:
             raise UserError(f"{self.path}: no sentences; expected a word a line, or JSON-lines")
 
@@ -127,7 +108,7 @@ def read_sentences(
     for line, sentence in found:
         out.rows += 1
         if isinstance(sentence, Malformed):
-            out.malformed.append(f"{path}:{line}: {sentence}")
+            out.leave_out(f"{path}:{line}: {sentence}")
             continue
         out.words.append(sentence.words)
         out.documents.append(sentence.document)

@@ -15,7 +15,8 @@ from bert_jax.io import atomic, files
 from bert_jax.objectives.classification import ClassificationTask
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.readers.file_rows import LABEL_SEPARATOR
-from bert_jax.tasks.readers.tables import Examples, read_examples
+from bert_jax.tasks.readers.sources import read_examples
+from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows import batches
 from bert_jax.tasks.text.task import TextProblem, columns_of
 

@@ -15,8 +15,9 @@ from bert_jax.io import compression
 from bert_jax.objectives.classification import ClassificationTask
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.base import Problem
-from bert_jax.tasks.readers.tables import LINES, PREDICT_FLAGS, Columns, Examples, check_header, read_examples
-from bert_jax.tasks.rows import batches, predictions, text_windows
+from bert_jax.tasks.readers.sources import read_examples
+from bert_jax.tasks.readers.tables import LINES, PREDICT_FLAGS, Columns, Examples, check_header
+from bert_jax.tasks.rows import assembly, batches, predictions, windows
 from bert_jax.tasks.text.labels import LabelSet, parse_number
 
 
@@ -29,7 +30,7 @@ class TextProblem(Problem):
         super().__init__(config, spec, labels, tokenizer, bert)
         self._stride = config.doc_stride
         pairs = bool(columns_of(config, spec).text_b)
-        text_windows.check_stride(self._stride, config.max_length, pairs)
+        windows.check_stride(self._stride, config.max_length, pairs)
 
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
@@ -82,11 +83,17 @@ class TextProblem(Problem):
         )
 
     def encode(self, examples: Examples) -> batches.EncodedRows:
-        return batches.encode(examples, self.tokenizer, self.config.max_length, self.spec.kind, self._stride)
+        return assembly.encode(
+            examples,
+            self.tokenizer,
+            self.config.max_length,
+            self._stride,
+            np.float32 if self.labels is None else np.int32,
+        )
 
     def targets(self, data: batches.EncodedRows) -> np.ndarray:
         """Of each example: int32 or float32 [examples, ...]."""
-        return data.targets["targets"][text_windows.first_rows(data.examples)]
+        return data.targets["targets"][windows.first_rows(data.examples)]
 
     def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
         """The mean over examples; where one has windows, that of their mean output."""

@@ -9,9 +9,9 @@ import pytest
 
 from bert_jax import cli, tasks
 from bert_jax.errors import UserError
-from bert_jax.runs import finetune
 from bert_jax.tasks import base
-from bert_jax.tasks.glue import prepared, tables
+from bert_jax.tasks.glue import tables
+from bert_jax.tasks.readers import prepared, sources
 
 # Of each task a row of train.tsv and of test.tsv as GLUE's archive has them.
 ROWS = {
@@ -166,7 +166,7 @@ def test_where_a_prepared_data_set_lies(archive, prepare, vocabulary):
         path = prepared.find("rte", data_dir, "dev")
         assert path == f"tfds:{folder}/validation"
     assert [file.startswith(str(folder)) for file in prepared.files(path)] == [True]
-    assert finetune._digest(path) != finetune._digest(prepared.find("rte", "tfds:", "test"))
+    assert sources.digest(path) != sources.digest(prepared.find("rte", "tfds:", "test"))
     with pytest.raises(UserError, match="has no split 'validation_matched', only test, train, validation"):
         prepared.find("rte", "tfds:glue", "dev_matched")
 

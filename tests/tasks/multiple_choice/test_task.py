@@ -49,7 +49,7 @@ def test_a_question_is_a_group_of_rows(vocabulary, files):
     found = problem(vocabulary)
     examples = found.read(str(files / "dev.tsv"))
     data = found.encode(examples)
-    assert data.group == 3 and len(data) == 3 * len(examples) == 72
+    assert data.rows_per_example == 3 and len(data) == 3 * len(examples) == 72
     for number in range(len(examples)):
         expected = [
             found.tokenizer.encode_batch([examples.texts_a[number], choice])
@@ -135,9 +135,6 @@ def long_questions():
         None,
         [1, 0, 2],
         [1, 2, 3],
-        3,
-        0,
-        [],
         [["red", "small", "blue"], ["a bird", "blue", "the one is red"], ["cat", "dog", "bird"]],
     )
 
@@ -146,8 +143,12 @@ def test_a_long_text_has_windows_with_every_choice(vocabulary):
     found = problem(vocabulary, max_length=12, doc_stride=4)
     examples = long_questions()
     data = found.encode(examples)
-    assert data.group_examples.tolist() == [0, 1, 1, 1, 2] and data.group == 3 and data.truncated == 0
-    np.testing.assert_allclose(data.shares[::3], np.array([1, 1 / 3, 1 / 3, 1 / 3, 1]) * 5 / 3, rtol=1e-6)
+    assert (
+        data.group_examples.tolist() == [0, 1, 1, 1, 2] and data.rows_per_example == 3 and data.truncated == 0
+    )
+    np.testing.assert_allclose(
+        data.row_weights[::3], np.array([1, 1 / 3, 1 / 3, 1 / 3, 1]) * 5 / 3, rtol=1e-6
+    )
     assert data.targets["targets"][::3].tolist() == [1, 0, 0, 0, 2]
     text, *choices = found.tokenizer.encode_batch([examples.texts_a[1], *examples.choices[1]])
     cls, sep = found.tokenizer.cls_id, found.tokenizer.sep_id

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from support import squad_oracle
 
 from bert_jax.tasks.question_answering import decoding
+from bert_jax.tasks.question_answering.encoding import WindowRows
 from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
-from bert_jax.tasks.question_answering.windows import WindowRows, best_window, window_starts
+from bert_jax.tasks.rows import windows
 
 QUESTION = 2  # tokens before the window: [CLS], one of a question; and one [SEP] after it
 
@@ -19,21 +20,22 @@ def layout(contexts, room=4, stride=2):
     """Questions whose contexts' tokens are single characters, with their windows."""
     lengths, examples, characters, best = [], [], [], []
     for number, context in enumerate(contexts):
-        starts = window_starts(len(context), room, stride)
-        chosen = best_window(starts, room, len(context))
-        for window, start in enumerate(starts):
-            places = range(start, min(start + room, len(context)))
+        offsets = np.arange(len(context) + 1)
+        spans = windows.split(offsets, room, stride, fill_last=False)
+        chosen = windows.most_context(offsets, spans, 0.01)
+        for window, span in enumerate(spans):
+            places = range(*span)
             lengths.append(QUESTION + len(places) + 1)
             examples.append(number)
             characters += [(-1, -1)] * QUESTION + [(p, p + 1) for p in places] + [(-1, -1)]
             best += [False] * QUESTION + [chosen[p] == window for p in places] + [False]
     data = WindowRows(
-        np.zeros(sum(lengths), np.int32),
-        np.concatenate([[0], np.cumsum(lengths)]),
-        np.full(len(lengths), QUESTION, np.int32),
-        {},
-        0,
-        room + QUESTION + 1,
+        tokens=np.zeros(sum(lengths), np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        first_lengths=np.full(len(lengths), QUESTION, np.int32),
+        targets={},
+        pad_id=0,
+        max_length=room + QUESTION + 1,
         examples=np.array(examples),
         characters=np.array(characters, np.int32),
         is_max_context=np.array(best),
@@ -42,7 +44,7 @@ def layout(contexts, room=4, stride=2):
     ids = [str(i) for i in range(len(contexts))]
     none = [[] for _ in ids]
     places = list(range(len(ids)))
-    return Questions("f", ids, ids, contexts, places, none, [UNKNOWN] * len(ids), len(ids)), data
+    return Questions("f", ids, ids, contexts, places, none, [UNKNOWN] * len(ids), rows=len(ids)), data
 
 
 def decode(questions, data, outputs, **changes):

@@ -128,11 +128,11 @@ def test_a_bad_question_is_left_out_or_stops_the_run(write, item, message):
     assert found.ids == [each["id"] for each in good]
     assert found.rows == 41 and found.malformed_count == 1
     assert re.search(
-        rf"dev.json: 1 of 41 questions are bad and were left out \(first: .*{message}", found.warning()
+        rf"dev.json: 1 of 41 questions are malformed and were left out \(first: .*{message}", found.warning()
     )
     with pytest.raises(UserError, match=message) as error:
         read_questions(write(squad(good[0], item, *good[1:10])), training=True)
-    assert str(error.value).startswith(path) and "(1 of 11 questions are bad, more than 5%" in str(
+    assert str(error.value).startswith(path) and "(1 of 11 questions are malformed, more than 5%" in str(
         error.value
     )
     assert "\n" not in str(error.value)

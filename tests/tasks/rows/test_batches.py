@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.word_examples import WordTokenizer, examples
 
-from bert_jax.tasks.rows import batches
+from bert_jax.tasks.rows import assembly, batches
 
 
 def random_data(n, seed=0, max_length=128, max_words=140):
     lengths = np.random.default_rng(seed).integers(0, max_words, n)
     texts = [" ".join("x" * (1 + i % 7) for _ in range(length)) for i, length in enumerate(lengths)]
-    return batches.encode(examples(texts, labels=list(range(n))), WordTokenizer(), max_length)
+    return assembly.encode(examples(texts, labels=list(range(n))), WordTokenizer(), max_length)
 
 
 @settings(max_examples=300)
@@ -24,11 +24,11 @@ def test_truncation_is_the_reference_loop(a, b, budget):
             length_a -= 1
         else:
             length_b -= 1
-    assert batches.truncate_pair(a, b, budget) == (length_a, length_b)
+    assert assembly.truncate_pair(a, b, budget) == (length_a, length_b)
 
 
 def test_encoding():
-    data = batches.encode(examples(["a bb", "ccc"], ["d", "ee f"], [1, 0]), WordTokenizer(), 16)
+    data = assembly.encode(examples(["a bb", "ccc"], ["d", "ee f"], [1, 0]), WordTokenizer(), 16)
     assert [data.tokens[i:j].tolist() for i, j in itertools.pairwise(data.offsets)] == [
         [1, 11, 12, 2, 11, 2],
         [1, 13, 2, 12, 11, 2],
@@ -39,14 +39,14 @@ def test_encoding():
         np.int32,
         0,
     )
-    single = batches.encode(examples(["a bb ccc", ""]), WordTokenizer(), 4)
+    single = assembly.encode(examples(["a bb ccc", ""]), WordTokenizer(), 4)
     assert [single.tokens[i:j].tolist() for i, j in itertools.pairwise(single.offsets)] == [
         [1, 11, 12, 2],
         [1, 2],
     ]
     assert (single.first_lengths.tolist(), single.targets, single.truncated) == ([4, 2], {}, 1)
     assert (
-        batches.encode(examples(["a"], labels=[2.5]), WordTokenizer(), 4, "regression")
+        assembly.encode(examples(["a"], labels=[2.5]), WordTokenizer(), 4, target_dtype=np.float32)
         .targets["targets"]
         .dtype
         == np.float32
@@ -54,7 +54,7 @@ def test_encoding():
 
 
 def test_batches_hold_the_tokens_and_padding_has_no_weight():
-    data = batches.encode(examples(["a bb", "ccc"], ["d", "ee f"], [1, 0]), WordTokenizer(), 16)
+    data = assembly.encode(examples(["a bb", "ccc"], ["d", "ee f"], [1, 0]), WordTokenizer(), 16)
     batch = batches.make_batch(data, np.array([1, 0, -1]), (4, 8, 16))
     assert batch["input_ids"].tolist() == [[1, 13, 2, 12, 11, 2, 0, 0], [1, 11, 12, 2, 11, 2, 0, 0], [0] * 8]
     assert batch["lengths"].tolist() == [6, 6, 0]
@@ -117,7 +117,7 @@ def test_processes_share_a_batch_and_its_padded_length():
     data = random_data(50)
     whole = next(batches.train_batches(data, 8, 5, 0))
     owned = np.array([[0, 1, 4, 5], [2, 3, 6, 7]])
-    parts = [next(batches.train_batches(data, 8, 5, 0, own=own)) for own in owned]
+    parts = [next(batches.train_batches(data, 8, 5, 0, local_rows=own)) for own in owned]
     for name, array in whole.items():
         found = np.concatenate([part[name] for part in parts])
         np.testing.assert_array_equal(found, array[owned.ravel()])
@@ -154,14 +154,14 @@ def grouped(lengths, group):
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     number = np.arange(len(lengths), dtype=np.int32)
     return batches.EncodedRows(
-        tokens,
-        offsets,
-        np.asarray(lengths, np.int32),
-        {"pair": np.stack([number, number + 100], axis=1)},
-        99,
-        16,
+        tokens=tokens,
+        offsets=offsets,
+        first_lengths=np.asarray(lengths, np.int32),
+        targets={"pair": np.stack([number, number + 100], axis=1)},
+        pad_id=99,
+        max_length=16,
         token_targets={"tags": tokens + 7},
-        group=group,
+        rows_per_example=group,
     )
 
 
@@ -191,6 +191,6 @@ def test_processes_share_whole_groups():
     data = grouped([3, 5, 2, 4, 6, 1, 7, 2], 2)
     whole = next(batches.train_batches(data, 4, 0, 0))
     owned = np.array([[0, 2], [1, 3]])
-    parts = [next(batches.train_batches(data, 4, 0, 0, own=own)) for own in owned]
+    parts = [next(batches.train_batches(data, 4, 0, 0, local_rows=own)) for own in owned]
     for name, values in whole.items():
         assert np.array_equal(np.concatenate([part[name] for part in parts]), values[owned.ravel()]), name

@@ -20,7 +20,7 @@ CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropou
 RNG = np.random.default_rng
 
 
-def rows(lengths, seed=0, targets=None, shares=None):
+def rows(lengths, seed=0, targets=None, row_weights=None):
     """Pairs of random tokens whose first token of A tells the row."""
     rng = RNG(seed)
     tokens = [np.concatenate([[1], rng.integers(5, 40, length - 2), [2]]) for length in lengths]
@@ -28,7 +28,13 @@ def rows(lengths, seed=0, targets=None, shares=None):
     first = np.array([int(rng.integers(2, length + 1)) for length in lengths], np.int32)
     targets = np.arange(len(lengths)).astype(np.int32) if targets is None else targets
     return batches.EncodedRows(
-        np.concatenate(tokens).astype(np.int32), offsets, first, {"targets": targets}, 0, 32, shares=shares
+        tokens=np.concatenate(tokens).astype(np.int32),
+        offsets=offsets,
+        first_lengths=first,
+        targets={"targets": targets},
+        pad_id=0,
+        max_length=32,
+        row_weights=row_weights,
     )
 
 
@@ -44,8 +50,8 @@ def test_the_loss_and_the_gradient_are_those_of_one_example_a_row(kind):
         "regression": rng.normal(size=8).astype(np.float32),
         "multilabel": rng.integers(0, 2, (8, 3)).astype(np.float32),
     }.get(kind, rng.integers(0, 3, 8).astype(np.int32))
-    shares = rng.uniform(0.3, 2, 8).astype(np.float32) if kind == "windows" else None
-    data = rows(lengths, targets=targets, shares=shares)
+    row_weights = rng.uniform(0.3, 2, 8).astype(np.float32) if kind == "windows" else None
+    data = rows(lengths, targets=targets, row_weights=row_weights)
     task = ClassificationTask(
         CONFIG,
         3,

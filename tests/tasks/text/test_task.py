@@ -25,12 +25,12 @@ def encoded(rows, targets, dtype=np.int32):
     tokens = [[1, *a, 2, *b] + [2] * bool(b) for a, b in rows]
     offsets = np.cumsum([0] + [len(row) for row in tokens])
     return batches.EncodedRows(
-        np.concatenate(tokens).astype(np.int32),
-        offsets,
-        np.array([len(a) + 2 for a, _ in rows], np.int32),
-        {"targets": np.asarray(targets, dtype)},
-        0,
-        16,
+        tokens=np.concatenate(tokens).astype(np.int32),
+        offsets=offsets,
+        first_lengths=np.array([len(a) + 2 for a, _ in rows], np.int32),
+        targets={"targets": np.asarray(targets, dtype)},
+        pad_id=0,
+        max_length=16,
     )
 
 

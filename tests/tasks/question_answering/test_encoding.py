@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import tokenization
-from bert_jax.tasks.question_answering import windows
+from bert_jax.tasks.question_answering import encoding
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, UNKNOWN, Questions
+from bert_jax.tasks.rows import windows
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def rows(data, tokenizer):
 
 
 def test_a_short_context_is_one_window(tokenizer):
-    data = windows.encode(asked("a b c", answer="b c", start=2), tokenizer, 10, 4, 6)
+    data = encoding.encode(asked("a b c", answer="b c", start=2), tokenizer, 10, 4, 6)
     assert rows(data, tokenizer) == ["[CLS] who ? [SEP] a b c [SEP]"]
     assert data.first_lengths.tolist() == [4]
     assert data.targets["starts"].tolist() == [5] and data.targets["ends"].tolist() == [6]
@@ -45,7 +46,7 @@ def test_windows_slide_and_each_token_has_one_best(tokenizer):
     # Room for 10 - 2 - 3 = 5 tokens, 2 apart. With left and right context by hand:
     #   c (2): window 0 has min(2, 2), window 1 min(0, 4): 0.   d (3): min(3, 1) against min(1, 3): a tie, 0.
     #   e (4): 0, 2, 0 in windows 0, 1, 2: 1.   f (5): 1 in both 1 and 2: 1.   g (6): 0 against 2: 2.
-    data = windows.encode(asked("a b c d e f g h i", answer="e f", start=8), tokenizer, 10, 2, 6)
+    data = encoding.encode(asked("a b c d e f g h i", answer="e f", start=8), tokenizer, 10, 2, 6)
     assert rows(data, tokenizer) == [
         "[CLS] who ? [SEP] a b c d e [SEP]",
         "[CLS] who ? [SEP] c d e f g [SEP]",
@@ -61,15 +62,19 @@ def test_windows_slide_and_each_token_has_one_best(tokenizer):
 def test_a_longer_window_may_win_with_a_token_less_of_context():
     # Windows of tokens 0 to 319 and 128 to 329, of 320 and 202 tokens: 3.2 and 2.02 on top of the context.
     #   223: 96 against 95.   224: 95 + 3.2 against 96 + 2.02.   225: 94 + 3.2 against 97 + 2.02.
-    assert windows.window_starts(330, 320, 128) == [0, 128]
-    assert windows.best_window([0, 128], 320, 330)[223:226].tolist() == [0, 0, 1]
+    offsets = np.arange(331)
+    spans = windows.split(offsets, 320, 128, fill_last=False)
+    assert spans == [(0, 320), (128, 330)]
+    assert windows.most_context(offsets, spans, 0.01)[223:226].tolist() == [0, 0, 1]
 
 
 @given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
 def test_every_token_is_in_a_window_and_best_in_one(tokens, room, stride):
-    starts = windows.window_starts(tokens, room, stride)
-    best = windows.best_window(starts, room, tokens)
-    spans = [range(start, min(start + room, tokens)) for start in starts]
+    offsets = np.arange(tokens + 1)
+    found = windows.split(offsets, room, stride, fill_last=False)
+    best = windows.most_context(offsets, found, 0.01)
+    spans = [range(*span) for span in found]
+    assert spans[0].start == 0 and spans[-1].stop == tokens
     for token in range(tokens):
         scores = [
             min(token - span.start, span.stop - 1 - token) + 0.01 * len(span) if token in span else -1
@@ -94,30 +99,30 @@ def test_every_token_is_in_a_window_and_best_in_one(tokens, room, stride):
     ids=["year", "years", "inside-a-piece", "of-pieces", "whole-word", "nbsp", "em-space", "leading-space"],
 )
 def test_an_answer_is_the_tightest_stretch_of_its_words(tokenizer, context, answer, expected):
-    data = windows.encode(asked(context, "a", answer, context.index(answer)), tokenizer, 40, 8, 6)
+    data = encoding.encode(asked(context, "a", answer, context.index(answer)), tokenizer, 40, 8, 6)
     first, last = data.targets["starts"][0], data.targets["ends"][0]
     assert " ".join(tokenizer.tokens[i] for i in data.tokens[first : last + 1]) == expected
 
 
 @pytest.mark.parametrize("start, target", [(NO_ANSWER, 0), (UNKNOWN, -1)], ids=["none", "unknown"])
 def test_targets_without_an_answer(tokenizer, start, target):
-    data = windows.encode(asked("a b c d e f g", start=start), tokenizer, 10, 2, 6)
+    data = encoding.encode(asked("a b c d e f g", start=start), tokenizer, 10, 2, 6)
     assert data.targets["starts"].tolist() == [target] * len(data) == data.targets["ends"].tolist()
 
 
 def test_long_questions_are_cut(tokenizer):
-    data = windows.encode(asked("a b", "a b c d e"), tokenizer, 12, 4, 3)
+    data = encoding.encode(asked("a b", "a b c d e"), tokenizer, 12, 4, 3)
     assert rows(data, tokenizer) == ["[CLS] a b c [SEP] a b [SEP]"] and data.cut_questions == 1
 
 
 def test_a_context_without_tokens_is_one_window(tokenizer):
-    data = windows.encode(asked("\u200b", answer="\u200b", start=0), tokenizer, 12, 4, 3)
+    data = encoding.encode(asked("\u200b", answer="\u200b", start=0), tokenizer, 12, 4, 3)
     assert rows(data, tokenizer) == ["[CLS] who ? [SEP] [SEP]"]
 
 
 def test_questions_on_one_context_share_its_windows(tokenizer):
     questions = Questions("f", ["1", "2"], ["a", "b c"], ["d e"], [0, 0], [[], []], [UNKNOWN] * 2, rows=2)
-    data = windows.encode(questions, tokenizer, 12, 4, 3)
+    data = encoding.encode(questions, tokenizer, 12, 4, 3)
     assert rows(data, tokenizer) == ["[CLS] a [SEP] d e [SEP]", "[CLS] b c [SEP] d e [SEP]"]
     assert data.examples.tolist() == [0, 1]
     np.testing.assert_array_equal(data.characters[3:5], data.characters[10:12])

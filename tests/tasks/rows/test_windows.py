@@ -14,15 +14,15 @@ from support.word_examples import WordTokenizer, examples
 
 from bert_jax import cli
 from bert_jax.objectives.classification import ClassificationTask
-from bert_jax.tasks.rows import batches, text_windows
+from bert_jax.tasks.rows import assembly, batches, windows
 
 
-def covered(windows, text, stride):
+def covered(parts, text, stride):
     """Whether windows are slices of the text, `stride` apart, that together are all of it."""
-    room = len(windows[0])
+    room = len(parts[0])
     starts = [*range(0, len(text) - room, stride), len(text) - room]
-    assert windows == [text[start : start + room] for start in starts]
-    return {token for window in windows for token in window} == set(text)
+    assert parts == [text[start : start + room] for start in starts]
+    return {token for window in parts for token in window} == set(text)
 
 
 @settings(max_examples=300, deadline=None)
@@ -33,8 +33,8 @@ def test_windows_cover_every_token(max_length, length_a, length_b, data):
     budget = max_length - (2 if b is None else 3)
     least = budget if b is None else budget - budget // 2
     stride = data.draw(st.integers(1, least))
-    text_windows.check_stride(stride, max_length, b is not None)
-    rows, cut = text_windows.split(a, b, max_length, stride)
+    windows.check_stride(stride, max_length, b is not None)
+    rows, cut = windows.split_pair(a, b, max_length, stride)
     if length_a + (length_b or 0) <= budget:
         assert (rows, cut) == ([(a, b)], False)
         return
@@ -58,29 +58,29 @@ def test_every_choice_sees_the_same_windows(max_length, length, lengths, data):
     text = list(range(length))
     choices = [list(range(100 * number, 100 * number + n)) for number, n in enumerate(lengths, 1)]
     stride = data.draw(st.integers(1, (max_length - 2) // 2))
-    text_windows.check_stride(stride, max_length, pairs=True)
-    rows, cut = text_windows.split_question(text, choices, max_length, stride)
+    windows.check_stride(stride, max_length, pairs=True)
+    rows, cut = windows.split_question(text, choices, max_length, stride)
     budget, longest = max_length - 3, max(lengths)
     if length + longest <= budget:
         assert (rows, cut) == ([(text, choice) for choice in choices], False)
         return
     groups = [rows[i : i + len(choices)] for i in range(0, len(rows), len(choices))]
-    windows = [group[0][0] for group in groups]
-    assert windows == [text] if len(windows) == 1 else covered(windows, text, stride)
+    parts = [group[0][0] for group in groups]
+    assert parts == [text] if len(parts) == 1 else covered(parts, text, stride)
     kept = [choice for _, choice in groups[0]]
-    assert rows == [(window, choice) for window in windows for choice in kept]
+    assert rows == [(window, choice) for window in parts for choice in kept]
     assert kept == [choice[: len(k)] for choice, k in zip(choices, kept, strict=True)]
     assert cut == (kept != choices)
     assert max(len(a) + len(b) for a, b in rows) <= budget
     # What is cut fills the rows, and is never cut below half of one.
     if cut:
         assert len(groups) == 1 or max(map(len, kept)) == budget // 2
-        assert len(windows[0]) + max(map(len, kept)) == budget
+        assert len(parts[0]) + max(map(len, kept)) == budget
 
 
 def test_rows_of_a_file():
     texts = ["a bb ccc", "a bb ccc dddd eeeee ffffff", "a"]
-    data = batches.encode(examples(texts, labels=[1, 0, 1]), WordTokenizer(), 5, doc_stride=2)
+    data = assembly.encode(examples(texts, labels=[1, 0, 1]), WordTokenizer(), 5, doc_stride=2)
     assert [row.tolist() for row in np.split(data.tokens, data.offsets[1:-1])] == [
         [1, 11, 12, 13, 2],
         [1, 11, 12, 13, 2],
@@ -90,10 +90,10 @@ def test_rows_of_a_file():
     ]
     assert data.examples.tolist() == [0, 1, 1, 1, 2] and data.first_lengths.tolist() == [5, 5, 5, 5, 3]
     assert data.targets["targets"].tolist() == [1, 0, 0, 0, 1]
-    np.testing.assert_allclose(data.shares, np.array([1, 1 / 3, 1 / 3, 1 / 3, 1]) * 5 / 3, rtol=1e-6)
-    assert text_windows.describe(data.examples, 0) == "5 windows (examples: 2 in 1, 1 in 3)"
+    np.testing.assert_allclose(data.row_weights, np.array([1, 1 / 3, 1 / 3, 1 / 3, 1]) * 5 / 3, rtol=1e-6)
+    assert windows.describe(data.examples, 0) == "5 windows (examples: 2 in 1, 1 in 3)"
     pairs = examples(["a bb", "a"], ["ccc", "bb ccc dddd eeeee"], [1, 0])
-    data = batches.encode(pairs, WordTokenizer(), 7, doc_stride=2)
+    data = assembly.encode(pairs, WordTokenizer(), 7, doc_stride=2)
     assert [row.tolist() for row in np.split(data.tokens, data.offsets[1:-1])] == [
         [1, 11, 12, 2, 13, 2],
         [1, 11, 2, 12, 13, 14, 2],
@@ -108,36 +108,36 @@ def test_what_fits_is_encoded_as_without_windows(lengths, paired):
     texts = [[" ".join("x" * (1 + i) for i in range(n)) for n in pair] for pair in lengths]
     first, second = map(list, zip(*texts, strict=True))
     given = examples(first, second if paired else None, list(range(len(texts))))
-    plain = batches.encode(given, WordTokenizer(), 21)
-    windowed = batches.encode(given, WordTokenizer(), 21, doc_stride=9)
+    plain = assembly.encode(given, WordTokenizer(), 21)
+    windowed = assembly.encode(given, WordTokenizer(), 21, doc_stride=9)
     for name in ("tokens", "offsets", "first_lengths", "examples", "truncated"):
         np.testing.assert_array_equal(getattr(windowed, name), getattr(plain, name))
-    assert plain.shares is None and windowed.shares.tolist() == [1.0] * len(texts)
+    assert plain.row_weights is None and windowed.row_weights.tolist() == [1.0] * len(texts)
 
 
 def test_the_outputs_of_a_text_are_the_mean_of_its_windows():
     outputs = np.float32([[0.2, 0.8], [0.6, 0.4], [1, 0], [0, 1], [0.5, 0.5]])
-    joined = text_windows.join(outputs, np.array([0, 1, 1, 1, 2]))
+    joined = windows.join(outputs, np.array([0, 1, 1, 1, 2]))
     np.testing.assert_allclose(joined, [[0.2, 0.8], [1.6 / 3, 1.4 / 3], [0.5, 0.5]], rtol=1e-6)
     assert joined.dtype == np.float32
-    assert text_windows.join(outputs, np.arange(5)).tolist() == outputs.tolist()
+    assert windows.join(outputs, np.arange(5)).tolist() == outputs.tolist()
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=30))
-def test_every_text_counts_the_same(windows):
-    owners = np.repeat(np.arange(len(windows)), windows)
-    shares = text_windows.shares(owners)
-    np.testing.assert_allclose(np.bincount(owners, shares), len(owners) / len(windows), rtol=1e-5)
+def test_every_text_counts_the_same(counts):
+    owners = np.repeat(np.arange(len(counts)), counts)
+    shares = windows.row_weights(owners)
+    np.testing.assert_allclose(np.bincount(owners, shares), len(owners) / len(counts), rtol=1e-5)
     assert shares.mean() == pytest.approx(1, rel=1e-5)
 
 
 def test_many_numbers_of_windows_are_summed_up():
-    windows = [1] * 1200 + [2, 2, 3, 5, 8, 9, 30]
-    shown = text_windows.describe(np.repeat(np.arange(len(windows)), windows), 3)
+    numbers = [1] * 1200 + [2, 2, 3, 5, 8, 9, 30]
+    shown = windows.describe(np.repeat(np.arange(len(numbers)), numbers), 3)
     counts = "1,200 in 1, 2 in 2, 1 in 3, 1 in 5, 3 in 8 to 30"
     assert shown == f"1,259 windows (examples: {counts}; the shorter text cut in 3)"
-    assert text_windows.describe(np.array([0, 1, 1]), 1, "a choice").endswith("1 in 2; a choice cut in 1)")
+    assert windows.describe(np.array([0, 1, 1]), 1, "a choice").endswith("1 in 2; a choice cut in 1)")
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "multilabel"])
@@ -145,7 +145,9 @@ def test_the_loss_of_an_epoch_is_the_mean_over_texts(kind):
     words = "x xx xxx xxxx xxxxx"
     labels = [0, 1, 1]
     given = examples(["x xx", words, f"{words} {words}"], labels=labels)
-    data = batches.encode(given, WordTokenizer(), 5, kind, doc_stride=2)
+    data = assembly.encode(
+        given, WordTokenizer(), 5, doc_stride=2, target_dtype=np.float32 if kind == "regression" else np.int32
+    )
     if kind == "multilabel":
         data.targets["targets"] = np.eye(2, dtype=np.float32)[data.targets["targets"]]
     task = ClassificationTask(tiny_config(20), 2, kind, windows=True)

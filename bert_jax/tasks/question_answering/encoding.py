@@ -7,13 +7,14 @@ import dataclasses
 import numpy as np
 
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, UNKNOWN, Questions
-from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.rows import windows
+from bert_jax.tasks.rows.assembly import RowBuilder
+from bert_jax.tasks.rows.batches import NO_TARGET, EncodedRows
 from bert_jax.tokenization import Tokenizer
 
 _ENCODE_CHUNK = 2048
 _BETWEEN_WORDS = np.array([0x20, 0x09, 0x0D, 0x0A, 0x202F], np.uint32)
-
-NO_TARGET = -1  # of a window whose answer is not known
+_CONTEXT_PER_TOKEN = 0.01  # by which run_squad.py prefers longer windows
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -32,28 +33,6 @@ class WindowRows(EncodedRows):
     characters: np.ndarray
     is_max_context: np.ndarray
     cut_questions: int
-
-
-def window_starts(tokens: int, room: int, stride: int) -> list[int]:
-    """The first token of each window of at most `room` tokens; an empty context has one window."""
-    starts = [0]
-    while starts[-1] + room < tokens:
-        starts.append(starts[-1] + min(room, stride))
-    return starts
-
-
-def best_window(starts: list[int], room: int, tokens: int) -> np.ndarray:
-    """int64 [tokens]: the window in which each token has most context.
-
-    That is the least of what is to its left and to its right, plus a hundredth of the window's length; the
-    first window where several have as much.
-    """
-    begins = np.array(starts)[:, None]
-    lengths = np.minimum(room, tokens - begins)
-    place = np.arange(tokens)
-    left, right = place - begins, begins + lengths - 1 - place
-    score = np.minimum(left, right) + 0.01 * lengths
-    return np.argmax(np.where((left >= 0) & (right >= 0), score, -np.inf), axis=0)
 
 
 def word_of_characters(context: str) -> np.ndarray:
@@ -98,8 +77,8 @@ def encode(
     asked = tokenizer.encode_batch(questions.questions)
     answers = tokenizer.encode_batch([texts[0] if texts else "" for texts in questions.answers])
     words: dict[int, np.ndarray] = {}
-    rows = _Rows(tokenizer.cls_id, tokenizer.sep_id)
-    cut = 0
+    builder, targets, cut = RowBuilder(tokenizer), [], 0
+    parts: list[tuple[int, np.ndarray, np.ndarray]] = []  # where a window is in `tokens`, and of what
     for i, question in enumerate(asked):
         cut += len(question) > max_query_length
         question = question[:max_query_length]
@@ -113,49 +92,41 @@ def encode(
             end = start + len(questions.answers[i][0])
             target = answer_tokens(tokens, characters, words[place], start, end, answers[i])
         room = max_length - len(question) - 3
-        starts = window_starts(len(tokens), room, doc_stride)
-        best = best_window(starts, room, len(tokens)) if len(starts) > 1 else None
-        for number, first in enumerate(starts):
-            part = slice(first, first + room)
-            is_best = np.ones(len(tokens), bool) if best is None else best[part] == number
-            rows.add(i, question, tokens[part], characters[part], is_best, target, first)
-    return rows.joined(tokenizer.pad_id, max_length, cut)
+        offsets = np.arange(len(tokens) + 1)
+        spans = windows.split(offsets, room, doc_stride, fill_last=False)
+        best = windows.most_context(offsets, spans, _CONTEXT_PER_TOKEN) if len(spans) > 1 else None
+        for number, (first, last) in enumerate(spans):
+            row_begin = builder.add(i, question, tokens[first:last])
+            window = row_begin + len(question) + 2
+            is_best = np.ones(last - first, bool) if best is None else best[first:last] == number
+            parts.append((window, characters[first:last], is_best))
+            targets.append(_target(target, first, last, window - row_begin))
+    starts, ends = np.array(targets, np.int32).T
+    all_characters = np.full((builder.total, 2), -1, np.int32)
+    is_max_context = np.zeros(builder.total, bool)
+    for window, characters, is_best in parts:
+        all_characters[window : window + len(is_best)] = characters
+        is_max_context[window : window + len(is_best)] = is_best
+    return WindowRows(
+        **builder.arrays(max_length),
+        targets={"starts": starts.copy(), "ends": ends.copy()},
+        characters=all_characters,
+        is_max_context=is_max_context,
+        cut_questions=cut,
+    )
 
 
-class _Rows:
-    def __init__(self, cls_id: int, sep_id: int):
-        self._cls, self._sep = [cls_id], np.array([sep_id], np.int32)
-        self._none = np.full((1, 2), -1, np.int32)
-        self._tokens, self._characters, self._is_best = [], [], []
-        self._first_lengths, self._lengths, self._examples, self._targets = [], [], [], []
+def _target(target: tuple[int, int] | None, first: int, last: int, size: int) -> tuple[int, int]:
+    """Returns the positions in a row of an answer's first and last token.
 
-    def add(self, example, question, tokens, characters, is_best, target, first):
-        front = np.array([*self._cls, *question, *self._sep], np.int32)
-        size = len(front)
-        self._tokens += [front, tokens, self._sep]
-        self._characters += [np.full((size, 2), -1, np.int32), characters, self._none]
-        self._is_best += [np.zeros(size, bool), is_best, np.zeros(1, bool)]
-        self._first_lengths.append(size)
-        self._lengths.append(size + len(tokens) + 1)
-        self._examples.append(example)
-        if target is None:
-            self._targets.append((NO_TARGET, NO_TARGET))
-        elif first <= target[0] and target[1] < first + len(tokens):
-            self._targets.append((target[0] - first + size, target[1] - first + size))
-        else:
-            self._targets.append((0, 0))
-
-    def joined(self, pad_id, max_length, cut):
-        starts, ends = np.array(self._targets, np.int32).T
-        return WindowRows(
-            np.concatenate(self._tokens),
-            np.concatenate([[0], np.cumsum(self._lengths)]),
-            np.array(self._first_lengths, np.int32),
-            {"starts": starts.copy(), "ends": ends.copy()},
-            pad_id,
-            max_length,
-            examples=np.array(self._examples),
-            characters=np.concatenate(self._characters),
-            is_max_context=np.concatenate(self._is_best),
-            cut_questions=cut,
-        )
+    Args:
+        target: the same in the context; None where it is not known.
+        first: the token of the context with which the window begins.
+        last: the token after the window.
+        size: tokens of the row before the window.
+    """
+    if target is None:
+        return NO_TARGET, NO_TARGET
+    if first <= target[0] and target[1] < last:
+        return target[0] - first + size, target[1] - first + size
+    return 0, 0

@@ -1,0 +1,167 @@
+"""Examples to rows of tokens: every row of every task is put together here."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.rows import windows
+from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.rows.windows import Ids, Pair
+from bert_jax.tokenization import Tokenizer
+
+_ENCODE_CHUNK = 8192
+
+
+class RowBuilder:
+    """Collects rows of [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+
+    Attributes:
+        total: tokens of all rows so far.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._cls, self._sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
+        self._parts: list[np.ndarray] = []
+        self._lengths: list[int] = []
+        self._first_lengths: list[int] = []
+        self._examples: list[int] = []
+        self.total = 0
+
+    def add(
+        self,
+        example: int,
+        first: Sequence[int] | np.ndarray,
+        second: Sequence[int] | np.ndarray | None = None,
+    ) -> int:
+        """Adds a row.
+
+        Args:
+            example: the number of the example that the row belongs to.
+            first: ids of A, without special tokens.
+            second: ids of B; None for a row of a single text.
+
+        Returns:
+            The position in `tokens` of the row's [CLS].
+        """
+        begin = self.total
+        self._parts += [self._cls, np.asarray(first, np.int32), self._sep]
+        length = first_length = len(first) + 2
+        if second is not None:
+            self._parts += [np.asarray(second, np.int32), self._sep]
+            length += len(second) + 1
+        self._lengths.append(length)
+        self._first_lengths.append(first_length)
+        self._examples.append(example)
+        self.total += length
+        return begin
+
+    def arrays(self, max_length: int) -> dict[str, Any]:
+        """Returns the arguments of `EncodedRows` that the rows determine."""
+        offsets = np.zeros(len(self._lengths) + 1, np.int64)
+        np.cumsum(self._lengths, out=offsets[1:])
+        return {
+            "tokens": np.concatenate(self._parts) if self._parts else np.zeros(0, np.int32),
+            "offsets": offsets,
+            "first_lengths": np.array(self._first_lengths, np.int32),
+            "pad_id": self._tokenizer.pad_id,
+            "max_length": max_length,
+            "examples": np.array(self._examples, np.int64),
+        }
+
+
+def encode(
+    examples: Examples,
+    tokenizer: Tokenizer,
+    max_length: int,
+    doc_stride: int = 0,
+    target_dtype: type = np.int32,
+) -> EncodedRows:
+    """Returns the rows of texts or pairs.
+
+    Args:
+        examples: with or without labels.
+        tokenizer: of the model.
+        max_length: tokens of a row with the special ones. What is longer is cut (`truncate_pair`),
+        doc_stride: or, with a stride, has windows (`windows.split_pair`).
+        target_dtype: of the labels.
+    """
+    first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
+    if examples.texts_b is not None:
+        second = tokenize(tokenizer, examples.texts_b)
+    rows = (
+        windows.split_pair(a, b, max_length, doc_stride) if doc_stride else truncate(a, b, max_length)
+        for a, b in zip(first, second, strict=True)
+    )
+    return assemble(
+        rows, examples.labels, tokenizer, max_length, target_dtype=target_dtype, has_windows=bool(doc_stride)
+    )
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Ids]:
+    """Yields the ids of each text, without special tokens; tokenizes many texts at a time."""
+    for begin in range(0, len(texts), _ENCODE_CHUNK):
+        yield from tokenizer.encode_batch(texts[begin : begin + _ENCODE_CHUNK])
+
+
+def assemble(
+    rows_of_examples: Iterable[tuple[Sequence[Pair], bool]],
+    labels: Sequence | None,
+    tokenizer: Tokenizer,
+    max_length: int,
+    *,
+    target_dtype: type = np.int32,
+    rows_per_example: int = 1,
+    has_windows: bool = False,
+) -> EncodedRows:
+    """Returns the rows of every example.
+
+    Args:
+        rows_of_examples: the pairs (A, B) of each example, ids without special tokens, B None for a single
+            text; and whether some of the example's tokens are in none of them.
+        labels: of each example, or None.
+        tokenizer: of the model.
+        max_length: tokens of a row with the special ones.
+        target_dtype: of the labels.
+        rows_per_example: consecutive rows that form one question.
+        has_windows: whether an example may have several rows, or questions, whose outputs are averaged.
+    """
+    builder, truncated = RowBuilder(tokenizer), 0
+    for number, (pairs, cut) in enumerate(rows_of_examples):
+        truncated += cut
+        for first, second in pairs:
+            builder.add(number, first, second)
+    arrays = builder.arrays(max_length)
+    owners = arrays["examples"]
+    targets = {} if labels is None else {"targets": np.asarray(labels, target_dtype)[owners]}
+    return EncodedRows(
+        **arrays,
+        targets=targets,
+        truncated=truncated,
+        rows_per_example=rows_per_example,
+        row_weights=windows.row_weights(owners) if has_windows else None,
+    )
+
+
+def truncate(a: Ids, b: Ids | None, max_length: int) -> tuple[list[Pair], bool]:
+    """Returns the single row of a text or a pair (`truncate_pair`), and whether it was cut."""
+    if b is None:
+        kept = a[: max_length - 2]
+        return [(kept, None)], len(kept) < len(a)
+    keep_a, keep_b = truncate_pair(len(a), len(b), max_length - 3)
+    return [(a[:keep_a], b[:keep_b])], keep_a + keep_b < len(a) + len(b)
+
+
+def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
+    """Returns how many tokens of A and of B stay, if tokens are removed one at a time from the longer text.
+
+    Where both are equally long, B loses a token. This is the end of google-research/bert's
+    `_truncate_seq_pair` loop, without the loop.
+    """
+    keep_a = min(length_a, max(budget - length_b, budget - budget // 2))
+    return keep_a, min(length_b, budget - keep_a)
