@@ -88,7 +88,7 @@ def attention(args) -> None:
     import numpy as np
 
     from bert_jax.kernels.attention import attention as attend
-    from bert_jax.objectives import masked_lm
+    from bert_jax.models import row_inputs
     from bert_jax.runs import benchmark
 
     if jax.default_backend() != "gpu":
@@ -106,7 +106,7 @@ def attention(args) -> None:
     worst = {}
     for length in (128, 512):
         batch = benchmark.synthetic_batch("packed", 4, length, 30522)
-        ids = masked_lm.unpack({name: jnp.asarray(x) for name, x in batch.items()})["sequence_ids"]
+        ids = row_inputs.packed_inputs({name: jnp.asarray(x) for name, x in batch.items()})["sequence_ids"]
         keys = jax.random.split(jax.random.key(0))
         qkv = jax.random.normal(keys[0], (3, 4, length, 12, 64), jnp.bfloat16)
         weights = jax.random.normal(keys[1], (4, length, 12, 64), jnp.bfloat16)
@@ -228,7 +228,7 @@ def tasks(args) -> None:
 
     from bert_jax.inference import embedding
     from bert_jax.models.config import named
-    from bert_jax.objectives.classification import ClassificationTask
+    from bert_jax.objectives.classification import Classification
     from bert_jax.parallel import sharding
     from bert_jax.training.state import init_state, state_shardings
     from bert_jax.training.step import make_train_step
@@ -238,7 +238,7 @@ def tasks(args) -> None:
     rng = np.random.default_rng(0)
     for dtype in args.dtypes.split(","):
         model = named(args.model_size, dtype=dtype, attention_probs_dropout_prob=0.0, scan_unroll=0)
-        task = ClassificationTask(model, 2)
+        task = Classification(model, 2)
         arrays = {
             "input_ids": rng.integers(1000, model.vocab_size, (rows, length), np.int32),
             "lengths": np.full(rows, length, np.int32),

@@ -90,7 +90,7 @@ def pretrain(
     from bert_jax.data import loader
     from bert_jax.kernels import platform
     from bert_jax.models.config import from_dict
-    from bert_jax.objectives.masked_lm import PretrainingTask
+    from bert_jax.objectives.masked_lm import MaskedLM
     from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
     from bert_jax.parallel import distributed
     from bert_jax.training import flops, loop
@@ -125,7 +125,7 @@ def pretrain(
         config.masking.max_predictions = default_max_predictions(length, config.masking.prob)
     config.model.dtype = resolve_dtype(config.model.dtype, workdir, platform.target(), _print_once)
     model = from_dict(config.model.to_dict())
-    task = PretrainingTask(
+    task = MaskedLM(
         model,
         Vocabulary(
             size=tokenizer.vocab_size,

@@ -87,7 +87,7 @@ def pretraining_baselines(directory: str) -> Baselines:
 
     from bert_jax.data import loader, packed
     from bert_jax.models import config as bert_config
-    from bert_jax.objectives.masked_lm import PretrainingTask
+    from bert_jax.objectives.masked_lm import MaskedLM
     from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 
     config = run_directory.load_config(directory)
@@ -95,9 +95,7 @@ def pretraining_baselines(directory: str) -> Baselines:
     special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
     vocabulary = Vocabulary(tokenizer.vocab_size, tokenizer.mask_id, special, tokenizer.is_continuation)
     model = bert_config.from_dict(config.model.to_dict())
-    prepare = jax.jit(
-        PretrainingTask(model, vocabulary, MaskingOptions(**config.masking)).prepare, static_argnums=2
-    )
+    prepare = jax.jit(MaskedLM(model, vocabulary, MaskingOptions(**config.masking)).prepare, static_argnums=2)
     labels, nsp = [], []
     held_out = packed.open_dataset(config.data.dir, config.data.eval_split)
     batches = loader.eval_batches(held_out, config.batch_size, max_batches=config.eval.batches)

@@ -12,10 +12,10 @@ import numpy as np
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
-from bert_jax.inference.embedding import inputs
 from bert_jax.kernels.attention import probabilities
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.row_inputs import INPUTS, row_inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +73,13 @@ def attention_weights(params, batch: dict[str, jax.Array], *, config: EncoderCon
 
     Args:
         params: of `Encoder`.
-        batch: as `bert_jax.inference.embedding.inputs` takes it.
+        batch: as for `bert_jax.inference.embedding.features`.
     """
-    ids, types, positions, real = inputs(batch)
+    inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"])
     states = Encoder(config).apply(
-        {"params": params}, ids, types, positions, real, lambda x: x, method="every_layer"
+        {"params": params}, *(inputs[name] for name in INPUTS), lambda x: x, method="every_layer"
     )
+    real = inputs["sequence_ids"]
     layers = params["layers"]["stack"]["layer"]
 
     def one(x, query, key):

@@ -19,6 +19,7 @@ from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.row_inputs import INPUTS, row_inputs
 from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows.assembly import truncate_pair
 
@@ -253,19 +254,6 @@ def padded_lengths(longest: int) -> list[int]:
     return [*itertools.takewhile(lambda length: length < longest, lengths), longest]
 
 
-def inputs(batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
-    """(input_ids, token_type_ids, position_ids, sequence_ids), int32 [B, L], of rows with one text or pair.
-
-    Args:
-        batch: int32 `input_ids` [B, L]; `lengths` [B], tokens of each row, and `first_lengths` [B], those of
-            the first text with its [CLS] and [SEP].
-    """
-    index = jnp.arange(batch["input_ids"].shape[1], dtype=jnp.int32)
-    real = index < batch["lengths"][:, None]
-    second = real & (index >= batch["first_lengths"][:, None])
-    return batch["input_ids"], second.astype(jnp.int32), jnp.where(real, index, 0), real.astype(jnp.int32)
-
-
 @functools.partial(jax.jit, static_argnames=("config", "layers", "pooling", "normalize"))
 def features(
     params,
@@ -280,11 +268,13 @@ def features(
 
     Args:
         params: `encoder`, and `pooler` for that pooling.
-        batch: as `inputs` takes it.
+        batch: int32 `input_ids` [B, L]; `lengths` [B], tokens of each row, and `first_lengths` [B], those
+            before the second text.
         layers: from 0, the embeddings, to the number of layers.
         pooling, normalize: as in `Embedder`.
     """
-    ids, types, positions, real = inputs(batch)
+    inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"])
+    real = inputs["sequence_ids"]
 
     def collect(x):
         if pooling == "none":
@@ -296,7 +286,7 @@ def features(
 
     encoder = Encoder(config)
     states = encoder.apply(
-        {"params": params["encoder"]}, ids, types, positions, real, collect, method="every_layer"
+        {"params": params["encoder"]}, *(inputs[name] for name in INPUTS), collect, method="every_layer"
     )
     chosen = jnp.stack([states[layer] for layer in layers], axis=-2)
     if pooling == "none":

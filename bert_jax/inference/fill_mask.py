@@ -18,6 +18,7 @@ from bert_jax.kernels import platform
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
+from bert_jax.models.row_inputs import INPUTS, row_inputs
 
 MASK = "[MASK]"
 _BATCH = 16
@@ -113,15 +114,8 @@ def probabilities(params, ids: jax.Array, lengths: jax.Array, positions: jax.Arr
       lengths: int32 [B, 1], tokens of each row.
       positions: int32 [B, P].
     """
-    index = jnp.arange(ids.shape[1], dtype=jnp.int32)
-    real = index < lengths
-    hidden = Encoder(config).apply(
-        {"params": params["encoder"]},
-        ids,
-        jnp.zeros_like(ids),
-        jnp.where(real, index, 0),
-        real.astype(jnp.int32),
-    )
+    inputs = row_inputs(ids, lengths)
+    hidden = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))
     words = params["encoder"]["embeddings"]["word_embeddings"]
     logits = MaskedLanguageModelHead(config).apply(
         {"params": params["mlm"]}, gather_positions(hidden, positions), words

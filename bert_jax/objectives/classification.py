@@ -1,9 +1,8 @@
-"""Classification and regression of texts and pairs, from [CLS] (paper, section 4.1), as a pure task."""
+"""Classification and regression of texts and pairs, from [CLS] (paper, section 4.1)."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,25 +10,27 @@ import numpy as np
 
 from bert_jax.models import SequenceClassifier
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.row_inputs import TYPES, packed_inputs
 from bert_jax.objectives import losses
-from bert_jax.objectives.masked_lm import unpack
-from bert_jax.objectives.rows import RowTask
+from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
+from bert_jax.objectives.rows import RowObjective
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClassificationTask(RowTask):
-    """One text or one pair a row, in the batches of `bert_jax.tasks.rows.batches`; or several, in those of
-    `bert_jax.tasks.rows.packing`, with [B, S] examples where there are [B].
+class Classification(RowObjective):
+    """One text or one pair in each row, in batches of `bert_jax.tasks.rows.batches`; or several in a row, in
+    batches of `bert_jax.tasks.rows.packing`, which have [B, S] examples in place of [B].
 
     A `kind` of "classification" has `num_labels` logits and cross-entropy, of "regression" one output and
-    squared error; of "multilabel" one logit a label, [B, C] targets and the cross-entropy of each.
+    squared error, of "multilabel" one logit for each label, [B, C] targets and the cross-entropy of each.
     """
 
     config: EncoderConfig
     num_labels: int
     kind: str = "classification"
     class_weights: tuple[float, ...] = ()  # of the loss, by label; empty: 1 each
-    windows: bool = False  # whether rows are windows of longer texts, with `shares`
+    windows: bool = False
+    token_types: tuple[int, int] = TYPES
 
     head = "classifier"
 
@@ -38,54 +39,49 @@ class ClassificationTask(RowTask):
         return SequenceClassifier(self.config, num_labels=1 if self.kind == "regression" else self.num_labels)
 
     @property
-    def expected_initial_loss(self) -> float | None:
-        """ln C: what an untrained classifier loses, or ln 2 of labels that do not exclude each other; None
-        for a regression, whose loss depends on the targets, and for windows, where it depends on the shares
-        that a batch happens to have.
+    def initial_loss(self) -> float | None:
+        """Returns ln C, or ln 2 for labels that do not exclude each other; None for a regression, whose loss
+        depends on the targets, and for windows, where it depends on the shares that a batch has.
         """
         if self.kind == "regression" or self.windows:
             return None
         return float(np.log(2 if self.kind == "multilabel" else self.num_labels))
 
-    def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
-        """Adds the model's inputs; of packed rows, int32 `cls_positions` [B, S] too."""
+    def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
+        """Returns the batch with the model's inputs; for packed rows also int32 `cls_positions` [B, S]."""
         if "starts" not in batch:
             return super().prepare(batch, key, train)
-        return batch | unpack(batch) | {"tokens": batch["lengths"], "sequences": batch["weights"]}
+        inputs = packed_inputs(batch, self.token_types)
+        return batch | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
-    def logits(
-        self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
-    ) -> jax.Array:
-        """float32 [B, C] of a prepared batch."""
-        return self.apply(params, batch, dropout_key, cls_positions=batch.get("cls_positions"))
+    def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
+        """Returns float32 [B, C], or [B, S, C] for packed rows."""
+        return self.apply(params, batch, rngs, cls_positions=batch.get("cls_positions"))
 
-    def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        return {"task": jnp.sum(self._weights(batch))}
-
-    def loss(self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None):
-        logits = self.logits(params, batch, dropout_key)
-        weights = self._weights(batch)
-        counted = weights * batch["shares"] if self.windows else weights
-        found = {}
+    def criterion(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> losses.Pair:
         if self.kind == "regression":
-            total, _ = losses.squared_error(logits[..., 0], batch["targets"], counted)
-        elif self.kind == "multilabel":
-            total, _ = losses.binary_cross_entropy(logits, batch["targets"], counted)
-        else:
-            total, _ = losses.cross_entropy(logits, batch["targets"], counted)
-            found["accuracy"] = losses.accuracy(logits, batch["targets"], batch["weights"])
-        # Not divided by the sum of the shares: windows of long texts, all of one length, fill batches of
-        # their own, where that would give each of them the weight of a whole text.
-        return {"task": (total, jnp.sum(weights))}, found
+            return losses.squared_error(logits[..., 0], targets, weights)
+        if self.kind == "multilabel":
+            return losses.binary_cross_entropy(logits, targets, weights)
+        return losses.cross_entropy(logits, targets, weights)
 
-    def _weights(self, batch: dict[str, jax.Array]) -> jax.Array:
+    def metrics(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> Pairs:
+        return super().metrics(logits, targets, weights) if self.kind == "classification" else {}
+
+    def example_weights(self, batch: Batch) -> jax.Array:
         if not self.class_weights:
             return batch["weights"]
         return batch["weights"] * jnp.asarray(self.class_weights, jnp.float32)[batch["targets"]]
 
-    def predict(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        """float32 [B, C] probabilities, or [B, 1] numbers, of a batch as the loader gives it."""
-        logits = self.logits(params, self.prepare(batch, None, False))
+    def outputs(self, logits: jax.Array) -> jax.Array:
+        """Returns float32 [B, C] probabilities, or the [B, 1] numbers of a regression."""
         if self.kind == "regression":
             return logits
         return jax.nn.sigmoid(logits) if self.kind == "multilabel" else jax.nn.softmax(logits, axis=-1)
+
+    def logits_of(self, outputs: jax.Array) -> jax.Array:
+        if self.kind == "regression":
+            return outputs
+        if self.kind == "multilabel":
+            return super().logits_of(outputs) - super().logits_of(1 - outputs)
+        return super().logits_of(outputs)

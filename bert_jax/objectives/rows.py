@@ -1,4 +1,4 @@
-"""What the tasks over rows of one text, or of one pair, share."""
+"""What the objectives over rows of one text, or of one pair of texts, share."""
 
 from __future__ import annotations
 
@@ -7,47 +7,118 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
+from bert_jax.objectives import losses
+from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 
 
-def row_inputs(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """A batch with the model's inputs [..., L]: int32 `token_type_ids`, `position_ids`, `sequence_ids`."""
-    index = jnp.arange(batch["input_ids"].shape[-1], dtype=jnp.int32)
-    real = index < batch["lengths"][..., None]
-    return batch | {
-        "token_type_ids": (real & (index >= batch["first_lengths"][..., None])).astype(jnp.int32),
-        "position_ids": jnp.where(real, index, 0),
-        "sequence_ids": real.astype(jnp.int32),
-        "tokens": batch["lengths"],
-        "sequences": batch["weights"],
-    }
+class RowObjective(Objective):
+    """An objective whose `model` reads rows as `bert_jax.tasks.rows.batches` makes them.
 
+    Its loss is written once, in `criterion`: training calls it with logits, evaluation by `evaluation_loss`
+    with the outputs of `predict`.
 
-class RowTask:
-    """A task whose `model` reads rows as `bert_jax.tasks.rows.batches` makes them."""
+    Attributes:
+        head: the group of parameters that is always new in fine-tuning.
+        windows: whether rows are windows of longer texts, which count by their `row_weights`.
+        token_types: of the first text and of the second.
+    """
 
     model: Any
+    head: str
+    windows: bool = False
+    token_types: tuple[int, int] = TYPES
 
-    def init(self, key: jax.Array) -> Any:
-        """Parameters, each boxed with its logical axis names."""
+    def init(self, key: jax.Array) -> Params:
         ids = jnp.zeros((1, 8), jnp.int32)
         return self.model.init(key, ids, ids, ids, ids)["params"]
 
-    def prepare(self, batch: dict[str, jax.Array], key: jax.Array, train: bool) -> dict[str, jax.Array]:
-        """Adds the model's inputs: int32 [..., L] `token_type_ids`, `position_ids` and `sequence_ids`."""
+    def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
+        """Returns the batch with the model's inputs, int32 [..., L]; nothing is random."""
         del key, train
-        return row_inputs(batch)
+        inputs = row_inputs(
+            batch["input_ids"], batch["lengths"], batch.get("first_lengths"), self.token_types
+        )
+        return batch | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
-    def apply(
-        self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None, **more: Any
-    ) -> jax.Array:
-        """What the model makes of the rows of a prepared batch, those of a group one after the other; `more`
-        are other arguments of the model.
+    def apply(self, params: Params, batch: Batch, rngs: Rngs | None = None, **options: Any) -> jax.Array:
+        """Returns the model's output for the rows of a prepared batch, those of a group one after the other.
+
+        Args:
+            params: of the whole model.
+            batch: prepared.
+            rngs: as in `loss`.
+            **options: further arguments of the model.
         """
         return self.model.apply(
             {"params": params},
             *(batch[name].reshape(-1, batch[name].shape[-1]) for name in INPUTS),
-            deterministic=dropout_key is None,
-            **more,
-            rngs=None if dropout_key is None else {"dropout": dropout_key},
+            deterministic=rngs is None,
+            **options,
+            rngs=rngs,
         )
+
+    def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
+        """Returns the float32 logits for a prepared batch."""
+        raise NotImplementedError
+
+    def criterion(self, logits: jax.Array, targets: Any, weights: jax.Array) -> losses.Pair:
+        """Returns the loss as (sum, weight)."""
+        raise NotImplementedError
+
+    def metrics(self, logits: jax.Array, targets: Any, weights: jax.Array) -> Pairs:
+        """Returns the metrics that training reports."""
+        return {"accuracy": losses.accuracy(logits, targets, weights)}
+
+    def targets(self, batch: Batch) -> Any:
+        """Returns the targets in the shape that `criterion` takes."""
+        return batch["targets"]
+
+    def present(self, batch: Batch) -> jax.Array:
+        """Returns float32 1 for each target that counts, and 0 for padding."""
+        return batch["weights"]
+
+    def example_weights(self, batch: Batch) -> jax.Array:
+        """Returns the weight of each target in the loss."""
+        return self.present(batch)
+
+    def row_weights(self, batch: Batch) -> jax.Array:
+        """Returns how much each window counts, 1 on average over the data set."""
+        return batch["row_weights"]
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"task": jnp.sum(self.example_weights(batch))}
+
+    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        logits = self.logits(params, batch, rngs)
+        targets, weights = self.targets(batch), self.example_weights(batch)
+        counted = weights * self.row_weights(batch) if self.windows else weights
+        total, _ = self.criterion(logits, targets, counted)
+        metrics = self.metrics(logits, targets, self.present(batch))
+        # The sum of the shares would be the wrong divisor: windows of long texts, all of one length, fill
+        # batches of their own, where it would give each window the weight of a whole text.
+        return {"task": (total, jnp.sum(weights))}, metrics
+
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        return self.outputs(self.logits(params, self.prepare(batch, None, False)))
+
+    def outputs(self, logits: jax.Array) -> jax.Array:
+        """Returns what a prediction reports: by default the probabilities of classes."""
+        return jax.nn.softmax(logits, axis=-1)
+
+    def logits_of(self, outputs: jax.Array) -> jax.Array:
+        """Returns logits that have these outputs."""
+        return jnp.log(jnp.maximum(outputs, jnp.finfo(jnp.float32).tiny))
+
+    def evaluation_loss(self, outputs: Any, targets: Any) -> float:
+        """Returns the mean loss of outputs of `predict`, in which every target counts the same.
+
+        Args:
+            outputs: float32 arrays of whole examples; where an example has several windows, their mean.
+            targets: as `criterion` takes them, with a negative integer for a target that does not count.
+        """
+        weights = jnp.ones(len(outputs), jnp.float32)
+        for leaf in jax.tree.leaves(targets):
+            if jnp.issubdtype(leaf.dtype, jnp.integer):
+                weights *= jnp.asarray(leaf) >= 0
+        return float(losses.mean(self.criterion(self.logits_of(outputs), targets, weights)))

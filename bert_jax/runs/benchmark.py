@@ -21,7 +21,7 @@ import bert_jax
 from bert_jax.data import loader, packed
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives.masked_lm import PretrainingTask
+from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.training import flops
@@ -93,17 +93,17 @@ def sequence_lengths(batch: Batch) -> np.ndarray:
     return lengths[batch["first_lengths"] > 0]
 
 
-def make_task(model: EncoderConfig, length: int, masking: MaskingOptions | None = None) -> PretrainingTask:
+def make_task(model: EncoderConfig, length: int, masking: MaskingOptions | None = None) -> MaskedLM:
     """Pre-training with the ids of the released vocabularies, whose pieces' spellings do not matter here."""
     masking = masking or MaskingOptions(max_predictions=default_max_predictions(length, 0.15))
     continues = np.arange(model.vocab_size) % 4 == 3
     special = (0, min(101, model.vocab_size - 3), min(102, model.vocab_size - 2))
     mask_id = min(103, model.vocab_size - 1)
-    return PretrainingTask(model, Vocabulary(model.vocab_size, mask_id, special, continues), masking)
+    return MaskedLM(model, Vocabulary(model.vocab_size, mask_id, special, continues), masking)
 
 
 def time_train_step(
-    task: PretrainingTask,
+    task: MaskedLM,
     optimizer: optax.GradientTransformation,
     schedule: Callable,
     batches: Iterable[Batch],

@@ -19,6 +19,7 @@ from bert_jax import checkpoint
 from bert_jax.errors import StorageError, UserError
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import dispatch
+from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.training import flops, recovery
 from bert_jax.training.metrics_writer import MetricsWriter, read_metrics
@@ -27,7 +28,7 @@ from bert_jax.training.preemption import StopRequest, Watchdog
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.recovery import Recovery
 from bert_jax.training.state import TrainState, abstract_state, init_state
-from bert_jax.training.step import Task, make_eval_step, make_train_step, spike_rule
+from bert_jax.training.step import make_eval_step, make_train_step, spike_rule
 from bert_jax.training.throughput import STEPS_AHEAD, Meter, RunClock, TooManySkipped
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -41,7 +42,7 @@ def fit(
     *,
     workdir: WorkDir,
     config: Any,
-    task: Task,
+    task: Objective,
     optimizer: optax.GradientTransformation,
     schedule: Callable,
     train_data: Callable[[int, np.ndarray], Batches],
@@ -459,8 +460,8 @@ def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, say: Callable
     say(f"{count:,} parameters; {mesh.size} x {device.device_kind} ({device.platform}){hosts}; mesh {axes}")
 
 
-def _check_initial_loss(task: Task, loss: float, say: Callable[[str], None]) -> None:
-    expected = getattr(task, "expected_initial_loss", None)
+def _check_initial_loss(task: Objective, loss: float, say: Callable[[str], None]) -> None:
+    expected = task.initial_loss
     if expected is not None and not abs(loss - expected) <= 0.05 * expected:
         say(
             f"warning: the untrained model's loss is {loss:.3f}, and {expected:.3f} (chance) was expected: "

@@ -11,9 +11,8 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.objectives.base import Objective, Params
 from bert_jax.parallel.sharding import parameter_shardings, unbox
-
-Params = Any
 
 _NO_DIMENSION = object()
 
@@ -28,7 +27,7 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 def abstract_state(
-    task: Any, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
+    task: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
 ) -> TrainState:
     """The whole state as ShapeDtypeStructs that carry shardings; `window` is that of a `SpikeRule`.
 
@@ -74,14 +73,14 @@ def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> 
 
 
 def state_shardings(
-    task: Any, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
+    task: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
 ) -> TrainState:
     """NamedShardings of the whole state."""
     return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, optimizer, mesh, window))
 
 
 def init_state(
-    task: Any, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, window: int = 0
+    task: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, window: int = 0
 ) -> TrainState:
     """A fresh state, made on the devices that hold it: no device ever holds the whole of a sharded one."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,8 @@ import optax
 from bert_jax.errors import UserError
 from bert_jax.kernels.dropout import row_ids
 from bert_jax.objectives import losses
-from bert_jax.training.state import Params, TrainState
-
-Batch = dict[str, jax.Array]
-Pairs = dict[str, losses.Pair]
+from bert_jax.objectives.base import Batch, Objective, Pairs, Params
+from bert_jax.training.state import TrainState
 
 SPIKE_METRICS = ("loss", "grad_norm")
 
@@ -50,24 +48,6 @@ def spike_rule(config: Any) -> SpikeRule | None:
     return SpikeRule(**spikes) if spikes and spikes["factor"] else None
 
 
-class Task(Protocol):
-    """What is learned, as pure functions; a run's configuration builds one."""
-
-    def init(self, key: jax.Array) -> Params:
-        """Parameters, each boxed with its logical axis names (`flax.linen.LogicallyPartitioned`)."""
-
-    def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
-        """A batch as the loader gives it, made into the model's inputs on the device. Rows stay along axis
-        0.
-        """
-
-    def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """The weight that `loss` will report for each loss of a prepared batch, known without the model."""
-
-    def loss(self, params: Params, batch: Batch, dropout_key: jax.Array | None) -> tuple[Pairs, Pairs]:
-        """({loss: (sum, weight)}, {metric: (sum, weight)}); the objective is the sum of the losses' means."""
-
-
 def split_rows(batch: Batch, parts: int) -> Batch:
     """[B, ...] -> [parts, B / parts, ...]: row r of part p is row r x parts + p of the batch, so that sharded
     rows stay where they are.
@@ -76,7 +56,7 @@ def split_rows(batch: Batch, parts: int) -> Batch:
 
 
 def make_train_step(
-    task: Task,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: Callable,
     accumulate_steps: int = 1,
@@ -85,8 +65,8 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the train step.
 
-    The objective is the sum over losses of (sum over the global batch) / (weight of the global batch): with
-    `accumulate_steps` the parts are divided by the whole batch's weights, so the gradient is that of the
+    It minimizes the sum over losses of scale x (sum over the global batch) / (weight of the global batch):
+    with `accumulate_steps` the parts are divided by the whole batch's weights, so the gradient is that of the
     whole batch however unevenly the predicted tokens fall; each row has the dropout that it has in the whole
     batch. A step whose loss, gradient, new parameters or new optimizer state is not finite, or that is a
     spike, leaves parameters and optimizer as they were and counts itself in the metric `skipped`.
@@ -94,26 +74,32 @@ def make_train_step(
     Returns:
       (state, batch, uint32 seed) -> (state, metrics). The seed is no constant of the program, so that runs
       that differ in it alone share what is compiled. Metrics are float32 scalars: loss, <name>_loss, every
-      metric of the task as a mean, grad_norm, learning_rate, skipped, `spike` where there is a rule for them,
-      and `tokens`, `sequences` where the prepared batch counts them.
+      metric of the objective as a mean, grad_norm, learning_rate, skipped, `spike` where there is a rule for
+      them, and `tokens`, `sequences` where the prepared batch counts them.
     """
 
     def train_step(state, batch, seed):
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), state.step)
         prepare_key, dropout_key = jax.random.split(key)
-        batch = task.prepare(batch, prepare_key, True)
-        weights = {name: jnp.maximum(weight, 1e-9) for name, weight in task.loss_weights(batch).items()}
+        batch = objective.prepare(batch, prepare_key, True)
+        weights = {name: jnp.maximum(weight, 1e-9) for name, weight in objective.weights(batch).items()}
 
-        def objective(params, part, key):
-            loss_pairs, metric_pairs = task.loss(params, part, key)
-            total = sum(pair[0] / weights[name] for name, pair in loss_pairs.items())
+        def scaled(name, mean):
+            scale = objective.scales.get(name, 1)
+            return mean if scale == 1 else scale * mean
+
+        def total_loss(params, part, rngs):
+            loss_pairs, metric_pairs = objective.loss(params, part, rngs)
+            _check_scales(objective.scales, loss_pairs)
+            total = sum(scaled(name, pair[0] / weights[name]) for name, pair in loss_pairs.items())
             return total, (loss_pairs, metric_pairs)
 
-        gradient = jax.value_and_grad(objective, has_aux=True)
+        gradient = jax.value_and_grad(total_loss, has_aux=True)
+        rngs = {"dropout": dropout_key}
         if accumulate_steps == 1:
-            (loss, pairs), grads = gradient(state.params, batch, dropout_key)
+            (loss, pairs), grads = gradient(state.params, batch, rngs)
         else:
-            (loss, pairs), grads = _accumulate(gradient, state.params, batch, dropout_key, accumulate_steps)
+            (loss, pairs), grads = _accumulate(gradient, state.params, batch, rngs, accumulate_steps)
 
         grad_norm = optax.tree.norm(grads)
         learning_rate = schedule(state.step)
@@ -152,7 +138,7 @@ def make_train_step(
     return train_step
 
 
-def _accumulate(gradient, params, batch, key, parts):
+def _accumulate(gradient, params, batch, rngs, parts):
     """The sums over the parts of what `gradient` returns of each, whose rows draw the dropout that they draw
     in the whole batch.
     """
@@ -162,11 +148,16 @@ def _accumulate(gradient, params, batch, key, parts):
     def body(total, part):
         index, rows = part
         with row_ids(of_part * parts + index):
-            return jax.tree.map(jnp.add, total, gradient(params, rows, key)), None
+            return jax.tree.map(jnp.add, total, gradient(params, rows, rngs)), None
 
-    shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], split), key)
+    shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], split), rngs)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(body, zeros, (jnp.arange(parts), split))[0]
+
+
+def _check_scales(scales: Mapping[str, float], loss_pairs: Pairs) -> None:
+    if unknown := [name for name in scales if name not in loss_pairs]:
+        raise ValueError(f"the objective has scales for {unknown}, and its losses are {list(loss_pairs)}")
 
 
 def _all_finite(tree: Any) -> jax.Array:
@@ -180,7 +171,7 @@ def _counts(batch: Batch) -> dict[str, jax.Array]:
     }
 
 
-def make_eval_step(task: Task, seed: int) -> Callable[[Params, Batch, jax.Array], Pairs]:
+def make_eval_step(objective: Objective, seed: int) -> Callable[[Params, Batch, jax.Array], Pairs]:
     """Builds (params, batch, batch index) -> {name: (sum, weight)}; add the pairs over batches and divide
     once.
 
@@ -190,8 +181,8 @@ def make_eval_step(task: Task, seed: int) -> Callable[[Params, Batch, jax.Array]
 
     def eval_step(params, batch, index):
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), index)
-        batch = task.prepare(batch, key, False)
-        loss_pairs, metric_pairs = task.loss(params, batch, None)
+        batch = objective.prepare(batch, key, False)
+        loss_pairs, metric_pairs = objective.loss(params, batch, None)
         return {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs
 
     return eval_step

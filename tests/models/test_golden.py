@@ -16,7 +16,7 @@ from bert_jax.convert import param_mapping
 from bert_jax.models import Encoder, PretrainingModel, SequenceClassifier
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives import losses
-from bert_jax.objectives.classification import ClassificationTask
+from bert_jax.objectives.classification import Classification
 
 CONFIG = EncoderConfig(
     vocab_size=24,
@@ -126,7 +126,7 @@ def test_masked_language_model(golden, name):
 def test_sequence_classification(golden, classes):
     case = golden(f"test_sequence_classification_{classes}")
     params = parameters(case["params"], ["encoder", "pooler", "classifier"], classes)
-    task = ClassificationTask(CONFIG, classes, "regression" if classes == 1 else "classification")
+    task = Classification(CONFIG, classes, "regression" if classes == 1 else "classification")
     lengths = case["inputs"]["padding_mask"].sum(axis=1).astype(np.int32)
     batch = {
         "input_ids": case["inputs"]["input_ids"],

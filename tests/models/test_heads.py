@@ -5,7 +5,7 @@ import pytest
 from support.models import packed_batch, tiny_config, tiny_task
 
 from bert_jax.models import PretrainingModel, SequenceClassifier, config
-from bert_jax.objectives.masked_lm import unpack
+from bert_jax.models.row_inputs import packed_inputs
 from bert_jax.parallel.sharding import unbox
 
 
@@ -92,7 +92,7 @@ def test_masked_lm_logits_are_those_of_transformers(shared_data, case):
 
 
 def apply(task, params, batch, **kwargs):
-    inputs = unpack(batch)
+    inputs = packed_inputs(batch)
     positions = np.zeros((batch["input_ids"].shape[0], 4), np.int32) + np.arange(4, dtype=np.int32)
     return PretrainingModel(kwargs.pop("config", task.config)).apply(
         {"params": params},

@@ -8,8 +8,8 @@ from support.google_records import example
 from support.models import packed_batch, tiny_task
 
 from bert_jax.data import records
+from bert_jax.models.row_inputs import packed_inputs
 from bert_jax.objectives import losses
-from bert_jax.objectives.masked_lm import unpack
 from bert_jax.parallel import sharding
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_train_step
@@ -23,7 +23,7 @@ def test_unpacking_a_row_by_hand():
         "starts": np.array([[0, 6, 14]]),
         "first_lengths": np.array([[3, 4, 0]]),
     }
-    out = jax.tree.map(lambda x: np.asarray(x)[0].tolist(), unpack(batch))
+    out = jax.tree.map(lambda x: np.asarray(x)[0].tolist(), packed_inputs(batch))
     assert out["sequence_ids"] == [1] * 6 + [2] * 6 + [0, 0]
     assert out["position_ids"] == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 0]
     assert out["token_type_ids"] == [0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0]
@@ -32,7 +32,7 @@ def test_unpacking_a_row_by_hand():
 
 def test_unpacking_against_a_loop():
     batch = packed_batch(rows=32, length=48, slots=4)
-    out = jax.tree.map(np.asarray, unpack(batch))
+    out = jax.tree.map(np.asarray, packed_inputs(batch))
     for row in range(32):
         count = int((batch["first_lengths"][row] > 0).sum())
         ends = [*batch["starts"][row, 1:count], batch["lengths"][row]]
@@ -52,14 +52,14 @@ def test_absent_sequences_do_not_weigh():
     task = tiny_task()
     batch = packed_batch(rows=8)
     prepared = task.prepare(batch, jax.random.key(0), True)
-    weights = task.loss_weights(prepared)
+    weights = task.weights(prepared)
     assert weights["nsp"] == (batch["next_sentence_labels"] >= 0).sum()
     expected = sum(min(8, max(1, round(0.15 * int(n)))) for n in batch["lengths"])
     assert weights["mlm"] == expected
 
 
 def test_expected_initial_loss():
-    assert abs(tiny_task(vocab_size=30522).expected_initial_loss - (10.33 + 0.69)) < 0.01
+    assert abs(tiny_task(vocab_size=30522).initial_loss - (10.33 + 0.69)) < 0.01
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from support.models import packed_batch, tiny_task
 
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
+from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings import defaults
 from bert_jax.training import optimizers
@@ -150,7 +151,7 @@ def test_a_batch_that_does_not_divide():
         sharding.check_batch_size(16, sharding.make_mesh(4, 2, 1), 4)
 
 
-class Factored:
+class Factored(Objective):
     """A parameter of three dimensions whose second moments Adafactor keeps by rows and columns."""
 
     def init(self, key):
@@ -162,10 +163,10 @@ class Factored:
     def prepare(self, batch, key, train):
         return batch
 
-    def loss_weights(self, batch):
+    def weights(self, batch):
         return {"square": jnp.float32(batch["x"].shape[0])}
 
-    def loss(self, params, batch, dropout_key):
+    def loss(self, params, batch, rngs):
         out = jnp.einsum("bi,lij->bj", batch["x"], params["kernel"]) + params["bias"]
         return {"square": (jnp.sum(jnp.square(out - 1)), jnp.float32(out.shape[0]))}, {}
 

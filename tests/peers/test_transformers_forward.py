@@ -20,7 +20,7 @@ from support.transformers_models import (
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.models import Pooler, PretrainingModel
-from bert_jax.objectives.masked_lm import unpack
+from bert_jax.models.row_inputs import packed_inputs
 
 pytestmark = pytest.mark.peer
 
@@ -50,7 +50,7 @@ class Differences:
 
 def model_inputs(batch):
     """`input_ids`, `token_type_ids`, `position_ids`, `sequence_ids` [B, L] and where the tokens are."""
-    rows = {name: np.asarray(value) for name, value in unpack(batch).items()}
+    rows = {name: np.asarray(value) for name, value in packed_inputs(batch).items()}
     inputs = [batch["input_ids"], rows["token_type_ids"], rows["position_ids"], rows["sequence_ids"]]
     return inputs, rows["sequence_ids"] > 0
 

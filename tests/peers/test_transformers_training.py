@@ -39,7 +39,7 @@ def test_gradients(size, tmp_path):
     @jax.jit
     def gradient(params):
         prepared = pretraining.prepare(batch, None, True)
-        weights = pretraining.loss_weights(prepared)
+        weights = pretraining.weights(prepared)
 
         def objective(params):
             pairs, _ = pretraining.loss(params, prepared, None)

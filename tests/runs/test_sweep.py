@@ -10,7 +10,7 @@ from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax import cli
 from bert_jax.errors import UserError
-from bert_jax.objectives.classification import ClassificationTask
+from bert_jax.objectives.classification import Classification
 from bert_jax.runs import sweep
 from bert_jax.tasks import error_analysis
 from bert_jax.tasks.readers.tables import Examples
@@ -143,7 +143,7 @@ def test_the_furthest_numbers_come_first(tmp_path):
 
 def test_class_weights_weigh_the_loss_and_its_mean(files):
     config = tiny_config(20)
-    plain, weighted = ClassificationTask(config, 2), ClassificationTask(config, 2, class_weights=(1.0, 3.0))
+    plain, weighted = Classification(config, 2), Classification(config, 2, class_weights=(1.0, 3.0))
     params = draw_parameters(plain)
     rng = np.random.default_rng(0)
     batch = {
@@ -157,7 +157,7 @@ def test_class_weights_weigh_the_loss_and_its_mean(files):
 
     def mean(task):
         (total, weight) = task.loss(params, batch, None)[0]["task"]
-        assert weight == task.loss_weights(batch)["task"]
+        assert weight == task.weights(batch)["task"]
         return float(total / weight)
 
     each = -jax.nn.log_softmax(plain.logits(params, batch))[np.arange(4), batch["targets"]]

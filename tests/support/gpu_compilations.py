@@ -18,7 +18,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
 from bert_jax.models.config import EncoderConfig  # noqa: E402
-from bert_jax.objectives.classification import ClassificationTask  # noqa: E402
+from bert_jax.objectives.classification import Classification  # noqa: E402
 from bert_jax.parallel import sharding  # noqa: E402
 from bert_jax.runs import benchmark  # noqa: E402
 from bert_jax.settings import defaults  # noqa: E402
@@ -65,7 +65,7 @@ def lowered(name):
         task = benchmark.make_task(model, LENGTH)
         arrays = benchmark.synthetic_batch("packed", ROWS, LENGTH, model.vocab_size)
     else:
-        task, arrays = ClassificationTask(model, 2), batch_of_examples()
+        task, arrays = Classification(model, 2), batch_of_examples()
     optimizer, schedule = make_optimizer(defaults.pretrain().optimizer, 20_000)
     state = abstract_state(task, optimizer, mesh)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bert_jax.models import config
-from bert_jax.objectives.masked_lm import PretrainingTask
+from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 
 VOCAB, MASK, SPECIAL = 101, 4, (0, 2, 3)  # [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4
@@ -24,7 +24,7 @@ def tiny_config(**overrides):
 def tiny_task(strategy="token", **overrides):
     continuation = np.arange(VOCAB) % 3 == 0
     vocabulary = Vocabulary(overrides.get("vocab_size", VOCAB), MASK, SPECIAL, continuation)
-    return PretrainingTask(
+    return MaskedLM(
         tiny_config(**overrides), vocabulary, MaskingOptions(strategy=strategy, max_predictions=8)
     )
 

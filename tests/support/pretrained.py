@@ -4,7 +4,7 @@ import pytest
 from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax import checkpoint, tokenization
-from bert_jax.objectives.masked_lm import PretrainingTask
+from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 from bert_jax.workdir import run_directory
 
@@ -26,7 +26,7 @@ def pretrained(tmp_path_factory, vocabulary):
     config = tiny_config(tokenizer.vocab_size)
     special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
     known = Vocabulary(tokenizer.vocab_size, tokenizer.mask_id, special, tokenizer.is_continuation)
-    task = PretrainingTask(config, known, MaskingOptions())
+    task = MaskedLM(config, known, MaskingOptions())
     with run_directory.WorkDir(directory) as held:
         run = {"command": "pretrain", "config": {"model": config.to_dict()}}
         held.open_run(run | {"vocabulary": tokenizer.settings()})

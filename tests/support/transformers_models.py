@@ -9,7 +9,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.models import Encoder
 from bert_jax.models import config as bert_config
 from bert_jax.models.encoder import Embeddings
-from bert_jax.objectives.masked_lm import PretrainingTask
+from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 
 torch = pytest.importorskip("torch")
@@ -63,7 +63,7 @@ def here(model, folder):
 
 def task(config):
     vocabulary = Vocabulary(config.vocab_size, 103, (0, 101, 102), np.zeros(config.vocab_size, bool))
-    return PretrainingTask(config, vocabulary, MaskingOptions())
+    return MaskedLM(config, vocabulary, MaskingOptions())
 
 
 def random_batch(rows, length, predictions, seed=0):

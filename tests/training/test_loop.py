@@ -21,6 +21,7 @@ from support import processes as training_support
 from bert_jax import checkpoint
 from bert_jax.checkpoint import saving
 from bert_jax.errors import Preempted, StorageError, UserError
+from bert_jax.objectives.base import Objective
 from bert_jax.training import loop as train
 from bert_jax.training.metrics_writer import MetricsWriter
 from bert_jax.training.state import abstract_state
@@ -31,10 +32,8 @@ _HANDLERS = (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
 WEIGHTS = np.linspace(-1, 1, 8).astype(np.float32)
 
 
-class Regression:
+class Regression(Objective):
     """y = x w + b under squared error; a prepared batch is the batch."""
-
-    expected_initial_loss = None
 
     def init(self, key):
         names = nn.Partitioned(jax.random.normal(key, (8,)), names=("embed",))
@@ -43,10 +42,10 @@ class Regression:
     def prepare(self, batch, key, train):
         return batch
 
-    def loss_weights(self, batch):
+    def weights(self, batch):
         return {"mse": jnp.sum(batch["tokens"]).astype(jnp.float32)}
 
-    def loss(self, params, batch, dropout_key):
+    def loss(self, params, batch, rngs):
         error = batch["x"] @ params["encoder"]["w"] + params["head"]["b"] - batch["y"]
         weight = batch["tokens"].astype(jnp.float32)
         close = jnp.sum((jnp.abs(error) < 0.5) * weight)
@@ -559,7 +558,7 @@ def test_an_unexpected_initial_loss_is_told(tmp_path, whole):
     first = whole[0].lines("train")[0]["loss"]
     for expected, told in ((first * 1.02, False), (first * 1.2, True)):
         run = Run(tmp_path / f"{expected}", steps=3)
-        run.task.expected_initial_loss = expected
+        run.task.initial_loss = expected
         run.fit()
         assert run.said("warning: the untrained model's loss is") == told
 
@@ -567,7 +566,7 @@ def test_an_unexpected_initial_loss_is_told(tmp_path, whole):
 def test_a_resumed_run_has_no_initial_loss(tmp_path):
     run = Run(tmp_path / "run", steps=3)
     run.fit()
-    run.task.expected_initial_loss = 1e6
+    run.task.initial_loss = 1e6
     run.config.steps = 6
     run.fit()
     assert not run.said("warning")

@@ -8,15 +8,10 @@ import os
 import string
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models import SequenceClassifier
-from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives import losses
-from bert_jax.objectives.rows import RowTask
+from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.base import Problem
 from bert_jax.tasks.readers.file_rows import TRAINING_FLAGS
@@ -24,47 +19,6 @@ from bert_jax.tasks.readers.sources import read_examples
 from bert_jax.tasks.readers.tables import PREDICT_FLAGS, Examples, check_header
 from bert_jax.tasks.rows import assembly, batches, predictions, windows
 from bert_jax.tasks.text.task import columns_of
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class MultipleChoiceTask(RowTask):
-    """`choices` rows a question, one number each from [CLS]; the softmax is over a question's rows."""
-
-    config: EncoderConfig
-    choices: int
-    windows: bool = False  # whether questions are windows of longer ones, with `shares`
-
-    head = "classifier"
-
-    @property
-    def model(self) -> SequenceClassifier:
-        return SequenceClassifier(self.config, num_labels=1)
-
-    @property
-    def expected_initial_loss(self) -> float | None:
-        """ln of the number of choices; None for windows, where it depends on a batch's shares."""
-        return None if self.windows else float(np.log(self.choices))
-
-    def logits(
-        self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
-    ) -> jax.Array:
-        """float32 [B, choices] of a prepared batch."""
-        return self.apply(params, batch, dropout_key).reshape(-1, self.choices)
-
-    def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        return {"task": jnp.sum(batch["weights"][:, 0])}
-
-    def loss(self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None):
-        logits = self.logits(params, batch, dropout_key)
-        targets, weights = batch["targets"][:, 0], batch["weights"][:, 0]
-        counted = weights * batch["shares"][:, 0] if self.windows else weights
-        total, _ = losses.cross_entropy(logits, targets, counted)
-        # By the number of windows, not the sum of their shares, as in ClassificationTask.
-        return {"task": (total, jnp.sum(weights))}, {"accuracy": losses.accuracy(logits, targets, weights)}
-
-    def predict(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        """float32 [B, choices] probabilities of a batch as the loader gives it."""
-        return jax.nn.softmax(self.logits(params, self.prepare(batch, None, False)), axis=-1)
 
 
 class MultipleChoiceProblem(Problem):
@@ -89,8 +43,8 @@ class MultipleChoiceProblem(Problem):
         return problem, examples
 
     @property
-    def task(self) -> MultipleChoiceTask:
-        return MultipleChoiceTask(self.bert, len(self.labels), windows=bool(self._stride))
+    def task(self) -> MultipleChoice:
+        return MultipleChoice(self.bert, len(self.labels), windows=bool(self._stride))
 
     @property
     def group(self) -> int:
@@ -141,8 +95,7 @@ class MultipleChoiceProblem(Problem):
         return [pair for pairs in rows for pair in pairs], any(cut)
 
     def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
-        chosen = np.take_along_axis(outputs, self._targets(data)[:, None], axis=1)
-        return float(-np.mean(np.log(np.maximum(chosen, np.finfo(np.float32).tiny))))
+        return self.task.evaluation_loss(outputs, self._targets(data))
 
     def score(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, float]:
         return {"accuracy": metrics.accuracy(np.argmax(outputs, axis=-1), self._targets(data))}

@@ -35,6 +35,20 @@ class WindowRows(EncodedRows):
     cut_questions: int
 
 
+def padded(data: EncodedRows, scores: np.ndarray) -> np.ndarray:
+    """Returns the scores of every row, padded with the lowest finite number: float32 [N, longest row, C].
+
+    Args:
+        data: the rows.
+        scores: float32 [total, C], of their tokens end to end.
+    """
+    lengths = data.lengths
+    shape = (len(data), lengths.max(initial=0), scores.shape[-1])
+    rows = np.full(shape, np.finfo(np.float32).min, np.float32)
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = scores
+    return rows
+
+
 def word_of_characters(context: str) -> np.ndarray:
     """int64 [characters]: the word that each belongs to; whitespace to the one before it, -1 at the front."""
     codes = np.frombuffer(context.encode("utf-32-le"), np.uint32)

@@ -4,61 +4,19 @@ like them.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models import QuestionAnsweringModel
-from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives import losses
-from bert_jax.objectives.rows import RowTask
+from bert_jax.objectives.spans import Spans
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.base import Problem
 from bert_jax.tasks.question_answering import decoding, encoding, squad_scores
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Keys, Questions, read_questions
 
 _HINT = "--config=finetune/squad has the defaults of questions"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class QuestionAnsweringTask(RowTask):
-    """Where the answer starts and ends in each row of a question and a window."""
-
-    config: EncoderConfig
-
-    head = "qa"
-    expected_initial_loss = None  # the mean of ln(tokens of the row)
-
-    @property
-    def model(self) -> QuestionAnsweringModel:
-        return QuestionAnsweringModel(self.config)
-
-    def logits(
-        self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None
-    ) -> jax.Array:
-        """float32 [B, L, 2] of a prepared batch; padding is as unlikely as can be."""
-        logits = self.apply(params, batch, dropout_key)
-        return jnp.where(batch["sequence_ids"][..., None] > 0, logits, jnp.finfo(logits.dtype).min)
-
-    def loss_weights(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        return {"task": jnp.sum(batch["weights"])}
-
-    def loss(self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None):
-        logits = self.logits(params, batch, dropout_key)
-        start = (logits[..., 0], batch["starts"], batch["weights"])
-        end = (logits[..., 1], batch["ends"], batch["weights"])
-        (start_sum, weight), (end_sum, _) = losses.cross_entropy(*start), losses.cross_entropy(*end)
-        found = {"start_accuracy": losses.accuracy(*start), "end_accuracy": losses.accuracy(*end)}
-        return {"task": ((start_sum + end_sum) / 2, weight)}, found
-
-    def predict(self, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        """float32 [B, L, 2], the scores of start and end, of a batch as the loader gives it."""
-        return self.logits(params, self.prepare(batch, None, False))
 
 
 class QuestionAnswering(Problem):
@@ -84,8 +42,8 @@ class QuestionAnswering(Problem):
         return problem, problem._read(path, training=True)
 
     @property
-    def task(self) -> QuestionAnsweringTask:
-        return QuestionAnsweringTask(self.bert)
+    def task(self) -> Spans:
+        return Spans(self.bert)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -123,18 +81,7 @@ class QuestionAnswering(Problem):
         return decoding.decode(examples, data, outputs, **{name: self.config[name] for name in names})
 
     def loss(self, data: encoding.WindowRows, outputs: np.ndarray) -> float:
-        """Over the windows whose answer is known."""
-        begins = data.offsets[:-1]
-        known = data.targets["starts"] >= 0
-        total = 0.0
-        for column, name in enumerate(("starts", "ends")):
-            logits = outputs[:, column].astype(np.float64)
-            highest = np.maximum.reduceat(logits, begins)
-            exponentials = np.exp(logits - np.repeat(highest, data.lengths))
-            log_sum = np.log(np.add.reduceat(exponentials, begins)) + highest
-            chosen = logits[begins + np.maximum(data.targets[name], 0)]
-            total += np.sum((log_sum - chosen)[known]) / 2
-        return float(total / max(1, known.sum()))
+        return self.task.evaluation_loss(encoding.padded(data, outputs), data.targets)
 
     def score(self, examples, data, outputs) -> dict[str, float]:
         found = self.decode(examples, data, outputs)

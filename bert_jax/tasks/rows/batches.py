@@ -164,7 +164,7 @@ def make_batch(
         "weights": real.astype(np.float32),
     }
     if data.row_weights is not None:
-        batch["shares"] = np.where(real, data.row_weights[indices], np.float32(0))
+        batch["row_weights"] = np.where(real, data.row_weights[indices], np.float32(0))
     for name, values in data.targets.items():
         chosen = values[indices]
         chosen[~real] = 0

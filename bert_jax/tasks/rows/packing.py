@@ -143,7 +143,7 @@ def make_batch(
     }
     by_example = dict(data.targets)
     if data.row_weights is not None:
-        by_example["shares"] = data.row_weights
+        by_example["row_weights"] = data.row_weights
     for name, values in by_example.items():
         batch[name] = np.zeros((*shape, *values.shape[1:]), values.dtype)
     for row, place in enumerate(places):

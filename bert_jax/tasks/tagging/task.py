@@ -14,7 +14,7 @@ import optax
 
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
-from bert_jax.objectives.tagging import TaggingTask
+from bert_jax.objectives.tagging import Tagging
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.base import Problem
 from bert_jax.tasks.tagging import entities, frozen_encoder
@@ -73,9 +73,9 @@ class TaggingProblem(Problem):
         return self.config.frozen
 
     @property
-    def task(self) -> TaggingTask:
+    def task(self) -> Tagging:
         lstm_layers = _HEADS[self.config.head]
-        return TaggingTask(self.bert, len(self.labels), self.layers, lstm_layers, self.config.head_size)
+        return Tagging(self.bert, len(self.labels), self.layers, lstm_layers, self.config.head_size)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -134,9 +134,7 @@ class TaggingProblem(Problem):
         )
 
     def loss(self, data: TaggedRows, outputs: np.ndarray) -> float:
-        targets = data.token_targets["tags"]
-        chosen = outputs[targets >= 0, targets[targets >= 0]]
-        return float(-np.mean(np.log(np.maximum(chosen, np.finfo(np.float32).tiny))))
+        return self.task.evaluation_loss(outputs, data.token_targets["tags"])
 
     def predicted(self, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray):
         """(the tags of each sentence, float32 [words] the probability of each tag) of the model's outputs."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.errors import UserError, optional_imports
 from bert_jax.io import atomic, files
-from bert_jax.objectives.classification import ClassificationTask
+from bert_jax.objectives.classification import Classification
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.readers.file_rows import LABEL_SEPARATOR
 from bert_jax.tasks.readers.sources import read_examples
@@ -40,8 +40,8 @@ class MultiLabelProblem(TextProblem):
         return problem, examples
 
     @property
-    def task(self) -> ClassificationTask:
-        return ClassificationTask(self.bert, len(self.labels), "multilabel", windows=bool(self._stride))
+    def task(self) -> Classification:
+        return Classification(self.bert, len(self.labels), "multilabel", windows=bool(self._stride))
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -80,10 +80,6 @@ class MultiLabelProblem(TextProblem):
                 targets[row, [numbers[label] for label in labels]] = 1
             data.targets["targets"] = targets[data.examples]
         return data
-
-    def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
-        right = np.where(self.targets(data) > 0, outputs, 1 - outputs)
-        return float(-np.mean(np.log(np.maximum(right, np.finfo(np.float32).tiny))))
 
     def score(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, float]:
         given, right = outputs > _THRESHOLD, self.targets(data) > 0

@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax import tasks
 from bert_jax.errors import UserError
 from bert_jax.io import compression
-from bert_jax.objectives.classification import ClassificationTask
+from bert_jax.objectives.classification import Classification
 from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.base import Problem
 from bert_jax.tasks.readers.sources import read_examples
@@ -49,8 +49,8 @@ class TextProblem(Problem):
     class_weights: tuple[float, ...] = ()  # of the loss, in the order of the labels
 
     @property
-    def task(self) -> ClassificationTask:
-        return ClassificationTask(
+    def task(self) -> Classification:
+        return Classification(
             self.bert, self._outputs, self.spec.kind, self.class_weights, windows=bool(self._stride)
         )
 
@@ -97,11 +97,7 @@ class TextProblem(Problem):
 
     def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
         """The mean over examples; where one has windows, that of their mean output."""
-        targets = self.targets(data)
-        if self.labels is None:
-            return metrics.mean_squared_error(outputs[:, 0], targets)
-        chosen = np.take_along_axis(outputs, targets[:, None], axis=1)
-        return float(-np.mean(np.log(np.maximum(chosen, np.finfo(np.float32).tiny))))
+        return self.task.evaluation_loss(outputs, self.targets(data))
 
     def score(self, examples: Examples, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, float]:
         values = outputs[:, 0] if self.labels is None else np.argmax(outputs, axis=-1)

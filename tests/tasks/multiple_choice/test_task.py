@@ -10,8 +10,9 @@ from support.tiny_model import draw_parameters, tiny_config
 from bert_jax import cli, tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.objectives import losses
+from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.parallel import sharding
-from bert_jax.tasks.multiple_choice.task import MultipleChoiceProblem, MultipleChoiceTask
+from bert_jax.tasks.multiple_choice.task import MultipleChoiceProblem
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows import batches, predictions
 
@@ -67,7 +68,7 @@ def test_the_softmax_is_over_the_choices_of_a_question(vocabulary, files):
     found = problem(vocabulary)
     data = found.encode(found.read(str(files / "dev.tsv")))
     batch = batches.make_batch(data, np.array([3, 0, -1]), (16,))
-    task = MultipleChoiceTask(found.bert, 3)
+    task = MultipleChoice(found.bert, 3)
     params = draw_parameters(task)
     logits = task.logits(params, task.prepare(batch, None, False))
     inputs = task.prepare(batch, None, False)
@@ -167,7 +168,7 @@ def test_a_long_text_has_windows_with_every_choice(vocabulary):
     total, weight = task.loss(params, prepared, None)[0]["task"]
     outputs = np.asarray(task.predict(params, batch))[:5]
     each = -np.log(outputs[np.arange(5), [1, 0, 0, 0, 2]])
-    assert weight == task.loss_weights(prepared)["task"] == 5
+    assert weight == task.weights(prepared)["task"] == 5
     assert float(total) / 5 == pytest.approx(np.mean([each[0], each[1:4].mean(), each[4]]), rel=1e-4)
     mesh = sharding.make_mesh()
     joined = predictions.predict_all(predictions.make_predict(task, mesh), params, data, 8, mesh)

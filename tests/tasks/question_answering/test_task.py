@@ -13,7 +13,7 @@ from support.tiny_model import draw_parameters, tiny_config
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.inference.predictor import Predictor
-from bert_jax.tasks.question_answering import task as question_answering
+from bert_jax.objectives.spans import Spans
 from bert_jax.tasks.rows import batches
 from bert_jax.training.step import make_eval_step
 
@@ -146,7 +146,7 @@ def test_the_loss_of_an_evaluation_is_that_of_training(finetuned, toy):
 
 
 def test_the_loss_is_over_the_tokens_of_the_row():
-    task = question_answering.QuestionAnsweringTask(tiny_config(20))
+    task = Spans(tiny_config(20))
     params = draw_parameters(task)
     lengths = np.array([5, 8], np.int32)
     batch = {

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny_model import draw_parameters, tiny_config
 
-from bert_jax.objectives.classification import ClassificationTask
+from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import sharding
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.training import step
@@ -52,7 +52,7 @@ def test_the_loss_and_the_gradient_are_those_of_one_example_a_row(kind):
     }.get(kind, rng.integers(0, 3, 8).astype(np.int32))
     row_weights = rng.uniform(0.3, 2, 8).astype(np.float32) if kind == "windows" else None
     data = rows(lengths, targets=targets, row_weights=row_weights)
-    task = ClassificationTask(
+    task = Classification(
         CONFIG,
         3,
         kind if kind in ("regression", "multilabel") else "classification",
@@ -68,7 +68,7 @@ def test_the_loss_and_the_gradient_are_those_of_one_example_a_row(kind):
     def loss(params, batch):
         batch = task.prepare(batch, None, True)
         pairs, found = task.loss(params, batch, None)
-        return pairs["task"][0], (pairs, found, task.loss_weights(batch), batch)
+        return pairs["task"][0], (pairs, found, task.weights(batch), batch)
 
     gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
     (_, (pairs, found, weights, _)), grads = gradient(params, apart)
@@ -179,7 +179,7 @@ def train(data, task, batches_of, accumulate_steps, mesh):
 def test_a_batch_in_parts_is_the_whole_batch_with_its_dropout(devices):
     mesh = sharding.make_mesh(-1, 1, 2 if devices == 8 else 1, devices=jax.devices()[:devices])
     data = rows(RNG(1).integers(2, 20, 64).tolist(), targets=RNG(2).integers(0, 3, 64).astype(np.int32))
-    task = ClassificationTask(tiny_config(40), 3, "classification")
+    task = Classification(tiny_config(40), 3, "classification")
 
     def batches_of(accumulate_steps):
         shape = packing.plan(data, 32, 20, mesh.shape["data"], task.config, accumulate_steps)

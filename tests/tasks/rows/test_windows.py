@@ -13,7 +13,7 @@ from support.tiny_model import draw_parameters, tiny_config
 from support.word_examples import WordTokenizer, examples
 
 from bert_jax import cli
-from bert_jax.objectives.classification import ClassificationTask
+from bert_jax.objectives.classification import Classification
 from bert_jax.tasks.rows import assembly, batches, windows
 
 
@@ -150,7 +150,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_texts(kind):
     )
     if kind == "multilabel":
         data.targets["targets"] = np.eye(2, dtype=np.float32)[data.targets["targets"]]
-    task = ClassificationTask(tiny_config(20), 2, kind, windows=True)
+    task = Classification(tiny_config(20), 2, kind, windows=True)
     params = draw_parameters(task)
     params["classifier"]["kernel"] = params["classifier"]["kernel"] * 20
 
@@ -158,7 +158,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_texts(kind):
     def compute(batch):
         prepared = task.prepare(batch, None, True)
         pair = task.loss(params, prepared, None)[0]["task"]
-        return pair, task.loss_weights(prepared)["task"], task.predict(params, batch)
+        return pair, task.weights(prepared)["task"], task.predict(params, batch)
 
     # Batches of short texts or of windows alone, as a grouping by length makes them, and padding.
     total = weight = 0.0

@@ -4,7 +4,7 @@ import pytest
 from support.tiny_model import draw_parameters
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives.classification import ClassificationTask
+from bert_jax.objectives.classification import Classification
 from bert_jax.tasks.rows import batches
 from bert_jax.training.step import make_eval_step
 
@@ -37,7 +37,7 @@ def encoded(rows, targets, dtype=np.int32):
 def test_inputs_of_the_model():
     data = encoded([([5, 6], [7]), ([8], [])], [1, 0])
     batch = batches.make_batch(data, np.array([0, 1, -1]), (8,))
-    prepared = ClassificationTask(CONFIG, 2).prepare(batch, None, False)
+    prepared = Classification(CONFIG, 2).prepare(batch, None, False)
     assert prepared["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 0, 0], [0] * 8, [0] * 8]
     assert prepared["sequence_ids"].tolist() == [[1] * 6 + [0, 0], [1] * 3 + [0] * 5, [0] * 8]
     assert prepared["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 0], [0, 1, 2, 0, 0, 0, 0, 0], [0] * 8]
@@ -48,7 +48,7 @@ def test_inputs_of_the_model():
 def test_padding_changes_nothing(kind):
     dtype = np.float32 if kind == "regression" else np.int32
     data = encoded([([5, 6], [7]), ([8], [9])], [2, 1], dtype)
-    task = ClassificationTask(CONFIG, 3, kind)
+    task = Classification(CONFIG, 3, kind)
     params = draw_parameters(task)
     evaluate = jax.jit(make_eval_step(task, 0))
     short = batches.make_batch(data, np.array([0, 1]), (8,))
@@ -57,18 +57,16 @@ def test_padding_changes_nothing(kind):
     for name, (total, weight) in found.items():
         np.testing.assert_allclose(same[name][0], total, rtol=1e-5)
         assert same[name][1] == weight == 2
-    assert task.loss_weights(task.prepare(padded, None, True))["task"] == 2
+    assert task.weights(task.prepare(padded, None, True))["task"] == 2
 
 
 def test_the_untrained_loss_is_that_of_chance():
-    task = ClassificationTask(CONFIG, 3)
+    task = Classification(CONFIG, 3)
     data = encoded([([5 + i], []) for i in range(12)], [i % 3 for i in range(12)])
     batch = batches.make_batch(data, np.arange(12), (8,))
     params = draw_parameters(task)
     pairs = jax.jit(make_eval_step(task, 0))(params, batch, 0)
-    assert float(pairs["task_loss"][0] / pairs["task_loss"][1]) == pytest.approx(
-        task.expected_initial_loss, abs=0.02
-    )
+    assert float(pairs["task_loss"][0] / pairs["task_loss"][1]) == pytest.approx(task.initial_loss, abs=0.02)
     assert float(pairs["accuracy"][1]) == 12
     probabilities = jax.jit(task.predict)(params, batch)
     assert probabilities.shape == (12, 3)

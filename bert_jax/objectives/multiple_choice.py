@@ -1,0 +1,54 @@
+"""Choice among several texts, one row each (paper, section 4.4)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from bert_jax.models import SequenceClassifier
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.row_inputs import TYPES
+from bert_jax.objectives import losses
+from bert_jax.objectives.base import Batch, Params, Rngs
+from bert_jax.objectives.rows import RowObjective
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MultipleChoice(RowObjective):
+    """`choices` rows for each question, with one number each from [CLS]; the softmax is over the rows of a
+    question. Batches are those of `bert_jax.tasks.rows.batches`, with [B, choices] rows.
+    """
+
+    config: EncoderConfig
+    choices: int
+    windows: bool = False
+    token_types: tuple[int, int] = TYPES
+
+    head = "classifier"
+
+    @property
+    def model(self) -> SequenceClassifier:
+        return SequenceClassifier(self.config, num_labels=1)
+
+    @property
+    def initial_loss(self) -> float | None:
+        """Returns ln of the number of choices; None for windows, where it depends on a batch's shares."""
+        return None if self.windows else float(np.log(self.choices))
+
+    def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
+        """Returns float32 [B, choices]."""
+        return self.apply(params, batch, rngs).reshape(-1, self.choices)
+
+    def criterion(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> losses.Pair:
+        return losses.cross_entropy(logits, targets, weights)
+
+    def targets(self, batch: Batch) -> jax.Array:
+        return batch["targets"][:, 0]
+
+    def present(self, batch: Batch) -> jax.Array:
+        return batch["weights"][:, 0]
+
+    def row_weights(self, batch: Batch) -> jax.Array:
+        return batch["row_weights"][:, 0]

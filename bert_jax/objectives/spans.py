@@ -1,0 +1,63 @@
+"""The start and the end of an answer in a text (paper, sections 4.2 and 4.3)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models import QuestionAnsweringModel
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.row_inputs import TYPES
+from bert_jax.objectives import losses
+from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
+from bert_jax.objectives.rows import RowObjective
+
+Targets = Mapping[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spans(RowObjective):
+    """Where the answer starts and ends in each row of a question and a window of its context.
+
+    Batches are those of `bert_jax.tasks.rows.batches` with int32 targets `starts` and `ends` [B].
+    """
+
+    config: EncoderConfig
+    token_types: tuple[int, int] = TYPES
+
+    head = "qa"
+    initial_loss = None  # the mean of ln(tokens of the row)
+
+    @property
+    def model(self) -> QuestionAnsweringModel:
+        return QuestionAnsweringModel(self.config)
+
+    def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
+        """Returns float32 [B, L, 2] scores of start and end; padding has the lowest finite number."""
+        logits = self.apply(params, batch, rngs)
+        return jnp.where(batch["sequence_ids"][..., None] > 0, logits, jnp.finfo(logits.dtype).min)
+
+    def criterion(self, logits: jax.Array, targets: Targets, weights: jax.Array) -> losses.Pair:
+        """Returns the mean of the cross-entropies of start and end over the tokens of the row."""
+        start_sum, weight = losses.cross_entropy(logits[..., 0], targets["starts"], weights)
+        end_sum, _ = losses.cross_entropy(logits[..., 1], targets["ends"], weights)
+        return (start_sum + end_sum) / 2, weight
+
+    def metrics(self, logits: jax.Array, targets: Targets, weights: jax.Array) -> Pairs:
+        return {
+            "start_accuracy": losses.accuracy(logits[..., 0], targets["starts"], weights),
+            "end_accuracy": losses.accuracy(logits[..., 1], targets["ends"], weights),
+        }
+
+    def targets(self, batch: Batch) -> Targets:
+        return {name: batch[name] for name in ("starts", "ends")}
+
+    def outputs(self, logits: jax.Array) -> jax.Array:
+        """Returns the scores as they are, float32 [B, L, 2]."""
+        return logits
+
+    def logits_of(self, outputs: jax.Array) -> jax.Array:
+        return outputs
