@@ -41,7 +41,7 @@ class Classification(RowObjective):
     @property
     def initial_loss(self) -> float | None:
         """Returns ln C, or ln 2 for labels that do not exclude each other; None for a regression, whose loss
-        depends on the targets, and for windows, where it depends on the shares that a batch has.
+        depends on the targets, and for windows, where it depends on the weights that a batch's rows have.
         """
         if self.kind == "regression" or self.windows:
             return None

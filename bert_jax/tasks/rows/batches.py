@@ -142,7 +142,7 @@ def make_batch(
 
     Returns:
       int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the places in the global
-      batch; float32 `weights` [b], and `shares` [b] where there are some; every target [b, ...], 0 where
+      batch; float32 `weights` [b], and `row_weights` [b] where there are some; every target [b, ...], 0 where
       there is none, every target of tokens, int32 [b, L], and every feature of tokens [b, L, F]. With groups
       of several rows, [b, group, ...] of each.
     """
