@@ -34,7 +34,7 @@ class MultipleChoice(RowObjective):
 
     @property
     def initial_loss(self) -> float | None:
-        """Returns ln of the number of choices; None for windows, where it depends on the weights of a batch's rows."""
+        """Returns ln of the number of choices; None for windows, whose rows have weights."""
         return None if self.windows else float(np.log(self.choices))
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:

@@ -95,7 +95,7 @@ class RowObjective(Objective):
         counted = weights * self.row_weights(batch) if self.windows else weights
         total, _ = self.criterion(logits, targets, counted)
         metrics = self.metrics(logits, targets, self.present(batch))
-        # The sum of the weights of rows would be the wrong divisor: windows of long texts, all of one length, fill
+        # The sum of `counted` would be the wrong divisor: windows of long texts, all of one length, fill
         # batches of their own, where it would give each window the weight of a whole text.
         return {"task": (total, jnp.sum(weights))}, metrics
 

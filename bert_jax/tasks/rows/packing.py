@@ -129,7 +129,8 @@ def make_batch(
 
     Returns:
       int32 `input_ids` [R, L] and `lengths` [R]; `starts` and `first_lengths`, int32 [R, S], L and 0 where
-      there is no example; float32 `weights` [R, S], and `row_weights` where there are some; targets [R, S, ...].
+      there is no example; float32 `weights` [R, S], and `row_weights` where there are some; targets [R, S,
+      ...].
     """
     rows = _fit(data.lengths, indices, packing.length, packing.sequences)
     places = local_rows(packing.rows_for(len(rows)))
