@@ -31,7 +31,7 @@ from bert_jax.tasks.rows.predictions import BEST
 from bert_jax.training import flops, loop
 from bert_jax.training.metrics_writer import BEST_SO_FAR, MetricsWriter
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.preemption import StopRequest
+from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE
 
@@ -184,7 +184,7 @@ class _BestKeeper:
         return bool(patience and self.best and self.best["since_best"] >= patience)
 
     def __call__(
-        self, step: int, means: dict[str, float], state: Any, stop: StopRequest | None = None
+        self, step: int, means: dict[str, float], state: Any, stop: PreemptionGuard | None = None
     ) -> dict[str, float]:
         problem = self._problem
         with self._stage("evaluation", None, "batches") as at:

@@ -24,7 +24,7 @@ from bert_jax.parallel import sharding
 from bert_jax.training import flops, recovery
 from bert_jax.training.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.training.optimizers import keeps_parameters_finite
-from bert_jax.training.preemption import StopRequest, Watchdog
+from bert_jax.training.preemption import PreemptionGuard, Watchdog
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.recovery import Recovery
 from bert_jax.training.state import TrainState, abstract_state, init_state
@@ -50,7 +50,7 @@ def fit(
     flops_per_step: float,
     writer: MetricsWriter,
     initial_params: Any = None,
-    on_eval: Callable[[int, dict[str, float], TrainState, StopRequest], Mapping[str, float] | None]
+    on_eval: Callable[[int, dict[str, float], TrainState, PreemptionGuard], Mapping[str, float] | None]
     | None = None,
     eval_batches: int | None = None,
     stop_early: Callable[[], bool] = lambda: False,
@@ -77,7 +77,7 @@ def fit(
             looked at when there is something to resume.
         on_eval: called with (step, metrics, state, stop) after each evaluation, may return more metrics to
             write; must not keep the state's arrays. Where it takes long it calls `stop.check()` now and then,
-            and compiles under `stop.wait_for` (see `stopping.StopRequest`).
+            and compiles under `stop.wait_for` (see `preemption.PreemptionGuard`).
         stop_early: asked after each evaluation whether the run should end there.
         stall_timeout: seconds without a step, or a batch of evaluation, after which the process ends itself;
             0 for never.
@@ -104,7 +104,7 @@ def fit(
         kernel_check.ensure(model, writer.message)
 
     with contextlib.ExitStack() as cleanup:
-        stop = cleanup.enter_context(StopRequest(writer.notice))
+        stop = cleanup.enter_context(PreemptionGuard(writer.notice))
         watchdog = cleanup.enter_context(Watchdog(stall_timeout))
         checkpointer = cleanup.enter_context(
             _closing(
@@ -249,7 +249,7 @@ def fit(
                 writer.at_step(max(first_step, step - STEPS_AHEAD))
                 meter.add(step, metrics)
                 profiler.after(step, metrics)
-                watchdog.beat()
+                watchdog.heartbeat()
                 if step < config.steps:
                     # While the devices compute this step, the rows of the next one go to them.
                     with meter.timed("input"):
@@ -328,7 +328,7 @@ class _Compiled:
         self._programs: dict[tuple, Callable] = {}
         self._said: list[dispatch.Choice] = []
 
-    def compile(self, batch: Mapping[str, jax.Array], stop: StopRequest) -> Callable:
+    def compile(self, batch: Mapping[str, jax.Array], stop: PreemptionGuard) -> Callable:
         """(state, batch, seed) -> (state, metrics), for batches of this shape."""
         key = tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
         if key not in self._programs:
@@ -359,7 +359,7 @@ def _evaluate(
     params: Any,
     batches: Batches,
     mesh: Any,
-    stop: StopRequest,
+    stop: PreemptionGuard,
     watchdog: Watchdog,
     at: Callable[[int], None],
 ) -> dict[str, float]:
@@ -374,7 +374,7 @@ def _evaluate(
             at(index)
             totals = pairs if totals is None else _add(totals, pairs)
             jax.block_until_ready(previous)
-            watchdog.beat()
+            watchdog.heartbeat()
     if totals is None:
         return {}
     totals = jax.device_get(totals)

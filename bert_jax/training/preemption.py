@@ -1,15 +1,11 @@
-"""When a run has to end: asked to by a signal, agreed on by all of its processes, or stuck."""
+"""Preemption: SIGTERM and SIGINT become a request to save the state and stop."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import faulthandler
 import os
 import signal
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -23,7 +19,7 @@ _T = TypeVar("_T")
 _POLL_SECONDS = 0.2
 
 
-class StopRequest:
+class PreemptionGuard:
     """SIGTERM and SIGINT, as something to ask for between two dispatches.
 
     Until `hold` there is nothing to lose, and a signal does what the process does with it (see
@@ -106,12 +102,12 @@ class StopRequest:
         return self._signal is not None
 
     def check(self) -> None:
-        """Raises BrokenOff when a stop is requested; asked between the batches of an evaluation."""
+        """Raises Interrupted when a stop is requested; asked between the batches of an evaluation."""
         if self.requested():
-            raise BrokenOff
+            raise Interrupted
 
     def wait_for(self, function: Callable[[], _T]) -> _T:
-        """`function()`, which may compile for minutes, but with BrokenOff as soon as a stop is requested.
+        """`function()`, which may compile for minutes, but with Interrupted as soon as a stop is requested.
 
         It then goes on in its thread, and nobody looks at what it returns. With several processes, where all
         have to agree, and before `hold`, it is only called.
@@ -145,66 +141,9 @@ class StopRequest:
         """Leaves what a stop request broke off through `save_and_stop`."""
         try:
             yield
-        except BrokenOff:
+        except Interrupted:
             save_and_stop(step, state)
 
 
-class BrokenOff(Exception):
+class Interrupted(Exception):
     """A wait was given up because the run is to stop."""
-
-
-class Watchdog:
-    """Ends the process, with the stacks of its threads, when a run makes no progress for too long.
-
-    A process that is gone is noticed by jax.distributed's heartbeat. One that lives and waits, for a
-    collective that another never entered or for a file system, is not, and holds a pod for ever.
-
-    Args:
-        seconds: without a beat; 0 for never.
-        end: called with the message when they are over.
-    """
-
-    def __init__(self, seconds: float, end: Callable[[str], None] | None = None):
-        self._seconds, self._end = seconds, end or _abort
-        self._last = time.monotonic()
-        self._paused = 0
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-
-    def __enter__(self) -> Watchdog:
-        if self._seconds > 0:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *unused) -> None:
-        self._closed.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def beat(self) -> None:
-        """There was progress."""
-        self._last = time.monotonic()
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Inside, as while compiling, no time is too long."""
-        self._paused += 1
-        try:
-            yield
-        finally:
-            self.beat()
-            self._paused -= 1
-
-    def _watch(self) -> None:
-        while not self._closed.wait(min(self._seconds / 4, 10.0)):
-            idle = time.monotonic() - self._last
-            if idle > self._seconds and not self._paused:
-                self._end(f"no step for {idle:.0f} s (--stall_timeout={self._seconds:g})")
-                return
-
-
-def _abort(message: str) -> None:
-    place = f"process {jax.process_index()} of {jax.process_count()}: " if jax.process_count() > 1 else ""
-    print(f"bert-jax: error: {place}{message}; the stacks of its threads follow", file=sys.stderr, flush=True)
-    faulthandler.dump_traceback(all_threads=True)
-    os._exit(1)

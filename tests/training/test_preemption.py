@@ -16,7 +16,7 @@ def test_beats_and_pauses_keep_it_quiet():
     with Watchdog(0.2, said.append) as watchdog:
         for _ in range(20):
             threading.Event().wait(0.02)
-            watchdog.beat()
+            watchdog.heartbeat()
         with watchdog.paused():
             threading.Event().wait(0.5)
     assert said == []

@@ -1,0 +1,247 @@
+"""What a run measures besides its training steps: evaluators, each with its own cadence.
+
+The loop calls every evaluator at its steps and at the end of the run, and writes what it returns as one line
+of metrics.jsonl. `RecordEvaluator` takes the means of the objective over held-out batches, `BestCheckpoint`
+keeps the parameters for which another evaluator returns the best score. For a measurement of your own,
+subclass `Evaluator` and pass it to `bert_jax.training.loop.fit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import checkpoint
+from bert_jax.io import files, json_files
+from bert_jax.parallel import sharding
+from bert_jax.training.metrics_writer import BEST_SO_FAR, MetricsWriter
+from bert_jax.training.preemption import PreemptionGuard
+from bert_jax.training.step import Task, TrainState, make_eval_step
+from bert_jax.training.watchdog import Watchdog
+from bert_jax.workdir.run_directory import WorkDir
+
+_T = TypeVar("_T")
+
+BEST_DIRECTORY = "best"  # of a work directory: the checkpoint with the best score
+BEST_FILE = "best.json"
+_BEST = {"step": int, "last_step": int, "since_best?": int, "scores": {str: (float, None)}}
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationContext:
+    """What the loop lends an evaluator, so that a long evaluation can be watched and interrupted.
+
+    Attributes:
+        writer: shows progress and messages.
+        guard: knows whether the run was asked to stop.
+        watchdog: ends a process that gives no sign of life.
+    """
+
+    writer: MetricsWriter
+    guard: PreemptionGuard
+    watchdog: Watchdog
+
+    @contextlib.contextmanager
+    def batches(self, total: int | None = None) -> Iterator[Callable[..., None]]:
+        """Shows the progress of an evaluation in batches.
+
+        Args:
+            total: the number of batches, if it is known beforehand.
+
+        Yields:
+            A function (batches done, total=None) to call between two batches, equally often in every process.
+            It raises `preemption.Interrupted` when the run was asked to stop; the evaluation is then repeated
+            when the run goes on.
+        """
+        with self.writer.stage("evaluation", total, "batches") as show:
+
+            def on_batch(done: int, total: int | None = None) -> None:
+                self.guard.check()
+                self.watchdog.heartbeat()
+                show(done) if total is None else show(done, total)
+
+            yield on_batch
+
+    def wait_for(self, function: Callable[[], _T]) -> _T:
+        """Returns `function()`, which may compile; see `PreemptionGuard.wait_for`."""
+        return self.guard.wait_for(function)
+
+
+class Evaluator(Protocol):
+    """A measurement of the state that is repeated every so many steps.
+
+    Attributes:
+        name: the `kind` of its lines in metrics.jsonl, and the group of its curves in TensorBoard; no two
+            evaluators of a run have the same.
+        every: the number of steps between two evaluations; 0 for one evaluation at the end of the run. There
+            is always one at the end.
+    """
+
+    name: str = "eval"
+    every: int = 0
+
+    def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
+        """Returns the metrics of a state.
+
+        Called in every process of the run. It must not keep the arrays of the state, which the next step
+        reuses.
+        """
+        ...
+
+    def is_done(self, step: int) -> bool:
+        """Returns whether files that the evaluator itself writes have the result of a step.
+
+        Asked when a run resumes at a step whose metrics are written. If not, the evaluation is repeated.
+        """
+        return True
+
+    def should_stop(self) -> bool:
+        """Returns whether the run should end before its last step. Asked after each evaluation."""
+        return False
+
+
+class RecordEvaluator(Evaluator):
+    """The means of an objective's losses and metrics over held-out batches.
+
+    Args:
+        task: the objective.
+        seed: of the run; what is random in a batch, such as its masks, is the same in every evaluation.
+        batches: rows of the global batch that this process feeds -> these rows of every batch.
+        mesh: where the state lies.
+        every: the number of steps between two evaluations; 0 for one at the end.
+        total: the number of batches, if it is known, for the progress that is shown.
+        batch_size: rows of a global batch.
+        name: see `Evaluator`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        seed: int,
+        batches: Callable[[np.ndarray], Iterator[dict[str, np.ndarray]]],
+        mesh: jax.sharding.Mesh,
+        *,
+        batch_size: int,
+        every: int = 0,
+        total: int | None = None,
+        name: str = "eval",
+    ):
+        self.name, self.every = name, every
+        self._task, self._seed, self._mesh, self._total = task, seed, mesh, total
+        self._batches, self._local_rows = batches, sharding.local_rows(mesh, batch_size)
+        self._eval_step: Callable | None = None
+
+    def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
+        """Returns {name: mean}; sums and weights are added on the devices and divided once."""
+        if self._eval_step is None:
+            shardings = jax.tree.map(lambda x: x.sharding, state)
+            self._eval_step = sharding.jit_eval_step(
+                make_eval_step(self._task, self._seed), self._mesh, shardings
+            )
+        totals = None
+        with (
+            context.batches(self._total) as on_batch,
+            contextlib.closing(self._batches(self._local_rows)) as batches,
+        ):
+            for index, rows in enumerate(batches):
+                on_batch(index)
+                previous, batch = totals, sharding.global_batch(rows, self._mesh)
+                pairs = context.wait_for(
+                    functools.partial(self._eval_step, state.params, batch, np.int32(index))
+                )
+                totals = pairs if totals is None else _add(totals, pairs)
+                jax.block_until_ready(previous)
+        if totals is None:
+            return {}
+        totals = jax.device_get(totals)
+        return {name: float(total) / max(float(weight), 1e-9) for name, (total, weight) in totals.items()}
+
+
+@jax.jit
+def _add(totals, pairs):
+    return jax.tree.map(jnp.add, totals, pairs)
+
+
+class BestCheckpoint(Evaluator):
+    """Another evaluator, and the parameters for which one of its scores is best.
+
+    They are saved in `best/STEP` of the work directory, and best.json holds the step and the scores. The run
+    ends early after `patience` evaluations in a row without a better score.
+
+    Args:
+        evaluator: returns the scores. Its metric `loss` is written to the metrics but is not one of them.
+        workdir: held by the run.
+        metric: the name of the score that decides.
+        lower_is_better: whether a smaller score is a better one.
+        patience: evaluations without a better score that end the run; 0 for no such end.
+        on_best: called when the state that was just evaluated is the best so far, to write files about it;
+            returns more fields for best.json.
+        log: gets the messages of the checkpointer.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        workdir: WorkDir,
+        metric: str,
+        *,
+        lower_is_better: bool = False,
+        patience: int = 0,
+        on_best: Callable[[], Mapping[str, Any]] = dict,
+        log: Callable[[str], None] = print,
+    ):
+        self.name, self.every = evaluator.name, evaluator.every
+        self._evaluator, self._workdir, self._log = evaluator, workdir, log
+        self._metric, self._sign, self._patience = metric, -1 if lower_is_better else 1, patience
+        self._on_best = on_best
+        self.best: dict[str, Any] | None = read_best(workdir.path)
+
+    def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
+        """Returns the other evaluator's metrics, and `best_so_far`: 1 if the score is the best until now."""
+        metrics = self._evaluator.evaluate(step, state, context)
+        with context.watchdog.paused():
+            is_best = self._update(step, state, metrics)
+        return {**metrics, BEST_SO_FAR: float(is_best)}
+
+    def _update(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> bool:
+        best = self.best
+        score, before = metrics[self._metric], best and best["scores"][self._metric]
+        is_best = before is None or self._sign * score > self._sign * before
+        last_step = best["last_step"] if best else -1
+        if is_best:
+            saved = checkpoint.Checkpointer(
+                os.path.join(self._workdir.path, BEST_DIRECTORY), keep=1, log=self._log
+            )
+            saved.save(step, {"params": state.params})
+            saved.close()
+            scores = {name: value for name, value in metrics.items() if name != "loss" or name == self._metric}
+            best = {"step": step, "metric": self._metric, "scores": scores, **self._on_best()}
+        if is_best:
+            since_best = 0
+        else:
+            since_best = best.get("since_best", 0) + (step != last_step)
+        self.best = best | {"since_best": since_best, "last_step": step}
+        self._workdir.write_json(BEST_FILE, self.best)
+        return is_best
+
+    def is_done(self, step: int) -> bool:
+        """Returns whether best.json takes the evaluation of a step into account."""
+        return self.best is not None and self.best["last_step"] == step
+
+    def should_stop(self) -> bool:
+        """Returns whether `patience` evaluations in a row have brought no better score."""
+        return bool(self._patience and self.best and self.best["since_best"] >= self._patience)
+
+
+def read_best(directory: files.PathLike) -> dict[str, Any] | None:
+    """Returns what best.json of a work directory holds, or None if there is no such file."""
+    path = os.path.join(directory, BEST_FILE)
+    return json_files.read(path, _BEST) if files.exists(path) else None
