@@ -1,9 +1,9 @@
 """SIGTERM and SIGINT from the first moment of a command to its last.
 
-While a run has steps that are not saved, `preemption.PreemptionGuard` takes note of a signal and the run saves. At
-any other time there is nothing to lose, and a signal ends the command where it stands: by an exception, which
-lets it clean up, and without one where the process is in a compilation or the like and does not come back to
-Python.
+While a run has steps that are not saved, `preemption.PreemptionGuard` takes note of a signal and the run
+saves. At any other time there is nothing to lose, and a signal ends the command where it stands: by an
+exception, which lets it clean up, and without one where the process is in a compilation or the like and does
+not come back to Python.
 
 This module imports no JAX, so that it is there before JAX is.
 """

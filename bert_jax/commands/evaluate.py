@@ -99,8 +99,9 @@ def run(flags, args: list[str]) -> int:
 
 def _table(directories: list[str], as_json: bool) -> int:
     """The best scores of several runs of GLUE, of --seeds the medians, and their average."""
-    from bert_jax.runs import finetune, sweep
+    from bert_jax.runs import sweep
     from bert_jax.tasks.glue import tables
+    from bert_jax.training.evaluators import read_best
     from bert_jax.workdir import run_directory
 
     scores = {}
@@ -111,7 +112,7 @@ def _table(directories: list[str], as_json: bool) -> int:
         tables.submission_files(task)
         if task in scores:
             raise UserError(f"{directory} is the second run of {task}; give one of each task")
-        best = summary or finetune.read_best(directory)
+        best = summary or read_best(directory)
         if not best or not best["scores"]:
             raise UserError(f"{directory}: nothing was evaluated in it, so there is no score")
         scores[task] = best["scores"]

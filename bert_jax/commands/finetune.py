@@ -61,6 +61,7 @@ def run(flags, args: list[str]) -> int:
     from bert_jax.parallel import distributed
     from bert_jax.runs import finetune
     from bert_jax.training import loop
+    from bert_jax.workdir.run_directory import BEST
 
     log = distributed.log_of_primary(print)
 
@@ -80,7 +81,7 @@ def run(flags, args: list[str]) -> int:
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
         log(f"best: step {best['step']}  {scores}")
-    folder = finetune.BEST if best["scores"] else "checkpoints"
+    folder = BEST if best["scores"] else "checkpoints"
     saved = os.path.join(flags.workdir, folder, str(best["step"]))
     if files.exists(saved):
         workdir = shlex.quote(flags.workdir)

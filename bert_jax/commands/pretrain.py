@@ -92,8 +92,9 @@ def pretrain(
     from bert_jax.models.config import from_dict
     from bert_jax.objectives.masked_lm import MaskedLM
     from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
-    from bert_jax.parallel import distributed
+    from bert_jax.parallel import distributed, sharding
     from bert_jax.training import flops, loop
+    from bert_jax.training.evaluators import RecordEvaluator
     from bert_jax.training.metrics_writer import MetricsWriter
     from bert_jax.training.optimizers import make_optimizer
     from bert_jax.workdir.run_directory import WorkDir, resolve_dtype
@@ -137,6 +138,8 @@ def pretrain(
         next_sentence=train_set.manifest.get("nsp") != "none",
     )
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+    mesh = sharding.make_mesh(**config.mesh)
+    sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
     row_flops = flops.train_flops_per_row(model, length, config.masking.max_predictions, sequences)
 
@@ -152,6 +155,25 @@ def pretrain(
             if config.resume_from and not files.exists(held.checkpoints):
                 theirs = convert.load_architecture(config.resume_from)[1]
                 _check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
+            evaluators = []
+            if eval_set is not None:
+                evaluators.append(
+                    RecordEvaluator(
+                        task,
+                        config.seed,
+                        lambda local_rows: loader.eval_batches(
+                            eval_set,
+                            config.batch_size,
+                            local_rows,
+                            max_batches=config.eval.batches,
+                            corrupt=corrupt_rows,
+                        ),
+                        mesh,
+                        batch_size=config.batch_size,
+                        every=config.eval.every,
+                        total=_eval_batches(config, eval_set),
+                    )
+                )
             return loop.fit(
                 workdir=held,
                 config=config,
@@ -161,17 +183,8 @@ def pretrain(
                 train_data=lambda step, own: loader.train_batches(
                     train_set, config.batch_size, config.seed, step, own, corrupt=corrupt_rows
                 ),
-                eval_data=eval_set
-                and (
-                    lambda own: loader.eval_batches(
-                        eval_set,
-                        config.batch_size,
-                        own,
-                        max_batches=config.eval.batches,
-                        corrupt=corrupt_rows,
-                    )
-                ),
-                eval_batches=eval_set and _eval_batches(config, eval_set),
+                evaluators=evaluators,
+                mesh=mesh,
                 flops_per_step=row_flops * config.batch_size,
                 writer=writer,
                 initial_params=_load_initial(config, held, writer.message),

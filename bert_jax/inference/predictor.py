@@ -21,8 +21,8 @@ from bert_jax.parallel import sharding
 from bert_jax.tasks import fields
 from bert_jax.tasks.base import family
 from bert_jax.tasks.rows import assembly, batches, predictions
-from bert_jax.tasks.rows.predictions import BEST
 from bert_jax.workdir import run_directory
+from bert_jax.workdir.run_directory import BEST
 
 _SHORTEST = 32  # tokens of the shortest rows that are compiled beforehand
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,27 +15,23 @@ import jax
 import ml_collections
 import numpy as np
 
-from bert_jax import checkpoint, convert
+from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import model_card
-from bert_jax.io import files, json_files
 from bert_jax.kernels import platform
 from bert_jax.parallel import distributed, sharding
 from bert_jax.settings import config_fields
 from bert_jax.tasks import fields, metrics
 from bert_jax.tasks.base import Problem, from_training_file, resolve_schedule
+from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.readers import sources
-from bert_jax.tasks.rows import batches, packing, predictions, windows
-from bert_jax.tasks.rows.predictions import BEST
+from bert_jax.tasks.rows import batches, packing, windows
 from bert_jax.training import flops, loop
-from bert_jax.training.metrics_writer import BEST_SO_FAR, MetricsWriter
+from bert_jax.training.evaluators import BestCheckpoint
+from bert_jax.training.metrics_writer import MetricsWriter
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE
-
-BEST_FILE = "best.json"
-_BEST = {"step": int, "last_step": int, "since_best?": int, "scores": {str: (float, None)}}
 
 
 def finetune(
@@ -131,10 +126,18 @@ def _train(problem, data, examples, held, writer, fit_options):
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
     optimizer = problem.optimizer(optimizer)
     data = problem.precompute(data, mesh, writer.message)
-    keeper = _BestKeeper(problem, data["dev"], examples["dev"], held, writer, mesh) if "dev" in data else None
-    if keeper and keeper.stops():
-        writer.message("nothing to train: the run was stopped early")
-        return keeper.best
+    best = None
+    if "dev" in data:
+        evaluator = TaskEvaluator(problem, data["dev"], examples["dev"], mesh, held, every=config.eval.every)
+        best = BestCheckpoint(
+            evaluator,
+            held,
+            metric=problem.metrics[0],
+            lower_is_better=problem.metrics[0] in metrics.LOWER_IS_BETTER,
+            patience=config.early_stopping,
+            on_best=evaluator.write_results,
+            log=writer.message,
+        )
     packed = _plan_packing(problem, data["train"], mesh)
     lengths = data["train"].group_lengths
     buckets = batches.bucket_lengths(lengths, config.batch_size, data["train"].max_length, config.steps)
@@ -150,79 +153,16 @@ def _train(problem, data, examples, held, writer, fit_options):
         optimizer=optimizer,
         schedule=schedule,
         train_data=lambda step, own: _train_batches(data["train"], packed, buckets, config, mesh, step, own),
-        # The loss, like every score, is taken from the outputs that `keeper` computes.
-        eval_data=keeper and (lambda own: (batch for batch in ())),
+        evaluators=[best] if best else [],
+        mesh=mesh,
         flops_per_step=0.0
         if problem.frozen
         else _flops_per_step(problem.bert, data["train"], config.batch_size, packed, buckets),
         writer=writer,
         initial_params=_initial_params(problem, held, writer.message),
-        on_eval=keeper,
-        stop_early=keeper.stops if keeper else lambda: False,
         **fit_options,
     )
-    if keeper is None:
-        return {"step": int(state.step), "scores": {}}
-    if keeper.last_step != int(state.step):
-        keeper(int(state.step), {}, state)  # killed between the last evaluation and what follows it
-    return keeper.best
-
-
-class _BestKeeper:
-    """Scores the whole evaluation set at each evaluation; keeps the best parameters and their predictions."""
-
-    def __init__(self, problem: Problem, data, examples, held, writer, mesh):
-        self._problem, self._data, self._examples = problem, data, examples
-        self._held, self._say, self._stage, self._mesh = held, writer.message, writer.stage, mesh
-        self._predict = predictions.make_predict(problem.task, mesh)
-        self.best = read_best(held.path)
-        self.last_step = self.best["last_step"] if self.best else None
-
-    def stops(self) -> bool:
-        """Whether there were as many evaluations without a better score as end the run."""
-        patience = self._problem.config.early_stopping
-        return bool(patience and self.best and self.best["since_best"] >= patience)
-
-    def __call__(
-        self, step: int, means: dict[str, float], state: Any, stop: PreemptionGuard | None = None
-    ) -> dict[str, float]:
-        problem = self._problem
-        with self._stage("evaluation", None, "batches") as at:
-
-            def on_batch(done: int, total: int) -> None:
-                at(done, total)
-                if stop is not None:
-                    stop.check()
-
-            outputs = predictions.predict_all(
-                self._predict,
-                state.params,
-                self._data,
-                problem.config.batch_size,
-                self._mesh,
-                on_batch=on_batch,
-                run=stop.wait_for if stop else lambda function: function(),
-            )
-        scores = problem.score(self._examples, self._data, outputs)
-        loss = problem.loss(self._data, outputs)
-        name = problem.metrics[0]
-        sign = -1 if name in metrics.LOWER_IS_BETTER else 1
-        better = self.best is None or sign * scores[name] > sign * self.best["scores"][name]
-        if better:
-            keeper = checkpoint.Checkpointer(os.path.join(self._held.path, BEST), keep=1, log=self._say)
-            keeper.save(step, {"params": state.params})
-            keeper.close()
-            degenerate = problem.is_degenerate(scores, outputs)
-            self.best = {"step": step, "metric": name, "scores": scores, "degenerate": degenerate}
-        if step != self.last_step:
-            self.best["since_best"] = 0 if better else self.best["since_best"] + 1
-        self.last_step = step
-        if better and self._held.primary:
-            path = os.path.join(self._held.path, f"predictions-dev{problem.formats[0]}")
-            problem.write(path, self._examples, self._data, outputs)
-            problem.report(self._held.path, self._examples, self._data, outputs)
-        self._held.write_json(BEST_FILE, self.best | {"last_step": step})
-        return {"loss": loss} | scores | {BEST_SO_FAR: float(better)}
+    return best.best if best else {"step": int(state.step), "scores": {}}
 
 
 def _initial_params(problem, held, log):
@@ -277,12 +217,6 @@ def _flops_per_step(bert, data, batch_size, packed, buckets):
     widths = np.asarray(buckets)[np.searchsorted(buckets, data.group_lengths)]
     rows = batch_size * data.rows_per_example
     return rows * float(np.mean([flops.train_flops_per_row(bert, int(width), 0) for width in widths]))
-
-
-def read_best(directory: Any) -> dict[str, Any] | None:
-    """What best.json of a work directory holds; None when there is none."""
-    path = os.path.join(directory, BEST_FILE)
-    return json_files.read(path, _BEST) if files.exists(path) else None
 
 
 def _describe(split, examples, data, problem):

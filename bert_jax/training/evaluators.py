@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -21,16 +21,17 @@ import numpy as np
 
 from bert_jax import checkpoint
 from bert_jax.io import files, json_files
+from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.training.metrics_writer import BEST_SO_FAR, MetricsWriter
+from bert_jax.training.metrics_writer import BEST_SO_FAR, MetricsWriter, read_metrics
 from bert_jax.training.preemption import PreemptionGuard
-from bert_jax.training.step import Task, TrainState, make_eval_step
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import make_eval_step
 from bert_jax.training.watchdog import Watchdog
-from bert_jax.workdir.run_directory import WorkDir
+from bert_jax.workdir.run_directory import BEST, WorkDir
 
 _T = TypeVar("_T")
 
-BEST_DIRECTORY = "best"  # of a work directory: the checkpoint with the best score
 BEST_FILE = "best.json"
 _BEST = {"step": int, "last_step": int, "since_best?": int, "scores": {str: (float, None)}}
 
@@ -112,7 +113,7 @@ class RecordEvaluator(Evaluator):
     """The means of an objective's losses and metrics over held-out batches.
 
     Args:
-        task: the objective.
+        objective: what is learned.
         seed: of the run; what is random in a batch, such as its masks, is the same in every evaluation.
         batches: rows of the global batch that this process feeds -> these rows of every batch.
         mesh: where the state lies.
@@ -124,7 +125,7 @@ class RecordEvaluator(Evaluator):
 
     def __init__(
         self,
-        task: Task,
+        objective: Objective,
         seed: int,
         batches: Callable[[np.ndarray], Iterator[dict[str, np.ndarray]]],
         mesh: jax.sharding.Mesh,
@@ -135,8 +136,8 @@ class RecordEvaluator(Evaluator):
         name: str = "eval",
     ):
         self.name, self.every = name, every
-        self._task, self._seed, self._mesh, self._total = task, seed, mesh, total
-        self._batches, self._local_rows = batches, sharding.local_rows(mesh, batch_size)
+        self._objective, self._seed, self._mesh, self._total = objective, seed, mesh, total
+        self._batches, self._batch_size = batches, batch_size
         self._eval_step: Callable | None = None
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
@@ -144,12 +145,13 @@ class RecordEvaluator(Evaluator):
         if self._eval_step is None:
             shardings = jax.tree.map(lambda x: x.sharding, state)
             self._eval_step = sharding.jit_eval_step(
-                make_eval_step(self._task, self._seed), self._mesh, shardings
+                make_eval_step(self._objective, self._seed), self._mesh, shardings
             )
+        local_rows = sharding.local_rows(self._mesh, self._batch_size)
         totals = None
         with (
             context.batches(self._total) as on_batch,
-            contextlib.closing(self._batches(self._local_rows)) as batches,
+            contextlib.closing(self._batches(local_rows)) as batches,
         ):
             for index, rows in enumerate(batches):
                 on_batch(index)
@@ -215,30 +217,80 @@ class BestCheckpoint(Evaluator):
         best = self.best
         score, before = metrics[self._metric], best and best["scores"][self._metric]
         is_best = before is None or self._sign * score > self._sign * before
-        last_step = best["last_step"] if best else -1
+        last_step = best["last_step"] if best else 0
         if is_best:
-            saved = checkpoint.Checkpointer(
-                os.path.join(self._workdir.path, BEST_DIRECTORY), keep=1, log=self._log
-            )
+            scored = set(metrics) - {"loss"}
+            saved = checkpoint.Checkpointer(os.path.join(self._workdir.path, BEST), keep=1, log=self._log)
             saved.save(step, {"params": state.params})
             saved.close()
-            scores = {name: value for name, value in metrics.items() if name != "loss" or name == self._metric}
+            scores = {name: value for name, value in metrics.items() if name in (self._metric, *scored)}
             best = {"step": step, "metric": self._metric, "scores": scores, **self._on_best()}
-        if is_best:
-            since_best = 0
-        else:
-            since_best = best.get("since_best", 0) + (step != last_step)
-        self.best = best | {"since_best": since_best, "last_step": step}
+        # A run that was killed may have gone back behind evaluations that are counted already.
+        since_best = 0 if is_best else best.get("since_best", 0) + (step > last_step)
+        self.best = best | {"since_best": since_best, "last_step": max(step, last_step)}
         self._workdir.write_json(BEST_FILE, self.best)
         return is_best
 
     def is_done(self, step: int) -> bool:
         """Returns whether best.json takes the evaluation of a step into account."""
-        return self.best is not None and self.best["last_step"] == step
+        return self.best is not None and self.best["last_step"] >= step
 
     def should_stop(self) -> bool:
         """Returns whether `patience` evaluations in a row have brought no better score."""
         return bool(self._patience and self.best and self.best["since_best"] >= self._patience)
+
+
+class Evaluations:
+    """The evaluators of a run: which of them are due at a step, and the lines that they write.
+
+    Args:
+        evaluators: with different names.
+        context: see `Evaluator.evaluate`.
+        last: the last step of the run.
+    """
+
+    def __init__(self, evaluators: Sequence[Evaluator], context: EvaluationContext, last: int):
+        names = [each.name for each in evaluators]
+        if len(set(names)) < len(names) or "train" in names:
+            raise ValueError(
+                f"evaluators called {', '.join(names)}: expected different names, none of them train"
+            )
+        self._evaluators, self._context, self._last = evaluators, context, last
+
+    def due(self, step: int) -> list[Evaluator]:
+        """Returns the evaluators that measure the state of a step."""
+        return [each for each in self._evaluators if is_due(step, each.every, self._last)]
+
+    def missed(self, step: int, directory: files.PathLike) -> list[Evaluator]:
+        """Returns the evaluators that were due at a step, but had not finished when the process ended.
+
+        Args:
+            step: the one that the run goes on from.
+            directory: the work directory, whose metrics show what was evaluated.
+        """
+        if not step:
+            return []
+        written = {(line.get("kind"), line["step"]) for line in read_metrics(directory)}
+        return [each for each in self.due(step) if (each.name, step) not in written or not each.is_done(step)]
+
+    def run(self, evaluators: Iterable[Evaluator], step: int, state: TrainState) -> None:
+        """Evaluates a state, and writes a line of metrics for each evaluator.
+
+        Raises:
+            Interrupted: the run was asked to stop.
+        """
+        for evaluator in evaluators:
+            metrics = evaluator.evaluate(step, state, self._context)
+            self._context.writer.write(step, metrics, kind=evaluator.name)
+
+    def should_stop(self) -> bool:
+        """Returns whether an evaluator ends the run."""
+        return any(evaluator.should_stop() for evaluator in self._evaluators)
+
+
+def is_due(step: int, every: int, last: int) -> bool:
+    """Returns whether something that is done every so many steps (0: never), and at the last, is due."""
+    return step == last or (every > 0 and step % every == 0)
 
 
 def read_best(directory: files.PathLike) -> dict[str, Any] | None:

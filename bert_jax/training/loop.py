@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,14 +21,16 @@ from bert_jax.kernels import dispatch
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.training import flops, recovery
+from bert_jax.training.evaluators import EvaluationContext, Evaluations, Evaluator, is_due
 from bert_jax.training.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.training.optimizers import keeps_parameters_finite
-from bert_jax.training.preemption import PreemptionGuard, Watchdog
+from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.profiling import Profiler
 from bert_jax.training.recovery import Recovery
 from bert_jax.training.state import TrainState, abstract_state, init_state
-from bert_jax.training.step import make_eval_step, make_train_step, spike_rule
+from bert_jax.training.step import make_train_step, spike_rule
 from bert_jax.training.throughput import STEPS_AHEAD, Meter, RunClock, TooManySkipped
+from bert_jax.training.watchdog import Watchdog
 from bert_jax.workdir.run_directory import WorkDir
 
 Batches = Iterator[dict[str, np.ndarray]]
@@ -46,14 +47,11 @@ def fit(
     optimizer: optax.GradientTransformation,
     schedule: Callable,
     train_data: Callable[[int, np.ndarray], Batches],
-    eval_data: Callable[[np.ndarray], Batches] | None,
+    evaluators: Sequence[Evaluator] = (),
+    mesh: jax.sharding.Mesh,
     flops_per_step: float,
     writer: MetricsWriter,
     initial_params: Any = None,
-    on_eval: Callable[[int, dict[str, float], TrainState, PreemptionGuard], Mapping[str, float] | None]
-    | None = None,
-    eval_batches: int | None = None,
-    stop_early: Callable[[], bool] = lambda: False,
     stall_timeout: float = 0.0,
     profile_steps: tuple[int, int] | None = None,
 ) -> TrainState:
@@ -61,37 +59,32 @@ def fit(
 
     Args:
         workdir: held by this process.
-        config: seed, steps, batch_size, accumulate_steps, log_every, max_skipped_steps; mesh.*; eval.every
-            (0: at the end alone); checkpoint.{every, keep, keep_every} (every 0: at the end alone);
-            model.dtype; and resume_from and spikes.*, where it has them.
+        config: seed, steps, batch_size, accumulate_steps, log_every, max_skipped_steps;
+            checkpoint.{every, keep, keep_every} (every 0: at the end alone); model.dtype; and resume_from and
+            spikes.*, where it has them.
         task, optimizer, schedule: see `bert_jax.training.step` and `bert_jax.training.optimizers`.
         train_data: (start step, the places in the global batch that this process feeds) -> these rows of the
             batch of that step and of each after it. Batches may come in a few shapes; the step is compiled
             for each.
-        eval_data: the places -> these rows of the batches to evaluate on, as many in every process.
-        eval_batches: how many these are, for the progress that is shown; None where that is not known.
+        evaluators: measure the state, each at its own steps and at the end; see `training.evaluators`.
+        mesh: see `sharding.make_mesh`.
         flops_per_step: the model's, over the global batch, for MFU; 0 where it is not known.
         writer: gets the metrics and the messages.
         initial_params: nested dict of arrays, which may hold a part of the parameters, the others being
             initialised; or a function from the abstract parameters, with their shardings, to such a dict. Not
             looked at when there is something to resume.
-        on_eval: called with (step, metrics, state, stop) after each evaluation, may return more metrics to
-            write; must not keep the state's arrays. Where it takes long it calls `stop.check()` now and then,
-            and compiles under `stop.wait_for` (see `preemption.PreemptionGuard`).
-        stop_early: asked after each evaluation whether the run should end there.
         stall_timeout: seconds without a step, or a batch of evaluation, after which the process ends itself;
             0 for never.
         profile_steps: the first and the last step of a trace, which goes to profile/ in the work directory.
 
     Returns:
-        The state after `config.steps`, or where `stop_early` ended the run; saved.
+        The state after `config.steps`, or of the step at which an evaluator ended the run; saved.
 
     Raises:
         UserError: a damaged or foreign work directory, too many steps skipped in a row, twice.
         StorageError: a failed save, or no room for one.
         Preempted: SIGTERM came; the state is saved. KeyboardInterrupt: the same for SIGINT.
     """
-    mesh = sharding.make_mesh(**config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     spikes = spike_rule(config)
     window = spikes.window if spikes else 0
@@ -171,17 +164,7 @@ def fit(
         clock = RunClock(read_metrics(workdir.path, "train"))
         from_scratch = step == 0 and initial_params is None
 
-        evaluate = None
-        if eval_data is not None:
-            eval_step = sharding.jit_eval_step(make_eval_step(task, config.seed), mesh, shardings)
-
-            def evaluate(step: int, state: TrainState) -> None:
-                with writer.stage("evaluation", eval_batches, "batches") as at:
-                    metrics = _evaluate(eval_step, state.params, eval_data(own), mesh, stop, watchdog, at)
-                if on_eval is not None:
-                    with watchdog.paused():
-                        metrics |= on_eval(step, metrics, state, stop) or {}
-                writer.write(step, metrics, kind="eval")
+        evaluations = Evaluations(evaluators, EvaluationContext(writer, stop, watchdog), config.steps)
 
         meter: Meter | None = None
         metrics: Mapping[str, jax.Array] = {}  # of the last step
@@ -207,10 +190,12 @@ def fit(
             stop.leave(f"stopped at step {step}, {result}")
 
         # The run may have ended between the save of this step and its evaluation.
-        due = step and evaluate and _is_due(step, config.eval.every, config.steps)
-        if due and all(line["step"] != step for line in read_metrics(workdir.path, "eval")):
+        if missed := evaluations.missed(step, workdir.path):
             with stop.leaving_through(save_and_stop, step, state):
-                evaluate(step, state)
+                evaluations.run(missed, step, state)
+        if evaluations.should_stop():
+            writer.message("nothing to train: the run was stopped early")
+            return state
         if step >= config.steps:
             writer.message(f"nothing to train: step {step} of {config.steps} is done")
             return state
@@ -261,12 +246,12 @@ def fit(
                 meter.write(writer, before=step)
                 if from_scratch and step == 2:
                     _check_initial_loss(task, meter.first_loss, writer.message)
-                if step == 1 or _is_due(step, config.log_every, config.steps):
+                if step == 1 or is_due(step, config.log_every, config.steps):
                     meter.close_interval()
                 # A step that was skipped is not saved; the next one that was not is saved in its place.
-                save_due = save_due or _is_due(step, config.checkpoint.every, config.steps)
-                evaluate_due = evaluate and _is_due(step, config.eval.every, config.steps)
-                if not (save_due or evaluate_due):
+                save_due = save_due or is_due(step, config.checkpoint.every, config.steps)
+                evaluators_due = evaluations.due(step)
+                if not (save_due or evaluators_due):
                     continue
                 with meter.paused(writer):
                     if save_due and (step == config.steps or not is_skipped()):
@@ -276,10 +261,10 @@ def fit(
                         with meter.timed("save"):
                             checkpointer.save(step, state)
                         save_due = False
-                    if evaluate_due:
+                    if evaluators_due:
                         with stop.leaving_through(save_and_stop, step, state), meter.timed("eval"):
-                            evaluate(step, state)
-                        if stop_early():
+                            evaluations.run(evaluators_due, step, state)
+                        if evaluations.should_stop():
                             writer.message(f"stopped early, at step {step} of {config.steps}")
                             checkpointer.save(step, state)
                             break
@@ -354,38 +339,6 @@ class _Compiled:
                     self._said.append(choice)
 
 
-def _evaluate(
-    eval_step: Callable,
-    params: Any,
-    batches: Batches,
-    mesh: Any,
-    stop: PreemptionGuard,
-    watchdog: Watchdog,
-    at: Callable[[int], None],
-) -> dict[str, float]:
-    """The means over all batches: sums and weights are added on the devices and divided once."""
-    totals = None
-    with contextlib.closing(batches):
-        for index, batch in enumerate(batches):
-            stop.check()
-            previous = totals
-            step = functools.partial(eval_step, params, sharding.global_batch(batch, mesh), np.int32(index))
-            pairs = stop.wait_for(step)
-            at(index)
-            totals = pairs if totals is None else _add(totals, pairs)
-            jax.block_until_ready(previous)
-            watchdog.heartbeat()
-    if totals is None:
-        return {}
-    totals = jax.device_get(totals)
-    return {name: float(total) / max(float(weight), 1e-9) for name, (total, weight) in totals.items()}
-
-
-@jax.jit
-def _add(totals, pairs):
-    return jax.tree.map(jnp.add, totals, pairs)
-
-
 def _batches(
     train_data: Callable[[int, np.ndarray], Batches], step: int, own: np.ndarray, detour: Recovery | None
 ) -> Batches:
@@ -440,10 +393,6 @@ def _overlay(params: Any, given: Any) -> Any:
     if not isinstance(params, Mapping):
         return jax.device_put(given, params.sharding)
     return {name: _overlay(x, given[name]) if name in given else x for name, x in params.items()}
-
-
-def _is_due(step: int, every: int, last: int) -> bool:
-    return step == last or (every > 0 and step % every == 0)
 
 
 def _peak(config: Any, mesh: jax.sharding.Mesh, flops_per_step: float) -> float:

@@ -66,6 +66,7 @@ class Watchdog:
 
 def _abort(message: str) -> None:
     process = f"process {jax.process_index()} of {jax.process_count()}: " if jax.process_count() > 1 else ""
-    print(f"bert-jax: error: {process}{message}; the stacks of its threads follow", file=sys.stderr, flush=True)
+    message = f"bert-jax: error: {process}{message}; the stacks of its threads follow"
+    print(message, file=sys.stderr, flush=True)
     faulthandler.dump_traceback(all_threads=True)
     os._exit(1)

@@ -42,6 +42,7 @@ _RUN = {
     "head?": str,
 }
 
+BEST = "best"  # the directory of the checkpoint with the best score
 REPORT_FILE = "initialised.json"  # which parameters came from `init_from`
 
 _VOCABULARIES = ("vocab.txt", "vocab.model")  # the names that a vocabulary has in a work directory

@@ -43,13 +43,13 @@ from bert_jax.errors import UserError
 from bert_jax.inference import embedding_files
 from bert_jax.io import compression
 from bert_jax.models import config as bert_config
-from bert_jax.runs import finetune, sweep
+from bert_jax.runs import sweep
 from bert_jax.settings import config_fields, defaults
 from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.readers.tables import Columns, read_examples
 from bert_jax.tasks.tagging.word_files import read_sentences
 from bert_jax.tasks.text.labels import LabelSet, parse_number
-from bert_jax.training import metrics_writer
+from bert_jax.training import evaluators, metrics_writer
 from bert_jax.workdir import run_directory
 from data_pipelines import readers, sentences
 
@@ -453,7 +453,7 @@ class Inputs:
         for read in (
             lambda: metrics_writer.read_metrics(folder),
             lambda: work_directory.read_architecture(folder),
-            lambda: finetune.read_best(folder),
+            lambda: evaluators.read_best(folder),
             lambda: sweep.read_summary(str(folder)),
             lambda: model_card._scores(folder),
             lambda: run_directory.load_tokenizer(folder),

@@ -4,6 +4,7 @@ A run is made for every kind of task with a configuration that notes which of it
 fields that were not read another value is given, which must be refused by name.
 """
 
+import contextlib
 import json
 import sys
 import types
@@ -24,6 +25,7 @@ from bert_jax.settings import config_files
 from bert_jax.tasks import fields
 from bert_jax.tasks.base import split_file
 from bert_jax.tasks.rows import predictions
+from bert_jax.training.evaluators import EvaluationContext
 
 PACKAGE = Path(bert_jax.__file__).parent
 # What is read in order to check it, or to copy it, has no effect by that.
@@ -138,7 +140,12 @@ def loop(**given):
     batch, key = next(given["train_data"](0, np.arange(config.batch_size))), jax.random.key(0)
     state = types.SimpleNamespace(step=config.steps, params=draw_parameters(task))
     jax.eval_shape(lambda params: task.loss(params, task.prepare(batch, key, True), key), state.params)
-    given["on_eval"](config.steps, {}, state)
+    quiet = types.SimpleNamespace(
+        check=lambda: None, heartbeat=lambda: None, paused=contextlib.nullcontext, wait_for=lambda f: f(),
+        stage=lambda *unused: contextlib.nullcontext(lambda *done: None),
+    )  # fmt: skip
+    for evaluator in given["evaluators"]:
+        evaluator.evaluate(config.steps, state, EvaluationContext(quiet, quiet, quiet))
     return state
 
 

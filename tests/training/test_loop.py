@@ -22,8 +22,11 @@ from bert_jax import checkpoint
 from bert_jax.checkpoint import saving
 from bert_jax.errors import Preempted, StorageError, UserError
 from bert_jax.objectives.base import Objective
-from bert_jax.training import loop as train
+from bert_jax.parallel import sharding
+from bert_jax.training import loop
+from bert_jax.training.evaluators import BestCheckpoint, Evaluator, RecordEvaluator
 from bert_jax.training.metrics_writer import MetricsWriter
+from bert_jax.training.preemption import Interrupted
 from bert_jax.training.state import abstract_state
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -73,7 +76,7 @@ class Run:
         )  # fmt: skip
         for name, value in changes.items():
             self.config.update_from_flattened_dict({name.replace("__", "."): value})
-        self.task, self.output = Regression(), []
+        self.task, self.output, self.evaluators = Regression(), [], []
         self.before_batch = self.before_eval_batch = lambda number: None
         self.options = {}
 
@@ -93,9 +96,18 @@ class Run:
         writer.message = self.output.append
         with WorkDir(self.path) as workdir:
             try:
-                return train.fit(
+                mesh = sharding.make_mesh(**self.config.mesh)
+                records = RecordEvaluator(
+                    self.task,
+                    self.config.seed,
+                    self.eval_data,
+                    mesh,
+                    batch_size=self.config.batch_size,
+                    every=self.config.eval.every,
+                )
+                return loop.fit(
                     workdir=workdir, config=self.config, task=self.task, train_data=self.train_data,
-                    eval_data=self.eval_data, flops_per_step=0, writer=writer,
+                    mesh=mesh, evaluators=[records, *self.evaluators], flops_per_step=0, writer=writer,
                     **{"optimizer": optax.trace(0.9), "schedule": lambda step: 0.01} | self.options,
                 )  # fmt: skip
             finally:
@@ -114,6 +126,24 @@ class Run:
 
     def said(self, text):
         return any(text in line for line in self.output)
+
+
+class Recorder(Evaluator):
+    """Notes the steps at which it is called, and does `action`."""
+
+    name = "recorder"
+
+    def __init__(self, action=lambda: None, every=0, until=99):
+        self.every, self._action, self._until, self.steps = every, action, until, []
+
+    def evaluate(self, step, state, context):
+        assert int(state.step) == step
+        self.steps.append(step)
+        self._action()
+        return {"score": step / 2}
+
+    def should_stop(self):
+        return len(self.steps) >= self._until
 
 
 def assert_same(one, other):
@@ -271,7 +301,7 @@ def test_a_stop_request_does_not_wait_for_a_compilation(tmp_path, monkeypatch):
     run = Run(tmp_path / "run")
     released, compiled = threading.Event(), []
 
-    class Endless(train._Compiled):
+    class Endless(loop._Compiled):
         def compile(self, batch, stop):
             if compiled:
                 threading.Timer(0.1, send, [signal.SIGTERM]).start()
@@ -279,7 +309,7 @@ def test_a_stop_request_does_not_wait_for_a_compilation(tmp_path, monkeypatch):
             compiled.append(batch)
             return super().compile(batch, stop)
 
-    monkeypatch.setattr(train, "_Compiled", Endless)
+    monkeypatch.setattr(loop, "_Compiled", Endless)
     began = time.monotonic()
     with pytest.raises(Preempted, match="stopped at step 0, nothing to save"):
         run.fit()
@@ -292,7 +322,7 @@ def test_a_signal_after_the_last_step_reaches_the_process(tmp_path):
     run, received = Run(tmp_path / "run", eval__every=0, checkpoint__every=0), []
     previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
-        run.options = {"on_eval": lambda step, *unused: send(signal.SIGTERM)}
+        run.evaluators = [Recorder(lambda: send(signal.SIGTERM))]
         run.fit()
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -549,8 +579,6 @@ def test_a_rule_for_spikes_that_cannot_be(tmp_path, field, value, told):
 
 
 def run_state(run):
-    from bert_jax.parallel import sharding
-
     return abstract_state(run.task, optax.trace(0.9), sharding.make_mesh(**run.config.mesh))
 
 
@@ -611,17 +639,107 @@ def test_a_batch_that_does_not_divide(tmp_path):
         Run(tmp_path / "run", batch_size=12).fit()
 
 
-def test_on_eval_gets_the_step_metrics_and_state(tmp_path):
-    run, seen = Run(tmp_path / "run"), []
-
-    def on_eval(step, metrics, state, stop):
-        seen.append((step, int(state.step), sorted(metrics)))
-        return {"score": step / 2}
-
-    run.options = {"on_eval": on_eval}
+def test_an_evaluator_of_ones_own_has_its_own_steps_and_lines(whole, tmp_path):
+    run, recorder = Run(tmp_path / "run"), Recorder(every=5)
+    run.evaluators = [recorder]
     run.fit()
-    assert seen == [(6, 6, ["close", "mse_loss"]), (12, 12, ["close", "mse_loss"])]
-    assert [line["score"] for line in run.lines("eval")] == [3, 6]
+    assert recorder.steps == [5, 10, 12] and run.steps_of("eval") == [6, 12]
+    assert [(line["step"], line["score"]) for line in run.lines("recorder")] == [(5, 2.5), (10, 5), (12, 6)]
+    assert run.lines("eval") == whole[0].lines("eval")
+
+
+def test_each_evaluation_that_was_missed_is_made_up_for(tmp_path):
+    """Step 6 is saved and evaluated on the records, and then the other evaluator is interrupted."""
+    run = Run(tmp_path / "run")
+
+    def interrupt():
+        send(signal.SIGTERM)
+        raise Interrupted
+
+    run.evaluators = [Recorder(interrupt, every=6)]
+    with pytest.raises(Preempted, match="stopped at step 6, saved"):
+        run.fit()
+    assert run.steps_of("eval") == [6] and run.steps_of("recorder") == []
+    run.evaluators = [Recorder(every=6)]
+    run.fit()
+    assert run.steps_of("eval") == [6, 12] and run.steps_of("recorder") == [6, 12]
+
+
+def test_an_evaluator_ends_the_run_and_it_stays_ended(tmp_path):
+    run = Run(tmp_path / "run")
+    run.evaluators = [Recorder(every=3, until=2)]
+    assert int(run.fit().step) == 6 and run.saved() == [4, 6]
+    assert run.said("stopped early, at step 6 of 12") and run.steps_of("recorder") == [3, 6]
+    run.evaluators = [Recorder(every=3, until=0)]
+    assert int(run.fit().step) == 6 and run.said("nothing to train: the run was stopped early")
+
+
+def test_two_evaluators_of_one_name_are_refused(tmp_path):
+    run = Run(tmp_path / "run")
+    run.evaluators = [Recorder(), Recorder()]
+    with pytest.raises(ValueError, match="expected different names"):
+        run.fit()
+
+
+class Scores(Evaluator):
+    """Scores given by step, as a fine-tuning has them."""
+
+    every = 2
+
+    def __init__(self, scores):
+        self.name, self.scores = "scores", scores
+
+    def evaluate(self, step, state, context):
+        return {"loss": 0.0, "accuracy": self.scores[step]}
+
+
+def best_of(run, scores, **options):
+    run.config.eval.every = 0
+    with WorkDir(run.path) as workdir:
+        best = BestCheckpoint(Scores(scores), workdir, "accuracy", log=run.output.append, **options)
+    run.evaluators = [best]
+    return best
+
+
+def test_the_best_checkpoint_is_kept_and_the_run_ends_when_nothing_gets_better(tmp_path):
+    run = Run(tmp_path / "run")
+    written = []
+    scores = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.7, 10: 0.9, 12: 0.9}
+    best_of(run, scores, patience=2, on_best=lambda: written.append("on_best") or {"degenerate": False})
+    assert int(run.fit().step) == 8
+    assert json.loads((run.path / "best.json").read_text()) == {
+        "step": 4, "metric": "accuracy", "scores": {"accuracy": 0.7}, "degenerate": False, "since_best": 2,
+        "last_step": 8,
+    }  # fmt: skip
+    assert [line["best_so_far"] for line in run.lines("scores")] == [1, 1, 0, 0] and len(written) == 2
+    assert [path.name for path in (run.path / "best").iterdir() if path.name.isdigit()] == ["4"]
+    best_of(run, scores, patience=2)
+    run.fit()
+    assert run.said("nothing to train: the run was stopped early") and run.steps_of("scores") == [2, 4, 6, 8]
+
+
+def test_a_lower_score_may_be_the_better_one(tmp_path):
+    run = Run(tmp_path / "run", steps=4)
+    best = best_of(run, {2: 0.5, 4: 0.7}, lower_is_better=True)
+    run.fit()
+    assert best.best["step"] == 2 and best.best["since_best"] == 1
+
+
+def test_evaluations_that_are_repeated_after_a_kill_count_once(tmp_path):
+    """Killed after step 6, with nothing saved but the best checkpoint, the run begins anew."""
+    run = Run(tmp_path / "run", checkpoint__every=0)
+    scores = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.65, 10: 0.8, 12: 0.6}
+    best_of(run, scores, patience=3)
+
+    def kill():
+        raise UserError("killed")
+
+    run.before_batch = at(7, kill)
+    with pytest.raises(UserError, match="killed"):
+        run.fit()
+    best = best_of(run, scores, patience=3)
+    assert int(run.fit().step) == 12 and run.steps_of("scores") == [2, 4, 6, 8, 10, 12]
+    assert best.best["step"] == 10
 
 
 def test_a_directory_taken_over_stops_the_run(tmp_path, monkeypatch):
@@ -652,12 +770,12 @@ def test_the_compilation_cache_has_a_default_and_can_be_off(monkeypatch, tmp_pat
     try:
         jax.config.update("jax_compilation_cache_dir", None)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        train.enable_compilation_cache()
+        loop.enable_compilation_cache()
         assert jax.config.jax_compilation_cache_dir == str(tmp_path / "bert_jax" / "xla")
-        train.enable_compilation_cache("/given")
-        train.enable_compilation_cache()
+        loop.enable_compilation_cache("/given")
+        loop.enable_compilation_cache()
         assert jax.config.jax_compilation_cache_dir == "/given"
-        train.enable_compilation_cache("")
+        loop.enable_compilation_cache("")
         assert jax.config.jax_compilation_cache_dir is None
     finally:
         jax.config.update("jax_compilation_cache_dir", before)

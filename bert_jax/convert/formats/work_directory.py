@@ -19,7 +19,6 @@ from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
 COMMAND = "convert"  # of the config.json that a conversion writes
-_BEST = "best"  # where fine-tuning keeps its best step
 
 
 def is_native(path: files.PathLike) -> bool:
@@ -55,8 +54,8 @@ def read(path: files.PathLike, *, log=print) -> Model:
     run = run_directory.read_run(path)
     config, tokenizer = read_architecture(path)
     chosen = os.fspath(path)
-    if chosen == run_directory.find_root(path) and files.exists(os.path.join(chosen, _BEST)):
-        chosen = os.path.join(chosen, _BEST)
+    if chosen == run_directory.find_root(path) and files.exists(os.path.join(chosen, run_directory.BEST)):
+        chosen = os.path.join(chosen, run_directory.BEST)
     source, params = checkpoint.read_params(chosen, log=log)
     labels = tuple(run["labels"]) if run.get("labels") else None
     given = run.get("head", "")

@@ -13,9 +13,6 @@ from bert_jax.io import atomic, files
 from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows import batches, windows
 
-# Of a work directory: the checkpoint that is best on the evaluation file.
-BEST = "best"
-
 
 def make_predict(task, mesh: jax.sharding.Mesh) -> Callable:
     """(params, global batch) -> float32 [B, C] on every process: `task.predict`, compiled for each shape."""

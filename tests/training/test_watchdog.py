@@ -1,6 +1,6 @@
 import threading
 
-from bert_jax.training.preemption import Watchdog
+from bert_jax.training.watchdog import Watchdog
 
 
 def test_a_run_without_progress_is_ended():
