@@ -5,52 +5,37 @@ programs are lowered in both dtypes, with dropout and without: what a kernel ref
 tokens and heads 64 numbers, for which both platforms have fused kernels.
 """
 
-import contextlib
-import csv
 import functools
-import importlib.util
 import json
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType
-from support import processes as training_support
+from support import lowering
+from support.lowering import (
+    BATCH,
+    DEVICES,
+    LENGTH,
+    MORE,
+    NO_DROPOUT,
+    abstract,
+    configs,
+    load,
+    parameters,
+    state,
+)
 
-from bert_jax import tasks, tokenization
-from bert_jax.inference import attention_maps, embedding, fill_mask
 from bert_jax.kernels import platform
-from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.masking import MaskingOptions
-from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
-from bert_jax.settings import config_files, defaults
-from bert_jax.tasks.base import family
-from bert_jax.tasks.rows import batches, packing
+from bert_jax.settings import defaults
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_eval_step, make_train_step
 
-LENGTH, BATCH = 128, 8
-SMALL = dict(
-    hidden_size=128,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=64,
-    max_position_embeddings=LENGTH,
-)
-DEVICES = {
-    "cuda": AbstractDevice(device_kind="NVIDIA H100 80GB HBM3", num_cores=None, platform="gpu"),
-    "tpu": AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu"),
-}
 DTYPES = ("bfloat16", "float32")
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-NO_DROPOUT = dict.fromkeys(DROPOUT, 0.0)
-ARGUMENTS = {"glue": "mrpc", "large_lamb": "phase1", "squad": "v1"}  # of configs that need one
 on_both = pytest.mark.parametrize("accelerator", DEVICES)
 
 
@@ -59,21 +44,9 @@ def cudnn_is_there(monkeypatch):
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
 
 
-@contextlib.contextmanager
-def devices_of(accelerator):
-    """A mesh of one device of this kind, which need not be attached."""
-    mesh = AbstractMesh(
-        (1, 1, 1), sharding.AXES, axis_types=(AxisType.Auto,) * 3, abstract_device=DEVICES[accelerator]
-    )
-    with jax.sharding.use_abstract_mesh(mesh), nn.logical_axis_rules(list(sharding.RULES)):
-        yield
-
-
 def lower(function, accelerator, *args, **static):
-    """The text of a program, which holds a fused kernel where `dispatch` has one."""
-    with devices_of(accelerator):
-        function = function if hasattr(function, "trace") else jax.jit(function)
-        return function.trace(*args, **static).lower(lowering_platforms=(accelerator,)).as_text()
+    """The text of a program."""
+    return lowering.lower(function, accelerator, *args, **static).as_text()
 
 
 def has_kernel(text):
@@ -83,34 +56,6 @@ def has_kernel(text):
 def expects_kernel(accelerator, dtype, rate):
     """`rate` is that of dropout on the attention probabilities."""
     return accelerator == "tpu" or (dtype == "bfloat16" and not rate)
-
-
-def abstract(tree):
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
-
-
-def parameters(task):
-    return sharding.unbox(jax.eval_shape(task.init, jax.random.key(0)))
-
-
-def state(task, optimizer):
-    params = parameters(task)
-    return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, jax.eval_shape(optimizer.init, params))
-
-
-def configs(folder):
-    """Names of all config files; one that is added is covered."""
-    return [name.partition("/")[2] for name in config_files.names() if name.startswith(f"{folder}/")]
-
-
-def load(name):
-    """A config, with an argument where it needs one."""
-    name, argument = config_files.split(name)
-    spec = importlib.util.spec_from_file_location("config", config_files.find(name))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    argument = argument or ARGUMENTS.get(name.partition("/")[2])
-    return module.get_config(argument) if argument else module.get_config()
 
 
 @functools.cache
@@ -131,9 +76,9 @@ def lower_evaluation_step(accelerator, model):
 
 
 def shrink(fields, **changes):
-    """The architecture and the execution of a config, without its size."""
-    kept = ("hidden_act", "causal", "attention", "residual", "remat", *DROPOUT)
-    return EncoderConfig(**{name: fields[name] for name in kept} | SMALL | {"vocab_size": 100} | changes)
+    """The architecture of a config and the implementations that it chooses, without its size."""
+    kept = ("hidden_act", "causal", "attention", "residual", "remat", *NO_DROPOUT)
+    return lowering.shrink({name: fields[name] for name in kept}, **changes)
 
 
 def name_optimizer(fields):
@@ -160,71 +105,15 @@ def test_pretraining(name, accelerator):
             assert has_kernel(text) == expects_kernel(accelerator, dtype, 0.0)
 
 
-def write_csv(path, header, rows):
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])
-
-
-def text(first):
-    """Longer than a row, so that every row is full."""
-    return " ".join(f"word{(first + i) % 95}" for i in range(200))
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A small training file for every kind of task: {kind: fields of config.data}."""
-    folder = tmp_path_factory.mktemp("files")
-    numbers = range(2 * BATCH)
-    table, tagged, questions = folder / "table.csv", folder / "tagged.jsonl", folder / "questions.jsonl"
-    write_csv(
-        table,
-        ["a", "b", "label", "score", "topics", "c", "right"],
-        [
-            [
-                text(i),
-                text(i + 1),
-                "yes" if i % 2 else "no",
-                i / 10,
-                "x" if i % 2 else "x;y",
-                text(i + 2),
-                i % 2,
-            ]
-            for i in numbers
-        ],
-    )
-    words = [f"word{i % 95}" for i in range(200)]
-    tags = ["B-PER" if i % 2 else "O" for i in range(200)]
-    tagged.write_text("".join(json.dumps({"words": words, "tags": tags}) + "\n" for _ in numbers))
-    answers = {"text": ["word3"], "answer_start": [text(0).index("word3")]}
-    row = {"context": text(0), "question": "word1 word2", "answers": answers}
-    questions.write_text("".join(json.dumps(row | {"id": str(i)}) + "\n" for i in numbers))
-    return {
-        "classification": dict(train=str(table), text_a="a", label="label"),
-        "pair": dict(train=str(table), text_a="a", text_b="b", label="label"),
-        "regression": dict(train=str(table), text_a="a", label="score"),
-        "multilabel": dict(train=str(table), text_a="a", label="topics"),
-        "multiple_choice": dict(train=str(table), text_a="a", choices="b,c", label="right"),
-        "tagging": dict(train=str(tagged)),
-        "question_answering": dict(train=str(questions)),
-        "vocabulary": str(training_support.write_vocabulary(folder / "vocab.txt")),
-    }
+    return lowering.write_files(tmp_path_factory.mktemp("files"))
 
 
 def make_problem(config, files, data, dtype, dropout):
-    """(the task, its optimizer and schedule, a batch of training, one of prediction) of a config."""
-    config.update(dict(max_length=LENGTH, batch_size=BATCH, init_from="the checkpoint of a frozen encoder"))
-    config.data.update(data)
-    tokenizer, spec = tokenization.load(files["vocabulary"]), tasks.get(config.task)
     bert = shrink(config.model, dtype=dtype, **({} if dropout else NO_DROPOUT))
-    problem, examples = family(spec.kind).from_training_file(config, spec, tokenizer, bert, config.data.train)
-    rows = problem.encode(examples)
-    update, schedule = make_optimizer(config.optimizer, 100)
-    plan = packing.plan(rows, BATCH, 100, 1, problem.bert) if problem.packs and config.pack else None
-    train = next(batches.train_batches(rows, BATCH, 0, 0))
-    if plan:
-        train = next(packing.train_batches(rows, plan, BATCH, 0, 0))
-    predicted = next(batches.eval_batches(rows, BATCH))
-    return problem.task, problem.optimizer(update), schedule, abstract(train), abstract(predicted)
+    return lowering.make_problem(config, files, data, bert)
 
 
 def check_finetuning(accelerator, make, combinations):
@@ -239,31 +128,11 @@ def check_finetuning(accelerator, make, combinations):
         assert has_kernel(found) == expects_kernel(accelerator, dtype, 0.0)
 
 
-# Tasks without a config file of their own: (config, kind of file, fields).
-MORE = {
-    "regression": ("classification", "regression", {"task": "regression"}),
-    "multilabel": ("classification", "multilabel", {"task": "multilabel"}),
-    "frozen tagging": ("tagging", "tagging", {"frozen": True, "feature_layers": "-1"}),
-    "frozen tagging with a BiLSTM": (
-        "tagging",
-        "tagging",
-        {"frozen": True, "feature_layers": "-1", "head": "bilstm"},
-    ),
-}
-
-
 @on_both
 @pytest.mark.parametrize("name", [*configs("finetune"), *MORE])
 def test_finetuning(name, accelerator, files):
-    given, kind, fields = MORE.get(name, (name, None, {}))
-
     def make(dtype, dropout):
-        config = load(f"finetune/{given}")
-        config.update(fields | {"head_size": 16})
-        data = files[kind or tasks.get(config.task).kind]
-        if tasks.get(config.task).columns:  # the files of GLUE
-            config.task = "classification"
-            data = files["pair"]
+        config, data = lowering.finetuning_config(name, files)
         return make_problem(config, files, data, dtype, dropout)
 
     all_four = [(dtype, dropout) for dtype in DTYPES for dropout in (True, False)]
@@ -276,26 +145,15 @@ def test_finetuning(name, accelerator, files):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_programs_of_pretrained_models(accelerator, dtype):
     """fill-mask, embed and attention maps, as `for_inference` has them compute there."""
-    with devices_of(accelerator):
+    with lowering.devices_of(accelerator):
         target = platform.target()
-    model = EncoderConfig(**SMALL, vocab_size=100).for_inference(target, dtype)
-    params = parameters(benchmark.make_task(model, LENGTH))
-    ids, one = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32), jax.ShapeDtypeStruct((BATCH,), jnp.int32)
-    expected = expects_kernel(accelerator, dtype, 0.0)
 
-    lengths, positions = (jax.ShapeDtypeStruct((BATCH, n), jnp.int32) for n in (1, 4))
-    arguments = (params, ids, lengths, positions)
-    assert has_kernel(lower(fill_mask.probabilities, accelerator, *arguments, config=model)) == expected
+    def lower(function, *args, **static):
+        return lowering.lower(function, accelerator, *args, **static)
 
-    batch = {"input_ids": ids, "lengths": one, "first_lengths": one}
-    for pooling in embedding.POOLINGS:
-        layers = (1,) if pooling == "pooler" else (0, 1)
-        options = dict(config=model, layers=layers, pooling=pooling, normalize=pooling != "none")
-        found = lower(embedding.features, accelerator, params, batch, **options)
-        assert has_kernel(found) == expected
-
-    maps = functools.partial(attention_maps.attention_weights, config=attention_maps.computed_as(model))
-    assert not has_kernel(lower(maps, accelerator, params["encoder"], batch))
+    for name, lowered in lowering.lower_pretrained_models(lower, target, dtype).items():
+        expected = name != "attention maps" and expects_kernel(accelerator, dtype, 0.0)
+        assert has_kernel(lowered.as_text()) == expected, name
 
 
 def test_rows_of_an_odd_length_are_trained_on_a_gpu(files):

@@ -1,0 +1,96 @@
+"""Records in tests/testdata/gate what the code computes, so that a change of it shows; or compares with it.
+
+    python tests/testdata/make_gate.py --check                  what differs from what is recorded
+    python tests/testdata/make_gate.py [--only=programs,...]    records anew, after an intended change
+    python tests/testdata/make_gate.py --new_runs               also writes new work directories to resume
+
+Describe each intended change in one line of tests/testdata/gate/CHANGES.md. The work directories in gate/runs
+stand for those that users have: they are not written anew because the code changed. Where a resumed run is
+meant to end in other numbers, --only=ends records the new end of the old directory.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+
+import conftest  # noqa: E402, F401  (the devices and flags of the tests, before jax is imported)
+from support import gate, lowering, recorded  # noqa: E402
+
+SECTIONS = ("programs", "parameters", "records", "losses", "conversions", "ends")
+
+
+def compute(section, folder):
+    """What `recorded.write` takes of a section."""
+    if section in ("programs", "parameters"):
+        files = lowering.write_files(folder)
+        if section == "parameters":
+            return gate.parameters(files)
+        found = {}
+        for name, group in gate.programs(files).items():
+            print(f"lowering {name}", flush=True)
+            found |= group()
+        return found
+    if section == "records":
+        gate.write_corpus(folder)
+        gate.write_records(folder)
+        return gate.record_digests(folder)
+    if section == "losses":
+        gate.write_corpus(folder)
+        gate.write_records(folder)
+        gate.write_tables(folder)
+        curves = {name: gate.curve(name, folder) for name in gate.CURVES}
+        return {"machine": recorded.machine(), "curves": curves}
+    if section == "conversions":
+        gate.copy_runs(folder)
+        return gate.conversions(folder, "pretraining")
+    gate.copy_runs(folder)
+    return {name: gate.end(name, folder) for name in gate.RUNS}
+
+
+def check(section, folder):
+    """One line for each difference."""
+    found = compute(section, folder)
+    if section == "ends":
+        return gate.check_ends(found)
+    expected = recorded.read(section)
+    if section == "losses":
+        return gate.check_curves(expected, found)
+    return recorded.differences(section, expected, found)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
+    parser.add_argument("--new_runs", action="store_true", help="write new work directories first")
+    arguments = parser.parse_args()
+    failed = False
+    with tempfile.TemporaryDirectory() as scratch:
+        if arguments.new_runs and not arguments.check:
+            gate.write_runs(Path(scratch) / "runs")
+        for section in arguments.only.split(","):
+            if section not in SECTIONS:
+                parser.error(f"--only={section}: expected some of {', '.join(SECTIONS)}")
+            folder = Path(scratch) / section
+            folder.mkdir()
+            if arguments.check:
+                differences = check(section, folder)
+                failed = failed or bool(differences)
+                print(differences or f"{section}: as recorded")
+            elif section == "ends":
+                gate.write_ends(compute(section, folder))
+            else:
+                recorded.write(section, compute(section, folder))
+            shutil.rmtree(folder)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
