@@ -27,11 +27,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags as absl_flags
+from etils import epy
 
 import bert_jax
 from bert_jax import signals
 from bert_jax.errors import ClusterError, Preempted, StorageError, Terminated, UserError, is_wrong_path
 from bert_jax.parallel import distributed, host_tuning
+
+with epy.lazy_imports():
+    from bert_jax.settings import config_fields, config_files
 
 # In the order of the way from text to a task. A module is imported only when called: most of them need jax.
 COMMANDS = (
@@ -218,8 +222,6 @@ def _config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> list[Path]:
         UserError: a CONFIG that is neither a name nor a file; ml_collections would report it only when the
             config is first used, and as a page of attempts.
     """
-    from bert_jax.settings import config_files  # with ml_collections, which few commands need
-
     return [
         config_files.find(config_files.split(arg.partition("=")[2] or following)[0])
         for name in _config_flags(flags)
@@ -240,8 +242,6 @@ def _unknown_flag(command: str, flags: absl_flags.FlagValues, unknown: str) -> s
     """What to say of a flag that a command does not have."""
     near = ""
     for name in _config_flags(flags):
-        from bert_jax.settings import config_fields, config_files
-
         config, example = flags[name].value, config_files.example(command)
         if config is None and unknown.startswith(f"{name}."):
             return f"which run? give --{name}=NAME, such as {example} (`bert-jax configs` lists them)"
@@ -271,8 +271,6 @@ def _unknown_override(flags: absl_flags.FlagValues, argv: list[str], error: Exce
 
 def _likely_field(flag: absl_flags.Flag, argv: list[str], parts: Sequence[str]) -> str:
     """What to say of an override of an unknown field: the one that it stands for, or those beside it."""
-    from bert_jax.settings import config_fields, config_files
-
     given = [value for arg, value in zip(argv, [*argv[1:], ""], strict=True) if arg == f"--{flag.name}"]
     given += [arg.partition("=")[2] for arg in argv if arg.startswith(f"--{flag.name}=")]
     config, within = flag.parser.parse(given[-1]), "it"

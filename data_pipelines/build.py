@@ -16,7 +16,7 @@ from bert_jax.data import google, packed, verification
 from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
 from bert_jax.io.progress import Progress
-from data_pipelines import cleaning, duplicates, google_rows, minhash, readers, stages
+from data_pipelines import beam_runner, cleaning, duplicates, google_rows, minhash, readers, stages
 from data_pipelines.output_lock import UNFINISHED, claimed, finished
 from data_pipelines.settings import Options, digest, resolve
 from data_pipelines.workers import Pool
@@ -82,9 +82,7 @@ def build(
 
 
 def _beam_pool(arguments: str, options: Options) -> Pool:
-    from data_pipelines.beam_runner import BeamPool
-
-    return BeamPool(arguments, scratch=f"{files.absolute(options.output_dir).rstrip('/')}-beam")
+    return beam_runner.BeamPool(arguments, scratch=f"{files.absolute(options.output_dir).rstrip('/')}-beam")
 
 
 def _build(

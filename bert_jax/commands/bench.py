@@ -8,15 +8,28 @@ Best and median of the steps; rates count real sequences and tokens, FLOPs are t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import Any
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.errors import UserError
-from bert_jax.models.config import DTYPES
+from bert_jax.kernels.dispatch import DTYPES
 from bert_jax.settings import config_files
+
+with epy.lazy_imports():
+    from bert_jax.commands import pretrain
+    from bert_jax.data import cache, loader, records
+    from bert_jax.kernels import dispatch, platform
+    from bert_jax.models import config as model_config
+    from bert_jax.objectives import masking
+    from bert_jax.parallel import sharding
+    from bert_jax.runs import benchmark
+    from bert_jax.settings import defaults
+    from bert_jax.training import optimizers
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -55,8 +68,6 @@ def run(flags, args) -> int | None:
     for name in ("steps", "seq_length", "batch_size"):
         if flags[name].value is not None and flags[name].value < 1:
             raise UserError(f"--{name}={flags[name].value} must be at least 1")
-    from bert_jax.data import cache, records
-
     config = _resolve(flags)
     dataset = None
     if flags.data_dir:
@@ -75,10 +86,6 @@ def _say(line: str) -> None:
 
 def _resolve(flags) -> Any:
     """The config to measure: the one given, or a size's, with the flags on top."""
-    from bert_jax.commands import pretrain
-    from bert_jax.kernels import dispatch, platform
-    from bert_jax.settings import defaults
-
     config = flags.config
     if config is None:
         config = defaults.pretrain(flags.size)
@@ -108,17 +115,10 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
         JSON-able: `train_step` (see `benchmark.time_train_step`), with a dataset also `train_step_on_records`
         and `loader`; `rows`, `config`, and where it was measured.
     """
-    import contextlib
-
-    from bert_jax.data import loader
-    from bert_jax.models.config import EncoderConfig, from_dict
-    from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
-    from bert_jax.parallel import sharding
-    from bert_jax.runs import benchmark
-    from bert_jax.training.optimizers import keeps_parameters_finite, make_optimizer
-
-    vocab_size = config.model.vocab_size or (dataset.vocab_size if dataset else EncoderConfig.vocab_size)
-    model = from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
+    vocab_size = config.model.vocab_size or (
+        dataset.vocab_size if dataset else model_config.EncoderConfig.vocab_size
+    )
+    model = model_config.from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
     mesh = sharding.make_mesh(**config.mesh)
 
     def time_steps(batches, length):
@@ -127,18 +127,20 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
                 f"rows of {length} tokens are longer than the model's {model.max_position_embeddings} "
                 "positions; choose a shorter --seq_length or a larger --config.model.max_position_embeddings"
             )
-        predictions = config.masking.max_predictions or default_max_predictions(length, config.masking.prob)
-        masking = MaskingOptions(**(config.masking.to_dict() | {"max_predictions": predictions}))
-        optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+        predictions = config.masking.max_predictions or masking.default_max_predictions(
+            length, config.masking.prob
+        )
+        options = masking.MaskingOptions(**(config.masking.to_dict() | {"max_predictions": predictions}))
+        optimizer, schedule = optimizers.make_optimizer(config.optimizer, config.steps)
         return benchmark.time_train_step(
-            benchmark.make_task(model, length, masking),
+            benchmark.make_task(model, length, options),
             optimizer,
             schedule,
             batches,
             mesh=mesh,
             steps=steps,
             accumulate_steps=config.accumulate_steps,
-            check_update=not keeps_parameters_finite(config.optimizer),
+            check_update=not optimizers.keeps_parameters_finite(config.optimizer),
             seed=config.seed,
             say=_say,
         )

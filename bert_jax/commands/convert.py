@@ -14,10 +14,15 @@ import os
 import re
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.commands import output_flags, surgery_flags
 from bert_jax.commands.run_flags import command_line
 from bert_jax.errors import UserError
+
+with epy.lazy_imports():
+    from bert_jax.convert import conversion, model_card
+
 
 _KINDS = ("huggingface", "tensorflow", "bert_jax")
 
@@ -63,8 +68,6 @@ def run(flags, args: list[str]) -> int:
     ):
         if not flags[name].value:
             raise UserError(f"convert needs --{name}: {example}")
-    from bert_jax.convert import conversion, model_card
-
     if flags.push_to:
         if flags.to != "huggingface":
             raise UserError(f"--push_to takes a Hugging Face folder; give --to=huggingface, not {flags.to}")

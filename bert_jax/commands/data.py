@@ -16,9 +16,14 @@ import time
 from typing import Any
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.commands import corpus_flags, output_flags
 from bert_jax.errors import UserError
+
+with epy.lazy_imports():
+    from data_pipelines import build, cleaning, readers, workers
+
 
 _HIGH_UNKNOWN_SHARE = 0.05
 _HIGH_UNDECODABLE_SHARE = 0.001  # of as many bytes as there are tokens; text from the web always has some
@@ -141,8 +146,6 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 def run(flags, args: list[str]) -> int:
     needed = {"input": "text to read", "vocab": "a vocabulary", "output_dir": "a directory to write to"}
     corpus_flags.check("data", flags, args, needed)
-    from data_pipelines import build, workers
-
     names = [field.name for field in dataclasses.fields(build.Options) if field.name != "input"]
     options = build.Options(tuple(flags.input), **{name: flags[name].value for name in names})
     processes = workers.count(flags.workers)
@@ -163,8 +166,6 @@ def run(flags, args: list[str]) -> int:
     for line in summary(built.manifest):
         print(line)
     if "cleaned" in built.manifest:
-        from data_pipelines import cleaning
-
         for line in cleaning.lines(built.manifest["cleaned"]):
             print(line)
         print(f"  examples: {os.path.join(flags.output_dir, cleaning.REPORT)}")
@@ -210,8 +211,6 @@ def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
     """What a user should know before training on the records; with `of_format` also whether the text seems to
     be of another format.
     """
-    from data_pipelines import readers
-
     text, found = manifest["text"], []
     unknown = text["unknown_tokens"] / text["tokens"]
     if unknown > _HIGH_UNKNOWN_SHARE:

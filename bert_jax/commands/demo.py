@@ -8,9 +8,14 @@ It downloads nothing and prints each command that it runs. Run the same command 
 from __future__ import annotations
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
+
+with epy.lazy_imports():
+    from bert_jax import cli
+    from bert_jax.demo import steps
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -34,10 +39,8 @@ def run(flags, args: list[str]) -> int:
     workdir = flags.workdir or ("demo-quick" if flags.quick else "demo")
     if files.is_remote(workdir):
         raise UserError(f"--workdir={workdir}: expected a local directory, where the demo runs")
-    from bert_jax.demo import steps
-
     try:
-        steps.Demo(workdir, steps.QUICK if flags.quick else steps.Budget()).run()
+        steps.Demo(workdir, cli.main, steps.QUICK if flags.quick else steps.Budget()).run()
     except steps.Stopped as stopped:
         return stopped.args[0]
     return 0

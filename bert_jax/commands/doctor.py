@@ -9,19 +9,35 @@ import dataclasses
 import importlib.metadata
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
+from etils import epy
 
 from bert_jax.io import atomic, files
 from bert_jax.kernels import dispatch
+
+with epy.lazy_imports():
+    import google_crc32c
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import psutil
+    from packaging import requirements as package_requirements
+    from packaging import utils as package_names
+
+    from bert_jax.kernels import check as kernel_check
+    from bert_jax.models import config as model_config
+
 
 GIB = 2**30
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -93,12 +109,10 @@ def _requirements() -> list[str] | None:
 
 
 def _installed_versions() -> dict[str, str]:
-    from packaging.utils import canonicalize_name
-
     found = {}
     for distribution in importlib.metadata.distributions():
         if distribution.name:  # the first on the path is the one that is imported
-            found.setdefault(canonicalize_name(distribution.name), distribution.version)
+            found.setdefault(package_names.canonicalize_name(distribution.name), distribution.version)
     return found
 
 
@@ -112,18 +126,15 @@ def check_packages(
         installed: {canonical name: version}.
         lock: the text of the lock of this Python, empty when there is none.
     """
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
     checks, within = [], 0
     if requirements is None:
         detail = "bert-jax itself is not installed"
         checks.append(Check("packages", WARNING, detail, "pip install --no-deps -e ."))
     for text in requirements or ():
-        requirement = Requirement(text)
+        requirement = package_requirements.Requirement(text)
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
-        version = installed.get(canonicalize_name(requirement.name))
+        version = installed.get(package_names.canonicalize_name(requirement.name))
         wanted = f"{requirement.name}{requirement.specifier}"
         if version is None or not requirement.specifier.contains(version, prereleases=True):
             detail = f"{requirement.name} is {version or 'missing'}; {wanted} is needed"
@@ -133,9 +144,9 @@ def check_packages(
 
     pins = [line.split("==") for line in lock.splitlines() if "==" in line and not line.startswith("#")]
     differing = [
-        f"{name} {installed[canonicalize_name(name)]} (tested: {pin})"
+        f"{name} {installed[package_names.canonicalize_name(name)]} (tested: {pin})"
         for name, pin in pins
-        if installed.get(canonicalize_name(name), pin) != pin
+        if installed.get(package_names.canonicalize_name(name), pin) != pin
     ]
     if differing:
         shown = ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
@@ -162,13 +173,6 @@ def hardware() -> list[str]:
 
 def probe() -> dict[str, Any]:
     """What jax says of its devices, and whether it compiles; imports jax."""
-    import time
-
-    import google_crc32c
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
     devices = jax.local_devices()
     memory = devices[0].memory_stats() or {}
     start = time.perf_counter()
@@ -196,12 +200,10 @@ def probe() -> dict[str, Any]:
 
 def probe_kernels() -> list[dict[str, Any]]:
     """What the check of each fused kernel of this platform found, with the shapes of Base."""
-    from bert_jax.kernels import check
-    from bert_jax.models.config import EncoderConfig
-
-    variant = check.Variant.of(EncoderConfig())
-    names = [kernel.name for kernel in check.candidates(EncoderConfig(), variant)]
-    return [dataclasses.asdict(result) for result in check.run(names, variant)]
+    config = model_config.EncoderConfig()
+    variant = kernel_check.Variant.of(config)
+    names = [kernel.name for kernel in kernel_check.candidates(config, variant)]
+    return [dataclasses.asdict(result) for result in kernel_check.run(names, variant)]
 
 
 def probe_in_child(seconds: float = PROBE_SECONDS) -> dict[str, Any]:
@@ -303,8 +305,6 @@ def check_kernels(platform: str, results: Sequence[Mapping[str, Any]]) -> list[C
 
 def host_memory() -> tuple[int, int]:
     """(total, available) bytes, within the limit of the container where there is one."""
-    import psutil
-
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
     for limit, usage in (
@@ -403,10 +403,6 @@ def check_shared_memory(path: str) -> Check:
 
 
 def check_open_files() -> Check:
-    try:
-        import resource
-    except ImportError:
-        return Check("open files", OK, "no limit on this system")
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if 0 <= soft < 512:
         return Check("open files", WARNING, f"at most {soft}", "ulimit -n 4096")

@@ -16,11 +16,17 @@ import sys
 import time
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.commands import output_flags
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
-from bert_jax.models.config import DTYPES
+from bert_jax.kernels.dispatch import DTYPES
+
+with epy.lazy_imports():
+    from bert_jax import convert
+    from bert_jax.inference import embedding, embedding_files
+    from bert_jax.training import loop
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -106,10 +112,6 @@ def run(flags, args: list[str]) -> int:
             layers = [int(layer) for layer in flags.layers.split(",")]
         except ValueError:
             raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
-    from bert_jax import convert
-    from bert_jax.inference import embedding, embedding_files
-    from bert_jax.training import loop
-
     embedding_files.check_output(flags.output, flags.pooling, flags.jsonl_format, flags.overwrite)
     texts = embedding_files.Texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
     loop.enable_compilation_cache()

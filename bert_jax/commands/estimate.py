@@ -15,9 +15,15 @@ import json
 import sys
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.settings import config_fields, config_files
+
+with epy.lazy_imports():
+    from bert_jax.commands import pretrain
+    from bert_jax.estimate import chips, gpu_topology, gpus, measure, program, report, topology
+
 
 # What jax takes of a GPU's memory unless it is told otherwise.
 _MEMORY_FRACTION = 0.75
@@ -66,8 +72,6 @@ def run(flags, args: list[str]) -> int:
         raise UserError(f"estimate takes no arguments besides its flags, but was given {args[0]!r}")
     if flags.config is None:
         raise UserError("what to estimate? give --config=pretrain/SIZE; `bert-jax configs` lists them")
-    from bert_jax.estimate import chips, gpu_topology, gpus, topology
-
     if not flags.topology:
         raise UserError(
             f"for which devices? give --topology=CHIP:SHAPE, like {chips.EXAMPLES}, or "
@@ -88,14 +92,8 @@ def run(flags, args: list[str]) -> int:
     config = flags.config
     if config.data.dir and flags.seq_length is not None:
         raise UserError("--seq_length is for rows without records: leave it, or config.data.dir, out")
-    if on_gpus:
-        topology = gpu_topology
-    topology.prepare()
-
-    # Only now, since they import jax.
-    from bert_jax.commands import pretrain
-    from bert_jax.estimate import measure, program, report
-
+    compiler = gpu_topology if on_gpus else topology
+    compiler.prepare()  # before jax is imported
     config_fields.check_pretraining(config)
     if adopted := pretrain.adopt_architecture(config, config_files.overridden(flags, "model")):
         _say(adopted)
@@ -106,14 +104,14 @@ def run(flags, args: list[str]) -> int:
     step = program.TrainStep(
         config,
         rows,
-        topology.devices(slices),
+        compiler.devices(slices),
         compiler_options=gpu_topology.COMPILER_OPTIONS if on_gpus else None,
         memory_limit=fraction * slices.chip.hbm_bytes if on_gpus else None,
     )
     result = measure.estimate(
         step, slices, find_largest=flags.largest_batch, price=flags.price_per_chip_hour, say=_say
     )
-    result |= {"versions": topology.versions()}
+    result |= {"versions": compiler.versions()}
     print(json.dumps(result, indent=1) if flags.json else "\n".join(report.lines(result)))
     return 0
 

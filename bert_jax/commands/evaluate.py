@@ -11,11 +11,19 @@ import json
 import sys
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.commands import output_flags
 from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
 from bert_jax.io import checks, progress
+
+with epy.lazy_imports():
+    from bert_jax.inference import predictor
+    from bert_jax.runs import sweep
+    from bert_jax.tasks.glue import tables
+    from bert_jax.training import evaluators, loop
+    from bert_jax.workdir import run_directory
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -62,9 +70,6 @@ def run(flags, args: list[str]) -> int:
         return _table([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.json)
     if flags.input and flags["split"].present:
         raise UserError("--input and --split are two files: give one of them")
-    from bert_jax.inference import predictor
-    from bert_jax.training import loop
-
     loop.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
@@ -99,11 +104,6 @@ def run(flags, args: list[str]) -> int:
 
 def _table(directories: list[str], as_json: bool) -> int:
     """The best scores of several runs of GLUE, of --seeds the medians, and their average."""
-    from bert_jax.runs import sweep
-    from bert_jax.tasks.glue import tables
-    from bert_jax.training.evaluators import read_best
-    from bert_jax.workdir import run_directory
-
     scores = {}
     for directory in directories:
         summary = sweep.read_summary(directory)
@@ -112,7 +112,7 @@ def _table(directories: list[str], as_json: bool) -> int:
         tables.submission_files(task)
         if task in scores:
             raise UserError(f"{directory} is the second run of {task}; give one of each task")
-        best = summary or read_best(directory)
+        best = summary or evaluators.read_best(directory)
         if not best or not best["scores"]:
             raise UserError(f"{directory}: nothing was evaluated in it, so there is no score")
         scores[task] = best["scores"]

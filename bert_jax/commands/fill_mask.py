@@ -11,9 +11,14 @@ import json
 import sys
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.errors import UserError
-from bert_jax.models.config import DTYPES
+from bert_jax.kernels.dispatch import DTYPES
+
+with epy.lazy_imports():
+    from bert_jax.inference import fill_mask
+    from bert_jax.training import loop
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -42,11 +47,8 @@ def run(flags, args: list[str]) -> int:
     texts = args or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not texts:
         raise UserError('which text? give one with [MASK] in it, such as "The [MASK] is read from the file."')
-    from bert_jax.inference.fill_mask import MaskFiller
-    from bert_jax.training import loop
-
     loop.enable_compilation_cache()
-    filler = MaskFiller(flags.checkpoint, lambda line: print(line, file=sys.stderr), flags.dtype)
+    filler = fill_mask.MaskFiller(flags.checkpoint, lambda line: print(line, file=sys.stderr), flags.dtype)
     found = filler(texts, flags.top)
     for text, masks in zip(texts, found, strict=True):
         if flags.json:

@@ -20,11 +20,18 @@ import os
 import shlex
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.commands.process_flags import start_processes
 from bert_jax.commands.run_flags import command_line, define_run_flags
 from bert_jax.errors import UserError
 from bert_jax.io import files
+
+with epy.lazy_imports():
+    from bert_jax.parallel import distributed
+    from bert_jax.runs import finetune, sweep
+    from bert_jax.training import loop
+    from bert_jax.workdir import run_directory
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -58,18 +65,11 @@ def run(flags, args: list[str]) -> int:
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
     fit_options = start_processes(flags)
-    from bert_jax.parallel import distributed
-    from bert_jax.runs import finetune
-    from bert_jax.training import loop
-    from bert_jax.workdir.run_directory import BEST
-
     log = distributed.log_of_primary(print)
 
     command = command_line("finetune", flags)
     loop.enable_compilation_cache(flags.compilation_cache)
     if flags.seeds is not None or flags.sweep:
-        from bert_jax.runs import sweep
-
         seeds = 1 if flags.seeds is None else flags.seeds
         grid = sweep.parse_grid(flags.sweep)
         settings = sweep.run_all(
@@ -81,7 +81,7 @@ def run(flags, args: list[str]) -> int:
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
         log(f"best: step {best['step']}  {scores}")
-    folder = BEST if best["scores"] else "checkpoints"
+    folder = run_directory.BEST if best["scores"] else "checkpoints"
     saved = os.path.join(flags.workdir, folder, str(best["step"]))
     if files.exists(saved):
         workdir = shlex.quote(flags.workdir)

@@ -21,10 +21,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.commands import corpus_flags
 from bert_jax.errors import UserError
 from bert_jax.io import checks, files
+
+with epy.lazy_imports():
+    from bert_jax import checkpoint, convert
+    from bert_jax.convert import parity
+    from bert_jax.convert.formats import huggingface, tensorflow1
+    from bert_jax.data import google, google_inspection, inspection, packed
+    from bert_jax.plots import records
+    from data_pipelines import inspect_corpus, readers
+
 
 _MOST_PROBLEMS = 20
 _NO_NEWS_AT_ZERO = ("undecodable", "control_characters", "long_lines")
@@ -82,8 +92,6 @@ def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
         for line in [json.dumps(dataclasses.asdict(report))] if flags.json else lines(report):
             print(line)
         if flags.plot:
-            from bert_jax.plots import records
-
             records.plot_records(report, flags.plot)
             print(f"wrote {flags.plot}", file=sys.stderr if flags.json else sys.stdout)
     return sound
@@ -92,8 +100,6 @@ def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
 def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
     """Yields the report of each path; of all as one corpus if they have an input format."""
     if flags.input_format:
-        from data_pipelines import inspect_corpus, readers
-
         fields = readers.Fields(flags.text_field, flags.id_field)
         yield inspect_corpus.inspect_corpus(
             paths, flags.input_format, flags.vocab, fields, flags.tfds_data_dir
@@ -109,8 +115,6 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     Raises:
         UserError: it is nothing that bert_jax knows.
     """
-    from bert_jax.data import google, google_inspection, inspection, packed
-
     if google.is_record_file(path) or files.is_directory(path):
         report = google_inspection.inspect(path, vocab or "", examples)
         if report is not None:
@@ -118,11 +122,8 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if files.is_file(path):
         if google.is_record_file(path):
             return inspection.inspect_record_file(path, examples)
-        if path.endswith(".txt"):
-            from data_pipelines import inspect_corpus
-
-            if not inspect_corpus.looks_like_vocabulary(path):
-                return inspect_corpus.inspect_corpus([path], vocab=vocab)
+        if path.endswith(".txt") and not inspect_corpus.looks_like_vocabulary(path):
+            return inspect_corpus.inspect_corpus([path], vocab=vocab)
         if path.endswith((".txt", ".model")):
             return inspection.inspect_vocabulary(path)
         raise UserError(
@@ -148,10 +149,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
 
 def inspect_checkpoints(path: str):
     """Reads every step of a work directory, or one step, and compares it with its digests."""
-    from bert_jax import checkpoint
-    from bert_jax.data.inspection import Report
-
-    report = Report(
+    report = inspection.Report(
         path, "checkpoint" if files.exists(os.path.join(path, "_CHECKPOINT_METADATA")) else "work directory"
     )
     steps = [path]
@@ -182,15 +180,12 @@ def inspect_checkpoints(path: str):
 
 def inspect_model(path: str):
     """Reads a Hugging Face folder or a TF1 checkpoint whole, and compares two forward passes of it."""
-    from bert_jax import convert
-    from bert_jax.convert import parity
-    from bert_jax.convert.formats import huggingface, tensorflow1
-    from bert_jax.data.inspection import Report
-
     kind = convert.detect(path)
     if kind == "tensorflow":
         tensorflow1.tensorflow()  # if it is missing, that says nothing of the checkpoint
-    report = Report(path, {"huggingface": "Hugging Face folder", "tensorflow": "TF1 checkpoint"}[kind])
+    report = inspection.Report(
+        path, {"huggingface": "Hugging Face folder", "tensorflow": "TF1 checkpoint"}[kind]
+    )
     try:
         model, tensors = (huggingface if kind == "huggingface" else tensorflow1).read(path)
         parity.compare(path, parity.file_outputs(tensors, model.config, kind), parity.flax_outputs(model))
@@ -207,8 +202,6 @@ def inspect_model(path: str):
 
 def _architecture(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """The sizes of a model and its groups of parameters, which are the encoder and the heads it has."""
-    from bert_jax import checkpoint
-
     groups = dict.fromkeys(name.split("/")[0] for name in shapes)
     return {"architecture": checkpoint.sizes(shapes), "parts": ", ".join(groups)}
 
@@ -245,8 +238,6 @@ def lines(report) -> Iterator[str]:
 
 
 def _fact_lines(name: str, value: Any) -> Iterator[str]:
-    from bert_jax.data.inspection import text_histogram
-
     if not isinstance(value, dict):
         yield f"{name}: {_number(value)}"
         return
@@ -266,7 +257,7 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
     for key, inner in nested.items():
         if key == "sequence_lengths":
             yield "  length of sequences:"
-            yield from (f"    {line}" for line in text_histogram(inner))
+            yield from (f"    {line}" for line in inspection.text_histogram(inner))
         elif key == "sequences_per_row":
             total = max(1, sum(inner))
             shares = ", ".join(

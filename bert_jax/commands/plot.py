@@ -15,10 +15,17 @@ import sys
 import textwrap
 
 from absl import flags
+from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.plots import curves
+
+with epy.lazy_imports():
+    from bert_jax import convert
+    from bert_jax.inference import attention_maps
+    from bert_jax.plots import attention
+    from bert_jax.training import metrics_writer
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -71,7 +78,7 @@ def run(flags, args) -> int | None:
     if len(directories) > 1 and not flags.output:
         raise UserError("where should the picture of several runs go? give --output=FILE.png")
     output = flags.output or os.path.join(directories[0], "curves.png")
-    runs = {name: curves.read_metrics(directory) for name, directory in _names(directories).items()}
+    runs = {name: _read_metrics(directory) for name, directory in _names(directories).items()}
     title = ", ".join(runs) if flags.title is None else flags.title
     curves.plot_metrics(runs, output, title, dict(map(_reference, flags.reference)))
     rows = [row for of_run in runs.values() for row in of_run]
@@ -85,6 +92,16 @@ def _names(directories: list[str]) -> dict[str, str]:
     return dict(zip(names if len(set(names)) == len(names) else directories, directories, strict=True))
 
 
+def _read_metrics(workdir: str) -> list[dict]:
+    """Returns the lines of a run's metrics.jsonl. Raises UserError when there are none."""
+    if not files.is_directory(workdir):
+        raise UserError(f"{workdir}: no such directory; --workdir is the directory of a run")
+    rows = metrics_writer.read_metrics(workdir)
+    if not rows:
+        raise UserError(f"{workdir}: no metrics in it; is it the directory of a run that reached a log step?")
+    return rows
+
+
 def _attention(flags) -> None:
     if flags.workdir:
         raise UserError("--workdir draws curves, --checkpoint with --text attention: give one of the two")
@@ -96,10 +113,6 @@ def _attention(flags) -> None:
         raise UserError('which text? give one, such as --text="The cat sat on the mat."')
     if not flags.output:
         raise UserError("where should the picture go? give --output=FILE.png")
-    from bert_jax import convert
-    from bert_jax.inference import attention_maps
-    from bert_jax.plots import attention
-
     model = convert.load(flags.checkpoint, log=lambda line: print(line, file=sys.stderr))
     maps = attention_maps.attention_maps(model, flags.text, flags.text_b)
     whole = flags.text if flags.text_b is None else f"{flags.text} | {flags.text_b}"

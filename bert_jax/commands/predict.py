@@ -17,11 +17,17 @@ import sys
 import time
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.commands import output_flags
 from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
 from bert_jax.errors import UserError
 from bert_jax.io import checks, progress
+
+with epy.lazy_imports():
+    from bert_jax.inference import predictor, streaming
+    from bert_jax.tasks.glue import tables
+    from bert_jax.training import loop
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -81,9 +87,6 @@ def run(flags, args: list[str]) -> int:
         return _serve(flags)
     if not flags.output:
         raise UserError("where should the predictions go? give --output=FILE.tsv")
-    from bert_jax.inference import predictor
-    from bert_jax.training import loop
-
     if flags.output.endswith(".zip"):
         for name in ("input", "text_a", "text_b", "id", "header", "format", "checkpoint"):
             if flags[name].present:
@@ -123,8 +126,6 @@ def _serve(flags) -> int:
         )
     if flags.header is not None:
         raise UserError("--header is for files; lines of standard input have none")
-    from bert_jax.inference import predictor, streaming
-    from bert_jax.training import loop
 
     def log(line):
         print(line, file=sys.stderr, flush=True)
@@ -149,10 +150,6 @@ def _serve(flags) -> int:
 
 def _submit(directories: list[str], output: str, overwrite: bool) -> int:
     """The zip that GLUE's server takes, with the test sets of these runs."""
-    from bert_jax.inference import predictor
-    from bert_jax.tasks.glue import tables
-    from bert_jax.training import loop
-
     checks.check_output(output, (".zip",), overwrite=overwrite)
     loop.enable_compilation_cache()
     files = {}

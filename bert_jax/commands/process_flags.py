@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.parallel import distributed
+
+with epy.lazy_imports():
+    from bert_jax.training import profiling
+
 
 # Of a run of several processes. A process alone, at a terminal, may be suspended for as long as one likes.
 _STALL_TIMEOUT = 900.0
@@ -71,8 +76,6 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
     Raises:
         UserError, ClusterError, Preempted: as `distributed.start`.
     """
-    from bert_jax.training import profiling  # here, so that the command's help does not wait for jax
-
     profile_steps = profiling.parse_steps(flags.profile_steps)
     for name in ("meet_timeout", "heartbeat_timeout"):
         if flags[name].value < 1:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.errors import UserError
 
-if TYPE_CHECKING:  # at run time, the commands' help would wait for jax
-    from bert_jax.convert import Model
+with epy.lazy_imports():
+    from bert_jax import convert, tokenization
+    from bert_jax.convert import surgery, vocabulary
+    from bert_jax.io import atomic
+
 
 _POSITION_METHODS = ("tile", "interpolate")
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -64,8 +67,11 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 
 
 def apply(
-    flags: absl_flags.FlagValues, model: Model, log: Callable[[str], None], vocab_path: str | os.PathLike
-) -> Model:
+    flags: absl_flags.FlagValues,
+    model: convert.Model,
+    log: Callable[[str], None],
+    vocab_path: str | os.PathLike,
+) -> convert.Model:
     """The model as the flags want it, whatever their order: vocabulary, head, layers, positions, padding,
     dtype.
 
@@ -74,9 +80,6 @@ def apply(
         log: called with a line for each change.
         vocab_path: where --add_tokens writes the new vocabulary; its directory exists.
     """
-    from bert_jax import tokenization
-    from bert_jax.convert import surgery, vocabulary
-
     if flags.vocab and flags.add_tokens:
         raise UserError(
             "--vocab and --add_tokens were given; expected one: add the tokens to the file of --vocab, or "
@@ -111,11 +114,9 @@ def apply(
     return model
 
 
-def _add_tokens(model: Model, path: str, vocab_path: str, log: Callable[[str], None]) -> Model:
-    from bert_jax import tokenization
-    from bert_jax.convert import vocabulary
-    from bert_jax.io import atomic
-
+def _add_tokens(
+    model: convert.Model, path: str, vocab_path: str, log: Callable[[str], None]
+) -> convert.Model:
     old = model.tokenizer
     if old is None:
         raise UserError(
@@ -140,9 +141,7 @@ def _layer_numbers(texts: list[str]) -> list[int]:
         ) from None
 
 
-def _pad(model: Model, multiple: int, log: Callable[[str], None]) -> Model:
-    from bert_jax.convert import surgery
-
+def _pad(model: convert.Model, multiple: int, log: Callable[[str], None]) -> convert.Model:
     before = model.config.vocab_size
     if multiple < 0:
         raise UserError(

@@ -12,10 +12,15 @@ import sys
 import time
 
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.commands import corpus_flags, output_flags
 from bert_jax.errors import file_error
 from bert_jax.io.progress import Progress
+
+with epy.lazy_imports():
+    from data_pipelines import readers, vocabulary
+
 
 _HIGH_UNKNOWN_RATE = 0.01
 
@@ -77,8 +82,6 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
 
 def run(flags, args: list[str]) -> int:
     corpus_flags.check("vocab", flags, args, {"input": "text to read", "output": "a file to write"})
-    from data_pipelines import readers, vocabulary
-
     begun = time.monotonic()
     try:
         with Progress() as progress:

@@ -10,10 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from etils import epy
 
 from bert_jax.io import atomic, files
 from bert_jax.tasks.readers.tables import Columns, read_examples
 from bert_jax.workdir import run_directory
+
+with epy.lazy_imports():
+    import jax
+
+    from bert_jax.data import loader, packed
+    from bert_jax.models import config as model_config
+    from bert_jax.objectives import masked_lm, masking
 
 COLUMNS = Columns("sentence", label="package")
 _WORDS = range(5, 41)  # of a sentence of the task
@@ -83,19 +91,17 @@ class Baselines:
 
 def pretraining_baselines(directory: str) -> Baselines:
     """The baselines of a pre-training's work directory, on the tokens that its evaluation masks."""
-    import jax
-
-    from bert_jax.data import loader, packed
-    from bert_jax.models import config as bert_config
-    from bert_jax.objectives.masked_lm import MaskedLM
-    from bert_jax.objectives.masking import MaskingOptions, Vocabulary
-
     config = run_directory.load_config(directory)
     tokenizer = run_directory.load_tokenizer(directory)
     special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
-    vocabulary = Vocabulary(tokenizer.vocab_size, tokenizer.mask_id, special, tokenizer.is_continuation)
-    model = bert_config.from_dict(config.model.to_dict())
-    prepare = jax.jit(MaskedLM(model, vocabulary, MaskingOptions(**config.masking)).prepare, static_argnums=2)
+    vocabulary = masking.Vocabulary(
+        tokenizer.vocab_size, tokenizer.mask_id, special, tokenizer.is_continuation
+    )
+    model = model_config.from_dict(config.model.to_dict())
+    prepare = jax.jit(
+        masked_lm.MaskedLM(model, vocabulary, masking.MaskingOptions(**config.masking)).prepare,
+        static_argnums=2,
+    )
     labels, nsp = [], []
     held_out = packed.open_dataset(config.data.dir, config.data.eval_split)
     batches = loader.eval_batches(held_out, config.batch_size, max_batches=config.eval.batches)

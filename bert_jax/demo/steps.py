@@ -10,13 +10,14 @@ import dataclasses
 import json
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bert_jax.demo import data
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, json_files
 from bert_jax.training.metrics_writer import read_metrics
+from data_pipelines import python_docs
 
 # Packages of several modules that every CPython has; a fifth of the corpus.
 HELD_OUT = ("asyncio", "email", "importlib", "logging", "unittest", "xml")
@@ -53,10 +54,23 @@ class Stopped(Exception):
 
 
 class Demo:
-    """The steps, each of which finds what the ones before it left in `directory`."""
+    """The steps, each of which finds what the ones before it left in `directory`.
 
-    def __init__(self, directory: str, budget: Budget = Budget(), say: Callable[[str], None] = print):
-        self.root, self.budget, self.say = Path(directory), budget, say
+    Args:
+        directory: where everything goes.
+        run_command: runs `bert-jax` with these arguments and returns its exit code.
+        budget: how much is computed.
+        say: called with each line of output.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        run_command: Callable[[Sequence[str]], int],
+        budget: Budget = Budget(),
+        say: Callable[[str], None] = print,
+    ):
+        self.root, self.run_command, self.budget, self.say = Path(directory), run_command, budget, say
 
     def run(self) -> None:
         """Runs every step; what an earlier run finished is not done again.
@@ -92,8 +106,6 @@ class Demo:
 
     def write_corpus(self) -> None:
         """Text: documentation and docstrings of this Python"""
-        from data_pipelines import python_docs
-
         if (self.root / "task" / "dev.tsv").exists():
             self.say(f"{self.root}/corpus and {self.root}/task are there")
             return
@@ -201,10 +213,8 @@ class Demo:
         )
 
     def _command(self, *arguments: str) -> None:
-        from bert_jax import cli
-
         self.say("$ bert-jax " + " ".join(shlex.quote(argument) for argument in arguments))
-        code = cli.main(arguments)
+        code = self.run_command(arguments)
         if code:
             raise Stopped(code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -12,9 +13,15 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from etils import epy
+
 from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate.gpus import CUDNN, Hosts
 from bert_jax.parallel import host_tuning
+
+with epy.lazy_imports():
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+    from jax.experimental import topologies
 
 # What a real GPU would choose by timing, cuBLAS or Triton, is not known here; with this the products are
 # cuBLAS's, as most of them are there. Without, all become Triton kernels with tiles that nobody chose.
@@ -44,7 +51,7 @@ def prepare() -> None:
         raise UserError(f"{found} is {version}, and jax is {jax}; both have to be the same: {wanted}")
     os.environ["JAX_PLATFORMS"] = "cpu"  # no GPU is looked for
     with _without_missing_drivers():
-        import jax.experimental.topologies
+        importlib.import_module("jax.experimental.topologies")
 
 
 @contextlib.contextmanager
@@ -74,9 +81,6 @@ def versions() -> dict[str, str]:
 
 def devices(hosts: Hosts) -> list[Any]:
     """Devices to compile for; they compute nothing."""
-    from jax._src.cudnn import fused_attention_stablehlo as cudnn
-    from jax.experimental import topologies
-
     try:
         cudnn.check_cudnn_version()
     except RuntimeError:

@@ -8,9 +8,14 @@ import os
 import re
 from typing import Any
 
+from etils import epy
+
 from bert_jax.errors import UserError, install_hint
 from bert_jax.estimate.chips import Slices
 from bert_jax.parallel import host_tuning
+
+with epy.lazy_imports():
+    from jax.experimental import topologies
 
 # libtpu looks for the chips of a Cloud TPU machine, and asks its metadata server, unless it is told what it
 # is on. Read when jax is imported and when libtpu is loaded.
@@ -56,8 +61,6 @@ def versions() -> dict[str, str]:
 
 def devices(slices: Slices) -> list[Any]:
     """Devices to compile for; they compute nothing. UserError for a shape that libtpu does not know."""
-    from jax.experimental import topologies
-
     options: dict[str, Any] = {}
     if slices.chip.name in _MEGACORE:
         options["chip_config_name"] = "megacore"

@@ -26,9 +26,13 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
+from etils import epy
 
 from bert_jax.errors import UserError, install_hint
 from bert_jax.io import scratch
+
+with epy.lazy_imports():
+    import fsspec  # workers that read local files need not wait for it
 
 PathLike = str | os.PathLike[str]
 
@@ -100,9 +104,6 @@ def file_system(path: PathLike) -> tuple[Any, str]:
     Raises:
         UserError: There is no such file system, or the package for it is missing.
     """
-    # Here, since workers that read local files need not wait for its import.
-    import fsspec
-
     # Else a request that failed prints a traceback of what is also raised.
     logging.getLogger("gcsfs").addHandler(logging.NullHandler())
     for protocol in _OBJECT_STORES:  # as orbax opens them, too

@@ -8,6 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+from etils import epy
+
+with epy.lazy_imports():
+    import rich.console as rich_console
+    import rich.progress as rich_progress
+
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_UPDATES = 0.1  # of a bar: what is counted may be as small as a word
 
@@ -116,29 +122,27 @@ def of_batches(stage: str) -> Iterator[Callable[[int, int], None]]:
 
 def make_bars(stream: TextIO) -> Any:
     """A `rich.progress.Progress` on this terminal, for the stages that `add_stage` gives it."""
-    import rich.console
-    import rich.progress as rp
 
-    class Amount(rp.ProgressColumn):
+    class Amount(rich_progress.ProgressColumn):
         def render(self, task):
             done, total, scale = task.completed, task.total, task.fields["scale"]
             of = "" if total is None else f" of {total * scale:,.0f}"
             shown = f"{done * scale:,.0f}{of} {task.fields['unit']}" if total or done else ""
-            return rp.Text(shown, style="progress.download")
+            return rich_progress.Text(shown, style="progress.download")
 
-    class Left(rp.ProgressColumn):
+    class Left(rich_progress.ProgressColumn):
         max_refresh = 0.5
 
         def render(self, task):
-            return rp.Text(time_left(task), style="progress.remaining")
+            return rich_progress.Text(time_left(task), style="progress.remaining")
 
-    return rp.Progress(
-        rp.TextColumn("{task.description}", markup=False),
-        rp.BarColumn(bar_width=20),
+    return rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}", markup=False),
+        rich_progress.BarColumn(bar_width=20),
         Amount(),
-        rp.TimeElapsedColumn(),
+        rich_progress.TimeElapsedColumn(),
         Left(),
-        console=rich.console.Console(file=stream),
+        console=rich_console.Console(file=stream),
         redirect_stdout=False,
         redirect_stderr=True,
     )

@@ -23,6 +23,7 @@ LONGEST_ROW = 512
 RESIDUAL_TOKENS = 128
 MAX_RESIDUAL_FEATURES = 1024
 
+DTYPES = ("auto", "float32", "bfloat16")
 HALF_PRECISION = ("bfloat16", "float16")
 
 

@@ -17,7 +17,6 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "pallas", "splash")
 RESIDUAL_IMPLEMENTATIONS = ("auto", "xla", "pallas")
 REMAT_POLICIES = ("none", "full", "dots")
-DTYPES = ("auto", "float32", "bfloat16")
 
 # Other spellings of the same activations: google-research/bert after February 2019 means tanh by "gelu_new".
 _ACTIVATION_SYNONYMS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_erf": "gelu"}
@@ -63,7 +62,7 @@ class EncoderConfig:
             ("attention", ATTENTION_IMPLEMENTATIONS),
             ("residual", RESIDUAL_IMPLEMENTATIONS),
             ("remat", REMAT_POLICIES),
-            ("dtype", DTYPES),
+            ("dtype", dispatch.DTYPES),
         ):
             if getattr(self, name) not in allowed:
                 raise UserError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
+import importlib
 import ipaddress
 import os
 import signal
@@ -19,8 +20,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 
+from etils import epy
+
 from bert_jax.errors import ClusterError, Preempted, UserError
 from bert_jax.parallel import rendezvous
+
+with epy.lazy_imports():
+    import jax
 
 _FLAGS = ("coordinator_address", "num_processes", "process_id")
 
@@ -98,7 +104,7 @@ def _detected_place(timeout, environ):
     moves it must not make the processes of a cluster run alone, each as if it were the only one.
     """
     try:
-        from jax._src import clusters
+        clusters = importlib.import_module("jax._src.clusters")
     except ImportError as error:
         several = [name for name in _CLUSTER_SIZES if _is_several(environ.get(name, ""))]
         if several:
@@ -195,8 +201,6 @@ def start(
       UserError: the port is taken; two have one number.
       Preempted: SIGTERM came to one of them before all were there.
     """
-    import jax
-
     port = place.coordinator.rpartition(":")[2]
     if bind_address is None:
         host = bind_host(place.coordinator, meet_timeout) if place.process == 0 else ""
@@ -238,8 +242,6 @@ def leave(code: int) -> None:
     """
     if code in (0, 3) or not is_one_of_several():
         return
-    import jax
-
     print(f"bert-jax: process {jax.process_index()} of {jax.process_count()} ends", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -248,8 +250,6 @@ def leave(code: int) -> None:
 
 def log_of_primary(log: Callable[[str], None]) -> Callable[[str], None]:
     """Returns `log` in the first process of a run, and a function that drops its lines in the others."""
-    import jax
-
     return log if jax.process_index() == 0 else lambda line: None
 
 
@@ -257,6 +257,4 @@ def is_one_of_several() -> bool:
     """Whether `start` has joined this process to others."""
     if "jax" not in sys.modules:
         return False
-    import jax
-
     return jax.distributed.is_initialized()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Protocol
 
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference.attention_maps import AttentionMaps
 from bert_jax.io import atomic, checks
 from bert_jax.plots import figures
 
@@ -15,6 +15,19 @@ _MOST_LABELS = 72  # tokens; with more of them the labels of a grid could not be
 _COLUMNS = 4
 _LABEL_SIZE = 7  # points
 _COLORS = dict(cmap="Blues", vmin=0, vmax=1)
+
+
+class Maps(Protocol):
+    """What is drawn of one text, or of a pair; see `bert_jax.inference.attention_maps.AttentionMaps`."""
+
+    @property
+    def tokens(self) -> list[str]: ...
+
+    @property
+    def first_length(self) -> int: ...
+
+    @property
+    def weights(self) -> np.ndarray: ...
 
 
 def choose(number: str, count: int, flag: str) -> list[int]:
@@ -32,9 +45,7 @@ def choose(number: str, count: int, flag: str) -> list[int]:
     raise UserError(f"--{flag}={number}: expected a number from 1 to {count}, or all")
 
 
-def plot_attention(
-    maps: AttentionMaps, output: str, layer: str = "all", head: str = "all", title: str = ""
-) -> None:
+def plot_attention(maps: Maps, output: str, layer: str = "all", head: str = "all", title: str = "") -> None:
     """Draws the heads of one layer or of all with one scale of colours, into a PNG, PDF or SVG.
 
     Tokens stand beside the squares of one layer or one head; all layers and heads together are thumbnails, a

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, checks, files
+from bert_jax.io import atomic, checks
 from bert_jax.plots import figures
-from bert_jax.training import metrics_writer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,16 +34,6 @@ _PANELS = (
 METRICS = tuple(metric for panel in _PANELS for metric in panel.metrics)
 
 
-def read_metrics(workdir: str) -> list[dict]:
-    """The lines of a run's metrics.jsonl. Raises UserError when there are none."""
-    if not files.is_directory(workdir):
-        raise UserError(f"{workdir}: no such directory; --workdir is the directory of a run")
-    rows = metrics_writer.read_metrics(workdir)
-    if not rows:
-        raise UserError(f"{workdir}: no metrics in it; is it the directory of a run that reached a log step?")
-    return rows
-
-
 def series(rows: Iterable[dict], kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:
     """(steps [N], values [N]) of the finite values of one metric in rows of one kind."""
     points = [
@@ -65,7 +54,7 @@ def plot_metrics(
     """Draws losses, scores, learning rate and throughput into a PNG, PDF or SVG.
 
     Args:
-      runs: by name, as `read_metrics` returns them; of several, each is a colour.
+      runs: the lines of each run's metrics.jsonl, by name; of several, each is a color.
       output: the picture's path; its suffix names the format.
       title: above the picture.
       references: dashed lines to compare with: {metric, one of METRICS: (label, value)}.

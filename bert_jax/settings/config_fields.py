@@ -14,8 +14,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from etils import epy
+
 from bert_jax.errors import UserError
 from bert_jax.settings import config_files
+
+with epy.lazy_imports():
+    from bert_jax.settings import defaults  # with the model's configuration, which imports jax
 
 _INT32 = 2**31 - 1
 
@@ -217,10 +222,6 @@ def check_values(config: Mapping[str, Any]) -> None:
 
 def check_pretraining(config: Mapping[str, Any]) -> None:
     """Raises UserError unless a configuration has the fields of a pre-training run, with valid values."""
-    from bert_jax.settings import (
-        defaults,  # with the model's configuration, which this module is to be free of
-    )
-
     have, expected = ({name for name, _ in config_files.fields(one)} for one in (config, defaults.pretrain()))
     if missing := sorted(expected - have):
         raise UserError(

@@ -2,9 +2,14 @@
 
 import os
 
+from etils import epy
+
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, set_parallelism
+
+with epy.lazy_imports():
+    from bert_jax.tokenization import sentence_piece, wordpiece
 
 __all__ = ["SPECIAL_TOKENS", "Tokenizer", "load", "set_parallelism"]
 
@@ -38,10 +43,5 @@ def load(
             raise UserError(f"no vocabulary in the directory {path}; expected one of {names}")
         path = os.path.join(path, found[0])
     if path.endswith(".model"):
-        # Imported here so that WordPiece users don't pay for it.
-        from bert_jax.tokenization.sentence_piece import SentencePieceTokenizer
-
-        return SentencePieceTokenizer(path, lower_case, strip_accents)
-    from bert_jax.tokenization.wordpiece import WordPieceTokenizer
-
-    return WordPieceTokenizer(path, lower_case, strip_accents)
+        return sentence_piece.SentencePieceTokenizer(path, lower_case, strip_accents)
+    return wordpiece.WordPieceTokenizer(path, lower_case, strip_accents)

@@ -18,6 +18,7 @@ from typing import Any
 
 import ml_collections
 
+from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files, json_files
 from bert_jax.kernels import dispatch
@@ -273,8 +274,6 @@ def find_vocabulary(path: files.PathLike) -> str:
 
 def load_tokenizer(path: files.PathLike):
     """The tokenizer of the run that a work directory or checkpoint belongs to, with that run's settings."""
-    from bert_jax import tokenization
-
     settings = read_run(path).get("vocabulary", {})
     options = {name: settings[name] for name in ("lower_case", "strip_accents") if name in settings}
     return tokenization.load(find_vocabulary(path), **options)

@@ -38,7 +38,7 @@ def use(monkeypatch):
 
     def put(name, module):
         monkeypatch.setattr(cli, "commands", lambda: [name, "pretrain"])
-        monkeypatch.setattr(cli.importlib, "import_module", lambda _: module)
+        monkeypatch.setitem(sys.modules, f"bert_jax.commands.{name}", module)
 
     return put
 

@@ -8,6 +8,7 @@ from bert_jax import cli
 from bert_jax.commands import plot
 from bert_jax.errors import UserError
 from bert_jax.plots import curves
+from bert_jax.training import metrics_writer
 
 
 def write_metrics(workdir, steps=100):
@@ -61,7 +62,7 @@ def test_picture(tmp_path):
     write_metrics(tmp_path)
     output = tmp_path / "deep" / "curves.png"
     curves.plot_metrics(
-        {"run": curves.read_metrics(str(tmp_path))},
+        {"run": metrics_writer.read_metrics(str(tmp_path))},
         str(output),
         "a run",
         {"mlm_loss": ("unigram entropy", 6.0)},
