@@ -74,6 +74,13 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -m 'not slow and not peer'
 
+# Suites that touch every library: jax, flax, orbax, optax, numpy, tokenizers and what single features need.
+SAMPLE := tests/checkpoint tests/convert tests/data tests/data_pipelines tests/kernels tests/models tests/objectives \
+	tests/parallel/test_sharding.py tests/plots tests/tokenization tests/training/test_step.py \
+	tests/training/test_optimizers.py tests/test_extras.py
+test-sample: $(INSTALLED)
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -m 'not slow and not peer and not multiprocess' $(SAMPLE)
+
 test-all: $(INSTALLED)
 	$(BIN)/pytest -q
 
@@ -83,10 +90,16 @@ gpu-test: $(GPU_COMPILER)/installed
 wheel-test: $(INSTALLED)
 	.ci/wheel-test $(BIN)/python
 
+# What takes seconds comes first.
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	.ci/large-files
 	$(BIN)/lint-imports --no-cache
+
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lock: $(INSTALLED)
 	{ echo '# The versions that are tested, on Python $(VERSION) and CPU. `make lock` writes this file from an environment.'; \

@@ -82,6 +82,7 @@ setup(
             "mkdocs-material>=9.6",
             "mkdocstrings[python]>=0.29",
             "mypy>=1.15",
+            "pre-commit>=4.0",
             "pytest>=8.0",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",

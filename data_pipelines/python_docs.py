@@ -71,7 +71,7 @@ def write_corpus(directory: str | os.PathLike, corpus: Sequence[Document] | None
 
     Args:
         directory: Gets topics.txt and modules.txt, or one of them if the Python lacks the other; made when
-        missing.
+            missing.
         corpus: Documents to write; `documents()` if None.
 
     Raises:

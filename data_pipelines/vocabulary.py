@@ -2,8 +2,8 @@
 
 A WordPiece vocabulary starts as the released ones do. With 20,000 tokens or more: [PAD] 0, [unused0..98] 1
 to 99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103, [unused99..993] 104 to 998, then the text's tokens. From
-5,000 tokens on, the [unused] tokens after [MASK] are left out. A smaller one has [PAD] [UNK] [CLS] [SEP]
-[MASK] as 0 to 4 and no [unused]. A SentencePiece model always has these five as 0 to 4.
+5,000 tokens on, the [unused] tokens after [MASK] are left out. A smaller one has [PAD], [UNK], [CLS],
+[SEP] and [MASK] as 0 to 4 and no [unused]. A SentencePiece model always has these five as 0 to 4.
 
 The trainer of `tokenizers` learns word pieces as byte-pair merges: google-research/bert never released its
 own. It numbers characters in the order of a hash table, which differs between processes, and breaks ties by

@@ -125,7 +125,7 @@ class PackedDataset(Rows):
 
         Raises:
             CorruptRecordError: a CRC is wrong, or a row holds what cannot be (ids outside the vocabulary,
-            ...).
+                ...).
         """
         indices = np.asarray(indices, np.int64)
         files = np.searchsorted(self._first_rows, indices, side="right") - 1
@@ -309,7 +309,7 @@ def open_dataset(data_dir: str, split: str) -> PackedDataset:
 
     Raises:
         UserError: no such directory or split, an empty one, records of another schema, files that are not
-        those of the manifest, or directories of different vocabularies or lengths.
+            those of the manifest, or directories of different vocabularies or lengths.
     """
     names = [name.strip() for name in data_dir.split(",") if name.strip()]
     if not names:
