@@ -10,10 +10,11 @@ import collections
 import itertools
 from collections.abc import Iterator, Sequence
 
-from data_pipelines.readers import inputs, prepared
-from data_pipelines.readers.documents import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES, Document, Fields
+from data_pipelines.readers import inputs
+from data_pipelines.readers.documents import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES, Document, Fields, Range
 from data_pipelines.readers.formats import FORMATS, count_signs, named, suspicions
-from data_pipelines.readers.inputs import Range, file_digest, file_size, list_inputs, place, short_names
+from data_pipelines.readers.inputs import file_digest, file_size, list_inputs, place, short_names
+from data_pipelines.readers.sources import source_of
 
 __all__ = [
     "COUNTS",
@@ -64,7 +65,7 @@ COUNTS = (
 
 def has_fields(paths: Sequence[str], format: str) -> bool:
     """Whether the documents of inputs depend on `Fields`."""
-    return FORMATS[format].has_fields or any(path.startswith(prepared.PREFIX) for path in paths)
+    return any(source_of(path).has_fields(FORMATS[format]) for path in paths)
 
 
 def no_text(paths: Sequence[str], format: str) -> str:
@@ -75,8 +76,7 @@ def no_text(paths: Sequence[str], format: str) -> str:
 
 def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:
     """Cuts the files of a format into ranges of about `target_bytes`, as `inputs.split_ranges` says."""
-    kind = named(format)
-    return inputs.split_ranges(paths, target_bytes, whole=kind.whole, streams=kind.streams)
+    return inputs.split_ranges(paths, target_bytes, named(format))
 
 
 def read_documents(
@@ -106,8 +106,7 @@ def read_documents(
     """
     counts = collections.Counter() if counts is None else counts
     kind = named(format)
-    read = prepared.read if range_.path.startswith(prepared.PREFIX) else kind.read
-    for document in read(range_, counts, fields):
+    for document in source_of(range_.path).read(range_, kind, counts, fields):
         count_signs(document, kind, counts)
         counts["documents"] += document.part == 0
         yield document
@@ -123,7 +122,7 @@ def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
     counts: collections.Counter[str] = collections.Counter()
     firsts = paths[:_SAMPLE_FILES] if named(format).blank_line_ends else []  # others have no such signs
     for path in firsts:
-        if path.startswith(prepared.PREFIX):
+        if not source_of(path).has_signs():
             continue
         before = counts["characters"]
         for range_ in itertools.islice(split_ranges([path], _SAMPLE_BYTES, format), 1):

@@ -8,8 +8,7 @@ import collections
 import re
 from collections.abc import Iterable, Iterator
 
-from data_pipelines.readers.documents import Document, Fields, Passages, clean
-from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.documents import Document, Fields, Passages, Range, clean
 from data_pipelines.readers.lines import open_lines
 
 _HEAD_LINES = 1200  # in which the project's header ends, if there is one

@@ -1,4 +1,4 @@
-"""A document and its passages: cleaned, and cut where they are too long."""
+"""A document and its passages, cleaned and cut where they are too long, and a range of documents."""
 
 import collections
 import dataclasses
@@ -38,6 +38,25 @@ class Fields:
 
     text: str = "text"
     id: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The documents of a file that start at bytes [start, end) of it.
+
+    Attributes:
+        path: The file, or a data set as `bert_jax.io.tfds.find` names it.
+        name: A short name of the file, the same wherever the corpus lies; part of the keys of documents.
+        start: First byte; of a data set, first record.
+        end: The byte or record after the last; None in a compressed file that is one range.
+        size: How many bytes of the file this is.
+    """
+
+    path: str
+    name: str
+    start: int
+    end: int | None
+    size: int
 
 
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")

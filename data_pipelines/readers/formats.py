@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from bert_jax.errors import UserError, check_installed
 from data_pipelines.readers import books, jsonl, text, wikiextractor, wikipedia_xml
-from data_pipelines.readers.documents import Document, Fields
-from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.documents import Document, Fields, Range
 
 _MARKS = (". ", "! ", "? ", "।", "。", "！", "？")  # sentences end so, and now and then an abbreviation does
 _LONG_LINE_WORDS = 60  # on average; sentences have about 20

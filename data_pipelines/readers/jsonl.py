@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
-from data_pipelines.readers.documents import Document, Fields, Passages, plain_paragraphs
-from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.documents import Document, Fields, Passages, Range, plain_paragraphs
 from data_pipelines.readers.lines import Line, Lines, open_lines
 
 LONGEST_LINE = 32 << 20  # bytes; longer ones are no documents

@@ -8,8 +8,7 @@ from typing import BinaryIO
 
 from bert_jax.errors import UserError
 from bert_jax.io.compression import opened
-from data_pipelines.readers.documents import MAX_LINE_BYTES
-from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.documents import MAX_LINE_BYTES, Range
 
 MAGIC = {
     b"\x1f\x8b": ".gz",

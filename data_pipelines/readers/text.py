@@ -3,8 +3,7 @@
 import collections
 from collections.abc import Iterator
 
-from data_pipelines.readers.documents import Document, Fields, Passages, decode_line
-from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.documents import Document, Fields, Passages, Range, decode_line
 from data_pipelines.readers.lines import Lines, open_lines
 
 

@@ -4,8 +4,7 @@ import collections
 import re
 from collections.abc import Iterator
 
-from data_pipelines.readers.documents import Document, Fields, Passages, decode_line, unescape
-from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.documents import Document, Fields, Passages, Range, decode_line, unescape
 from data_pipelines.readers.lines import Lines, open_lines
 
 _TITLE = re.compile(r'title="(.*?)"\s*(?:\w+="|>\s*$)')

@@ -15,8 +15,7 @@ from bert_jax.io import compression
 from bert_jax.io.compression import opened
 from bert_jax.io.files import open_read
 from data_pipelines.readers import wikitext
-from data_pipelines.readers.documents import Document, Fields, Passages, decode_line, plain_paragraphs
-from data_pipelines.readers.inputs import Range
+from data_pipelines.readers.documents import Document, Fields, Passages, Range, decode_line, plain_paragraphs
 from data_pipelines.readers.lines import check_head
 
 MAX_PAGE_BYTES = 8 << 20  # MediaWiki itself takes none of over 2 MB; the rest of a longer one is left out

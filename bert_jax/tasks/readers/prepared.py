@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.io import tfds
 from bert_jax.tasks.readers.tables import Columns, Examples
-from data_pipelines.readers import prepared
 
-PREFIX = prepared.PREFIX
+PREFIX = tfds.PREFIX
 
 # What its data sets call their texts, in the order in which the model reads them.
 _TEXTS = (
@@ -39,11 +39,11 @@ def find(task: str, data_dir: str, split: str) -> str:
     config, split = ("ax", "test") if split == _DIAGNOSTIC else (task, split.replace("dev", "validation"))
     given = data_dir.removeprefix(PREFIX).rstrip("/") or "glue"
     for name in (f"{given}/{config}", f"{given}/glue/{config}"):
-        if prepared.locate(PREFIX + name):
-            return f"{prepared.find(PREFIX + name, split=split)}/{split}"
+        if tfds.locate(PREFIX + name):
+            return f"{tfds.find(PREFIX + name, split=split)}/{split}"
     place = f", data_dir='{given.removesuffix('/glue')}'" if given.startswith("/") else ""
     raise UserError(
-        f"data_dir={data_dir}: glue/{config} is not prepared in {prepared.root() / given}; run python -c "
+        f"data_dir={data_dir}: glue/{config} is not prepared in {tfds.root() / given}; run python -c "
         f"\"import tensorflow_datasets as tfds, tensorflow_datasets.text.glue; tfds.builder('glue/{config}', "
         f"file_format='array_record'{place}).download_and_prepare()\""
     )
@@ -52,7 +52,7 @@ def find(task: str, data_dir: str, split: str) -> str:
 def files(path: str) -> list[str]:
     """The files of a split that `find` found."""
     folder, _, split = path.rpartition("/")
-    return prepared.files(folder, split)
+    return tfds.files(folder, split)
 
 
 def read(path: str, columns: Columns, parse_label: Callable[[str], object] | None) -> Examples:
@@ -66,17 +66,17 @@ def read(path: str, columns: Columns, parse_label: Callable[[str], object] | Non
         UserError: it has no such columns, or no labels.
     """
     folder, _, split = path.rpartition("/")
-    features = prepared.features(folder)
+    features = tfds.features(folder)
     texts = next((names for names in _TEXTS if all(name in features for name in names)), ())
     if len(texts) != 1 + bool(columns.text_b) or "idx" not in features:
         raise UserError(f"{path}: expected texts of GLUE and idx; it has {', '.join(sorted(features))}")
-    source = prepared.open_split(folder, split)
-    rows = [prepared.record(source, place, folder) for place in range(len(source))]
+    source = tfds.open_split(folder, split)
+    rows = [tfds.record(source, place, folder) for place in range(len(source))]
     if not rows:
         raise UserError(f"{path}: no rows")
     rows.sort(key=lambda row: int(row["idx"]))
     places = [int(row["idx"]) for row in rows]
-    first, *second = ([prepared.as_text(row[name]) for row in rows] for name in texts)
+    first, *second = ([tfds.as_text(row[name]) for row in rows] for name in texts)
     labels = None
     if parse_label is not None and columns.label:
         labels = _labels(path, features["label"], [row["label"] for row in rows], parse_label)

@@ -1,28 +1,32 @@
-"""`tfds:NAME`: data sets prepared by tensorflow-datasets as array_record files, read without TensorFlow."""
+"""`tfds:NAME`: data sets prepared by tensorflow-datasets as array_record files, read without TensorFlow.
+
+A path here is PREFIX and the absolute folder of a data set, as `find` returns it.
+"""
 
 from __future__ import annotations
 
-import collections
 import functools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from etils import epy
 
 from bert_jax.errors import UserError
-from data_pipelines.readers.documents import Document, Fields, Passages, plain_paragraphs
 
-if TYPE_CHECKING:
-    from data_pipelines.readers.inputs import Range
+with epy.lazy_imports():
+    import tensorflow_datasets
+    from array_record.python import array_record_data_source
 
 PREFIX = "tfds:"
-_SPLIT = "train"
+SPLIT = "train"  # what is read unless another split is named
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
-def find(pattern: str, data_dir: str = "", split: str = _SPLIT) -> str:
-    """The folder of a prepared data set, after PREFIX.
+def find(pattern: str, data_dir: str = "", split: str = SPLIT) -> str:
+    """Returns the folder of a prepared data set, after PREFIX.
 
     Args:
         pattern: tfds:NAME, tfds:NAME/CONFIG, either with /VERSION (the newest without), or tfds:/FOLDER.
@@ -50,12 +54,12 @@ def find(pattern: str, data_dir: str = "", split: str = _SPLIT) -> str:
 
 
 def root(data_dir: str = "") -> Path:
-    """Where data sets lie."""
+    """Returns the folder that data sets lie in."""
     return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
 def locate(pattern: str, data_dir: str = "") -> str:
-    """The folder of a prepared data set, after PREFIX, as `find` takes it; "" where there is none."""
+    """Returns the folder of a prepared data set, after PREFIX; "" where there is none."""
     name = pattern.removeprefix(PREFIX)
     folder = root(data_dir) / name
     versions = []
@@ -73,14 +77,14 @@ def _is_data_set(folder: Path) -> bool:
 @functools.lru_cache(maxsize=8)
 def _builder(path: str) -> Any:
     try:
-        import array_record.python.array_record_data_source  # noqa: F401
-        import tensorflow_datasets as tfds
+        _ = array_record_data_source.ArrayRecordDataSource  # what tensorflow-datasets reads its files with
+        read_builder = tensorflow_datasets.builder_from_directory
     except ImportError as error:
         raise UserError(
             f"{path} needs tensorflow-datasets and array_record ({error}): pip install them"
         ) from None
     try:
-        return tfds.builder_from_directory(path.removeprefix(PREFIX))
+        return read_builder(path.removeprefix(PREFIX))
     except Exception as error:  # of whatever its JSON files lack
         reason = " ".join(str(error).split())[:200]
         raise UserError(
@@ -89,27 +93,27 @@ def _builder(path: str) -> Any:
 
 
 def name(path: str) -> str:
-    """NAME/CONFIG/VERSION of a data set that `find` found."""
+    """Returns NAME/CONFIG/VERSION of a data set that `find` found."""
     return _builder(path).info.full_name
 
 
 def length(path: str) -> int:
-    """Its records."""
-    return _builder(path).info.splits[_SPLIT].num_examples
+    """Returns the number of records of its split SPLIT."""
+    return _builder(path).info.splits[SPLIT].num_examples
 
 
-def files(path: str, split: str = _SPLIT) -> list[str]:
-    """Its files, in order."""
+def files(path: str, split: str = SPLIT) -> list[str]:
+    """Returns the files of a split, in order."""
     return [os.fspath(file) for file in _builder(path).info.splits[split].filepaths]
 
 
 def features(path: str) -> Any:
-    """What its records hold: tensorflow-datasets' features by name."""
+    """Returns what its records hold: tensorflow-datasets' features by name."""
     return _builder(path).info.features
 
 
 def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
-    """The records of a split.
+    """Returns the records of a split.
 
     Raises:
         UserError: Its files can't be read.
@@ -122,7 +126,7 @@ def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
 
 
 def record(source: Sequence[dict[str, Any]], place: int, path: str) -> dict[str, Any]:
-    """A record of what `open_split` gave.
+    """Returns one record of what `open_split` returned.
 
     Raises:
         UserError: It can't be read.
@@ -135,35 +139,10 @@ def record(source: Sequence[dict[str, Any]], place: int, path: str) -> dict[str,
 
 
 def size(path: str) -> int:
-    """The bytes of its files."""
+    """Returns the number of bytes of the files of its split SPLIT."""
     return sum(map(os.path.getsize, files(path)))
 
 
-def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
-    """Yields the documents of a range of records; newlines in their text separate paragraphs.
-
-    Raises:
-        UserError: The data set lacks a field, or its files can't be read.
-    """
-    builder = _builder(range_.path)
-    for flag, field in (("text_field", fields.text), ("id_field", fields.id)):
-        if field and field not in builder.info.features:
-            raise UserError(
-                f"--{flag}={field}: {range_.name} has no such field; it has "
-                f"{', '.join(sorted(builder.info.features))}"
-            )
-    source = open_split(range_.path, _SPLIT)
-    for place in range(range_.start, range_.end):
-        found = record(source, place, range_.path)
-        text = as_text(found[fields.text])
-        key = as_text(found[fields.id]) if fields.id else f"{range_.name}:{place}"
-        counts["bytes"] += len(text)
-        passages = Passages(key, False, counts)
-        for paragraph in plain_paragraphs(text, counts):
-            yield from passages.add(paragraph, len(paragraph))
-        yield from passages.rest()
-
-
 def as_text(value: Any) -> str:
-    """A field of a record."""
+    """Returns a field of a record as text; bytes that are not UTF-8 become U+FFFD."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,238 @@
+"""What a path of a corpus means: a file, local or a URL, or a data set of tensorflow-datasets.
+
+This is the only module of the readers that tells them apart; `source_of` does it by the scheme of the path.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Protocol
+
+from bert_jax.errors import UserError, file_error
+from bert_jax.io import compression, files, tfds
+from data_pipelines.readers.documents import Document, Fields, Passages, Range, plain_paragraphs
+from data_pipelines.readers.formats import Format
+
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # a bzip2 stream and its first block begin
+_LONGEST_STREAM = 32 << 20  # compressed; what is longer isn't looked for
+
+
+class Source(Protocol):
+    """One path of a corpus, or a pattern of paths."""
+
+    path: str
+
+    def find(self, tfds_data_dir: str) -> list[str]:
+        """Returns the paths that this pattern stands for.
+
+        Raises:
+            UserError: there are none.
+        """
+
+    def size(self) -> int:
+        """Returns the bytes of it. Raises OSError if it can't be read."""
+
+    def parts(self) -> Sequence[str]:
+        """Returns the files that it consists of."""
+
+    def folders(self) -> list[str] | None:
+        """Returns the names of the folders that it lies in, outermost first; None if they don't name it."""
+
+    def name(self, shared: int) -> str:
+        """Returns its short name, without the first `shared` of its folders."""
+
+    def has_fields(self, format: Format) -> bool:
+        """Returns whether `Fields` say what is read of it."""
+
+    def has_signs(self) -> bool:
+        """Returns whether its text can show that it is of another format."""
+
+    def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
+        """Returns ranges of about `target_bytes`, which are called by the short name."""
+
+    def read(
+        self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
+    ) -> Iterator[Document]:
+        """Yields the documents of a range, and adds what was met to `counts`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FileSource:
+    """A file on a local disk, or wherever fsspec reads."""
+
+    path: str
+
+    def find(self, tfds_data_dir: str) -> list[str]:
+        remote = files.is_remote(self.path)
+        found = _remote_files(self.path) if remote else _local_files(self.path)
+        if not found:
+            where = "" if remote else f" (from {os.getcwd()})"
+            raise UserError(f"no input file matches {self.path!r}{where}; expected text files")
+        return found
+
+    def size(self) -> int:
+        return files.size(self.path)
+
+    def parts(self) -> Sequence[str]:
+        return [self.path]
+
+    def folders(self) -> list[str] | None:
+        return self._parts()[:-1]
+
+    def name(self, shared: int) -> str:
+        return "/".join(self._parts()[shared:])
+
+    def _parts(self) -> list[str]:
+        return files.absolute(self.path).replace(os.sep, "/").split("/")
+
+    def has_fields(self, format: Format) -> bool:
+        return format.has_fields
+
+    def has_signs(self) -> bool:
+        return True
+
+    def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
+        size = self.size()
+        number = -(-size // target_bytes)
+        edges = [size * i // number for i in range(number + 1)] if number else []
+        kind = compression.suffix(self.path)
+        if kind == ".bz2" and format.streams and number > 1:
+            edges = _stream_edges(self.path, edges)
+        elif format.whole or kind:
+            edges = [0, size] if size else []
+        one = len(edges) == 2 and bool(kind)
+        return [Range(self.path, name, a, None if one else b, b - a) for a, b in itertools.pairwise(edges)]
+
+    def read(
+        self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
+    ) -> Iterator[Document]:
+        return format.read(range_, counts, fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsSource:
+    """A data set that tensorflow-datasets has prepared: `tfds:NAME`, or what `tfds.find` returned for it.
+
+    Its records are the documents; newlines in their text separate paragraphs.
+    """
+
+    path: str
+
+    def find(self, tfds_data_dir: str) -> list[str]:
+        return [tfds.find(self.path, tfds_data_dir)]
+
+    def size(self) -> int:
+        return tfds.size(self.path)
+
+    def parts(self) -> Sequence[str]:
+        return tfds.files(self.path)
+
+    def folders(self) -> list[str] | None:
+        return None
+
+    def name(self, shared: int) -> str:
+        return tfds.name(self.path)
+
+    def has_fields(self, format: Format) -> bool:
+        return True
+
+    def has_signs(self) -> bool:
+        return False
+
+    def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
+        size, records = self.size(), tfds.length(self.path)
+        number = -(-size // target_bytes)
+        edges = sorted({records * i // number for i in range(number + 1)}) if number else []
+        return [
+            Range(self.path, name, a, b, size * b // records - size * a // records)
+            for a, b in itertools.pairwise(edges)
+        ]
+
+    def read(
+        self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
+    ) -> Iterator[Document]:
+        features = tfds.features(self.path)
+        for flag, field in (("text_field", fields.text), ("id_field", fields.id)):
+            if field and field not in features:
+                raise UserError(
+                    f"--{flag}={field}: {range_.name} has no such field; it has {', '.join(sorted(features))}"
+                )
+        records = tfds.open_split(self.path, tfds.SPLIT)
+        for place in range(range_.start, range_.end):
+            found = tfds.record(records, place, self.path)
+            text = tfds.as_text(found[fields.text])
+            key = tfds.as_text(found[fields.id]) if fields.id else f"{range_.name}:{place}"
+            counts["bytes"] += len(text)
+            passages = Passages(key, False, counts)
+            for paragraph in plain_paragraphs(text, counts):
+                yield from passages.add(paragraph, len(paragraph))
+            yield from passages.rest()
+
+
+def source_of(path: str) -> Source:
+    """Returns the source that a path or a pattern names."""
+    return TfdsSource(path) if path.startswith(tfds.PREFIX) else FileSource(path)
+
+
+def _local_files(pattern: str) -> list[str]:
+    found = [os.fspath(pattern)] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+    found = filter(os.path.lexists, found)  # glob gives NAME/ for NAME/** without looking
+    return [file for path in found for file in _files_under(path)]
+
+
+def _files_under(path: str) -> list[str]:
+    if not os.path.isdir(path):
+        return [path]
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
+    return found
+
+
+def _remote_files(pattern: str) -> list[str]:
+    scheme = files.scheme(pattern)
+    try:
+        system, bare = files.file_system(pattern)
+        found = []
+        with files.remote_errors(pattern):
+            for path in system.glob(bare):
+                if not system.isdir(path):
+                    found.append(path)
+                    continue
+                under = [file for file in system.find(path) if "/." not in file[len(path) :]]
+                found += [file for file in under if system.size(file) is not None]
+    except OSError as error:
+        message = f"can't list {pattern} ({error.strerror}); is it there, and allowed?"
+        raise file_error(message, error) from None
+    return [f"{scheme}://{path.lstrip('/')}" for path in found]
+
+
+def _stream_edges(path: str, edges: list[int]) -> list[int]:
+    """The edges moved on to where bzip2 streams begin; those that have none soon after are left out."""
+    found = {0, edges[-1]}
+    with files.open_read(path) as file:
+        for edge in edges[1:-1]:
+            start = _next_stream(file, edge)
+            if start is None:
+                break  # a file of one stream isn't searched at every edge
+            found.add(start)
+    return sorted(found)
+
+
+def _next_stream(file: BinaryIO, offset: int) -> int | None:
+    file.seek(offset)
+    end, tail = offset + _LONGEST_STREAM, b""
+    while offset < end and (data := file.read(1 << 20)):
+        match = _STREAM.search(tail + data)
+        if match:
+            return offset - len(tail) + match.start()
+        offset += len(data)
+        tail = (tail + data)[-9:]
+    return None
