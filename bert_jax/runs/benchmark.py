@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 import bert_jax
-from bert_jax.data import loader, packed
+from bert_jax.data import best_fit, loader, packed
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.masked_lm import MaskedLM
@@ -56,15 +56,11 @@ def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, se
     rng = np.random.default_rng(seed)
     most = packed.default_sequences_per_row(length)
     if rows == "packed":
-        from data_pipelines.packing import pack
-
-        # The last rows of a window are not full, as the last of a corpus are not: they are left out.
-        lengths = draw_lengths(4 * batch_size * most, length, rng)
-        sequences = (packed.PackedSequence(np.arange(n), n // 2, 0) for n in lengths.tolist())
-        packed_rows = pack(sequences, length, most, random.Random(seed), window=len(lengths) + 1)
-        by_row = [
-            [len(sequence.ids) for sequence in row] for row in itertools.islice(packed_rows, batch_size)
-        ]
+        # More rows than are needed: some are not full, as the last of a corpus are not.
+        lengths = draw_lengths(4 * batch_size * most, length, rng).tolist()
+        by_row = [[lengths[i] for i in row] for row in best_fit.best_fit(lengths, length, most)]
+        random.Random(seed).shuffle(by_row)
+        by_row = by_row[:batch_size]
     else:
         most = 1
         drawn = draw_lengths(batch_size, length, rng) if rows == "padded" else np.full(batch_size, length)
