@@ -21,13 +21,12 @@ from bert_jax.kernels.dispatch import DTYPES
 from bert_jax.settings import config_files
 
 with epy.lazy_imports():
-    from bert_jax.commands import pretrain
     from bert_jax.data import cache, loader, records
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
     from bert_jax.objectives import masking
     from bert_jax.parallel import sharding
-    from bert_jax.runs import benchmark
+    from bert_jax.runs import benchmark, pretrain
     from bert_jax.settings import defaults
     from bert_jax.training import optimizers
 

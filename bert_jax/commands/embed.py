@@ -26,7 +26,7 @@ from bert_jax.kernels.dispatch import DTYPES
 with epy.lazy_imports():
     from bert_jax import convert
     from bert_jax.inference import embedding, embedding_files
-    from bert_jax.training import loop
+    from bert_jax.parallel import compiler_options
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -114,7 +114,7 @@ def run(flags, args: list[str]) -> int:
             raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
     embedding_files.check_output(flags.output, flags.pooling, flags.jsonl_format, flags.overwrite)
     texts = embedding_files.Texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
-    loop.enable_compilation_cache()
+    compiler_options.enable_compilation_cache()
 
     def log(line):
         print(line, file=sys.stderr)

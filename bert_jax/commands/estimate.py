@@ -21,8 +21,8 @@ from bert_jax.errors import UserError
 from bert_jax.settings import config_fields, config_files
 
 with epy.lazy_imports():
-    from bert_jax.commands import pretrain
     from bert_jax.estimate import chips, gpu_topology, gpus, measure, program, report, topology
+    from bert_jax.runs import pretrain
 
 
 # What jax takes of a GPU's memory unless it is told otherwise.

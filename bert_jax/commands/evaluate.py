@@ -20,9 +20,10 @@ from bert_jax.io import checks, progress
 
 with epy.lazy_imports():
     from bert_jax.inference import predictor
+    from bert_jax.parallel import compiler_options
     from bert_jax.runs import sweep
     from bert_jax.tasks.glue import tables
-    from bert_jax.training import evaluators, loop
+    from bert_jax.training import evaluators
     from bert_jax.workdir import run_directory
 
 
@@ -70,7 +71,7 @@ def run(flags, args: list[str]) -> int:
         return _table([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.json)
     if flags.input and flags["split"].present:
         raise UserError("--input and --split are two files: give one of them")
-    loop.enable_compilation_cache()
+    compiler_options.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
     apply_threshold(problem, flags.null_score_diff_threshold)

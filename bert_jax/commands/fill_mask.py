@@ -18,7 +18,7 @@ from bert_jax.kernels.dispatch import DTYPES
 
 with epy.lazy_imports():
     from bert_jax.inference import fill_mask
-    from bert_jax.training import loop
+    from bert_jax.parallel import compiler_options
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -47,7 +47,7 @@ def run(flags, args: list[str]) -> int:
     texts = args or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not texts:
         raise UserError('which text? give one with [MASK] in it, such as "The [MASK] is read from the file."')
-    loop.enable_compilation_cache()
+    compiler_options.enable_compilation_cache()
     filler = fill_mask.MaskFiller(flags.checkpoint, lambda line: print(line, file=sys.stderr), flags.dtype)
     found = filler(texts, flags.top)
     for text, masks in zip(texts, found, strict=True):

@@ -28,9 +28,8 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 
 with epy.lazy_imports():
-    from bert_jax.parallel import distributed
+    from bert_jax.parallel import compiler_options, distributed
     from bert_jax.runs import finetune, sweep
-    from bert_jax.training import loop
     from bert_jax.workdir import run_directory
 
 
@@ -68,7 +67,7 @@ def run(flags, args: list[str]) -> int:
     log = distributed.log_of_primary(print)
 
     command = command_line("finetune", flags)
-    loop.enable_compilation_cache(flags.compilation_cache)
+    compiler_options.enable_compilation_cache(flags.compilation_cache)
     if flags.seeds is not None or flags.sweep:
         seeds = 1 if flags.seeds is None else flags.seeds
         grid = sweep.parse_grid(flags.sweep)

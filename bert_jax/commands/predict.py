@@ -26,8 +26,8 @@ from bert_jax.io import checks, progress
 
 with epy.lazy_imports():
     from bert_jax.inference import predictor, streaming
+    from bert_jax.parallel import compiler_options
     from bert_jax.tasks.glue import tables
-    from bert_jax.training import loop
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -93,7 +93,7 @@ def run(flags, args: list[str]) -> int:
                 raise UserError(f"--{name} is not for a submission, which has the test sets of GLUE")
         directories = [path.strip() for path in flags.workdir.split(",") if path.strip()]
         return _submit(directories, flags.output, flags.overwrite)
-    loop.enable_compilation_cache()
+    compiler_options.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
     problem = model.problem
     apply_threshold(problem, flags.null_score_diff_threshold)
@@ -130,7 +130,7 @@ def _serve(flags) -> int:
     def log(line):
         print(line, file=sys.stderr, flush=True)
 
-    loop.enable_compilation_cache()
+    compiler_options.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint, log=log)
     apply_threshold(model.problem, flags.null_score_diff_threshold)
     reader = streaming.RowReader(model.problem, flags.format, **_given(flags, "text_a", "text_b", "id"))
@@ -151,7 +151,7 @@ def _serve(flags) -> int:
 def _submit(directories: list[str], output: str, overwrite: bool) -> int:
     """The zip that GLUE's server takes, with the test sets of these runs."""
     checks.check_output(output, (".zip",), overwrite=overwrite)
-    loop.enable_compilation_cache()
+    compiler_options.enable_compilation_cache()
     files = {}
     for directory in directories:
         model = predictor.Predictor(directory)

@@ -8,23 +8,22 @@ The records come from `bert-jax data`, or from google-research/bert's create_pre
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
-from collections.abc import Collection
-from typing import Any
 
-import ml_collections
 from absl import flags as absl_flags
+from etils import epy
 
 from bert_jax.commands.process_flags import start_processes
 from bert_jax.commands.run_flags import define_run_flags
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.settings import config_fields, config_files
+from bert_jax.parallel import distributed
+from bert_jax.settings import config_files
 
-# Above so many epochs the steps are probably not what was meant. The paper trains for 40.
-_MANY_EPOCHS, _MANY_EPOCHS_CONTINUED, _FEW_EPOCHS = 50, 20, 3
+with epy.lazy_imports():  # they import jax, which the command's help need not wait for
+    from bert_jax.parallel import compiler_options
+    from bert_jax.runs import pretrain
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -45,306 +44,15 @@ def run(flags, args: list[str]) -> int:
     if not flags.workdir:
         raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
     fit_options = start_processes(flags)
-    from bert_jax.training import loop
-
-    loop.enable_compilation_cache(flags.compilation_cache)
+    compiler_options.enable_compilation_cache(flags.compilation_cache)
     explicit = config_files.overridden(flags, "model")
-    state = pretrain(
+    state = pretrain.pretrain(
         flags.config, flags.workdir, explicit=explicit, allow_changes=flags.allow_changes, **fit_options
     )
     saved = os.path.join(flags.workdir, "checkpoints", str(int(state.step)))
     if files.exists(saved):
         workdir = shlex.quote(flags.workdir)
-        _print_once(f"saved in {saved}; try: bert-jax fill-mask --checkpoint={workdir} 'The [MASK] is here.'")
+        distributed.log_of_primary(print)(
+            f"saved in {saved}; try: bert-jax fill-mask --checkpoint={workdir} 'The [MASK] is here.'"
+        )
     return 0
-
-
-def pretrain(
-    config: ml_collections.ConfigDict,
-    workdir: os.PathLike | str,
-    *,
-    explicit: Collection[str] = (),
-    allow_changes: bool = False,
-    **fit_options: Any,
-):
-    """Trains, or goes on training, in a work directory.
-
-    Args:
-        config: with the fields of `defaults.pretrain`.
-        workdir: see `bert_jax.workdir.run_directory`.
-        explicit: the fields of `config.model` that were set by name, such as on the command line: where
-            `config.init_from` names a checkpoint, the other fields of the architecture are the checkpoint's.
-        allow_changes: see `WorkDir.open_run`.
-        fit_options: others of `train.fit`.
-
-    Returns:
-        The final TrainState.
-
-    Raises:
-        UserError: what is asked for cannot be. Preempted, KeyboardInterrupt: stopped, and saved.
-    """
-    # Here, so that the command's help does not wait for jax.
-    import jax
-
-    from bert_jax import convert
-    from bert_jax.data import loader
-    from bert_jax.kernels import platform
-    from bert_jax.models.config import from_dict
-    from bert_jax.objectives.masked_lm import MaskedLM
-    from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
-    from bert_jax.parallel import distributed, sharding
-    from bert_jax.training import flops, loop
-    from bert_jax.training.evaluators import RecordEvaluator
-    from bert_jax.training.metrics_writer import MetricsWriter
-    from bert_jax.training.optimizers import make_optimizer
-    from bert_jax.workdir.run_directory import WorkDir, resolve_dtype
-
-    config = ml_collections.ConfigDict(config)
-    config_fields.check_pretraining(config)
-    log = distributed.log_of_primary(print)
-    train_set, eval_set, tokenizer = _open_records(config.data, workdir, log)
-    adopted = adopt_architecture(config, explicit, workdir, tokenizer)
-    length = train_set.max_seq_length
-    if length > config.model.max_position_embeddings:
-        enlarge = f", or set --config.model.max_position_embeddings={length}"
-        raise UserError(
-            f"the records {config.data.dir} have rows of {length} tokens and the model has "
-            f"{config.model.max_position_embeddings} positions; make records with a --max_seq_length of at "
-            f"most that{'' if config.init_from else enlarge}"
-        )
-    if config.model.vocab_size == 0:
-        config.model.vocab_size = tokenizer.vocab_size
-    if config.model.vocab_size < tokenizer.vocab_size:
-        raise UserError(
-            f"model.vocab_size={config.model.vocab_size} is less than the {tokenizer.vocab_size} of the "
-            f"records' vocabulary ({tokenizer.path}); leave it at 0, or set it to at least that"
-        )
-    static_masks = getattr(train_set, "max_predictions", 0)
-    if static_masks:
-        config.masking.max_predictions = static_masks
-    if config.masking.max_predictions == 0:
-        config.masking.max_predictions = default_max_predictions(length, config.masking.prob)
-    config.model.dtype = resolve_dtype(config.model.dtype, workdir, platform.target(), _print_once)
-    model = from_dict(config.model.to_dict())
-    task = MaskedLM(
-        model,
-        Vocabulary(
-            size=tokenizer.vocab_size,
-            mask_id=tokenizer.mask_id,
-            special_ids=(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id),
-            is_continuation=tokenizer.is_continuation,
-        ),
-        MaskingOptions(**config.masking),
-        next_sentence=train_set.manifest.get("nsp") != "none",
-    )
-    optimizer, schedule = make_optimizer(config.optimizer, config.steps)
-    mesh = sharding.make_mesh(**config.mesh)
-    sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
-    sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
-    row_flops = flops.train_flops_per_row(model, length, config.masking.max_predictions, sequences)
-
-    writer = MetricsWriter(workdir, total_steps=config.steps, primary=jax.process_index() == 0)
-    corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
-    with WorkDir(workdir, primary=jax.process_index() == 0, log=writer.message) as held:
-        try:
-            held.open_run(_describe_run(config, train_set, tokenizer), allow_changes=allow_changes)
-            held.copy_vocabulary(tokenizer.path)
-            if adopted:
-                writer.message(adopted)
-            _say_what(config, train_set, eval_set, writer.message)
-            if config.resume_from and not files.exists(held.checkpoints):
-                theirs = convert.load_architecture(config.resume_from)[1]
-                _check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
-            evaluators = []
-            if eval_set is not None:
-                evaluators.append(
-                    RecordEvaluator(
-                        task,
-                        config.seed,
-                        lambda local_rows: loader.eval_batches(
-                            eval_set,
-                            config.batch_size,
-                            local_rows,
-                            max_batches=config.eval.batches,
-                            corrupt=corrupt_rows,
-                        ),
-                        mesh,
-                        batch_size=config.batch_size,
-                        every=config.eval.every,
-                        total=_eval_batches(config, eval_set),
-                    )
-                )
-            return loop.fit(
-                workdir=held,
-                config=config,
-                task=task,
-                optimizer=optimizer,
-                schedule=schedule,
-                train_data=lambda step, own: loader.train_batches(
-                    train_set, config.batch_size, config.seed, step, own, corrupt=corrupt_rows
-                ),
-                evaluators=evaluators,
-                mesh=mesh,
-                flops_per_step=row_flops * config.batch_size,
-                writer=writer,
-                initial_params=_load_initial(config, held, writer.message),
-                **fit_options,
-            )
-        finally:
-            writer.close()
-
-
-def _print_once(line: str) -> None:
-    """Prints a line from the first process alone."""
-    import jax
-
-    if jax.process_index() == 0:
-        print(line)
-
-
-def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, say):
-    """(training set, evaluation set or None, tokenizer) of `data.dir`."""
-    from bert_jax import tokenization
-    from bert_jax.data import cache, google, records
-
-    if not data.dir:
-        raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
-    index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
-    data_dir = cache.localize(data.dir, say)
-    train_set = records.open_dataset(data_dir, data.train_split, data.vocab, index_dir)
-    splits = train_set.manifest["splits"]
-    eval_set = None
-    # Packed records have held-out documents by default; google ones, as the reference's, have none.
-    optional = train_set.manifest["schema"] == google.SCHEMA
-    if data.eval_split and splits.get(data.eval_split, {"rows": not optional})["rows"]:
-        eval_set = records.open_dataset(data_dir, data.eval_split, data.vocab, index_dir)
-    settings = train_set.manifest["vocabulary"]
-    directory = data_dir.split(",")[0].strip()
-    tokenizer = tokenization.load(
-        os.path.join(directory, settings["file"]),
-        lower_case=settings["lower_case"],
-        strip_accents=settings["strip_accents"],
-    )
-    if tokenizer.digest != settings["digest"]:
-        raise UserError(
-            f"{tokenizer.path} is not the vocabulary that the records beside it were made with; copy that "
-            "one back, or make the records anew with `bert-jax data`"
-        )
-    return train_set, eval_set, tokenizer
-
-
-def _describe_run(config, train_set, tokenizer) -> dict[str, Any]:
-    return {
-        "command": "pretrain",
-        "config": config.to_dict(),
-        "records": {
-            "fingerprint": train_set.manifest["fingerprint"],
-            "max_seq_length": train_set.max_seq_length,
-        },
-        "vocabulary": tokenizer.settings(),
-    }
-
-
-def _eval_batches(config, eval_set) -> int:
-    batches = -(-len(eval_set) // config.batch_size)
-    return min(batches, config.eval.batches or batches)
-
-
-def _say_what(config, train_set, eval_set, say) -> None:
-    rows = len(train_set)
-    epochs = config.steps * config.batch_size / rows
-    say(
-        f"{rows:,} rows of {train_set.max_seq_length} tokens in {config.data.dir}; {config.steps:,} steps of "
-        f"{config.batch_size} rows: {epochs:.3g} epochs"
-    )
-    if epochs > (_MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS):
-        few = max(2, _FEW_EPOCHS * rows // config.batch_size)
-        say(
-            f"warning: {epochs:.3g} epochs: the model will see every row {epochs:.0f} times; "
-            f"{_FEW_EPOCHS} epochs are {few:,} steps: --config.steps={few} "
-            f"--config.optimizer.warmup_steps={few // 10}"
-        )
-    if hasattr(train_set, "max_predictions"):
-        say(
-            f"the records come with their masks, at most {train_set.max_predictions} a row: masking.prob and "
-            "masking.strategy are not applied"
-        )
-    if eval_set is None:
-        say("no evaluation: the records have no split for it, or data.eval_split is empty")
-    else:
-        used = _eval_batches(config, eval_set) * config.batch_size
-        say(f"evaluating on {min(used, len(eval_set)):,} of {len(eval_set):,} held-out rows")
-
-
-def _load_initial(config, held, say):
-    """A function of the abstract parameters that loads those of init_from; None where there is none."""
-    if not config.init_from:
-        return None
-    from bert_jax import convert
-    from bert_jax.workdir.run_directory import REPORT_FILE
-
-    def load(abstract_params):
-        params, report = convert.load_params(
-            config.init_from, abstract_params, ignore=config.init_ignore, log=say
-        )
-        say(str(report))
-        held.write_json(REPORT_FILE, dataclasses.asdict(report))
-        return params
-
-    return load
-
-
-def adopt_architecture(
-    config: ml_collections.ConfigDict,
-    explicit: Collection[str],
-    workdir: os.PathLike | str = "",
-    tokenizer: Any = None,
-) -> str:
-    """Gives `config.model` the architecture of `config.init_from`, where that names a checkpoint.
-
-    Args:
-        config: of a pre-training run.
-        explicit: see `pretrain`.
-        workdir: a run that has started there with the weights of the same checkpoint does not need that
-            checkpoint any more.
-        tokenizer: of the records, which has to be the checkpoint's too.
-
-    Returns:
-        A line that says what was taken, "" for nothing.
-
-    Raises:
-        UserError: no checkpoint, another vocabulary, or an explicit size that is not the checkpoint's.
-    """
-    if not config.init_from:
-        return ""
-    from bert_jax import convert
-    from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS
-    from bert_jax.workdir import run_directory as workdirs
-
-    before = config.model.to_dict()
-    if workdir and workdirs.has_started(workdir):
-        run = workdirs.load_config(workdir)
-        if run.get("init_from") == config.init_from:
-            kept = {name: before[name] for name in (*RUN_FIELDS, *explicit)}
-            config.model.update({name: value for name, value in run.model.items() if name in before} | kept)
-            return ""
-    fields, theirs = convert.adopt_architecture(config.init_from, before, explicit)
-    if tokenizer is not None:
-        _check_vocabulary("init_from", config.init_from, theirs, tokenizer)
-    config.model.update(fields)
-    sizes = ", ".join(f"{name} {fields[name]:,}" for name in SIZE_FIELDS)
-    replaced = [
-        name for name in fields if fields[name] != before[name] and (name, before[name]) != ("vocab_size", 0)
-    ]
-    instead = (
-        f"; the config has {', '.join(f'{name} {before[name]}' for name in replaced)}" if replaced else ""
-    )
-    return f"architecture of {config.init_from}: {sizes}{instead}"
-
-
-def _check_vocabulary(field: str, path: str, theirs, tokenizer) -> None:
-    if theirs.tokens != tokenizer.tokens:
-        raise UserError(
-            f"{field}={path} was trained with another vocabulary than that of the records; make the records "
-            "with its vocabulary"
-        )

@@ -1,4 +1,4 @@
-"""What XLA is told besides the program, by platform and mesh: each option with the reason for it.
+"""How XLA compiles: its options by platform and mesh, each with the reason for it, and the cache of programs.
 
 An option is here where the compiled program is better with it, on TPU by `bert-jax estimate`, or where its
 makers say so and no such hardware was at hand, which is said beside it.
@@ -6,6 +6,9 @@ makers say so and no such hardware was at hand, which is said beside it.
 
 from __future__ import annotations
 
+import os
+
+import jax
 from jax.sharding import Mesh
 
 
@@ -32,3 +35,17 @@ def options(platform: str, shape: dict[str, int]) -> dict[str, str | bool]:
         # All-reduces run beside the backward pass (NVIDIA's advice for JAX; not measured here).
         chosen["xla_gpu_enable_latency_hiding_scheduler"] = True
     return chosen
+
+
+def enable_compilation_cache(directory: str | None = None) -> None:
+    """Keeps compiled programs on disk, so that a run that is started again does not compile again.
+
+    Args:
+        directory: where; "" for no cache, None for JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.
+    """
+    if directory is None:
+        if jax.config.jax_compilation_cache_dir:
+            return
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        directory = os.path.join(base, "bert_jax", "xla")
+    jax.config.update("jax_compilation_cache_dir", directory or None)

@@ -283,20 +283,6 @@ def fit(
     return state
 
 
-def enable_compilation_cache(directory: str | None = None) -> None:
-    """Keeps compiled programs on disk, so that a run that is started again does not compile again.
-
-    Args:
-        directory: where; "" for no cache, None for JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.
-    """
-    if directory is None:
-        if jax.config.jax_compilation_cache_dir:
-            return
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        directory = os.path.join(base, "bert_jax", "xla")
-    jax.config.update("jax_compilation_cache_dir", directory or None)
-
-
 class _Compiled:
     """The train step, compiled ahead for each shape of batch that comes up."""
 

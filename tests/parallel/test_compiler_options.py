@@ -2,7 +2,7 @@ import jax
 import pytest
 
 from bert_jax.parallel import sharding
-from bert_jax.parallel.compiler_options import for_mesh, options
+from bert_jax.parallel.compiler_options import enable_compilation_cache, for_mesh, options
 
 ONE = {"data": 1, "fsdp": 1, "tensor": 1}
 
@@ -24,3 +24,19 @@ def test_this_jaxlib_knows_the_options_of_gpus(option, value):
     assert jax.jit(lambda x: x + 1, compiler_options={option: value})(x)[0] == 2
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such"):
         jax.jit(lambda x: x + 2, compiler_options={f"{option}_no_such": value})(x)
+
+
+def test_the_compilation_cache_has_a_default_and_can_be_off(monkeypatch, tmp_path):
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        enable_compilation_cache()
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "bert_jax" / "xla")
+        enable_compilation_cache("/given")
+        enable_compilation_cache()
+        assert jax.config.jax_compilation_cache_dir == "/given"
+        enable_compilation_cache("")
+        assert jax.config.jax_compilation_cache_dir is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)

@@ -10,9 +10,9 @@ from support import google_records
 from support import processes as training_support
 
 from bert_jax import cli
-from bert_jax.commands import pretrain as command
 from bert_jax.data import records as packed_records
 from bert_jax.errors import UserError
+from bert_jax.runs.pretrain import _describe_data
 from bert_jax.settings import config_fields, defaults
 from bert_jax.training import loop
 from bert_jax.training.optimizers import make_optimizer
@@ -235,7 +235,7 @@ def test_many_epochs_of_little_data_are_told(records, continued, steps, warns):
     config.update(steps=steps, batch_size=8, init_from="model" if continued else "")
     config.data.dir = str(records)
     said = []
-    command._say_what(config, packed_records.open_dataset(str(records), "train"), None, said.append)
+    _describe_data(config, packed_records.open_dataset(str(records), "train"), None, said.append)
     assert [line for line in said if "warning" in line] == warns * [
         f"warning: {steps / 8:.3g} epochs: the model will see every row {steps // 8} times; 3 epochs are 24 "
         "steps: --config.steps=24 --config.optimizer.warmup_steps=2"

@@ -29,6 +29,7 @@ _MODULES = (
     "bert_jax.cli",
     "bert_jax.training.loop",
     "bert_jax.commands.pretrain",
+    "bert_jax.runs.pretrain",
     "bert_jax.objectives.masked_lm",
     "bert_jax.training.optimizers",
     "bert_jax.commands.finetune",

@@ -765,22 +765,6 @@ def test_a_failed_save_is_no_success(tmp_path, monkeypatch):
         Run(tmp_path / "run", checkpoint__every=0).fit()  # its only save is the last thing that happens
 
 
-def test_the_compilation_cache_has_a_default_and_can_be_off(monkeypatch, tmp_path):
-    before = jax.config.jax_compilation_cache_dir
-    try:
-        jax.config.update("jax_compilation_cache_dir", None)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        loop.enable_compilation_cache()
-        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "bert_jax" / "xla")
-        loop.enable_compilation_cache("/given")
-        loop.enable_compilation_cache()
-        assert jax.config.jax_compilation_cache_dir == "/given"
-        loop.enable_compilation_cache("")
-        assert jax.config.jax_compilation_cache_dir is None
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
-
-
 def test_device_values_are_fetched_at_log_steps_alone(tmp_path, monkeypatch):
     fetched, fetch = [], ArrayImpl._value.fget
     run = Run(tmp_path / "run", log_every=5, eval__every=0, checkpoint__every=0)

@@ -1,0 +1,312 @@
+"""Pre-training from end to end: records and a configuration to a work directory with checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import ml_collections
+
+from bert_jax import convert, tokenization
+from bert_jax.data import cache, google, loader, records
+from bert_jax.errors import UserError
+from bert_jax.io import files
+from bert_jax.kernels import platform
+from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig, from_dict
+from bert_jax.objectives.masked_lm import MaskedLM
+from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
+from bert_jax.parallel import distributed, sharding
+from bert_jax.settings import config_fields
+from bert_jax.tokenization import Tokenizer
+from bert_jax.training import flops, loop
+from bert_jax.training.evaluators import Evaluator, RecordEvaluator
+from bert_jax.training.metrics_writer import MetricsWriter
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.state import TrainState
+from bert_jax.workdir import run_directory
+from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
+
+# Above so many epochs the steps are probably not what was meant. The paper trains for 40.
+_MANY_EPOCHS, _MANY_EPOCHS_CONTINUED, _FEW_EPOCHS = 50, 20, 3
+
+
+def pretrain(
+    config: ml_collections.ConfigDict,
+    workdir: os.PathLike | str,
+    *,
+    explicit: Collection[str] = (),
+    allow_changes: bool = False,
+    evaluators: Collection[Evaluator] = (),
+    log: Callable[[str], None] = print,
+    **fit_options: Any,
+) -> TrainState:
+    """Trains, or goes on training, in a work directory.
+
+    Args:
+        config: with the fields of `settings.defaults.pretrain`; it is not changed.
+        workdir: see `bert_jax.workdir.run_directory`.
+        explicit: the fields of `config.model` that were set by name, such as on the command line: where
+            `config.init_from` names a checkpoint, the other fields of the architecture are the checkpoint's.
+        allow_changes: see `WorkDir.open_run`.
+        evaluators: further ones, besides that of the held-out records.
+        log: gets one line for each thing worth saying before the run has its work directory, in the first
+            process of a run.
+        fit_options: other arguments of `loop.fit`.
+
+    Returns:
+        The final state.
+
+    Raises:
+        UserError: a user's mistake. Preempted, KeyboardInterrupt: stopped; the state is saved.
+    """
+    log = distributed.log_of_primary(log)
+    config = ml_collections.ConfigDict(config)
+    config_fields.check_pretraining(config)
+    train_set, eval_set, tokenizer = _open_records(config.data, workdir, log)
+    adopted = adopt_architecture(config, explicit, workdir, tokenizer)
+    _resolve(config, train_set, tokenizer)
+    config.model.dtype = run_directory.resolve_dtype(config.model.dtype, workdir, platform.target(), log)
+    model = from_dict(config.model.to_dict())
+    objective = _objective(config, model, train_set, tokenizer)
+    optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+    mesh = sharding.make_mesh(**config.mesh)
+    sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
+
+    primary = jax.process_index() == 0
+    writer = MetricsWriter(workdir, total_steps=config.steps, primary=primary)
+    corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
+    with WorkDir(workdir, primary=primary, log=writer.message) as held:
+        try:
+            held.open_run(_describe_run(config, train_set, tokenizer), allow_changes=allow_changes)
+            held.copy_vocabulary(tokenizer.path)
+            if adopted:
+                writer.message(adopted)
+            _describe_data(config, train_set, eval_set, writer.message)
+            if config.resume_from and not files.exists(held.checkpoints):
+                theirs = convert.load_architecture(config.resume_from)[1]
+                _check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
+            return loop.fit(
+                workdir=held,
+                config=config,
+                task=objective,
+                optimizer=optimizer,
+                schedule=schedule,
+                mesh=mesh,
+                train_data=lambda step, local_rows: loader.train_batches(
+                    train_set, config.batch_size, config.seed, step, local_rows, corrupt=corrupt_rows
+                ),
+                evaluators=[
+                    *([_evaluator(config, objective, eval_set, mesh, corrupt_rows)] if eval_set else []),
+                    *evaluators,
+                ],
+                flops_per_step=config.batch_size * _row_flops(config, model, train_set),
+                writer=writer,
+                initial_params=_load_initial(config, held, writer.message),
+                **fit_options,
+            )
+        finally:
+            writer.close()
+
+
+def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, log):
+    """Returns the training set, the evaluation set or None, and the tokenizer of `data.dir`."""
+    if not data.dir:
+        raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
+    index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
+    data_dir = cache.localize(data.dir, log)
+    train_set = records.open_dataset(data_dir, data.train_split, data.vocab, index_dir)
+    splits = train_set.manifest["splits"]
+    eval_set = None
+    # Packed records have held-out documents by default; google ones, as the reference's, have none.
+    optional = train_set.manifest["schema"] == google.SCHEMA
+    if data.eval_split and splits.get(data.eval_split, {"rows": not optional})["rows"]:
+        eval_set = records.open_dataset(data_dir, data.eval_split, data.vocab, index_dir)
+    settings = train_set.manifest["vocabulary"]
+    directory = data_dir.split(",")[0].strip()
+    tokenizer = tokenization.load(
+        os.path.join(directory, settings["file"]),
+        lower_case=settings["lower_case"],
+        strip_accents=settings["strip_accents"],
+    )
+    if tokenizer.digest != settings["digest"]:
+        raise UserError(
+            f"{tokenizer.path} is not the vocabulary that the records beside it were made with; copy that "
+            "one back, or make the records anew with `bert-jax data`"
+        )
+    return train_set, eval_set, tokenizer
+
+
+def _resolve(config: ml_collections.ConfigDict, train_set, tokenizer: Tokenizer) -> None:
+    """Fills in what the records and their vocabulary decide: the vocabulary's size, and the predictions.
+
+    Raises:
+        UserError: the model is too small for the records.
+    """
+    length = train_set.max_seq_length
+    if length > config.model.max_position_embeddings:
+        enlarge = f", or set --config.model.max_position_embeddings={length}"
+        raise UserError(
+            f"the records {config.data.dir} have rows of {length} tokens and the model has "
+            f"{config.model.max_position_embeddings} positions; make records with a --max_seq_length of at "
+            f"most that{'' if config.init_from else enlarge}"
+        )
+    if config.model.vocab_size == 0:
+        config.model.vocab_size = tokenizer.vocab_size
+    if config.model.vocab_size < tokenizer.vocab_size:
+        raise UserError(
+            f"model.vocab_size={config.model.vocab_size} is less than the {tokenizer.vocab_size} of the "
+            f"records' vocabulary ({tokenizer.path}); leave it at 0, or set it to at least that"
+        )
+    static_masks = getattr(train_set, "max_predictions", 0)
+    if static_masks:
+        config.masking.max_predictions = static_masks
+    if config.masking.max_predictions == 0:
+        config.masking.max_predictions = default_max_predictions(length, config.masking.prob)
+
+
+def _objective(config, model: EncoderConfig, train_set, tokenizer: Tokenizer) -> MaskedLM:
+    vocabulary = Vocabulary(
+        size=tokenizer.vocab_size,
+        mask_id=tokenizer.mask_id,
+        special_ids=(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id),
+        is_continuation=tokenizer.is_continuation,
+    )
+    next_sentence = train_set.manifest.get("nsp") != "none"
+    return MaskedLM(model, vocabulary, MaskingOptions(**config.masking), next_sentence=next_sentence)
+
+
+def _evaluator(config, objective: MaskedLM, eval_set, mesh, corrupt_rows) -> RecordEvaluator:
+    """Returns the evaluator of the held-out records."""
+    return RecordEvaluator(
+        objective,
+        config.seed,
+        lambda local_rows: loader.eval_batches(
+            eval_set, config.batch_size, local_rows, max_batches=config.eval.batches, corrupt=corrupt_rows
+        ),
+        mesh,
+        batch_size=config.batch_size,
+        every=config.eval.every,
+        total=_eval_batches(config, eval_set),
+    )
+
+
+def _row_flops(config, model: EncoderConfig, train_set) -> float:
+    """Returns the FLOPs of the model for one row of the records, with the mean number of sequences."""
+    sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
+    return flops.train_flops_per_row(
+        model, train_set.max_seq_length, config.masking.max_predictions, sequences
+    )
+
+
+def _describe_run(config, train_set, tokenizer) -> dict[str, Any]:
+    return {
+        "command": "pretrain",
+        "config": config.to_dict(),
+        "records": {
+            "fingerprint": train_set.manifest["fingerprint"],
+            "max_seq_length": train_set.max_seq_length,
+        },
+        "vocabulary": tokenizer.settings(),
+    }
+
+
+def _eval_batches(config, eval_set) -> int:
+    batches = -(-len(eval_set) // config.batch_size)
+    return min(batches, config.eval.batches or batches)
+
+
+def _describe_data(config, train_set, eval_set, log) -> None:
+    rows = len(train_set)
+    epochs = config.steps * config.batch_size / rows
+    log(
+        f"{rows:,} rows of {train_set.max_seq_length} tokens in {config.data.dir}; {config.steps:,} steps of "
+        f"{config.batch_size} rows: {epochs:.3g} epochs"
+    )
+    if epochs > (_MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS):
+        few = max(2, _FEW_EPOCHS * rows // config.batch_size)
+        log(
+            f"warning: {epochs:.3g} epochs: the model will see every row {epochs:.0f} times; "
+            f"{_FEW_EPOCHS} epochs are {few:,} steps: --config.steps={few} "
+            f"--config.optimizer.warmup_steps={few // 10}"
+        )
+    if hasattr(train_set, "max_predictions"):
+        log(
+            f"the records come with their masks, at most {train_set.max_predictions} a row: masking.prob and "
+            "masking.strategy are not applied"
+        )
+    if eval_set is None:
+        log("no evaluation: the records have no split for it, or data.eval_split is empty")
+    else:
+        used = _eval_batches(config, eval_set) * config.batch_size
+        log(f"evaluating on {min(used, len(eval_set)):,} of {len(eval_set):,} held-out rows")
+
+
+def _load_initial(config, held, log):
+    """A function of the abstract parameters that loads those of init_from; None where there is none."""
+    if not config.init_from:
+        return None
+
+    def load(abstract_params):
+        params, report = convert.load_params(
+            config.init_from, abstract_params, ignore=config.init_ignore, log=log
+        )
+        log(str(report))
+        held.write_json(REPORT_FILE, dataclasses.asdict(report))
+        return params
+
+    return load
+
+
+def adopt_architecture(
+    config: ml_collections.ConfigDict,
+    explicit: Collection[str],
+    workdir: os.PathLike | str = "",
+    tokenizer: Any = None,
+) -> str:
+    """Gives `config.model` the architecture of `config.init_from`, where that names a checkpoint.
+
+    Args:
+        config: of a pre-training run.
+        explicit: see `pretrain`.
+        workdir: a run that has started there with the weights of the same checkpoint does not need that
+            checkpoint any more.
+        tokenizer: of the records, which has to be the checkpoint's too.
+
+    Returns:
+        A line that says what was taken, "" for nothing.
+
+    Raises:
+        UserError: no checkpoint, another vocabulary, or an explicit size that is not the checkpoint's.
+    """
+    if not config.init_from:
+        return ""
+    before = config.model.to_dict()
+    if workdir and run_directory.has_started(workdir):
+        run = run_directory.load_config(workdir)
+        if run.get("init_from") == config.init_from:
+            kept = {name: before[name] for name in (*RUN_FIELDS, *explicit)}
+            config.model.update({name: value for name, value in run.model.items() if name in before} | kept)
+            return ""
+    fields, theirs = convert.adopt_architecture(config.init_from, before, explicit)
+    if tokenizer is not None:
+        _check_vocabulary("init_from", config.init_from, theirs, tokenizer)
+    config.model.update(fields)
+    sizes = ", ".join(f"{name} {fields[name]:,}" for name in SIZE_FIELDS)
+    replaced = [
+        name for name in fields if fields[name] != before[name] and (name, before[name]) != ("vocab_size", 0)
+    ]
+    instead = (
+        f"; the config has {', '.join(f'{name} {before[name]}' for name in replaced)}" if replaced else ""
+    )
+    return f"architecture of {config.init_from}: {sizes}{instead}"
+
+
+def _check_vocabulary(field: str, path: str, theirs, tokenizer) -> None:
+    if theirs.tokens != tokenizer.tokens:
+        raise UserError(
+            f"{field}={path} was trained with another vocabulary than that of the records; make the records "
+            "with its vocabulary"
+        )
