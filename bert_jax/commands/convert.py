@@ -3,8 +3,8 @@
     bert-jax convert --input=runs/mini --output=exported --to=huggingface
     bert-jax convert --input=uncased_L-12_H-768_A-12/bert_model.ckpt --output=base --to=bert_jax
 
-The input's kind is detected. The forward pass on random inputs is computed with the tensors of the source and
-with those read back from the output, which is deleted if the two differ. TF1 checkpoints need the extra
+The input's format is detected. The output is read back and compared with what was to be written, bit for bit
+and by a forward pass on random inputs; it is deleted if the two differ. TF1 checkpoints need the extra
 `tensorflow`. Further flags change vocabulary, size and precision during the conversion.
 """
 
@@ -21,10 +21,8 @@ from bert_jax.commands.run_flags import command_line
 from bert_jax.errors import UserError
 
 with epy.lazy_imports():
-    from bert_jax.convert import conversion, model_card
-
-
-_KINDS = ("huggingface", "tensorflow", "bert_jax")
+    from bert_jax.convert import conversion, formats, model_card
+    from bert_jax.convert.formats import huggingface
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -36,7 +34,9 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     )
     absl_flags.DEFINE_string("output", None, "Directory to write.", flag_values=flag_values)
     output_flags.define_overwrite(flag_values)
-    absl_flags.DEFINE_enum("to", None, _KINDS, "Format to write.", flag_values=flag_values)
+    absl_flags.DEFINE_string(
+        "to", None, "Format to write: huggingface, tensorflow or bert_jax.", flag_values=flag_values
+    )
     absl_flags.DEFINE_string(
         "ignore",
         "",
@@ -46,8 +46,8 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
     surgery_flags.define_flags(flag_values)
     absl_flags.DEFINE_string(
         "max_shard_size",
-        "5GB",
-        "Weights of a Hugging Face folder over this are split into several files.",
+        None,
+        "Weights of a Hugging Face folder over this are split into several files; 5GB by default.",
         flag_values=flag_values,
     )
     absl_flags.DEFINE_string(
@@ -64,15 +64,25 @@ def run(flags, args: list[str]) -> int:
     for name, example in (
         ("input", "a work directory, a Hugging Face folder or a TF1 prefix"),
         ("output", "a new directory"),
-        ("to", f"one of {', '.join(_KINDS)}"),
+        ("to", "huggingface, tensorflow or bert_jax"),
     ):
         if not flags[name].value:
             raise UserError(f"convert needs --{name}: {example}")
+    target = formats.get(flags.to)
     if flags.push_to:
-        if flags.to != "huggingface":
+        if target is not huggingface.FORMAT:
             raise UserError(f"--push_to takes a Hugging Face folder; give --to=huggingface, not {flags.to}")
         model_card.check_push(flags.push_to)
     command = command_line("convert", flags)
+    options = {}
+    if "card" in target.write_options:
+        options["card"] = lambda model: model_card.make(model, flags.input, command)
+    if flags.max_shard_size:
+        if "max_shard_bytes" not in target.write_options:
+            raise UserError(
+                f"--max_shard_size={flags.max_shard_size}: the format {flags.to} has no shards; leave it out"
+            )
+        options["max_shard_bytes"] = parse_size(flags.max_shard_size)
     conversion.convert(
         flags.input,
         flags.output,
@@ -81,9 +91,8 @@ def run(flags, args: list[str]) -> int:
         change=lambda model, scratch: surgery_flags.apply(
             flags, model, print, os.path.join(scratch, "vocab.txt")
         ),
-        card=lambda model: model_card.make(model, flags.input, command),
-        max_shard_bytes=parse_size(flags.max_shard_size),
         overwrite=flags.overwrite,
+        **options,
     )
     if flags.push_to:
         print(f"pushed to {model_card.push(flags.output, flags.push_to)}")

@@ -29,8 +29,7 @@ from bert_jax.io import checks, files
 
 with epy.lazy_imports():
     from bert_jax import checkpoint, convert
-    from bert_jax.convert import parity
-    from bert_jax.convert.formats import huggingface, tensorflow1
+    from bert_jax.convert import formats
     from bert_jax.data import google, google_inspection, inspection, packed
     from bert_jax.plots import records
     from data_pipelines import inspect_corpus, readers
@@ -133,12 +132,10 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if files.exists(os.path.join(path, packed.MANIFEST)):
         return inspection.inspect_records(path, examples, vocab)
     names = files.names(path)
-    if ("config.json" in names and "checkpoints" not in names) or any(
-        x.endswith(".ckpt.index") for x in names
-    ):
-        return inspect_model(path)
     if "checkpoints" in names or "_CHECKPOINT_METADATA" in names:
         return inspect_checkpoints(path)
+    if formats.find(path) is not None:
+        return inspect_model(path)
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
         return inspection.inspect_records(path, examples)  # which says that the manifest is missing
     raise UserError(
@@ -179,16 +176,12 @@ def inspect_checkpoints(path: str):
 
 
 def inspect_model(path: str):
-    """Reads a Hugging Face folder or a TF1 checkpoint whole, and compares two forward passes of it."""
-    kind = convert.detect(path)
-    if kind == "tensorflow":
-        tensorflow1.tensorflow()  # if it is missing, that says nothing of the checkpoint
-    report = inspection.Report(
-        path, {"huggingface": "Hugging Face folder", "tensorflow": "TF1 checkpoint"}[kind]
-    )
+    """Reads a checkpoint whole that is no work directory, such as a Hugging Face folder."""
+    found = convert.detect(path)
+    found.check_installed()  # a package that is missing says nothing about the checkpoint
+    report = inspection.Report(path, found.title)
     try:
-        model, tensors = (huggingface if kind == "huggingface" else tensorflow1).read(path)
-        parity.compare(path, parity.file_outputs(tensors, model.config, kind), parity.flax_outputs(model))
+        model = found.read(path)
     except UserError as error:
         report.problems.append(str(error))
         return report

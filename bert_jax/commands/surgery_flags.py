@@ -8,6 +8,7 @@ from collections.abc import Callable
 from absl import flags as absl_flags
 from etils import epy
 
+from bert_jax.convert.heads import PRETRAINED
 from bert_jax.errors import UserError
 
 with epy.lazy_imports():
@@ -18,7 +19,6 @@ with epy.lazy_imports():
 
 _POSITION_METHODS = ("tile", "interpolate")
 _DTYPES = ("float32", "bfloat16", "float16")
-_HEADS = ("none", "masked_lm", "pretraining")
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:
@@ -63,7 +63,7 @@ def define_flags(flag_values: absl_flags.FlagValues) -> None:
         "Layers to keep, numbered from 0, in this order: 0,2,4,7,9,11. A layer may stand more than once.",
     )
     define(absl_flags.DEFINE_enum, "dtype", None, "Of the parameters.", list(_DTYPES))
-    define(absl_flags.DEFINE_enum, "head", None, "What to keep of the heads.", list(_HEADS))
+    define(absl_flags.DEFINE_enum, "head", None, "What to keep of the heads.", list(PRETRAINED))
 
 
 def apply(

@@ -1,22 +1,17 @@
-"""Models in and out: Hugging Face folders, TF1 checkpoints and bert_jax's own, by one table of names."""
+"""Models in and out of files: a registry of formats, a record per family of models, one table of heads."""
 
-from bert_jax.convert.loading import (
-    KINDS,
-    adopt_architecture,
-    detect,
-    load,
-    load_architecture,
-    load_params,
-)
-from bert_jax.convert.model import HEADS, Model, head_of
+from etils import epy
+
+with epy.lazy_api_imports(globals()):
+    from bert_jax.convert.heads import HEADS
+    from bert_jax.convert.loading import adopt_architecture, detect, load, load_architecture, load_params
+    from bert_jax.convert.model import Model
 
 __all__ = [
     "HEADS",
-    "KINDS",
     "Model",
     "adopt_architecture",
     "detect",
-    "head_of",
     "load",
     "load_architecture",
     "load_params",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import safetensors
 
-from bert_jax.convert import loading, param_mapping, parity
-from bert_jax.convert.formats import huggingface, huggingface_export, tensorflow1, work_directory
+from bert_jax.convert import formats, loading, parity
 from bert_jax.convert.model import Model
 from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import atomic, checks, files, scratch
@@ -21,25 +21,25 @@ def convert(
     *,
     ignore: str = "",
     change: Callable[[Model, str], Model] = lambda model, scratch: model,
-    card: Callable[[Model], str] = lambda model: "",
-    max_shard_bytes: int = huggingface_export.DEFAULT_SHARD_BYTES,
     overwrite: bool = False,
     log: Callable[[str], None] = print,
+    **options: Any,
 ) -> Model:
-    """Reads a model of any kind and writes it as the kind `to`.
+    """Reads a model of any format and writes it in the format `to`.
 
-    Twice the forward pass is computed on random inputs: what is read computes what the source's own tensors
-    do, and what is written, read back from the disk, what was to be written. Only then does `output` appear.
+    Before `output` appears, what is written is read back from the disk. It has to be the same bit for bit,
+    and to compute the same on random inputs.
 
     Args:
         source: see `loading.load`.
         output: a directory; local or a URL.
-        to: one of `loading.KINDS`.
+        to: a name in the registry of formats.
         ignore: see `loading.load`.
         change: what is done to the model in between; it may write files into the directory it is given.
-        card: the text of the model card of a Hugging Face folder.
-        max_shard_bytes: see `huggingface_export.write`.
         overwrite: whether a checkpoint that is at `output` already is replaced, once the new one is whole.
+        log: called with a line of progress.
+        options: what the format's `write` takes besides, such as `card` and `max_shard_bytes`. A function is
+            called with the model.
 
     Returns:
         The model that was written.
@@ -47,20 +47,11 @@ def convert(
     Raises:
         UserError: a user's mistake, or a conversion that is not exact.
     """
+    target = formats.get(to)
     _check_output(output, source, overwrite)
     kind = loading.detect(source)
-    if kind == loading.NATIVE:
-        model = work_directory.read(source, log=log)
-    else:
-        reader = huggingface if kind == param_mapping.HUGGINGFACE else tensorflow1
-        model, tensors = reader.read(source, ignore=ignore)
-        difference = parity.compare(
-            source, parity.file_outputs(tensors, model.config, kind), parity.flax_outputs(model)
-        )
-        log(f"read as {kind}: {_describe(model)}; its forward pass differs by {difference:.1e} here")
-        del tensors
-    if kind == loading.NATIVE:
-        log(f"read {model.source}: {_describe(model)}")
+    model = kind.read(source, ignore=ignore, log=log)
+    log(f"read {model.source} as {kind.name}: {_describe(model)}")
     remote = files.is_remote(output)
     try:
         if not remote:
@@ -70,10 +61,9 @@ def convert(
             os.mkdir(folder)
             os.mkdir(extra)
             model = change(model, extra)
-            _write(model, folder, to, card(model) if to == param_mapping.HUGGINGFACE else "", max_shard_bytes)
-            difference = parity.compare(
-                f"{output}, read back", _written_outputs(folder, to), parity.flax_outputs(model)
-            )
+            given = {name: value(model) if callable(value) else value for name, value in options.items()}
+            target.write(model, folder, **given)
+            difference = parity.check_same(f"{output}, read back", model, target.read(folder, log=log))
             if remote:
                 atomic.copy_directory(folder, output)
             else:
@@ -87,7 +77,8 @@ def convert(
         message = f"--output={output}: cannot be written ({error}); nothing was left there"
         raise StorageError(message) from error
     log(
-        f"wrote {output} as {to}: {_describe(model)}; read back, its forward pass differs by {difference:.1e}"
+        f"wrote {output} as {to}: {_describe(model)}; read back, every parameter is the same and its forward "
+        f"pass differs by {difference:.1e}"
     )
     return model
 
@@ -102,30 +93,14 @@ def _check_output(output: str, source: str, overwrite: bool) -> None:
     if os.path.commonpath([os.path.realpath(source), target]) == target:
         raise UserError(f"--output={output} is, or holds, the --input; choose another")
     try:
-        kind = loading.detect(output)
+        kind = formats.find(output)
     except UserError:
-        kind = ""
-    if not kind or (kind == loading.NATIVE and not work_directory.is_converted(output)):
+        kind = None
+    if kind is None or not kind.may_be_replaced(output):
         raise UserError(
             f"--output={output}: --overwrite replaces what convert wrote, and this is something else; choose "
             "another"
         )
-
-
-def _write(model: Model, folder: str, to: str, card: str, max_shard_bytes: int) -> None:
-    if to == param_mapping.HUGGINGFACE:
-        huggingface_export.write(model, folder, card=card, max_shard_bytes=max_shard_bytes)
-    elif to == param_mapping.TENSORFLOW:
-        tensorflow1.write(model, folder)
-    else:
-        work_directory.write(model, folder)
-
-
-def _written_outputs(folder: str, to: str):
-    if to == loading.NATIVE:
-        return parity.flax_outputs(work_directory.read(folder))
-    model, tensors = (huggingface if to == param_mapping.HUGGINGFACE else tensorflow1).read(folder)
-    return parity.file_outputs(tensors, model.config, to)
 
 
 def _describe(model: Model) -> str:

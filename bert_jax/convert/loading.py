@@ -1,20 +1,15 @@
-"""Any checkpoint by its path: what kind it is, its architecture, its parameters onto a mesh."""
+"""Any checkpoint by its path: its format, its architecture, its parameters onto a mesh."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import jax
-import numpy as np
-
 from bert_jax import checkpoint
-from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
-from bert_jax.convert import param_mapping
-from bert_jax.convert.formats import huggingface, tensorflow1, work_directory
+from bert_jax.convert import families, formats
 from bert_jax.convert.model import Model
 from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
@@ -22,24 +17,17 @@ from bert_jax.io import files
 from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig
 from bert_jax.tokenization import Tokenizer
 
-NATIVE = "bert_jax"
-KINDS = (NATIVE, param_mapping.HUGGINGFACE, param_mapping.TENSORFLOW)
-
 _HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
 
 
-def detect(path: files.PathLike) -> str:
-    """Which of `KINDS` a path is.
+def detect(path: files.PathLike) -> formats.Format:
+    """Returns the format of what is at a path.
 
     Raises:
-        UserError: none of them.
+        UserError: it is no checkpoint.
     """
-    if work_directory.is_native(path):
-        return NATIVE
-    if tensorflow1.find_prefix(path) is not None:
-        return param_mapping.TENSORFLOW
-    if files.is_directory(path) and huggingface.is_huggingface(path):
-        return param_mapping.HUGGINGFACE
+    if (found := formats.find(path)) is not None:
+        return found
     exists, hint = files.exists(path), ""
     what = "it is no checkpoint" if exists else "no such directory or prefix"
     if not exists and (near := _similar_sibling(path)):
@@ -48,14 +36,11 @@ def detect(path: files.PathLike) -> str:
         hint = f"; if it is a name on the Hugging Face hub: hf download {path} --local-dir {path}"
     if exists and _is_records(path):
         what = "it holds records to train on, which --config.data.dir takes, and no checkpoint"
-    raise UserError(
-        f"{path}: {what}; expected a work directory of bert-jax or one of its checkpoints, a Hugging Face "
-        f"folder, or the prefix of a TF1 checkpoint{hint}"
-    )
+    raise UserError(f"{path}: {what}; expected {formats.examples()}{hint}")
 
 
 def _similar_sibling(path: files.PathLike) -> str | None:
-    """The path of the directory or file whose name is closest to that of a path that does not exist."""
+    """Returns the existing path whose name is closest to that of a path that does not exist."""
     path = os.fspath(path).rstrip("/")
     if files.is_remote(path):  # a bucket may hold too many names to list them for a hint
         return None
@@ -70,22 +55,14 @@ def _is_records(path: files.PathLike) -> bool:
 
 
 def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
-    """The architecture and the vocabulary, from the small files alone.
+    """Returns the architecture and the vocabulary, from the small files alone.
 
     Raises:
         UserError: no checkpoint, or no vocabulary beside it.
     """
-    kind = detect(path)
-    if kind == NATIVE:
-        return work_directory.read_architecture(path)
-    if kind == param_mapping.HUGGINGFACE:
-        folder = os.fspath(path)
-        config, tokenizer = huggingface.read_config(folder)[0], huggingface.read_tokenizer(folder)
-    else:
-        folder = files.parent(tensorflow1.find_prefix(path))
-        config, tokenizer = tensorflow1.read_config(folder), tensorflow1.read_tokenizer(folder)
+    config, tokenizer = detect(path).read_config(path)
     if tokenizer is None:
-        raise UserError(f"{folder}: no vocabulary in it; copy the model's vocab.txt there")
+        raise UserError(f"{path}: no vocabulary in it; copy the model's vocab.txt there")
     return config, tokenizer
 
 
@@ -120,39 +97,36 @@ def adopt_architecture(
 
 
 def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-    """A whole model in the host's memory.
+    """Returns a whole model in the host's memory.
 
     Args:
-        path: a work directory or a step in it, a Hugging Face folder, a TF1 prefix or its directory.
-        ignore: a regular expression; what a foreign file has beyond a BERT may stay behind if this matches
-            the whole of its name.
-        log: called with one line when something is worth saying.
+        path: a work directory or a step in it, a Hugging Face folder, a TF1 prefix or its directory, or what
+            another registered format detects.
+        ignore: a regular expression; tensors that no such model has stay behind where it matches the whole of
+            their names.
+        log: called with one line when there is something to say.
 
     Raises:
-        UserError: no checkpoint, a damaged one, one that is no BERT or not whole.
+        UserError: no checkpoint, a damaged one, one of an unknown family, or one that is not whole.
     """
-    kind = detect(path)
-    if kind == NATIVE:
-        return work_directory.read(path, log=log)
-    return (huggingface if kind == param_mapping.HUGGINGFACE else tensorflow1).read(path, ignore=ignore)[0]
+    return detect(path).read(path, ignore=ignore, log=log)
 
 
 def load_params(
     path: files.PathLike,
     abstract_params: Any,
     *,
-    may_be_new: Iterable[str] = (),
     ignore: str = "",
     log: Callable[[str], None] = print,
 ) -> tuple[dict, checkpoint.Report]:
-    """Parameters to start a training from, out of any kind of checkpoint.
+    """Returns parameters to start a training from, out of any kind of checkpoint.
 
     Args:
         path: as for `load`.
         abstract_params: nested dict of jax.ShapeDtypeStruct; each array goes onto its sharding.
-        may_be_new: groups, such as "classifier", that the checkpoint need not have. What it has beyond
-            `abstract_params` may only be a head.
-        ignore: a regular expression; a name that it wholly matches may be new or unused too.
+        ignore: a regular expression; parameters whose whole name it matches may be new or unused. A head may
+            always be unused.
+        log: as for `load`.
 
     Returns:
         The nested dict of the parameters that were loaded, without those that are new, and the report.
@@ -160,35 +134,16 @@ def load_params(
     Raises:
         UserError: as `load`; also a parameter new or unused that may not be, or of another shape.
     """
-    if detect(path) == NATIVE:
-        params, report = checkpoint.load_params(path, abstract_params, log=log)
-    else:
-        model = load(path, ignore=ignore, log=log)
-        wanted = flatten(abstract_params)
-        check_shapes(model.source, model.params, wanted)
-        loaded = {name: _place(model.params[name], wanted[name]) for name in wanted if name in model.params}
-        report = checkpoint.Report(
-            model.source,
-            tuple(loaded),
-            tuple(name for name in wanted if name not in loaded),
-            tuple(name for name in model.params if name not in wanted),
-        )
-        params = nest(loaded)
-    _check_report(report, set(may_be_new), ignore)
+    params, report = detect(path).load_params(path, abstract_params, ignore=ignore, log=log)
+    _check_report(report, ignore)
     return params, report
 
 
-def _place(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
-    array = np.asarray(array, like.dtype)
-    if like.sharding is None:
-        return jax.numpy.asarray(array)
-    return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
+# What one model has and another may leave behind: a pooler and heads.
+_HEADS = {group for family in families.FAMILIES.values() for group in family.groups} - {"encoder"}
 
 
-_HEADS = ("mlm", "nsp", "classifier", "qa")
-
-
-def _check_report(report: checkpoint.Report, may_be_new: set[str], ignore: str) -> None:
+def _check_report(report: checkpoint.Report, ignore: str) -> None:
     try:
         ignored = re.compile(ignore)
     except re.error as error:
@@ -197,9 +152,8 @@ def _check_report(report: checkpoint.Report, may_be_new: set[str], ignore: str) 
     def group(name: str) -> str:
         return name.split("/")[0]
 
-    # A pooler is of no use to some heads; a head is of no use to another.
-    new = [n for n in report.new if group(n) not in may_be_new and not ignored.fullmatch(n)]
-    unused = [n for n in report.unused if group(n) not in (*_HEADS, "pooler") and not ignored.fullmatch(n)]
+    new = [n for n in report.new if not ignored.fullmatch(n)]
+    unused = [n for n in report.unused if group(n) not in _HEADS and not ignored.fullmatch(n)]
     if not new and not unused:
         return
     differing = [

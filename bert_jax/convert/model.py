@@ -5,24 +5,17 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from bert_jax.convert import param_mapping
+from bert_jax.convert import families
+from bert_jax.convert.families import Family
+from bert_jax.convert.param_mapping import Found
 from bert_jax.errors import UserError
+from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
 from bert_jax.tokenization import Tokenizer
-
-# The groups of parameters that make up a model with each head; a pooler in brackets may be there or not.
-HEADS: dict[str, tuple[str, ...]] = {
-    "none": ("encoder", "(pooler)"),
-    "pretraining": ("encoder", "pooler", "mlm", "nsp"),
-    "masked_lm": ("encoder", "(pooler)", "mlm"),
-    "sequence_classification": ("encoder", "pooler", "classifier"),
-    "token_classification": ("encoder", "(pooler)", "classifier"),
-    "multiple_choice": ("encoder", "pooler", "classifier"),
-    "question_answering": ("encoder", "(pooler)", "qa"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +23,7 @@ class Model:
     """A whole model in memory: architecture, parameters, vocabulary.
 
     Attributes:
-        config: the architecture. How it is computed (dtype, attention, ...) is of no account here.
+        config: the architecture. How it is computed (dtype, attention, ...) does not matter here.
         params: arrays by flat names as in a checkpoint (`encoder/embeddings/word_embeddings`), float32 unless
             they were cast; a layer's parameters are stacked along a leading axis [layers, ...].
         head: a name of `HEADS`.
@@ -52,11 +45,15 @@ class Model:
 
     def __post_init__(self):
         """Raises UserError where a parameter is missing, of another shape, or of no group of the head."""
-        groups = [group for group in HEADS[self.head] if not group.startswith("(")]
-        present = {name.split("/")[0] for name in self.params}
-        groups += [g.strip("()") for g in HEADS[self.head] if g.startswith("(") and g.strip("()") in present]
-        classes = self.params["classifier/bias"].shape[0] if "classifier/bias" in self.params else 2
-        expected = param_mapping.shapes(self.config, groups, classes)
+        family = self.family
+        if self.head not in family.heads:
+            raise UserError(
+                f"{self.source or 'the model'}: a {family.name} with head {self.head} does not exist; the "
+                f"heads of a {family.name} are {', '.join(family.heads)}"
+            )
+        required = family.required(self.head)
+        groups = [x for x in family.allowed(self.head) if x in self.groups or x in required]
+        expected = assembled.shapes(self.config, tuple(groups), self.classes or 2)
         missing = [name for name in expected if name not in self.params]
         unexpected = [name for name in self.params if name not in expected]
         misshapen = [
@@ -67,7 +64,8 @@ class Model:
         for what, which in (("lacks", missing), ("has beyond it", unexpected), ("differs in", misshapen)):
             if which:
                 raise UserError(
-                    f"{self.source or 'the model'}: as a BERT with head {self.head} it {what} {_some(which)}"
+                    f"{self.source or 'the model'}: as a {family.name} with head {self.head} it {what} "
+                    f"{_some(which)}"
                 )
         if self.tokenizer is not None and self.tokenizer.vocab_size > self.config.vocab_size:
             raise UserError(
@@ -76,14 +74,34 @@ class Model:
                 "rows: they do not belong together"
             )
 
-    def replace(self, **changes) -> Model:
+    @property
+    def family(self) -> Family:
+        """The family whose files can hold the model."""
+        return families.of(self.config)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of parameters that are there, such as "encoder" and "pooler"."""
+        return tuple(dict.fromkeys(name.split("/")[0] for name in self.params))
+
+    @property
+    def classes(self) -> int:
+        """Number of outputs of the classifier; 0 for a model that has none."""
+        bias = self.params.get(families.CLASSIFIER)
+        return 0 if bias is None else bias.shape[0]
+
+    def replace(self, **changes: Any) -> Model:
+        """Returns the model with other values of some fields, checked anew."""
         return dataclasses.replace(self, **changes)
 
 
-def check_found(source: str, found: param_mapping.Found, ignore: str = "") -> None:
-    """Raises UserError unless every tensor of a file has been understood.
+def check_found(source: str, family: Family, found: Found, ignore: str = "") -> None:
+    """Raises UserError unless every tensor of a file is known and has the right shape.
 
     Args:
+        source: the file.
+        family: that it was read as.
+        found: its tensors.
         ignore: a regular expression; what is unknown and wholly matched by it may stay behind.
     """
     try:
@@ -101,22 +119,10 @@ def check_found(source: str, found: param_mapping.Found, ignore: str = "") -> No
         parts = dict.fromkeys(re.escape(re.split("[./]", name)[0]) + ".*" for name in unknown)
         complete = "|".join([*filter(None, [ignore]), *parts])
         raise UserError(
-            f"{source}: it has {_some(unknown)}, which no BERT has; if that may be left behind: "
+            f"{source}: it has {_some(unknown)}, which no {family.name} has; if that may be left behind: "
             f"--ignore='{complete}' of convert, --config.init_ignore='{complete}' in training"
         )
 
 
 def _some(which: Sequence[str]) -> str:
     return ", ".join(which[:3]) + (f" and {len(which) - 3} more" if len(which) > 3 else "")
-
-
-def head_of(params: Mapping[str, np.ndarray], classifier: str = "sequence_classification") -> str:
-    """The head that a set of parameters has; `classifier` says what a `classifier/` group is of."""
-    groups = {name.split("/")[0] for name in params}
-    if "qa" in groups:
-        return "question_answering"
-    if "classifier" in groups:
-        return classifier
-    if "mlm" in groups:
-        return "pretraining" if "nsp" in groups else "masked_lm"
-    return "none"

@@ -8,7 +8,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.convert.formats import huggingface, work_directory
+from bert_jax.convert.formats import work_directory
+from bert_jax.convert.heads import HEADS
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
@@ -27,15 +28,6 @@ _OF_THE_MACHINE = (
     "push_to",
 )
 
-_PIPELINES = {
-    "none": "feature-extraction",
-    "pretraining": "fill-mask",
-    "masked_lm": "fill-mask",
-    "sequence_classification": "text-classification",
-    "token_classification": "token-classification",
-    "question_answering": "question-answering",
-}
-
 
 def make(model: Model, source: str, command: str) -> str:
     """Markdown with a YAML head, as Hugging Face shows it.
@@ -44,16 +36,16 @@ def make(model: Model, source: str, command: str) -> str:
         source: the path that the model was read from; a run's figures come from it.
         command: the command that made the folder.
     """
-    head = ["---", "library_name: transformers", "tags:", "- bert", "- bert_jax"]
-    if model.head in _PIPELINES:
-        head.append(f"pipeline_tag: {_PIPELINES[model.head]}")
+    head = ["---", "library_name: transformers", "tags:", f"- {model.family.model_type}", "- bert_jax"]
+    if HEADS[model.head].pipeline:
+        head.append(f"pipeline_tag: {HEADS[model.head].pipeline}")
     config = model.config
     parameters = sum(array.size for array in model.params.values())
     lines = [
         *head,
         "---",
         "",
-        f"# BERT, {config.num_hidden_layers} layers of {config.hidden_size}",
+        f"# {model.family.name}, {config.num_hidden_layers} layers of {config.hidden_size}",
         "",
         f"{parameters:,} parameters: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} heads, feed-forward size {config.intermediate_size}, "
@@ -62,13 +54,13 @@ def make(model: Model, source: str, command: str) -> str:
     ]
     if model.labels:
         lines += ["", f"Labels: {', '.join(model.labels)}."]
-    if work_directory.is_native(source):
+    if work_directory.FORMAT.detect(source):
         run = run_directory.read_run(source)
         if run["command"] == work_directory.COMMAND:
             lines += ["", f"Converted from {public_path(run.get('source') or '') or 'another model'}."]
         else:
             lines += [*_describe_training(run), *_describe_scores(run_directory.find_root(source))]
-    auto = huggingface.AUTO_CLASSES[model.head]
+    auto = HEADS[model.head].auto_class
     lines += [
         "",
         "## Use",

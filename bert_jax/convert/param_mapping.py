@@ -1,195 +1,127 @@
-"""The one table of names: every parameter here, in Hugging Face's BERT and in google-research/bert's.
+"""Parameters by their names and layouts in files, and back: the machinery behind each family's table.
 
-Both directions of every conversion read it, so a name stands in one place.
+Both directions of every conversion read the same table, so a name stands in one place.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.assembled import Parameter
 
 HUGGINGFACE, TENSORFLOW = "huggingface", "tensorflow"
 
 # How a parameter lies in the files; here a kernel is [inputs..., outputs...].
-_VECTOR = "vector"  # [N] in both
-_TABLE = "table"  # [rows, H] in both
-_DENSE = "dense"  # [inputs, outputs] in TensorFlow, transposed in Hugging Face
-_HEAD = "head"  # transposed in both: google-research/bert multiplies these from the other side
+VECTOR = "vector"  # [N] in both
+TABLE = "table"  # [rows, H] in both
+DENSE = "dense"  # [inputs, outputs] in TensorFlow, transposed in Hugging Face
+HEAD = "head"  # transposed in both: google-research/bert multiplies these from the other side
+
+_TRANSPOSED = {HUGGINGFACE: (DENSE, HEAD), TENSORFLOW: (HEAD,)}
 
 
 class Entry(NamedTuple):
-    """One parameter. In a layer's names, `{layer}` is its number, and here it is the leading axis."""
+    """One parameter: its path here, its name in each kind of file, and how it lies in them.
+
+    In the name of a layer's parameter `{layer}` is the layer's number, which is the leading axis here.
+    """
 
     ours: str
-    huggingface: str
-    tensorflow: str
+    names: Mapping[str, str]
     layout: str
 
     def name(self, kind: str, layer: int | None = None) -> str:
-        name = self.huggingface if kind == HUGGINGFACE else self.tensorflow
+        """Returns the name in a kind of file; of one layer, where the parameter is one of a layer."""
+        name = self.names[kind]
         return name if layer is None else name.format(layer=layer)
 
     @property
     def layered(self) -> bool:
-        return "{layer}" in self.huggingface
+        """Whether every layer has a tensor of its own in the files."""
+        return any("{layer}" in name for name in self.names.values())
 
 
-def _dense(ours: str, huggingface: str, tensorflow: str) -> list[Entry]:
+def entry(ours: str, huggingface: str, tensorflow: str | None, layout: str) -> Entry:
+    """Returns the entry of a parameter; `tensorflow` is None where TF1 checkpoints have no such thing."""
+    names = {HUGGINGFACE: huggingface}
+    return Entry(ours, names if tensorflow is None else names | {TENSORFLOW: tensorflow}, layout)
+
+
+def dense(ours: str, huggingface: str, tensorflow: str | None = None, bias: bool = True) -> list[Entry]:
+    """Returns the entries of a dense layer."""
+    kernel = entry(f"{ours}/kernel", f"{huggingface}.weight", _below(tensorflow, "/kernel"), DENSE)
+    if not bias:
+        return [kernel]
+    return [kernel, entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "/bias"), VECTOR)]
+
+
+def norm(ours: str, huggingface: str, tensorflow: str | None = None) -> list[Entry]:
+    """Returns the entries of a LayerNorm."""
     return [
-        Entry(f"{ours}/kernel", f"{huggingface}.weight", f"{tensorflow}/kernel", _DENSE),
-        Entry(f"{ours}/bias", f"{huggingface}.bias", f"{tensorflow}/bias", _VECTOR),
+        entry(f"{ours}/scale", f"{huggingface}.weight", _below(tensorflow, "/gamma"), VECTOR),
+        entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "/beta"), VECTOR),
     ]
 
 
-def _norm(ours: str, huggingface: str, tensorflow: str) -> list[Entry]:
+def head(ours: str, huggingface: str, tensorflow: str | None = None) -> list[Entry]:
+    """Returns the entries of the last dense layer of a head."""
     return [
-        Entry(f"{ours}/scale", f"{huggingface}.weight", f"{tensorflow}/gamma", _VECTOR),
-        Entry(f"{ours}/bias", f"{huggingface}.bias", f"{tensorflow}/beta", _VECTOR),
+        entry(f"{ours}/kernel", f"{huggingface}.weight", _below(tensorflow, "output_weights"), HEAD),
+        entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "output_bias"), VECTOR),
     ]
 
 
-def _head(ours: str, huggingface: str, tensorflow: str) -> list[Entry]:
-    return [
-        Entry(f"{ours}/kernel", f"{huggingface}.weight", f"{tensorflow}output_weights", _HEAD),
-        Entry(f"{ours}/bias", f"{huggingface}.bias", f"{tensorflow}output_bias", _VECTOR),
-    ]
-
-
-_EMBEDDINGS = ("encoder/embeddings", "bert.embeddings", "bert/embeddings")
-_LAYER = ("encoder/layers/stack/layer", "bert.encoder.layer.{layer}", "bert/encoder/layer_{layer}")
-
-
-def _in(parents: tuple[str, str, str], make, ours: str, huggingface: str, tensorflow: str) -> list[Entry]:
-    return make(f"{parents[0]}/{ours}", f"{parents[1]}.{huggingface}", f"{parents[2]}/{tensorflow}")
-
-
-TABLE: tuple[Entry, ...] = (
-    *(
-        Entry(
-            f"{_EMBEDDINGS[0]}/{name}", f"{_EMBEDDINGS[1]}.{name}.weight", f"{_EMBEDDINGS[2]}/{name}", _TABLE
-        )
-        for name in ("word_embeddings", "token_type_embeddings", "position_embeddings")
-    ),
-    *_in(_EMBEDDINGS, _norm, "layer_norm", "LayerNorm", "LayerNorm"),
-    *_in(_LAYER, _dense, "query", "attention.self.query", "attention/self/query"),
-    *_in(_LAYER, _dense, "key", "attention.self.key", "attention/self/key"),
-    *_in(_LAYER, _dense, "value", "attention.self.value", "attention/self/value"),
-    *_in(_LAYER, _dense, "attention_output", "attention.output.dense", "attention/output/dense"),
-    *_in(_LAYER, _norm, "attention_norm", "attention.output.LayerNorm", "attention/output/LayerNorm"),
-    *_in(_LAYER, _dense, "intermediate", "intermediate.dense", "intermediate/dense"),
-    *_in(_LAYER, _dense, "output", "output.dense", "output/dense"),
-    *_in(_LAYER, _norm, "output_norm", "output.LayerNorm", "output/LayerNorm"),
-    *_dense("pooler/dense", "bert.pooler.dense", "bert/pooler/dense"),
-    *_dense("mlm/transform", "cls.predictions.transform.dense", "cls/predictions/transform/dense"),
-    *_norm(
-        "mlm/transform_norm", "cls.predictions.transform.LayerNorm", "cls/predictions/transform/LayerNorm"
-    ),
-    Entry("mlm/bias", "cls.predictions.bias", "cls/predictions/output_bias", _VECTOR),
-    *_head("nsp", "cls.seq_relationship", "cls/seq_relationship/"),
-    *_head("classifier", "classifier", ""),
-    *_head("qa", "qa_outputs", "cls/squad/"),
-)
-
-# What lies beside the parameters and is none: optimizer state, counters, buffers, and Hugging Face's second
-# names of tied weights, which `huggingface.read` compares with the first.
-_BESIDE = {
-    HUGGINGFACE: re.compile(r"bert\.embeddings\.(position_ids|token_type_ids)|cls\.predictions\.decoder\..*"),
-    TENSORFLOW: re.compile(
-        r".*/(adam|lamb)_[mv](_\d+)?|.*/Adam(_1)?|global_step|.*loss_scale|.*(good|bad)_steps"
-    ),
-}
-
-
-def shape(entry: Entry, config: EncoderConfig, classes: int = 2) -> tuple[int, ...]:
-    """The shape of a parameter here, without the axis of layers.
-
-    Args:
-        classes: of `classifier`; the other heads have two outputs.
-    """
-    hidden, inner = config.hidden_size, config.intermediate_size
-    heads = (config.num_attention_heads, config.head_dim)
-    outputs = classes if entry.ours.startswith("classifier/") else 2
-    *_, module, leaf = entry.ours.split("/")
-    if entry.layout == _TABLE:
-        rows = {
-            "word_embeddings": config.vocab_size,
-            "token_type_embeddings": config.type_vocab_size,
-            "position_embeddings": config.max_position_embeddings,
-        }
-        return (rows[leaf], hidden)
-    if entry.layout == _HEAD:
-        return (hidden, outputs)
-    sizes = {
-        "query": ((hidden,), heads),
-        "key": ((hidden,), heads),
-        "value": ((hidden,), heads),
-        "attention_output": (heads, (hidden,)),
-        "intermediate": ((hidden,), (inner,)),
-        "output": ((inner,), (hidden,)),
-        "mlm": ((), (config.vocab_size,)),
-        "nsp": ((), (outputs,)),
-        "classifier": ((), (outputs,)),
-        "qa": ((), (outputs,)),
-    }
-    inputs, out = sizes.get(module, ((hidden,), (hidden,)))
-    return (*inputs, *out) if leaf == "kernel" else tuple(out)
-
-
-def shapes(config: EncoderConfig, groups: Iterable[str], classes: int = 2) -> dict[str, tuple[int, ...]]:
-    """{name: shape} of the parameters whose name begins with one of `groups`, such as "encoder" or "mlm"."""
-    groups = set(groups)
-    return {
-        entry.ours: ((config.num_hidden_layers,) if entry.layered else ()) + shape(entry, config, classes)
-        for entry in TABLE
-        if entry.ours.split("/")[0] in groups
-    }
+def _below(parent: str | None, name: str) -> str | None:
+    return None if parent is None else parent + name
 
 
 def _stored(array: np.ndarray, layout: str, kind: str, hidden_size: int) -> np.ndarray:
-    """One parameter as it lies in a file."""
-    if layout == _VECTOR:
+    """Returns one parameter as it lies in a file."""
+    if layout == VECTOR:
         return array.reshape(-1)
-    if layout == _TABLE:
+    if layout == TABLE:
         return array
     if array.ndim == 3:  # split into heads, on one side or the other
         array = array.reshape(hidden_size, -1)
-    transposed = layout == _HEAD or kind == HUGGINGFACE
-    return np.ascontiguousarray(array.T) if transposed else array
+    return np.ascontiguousarray(array.T) if layout in _TRANSPOSED[kind] else array
 
 
 def _stored_shape(shape: tuple[int, ...], layout: str, kind: str, hidden_size: int) -> tuple[int, ...]:
-    """The shape that `_stored` gives an array of a shape, which may be larger than any memory."""
-    if layout == _VECTOR:
+    """Returns the shape that `_stored` gives an array of a shape, which may be larger than any memory."""
+    if layout == VECTOR:
         return (math.prod(shape),)
     if len(shape) == 3:
         shape = (hidden_size, math.prod(shape) // hidden_size)
-    transposed = layout == _HEAD or (layout == _DENSE and kind == HUGGINGFACE)
-    return shape[::-1] if transposed else shape
+    return shape[::-1] if layout in _TRANSPOSED[kind] else shape
 
 
-def to_files(params: Mapping[str, np.ndarray], config: EncoderConfig, kind: str) -> dict[str, np.ndarray]:
-    """{name in the file: array} of parameters by their names here.
+def to_files(
+    params: Mapping[str, np.ndarray], table: Sequence[Entry], kind: str, layers: int, hidden_size: int
+) -> dict[str, np.ndarray]:
+    """Returns {name in the file: array} of parameters by their names here.
 
     Args:
+        params: by flat names; what is not in the table is left out.
+        table: of the family.
         kind: HUGGINGFACE or TENSORFLOW.
+        layers: number of layers.
+        hidden_size: of the encoder.
     """
     tensors = {}
-    for entry in TABLE:
-        if entry.ours not in params:
+    for one in table:
+        if one.ours not in params:
             continue
-        array = np.asarray(params[entry.ours])
-        if not entry.layered:
-            tensors[entry.name(kind)] = _stored(array, entry.layout, kind, config.hidden_size)
+        array = np.asarray(params[one.ours])
+        if not one.layered:
+            tensors[one.name(kind)] = _stored(array, one.layout, kind, hidden_size)
             continue
-        for layer in range(config.num_hidden_layers):
-            name = entry.name(kind, layer)
-            tensors[name] = _stored(array[layer], entry.layout, kind, config.hidden_size)
+        for layer in range(layers):
+            tensors[one.name(kind, layer)] = _stored(array[layer], one.layout, kind, hidden_size)
     return tensors
 
 
@@ -203,38 +135,50 @@ class Found(NamedTuple):
     beside: list[str]  # names of what is no parameter: optimizer state, counters, buffers
 
 
-def from_files(tensors: Mapping[str, np.ndarray], config: EncoderConfig, kind: str) -> Found:
-    """Parameters by their names here, of tensors by their names in a file.
+def from_files(
+    tensors: Mapping[str, np.ndarray],
+    table: Sequence[Entry],
+    expected: Mapping[str, Parameter],
+    kind: str,
+    hidden_size: int,
+    beside: re.Pattern[str],
+) -> Found:
+    """Returns parameters by their names here, of tensors by their names in a file.
 
     Args:
         tensors: their values may be anything with a shape that `numpy.asarray` takes.
+        table: of the family.
+        expected: every parameter that the table names, as the modules have it.
+        kind: HUGGINGFACE or TENSORFLOW.
+        hidden_size: of the encoder.
+        beside: matches the names of tensors that are no parameters.
     """
     found = Found({}, [], [], [], [])
     used = set()
-    classifier = next(entry for entry in TABLE if entry.ours == "classifier/bias").name(kind)
-    classes = tensors[classifier].shape[0] if classifier in tensors else 2
-    for entry in TABLE:
-        # A file has no more layers than tensors, whatever its configuration says.
-        layers = range(min(config.num_hidden_layers, len(tensors) + 1)) if entry.layered else [None]
-        names = [entry.name(kind, layer) for layer in layers]
+    for one in table:
+        shape = expected[one.ours].shape
+        layers: Sequence[int | None] = [None]
+        if one.layered:
+            # A file has no more layers than tensors, whatever its configuration claims.
+            layers, shape = range(min(shape[0], len(tensors) + 1)), shape[1:]
+        names = [one.name(kind, layer) for layer in layers]
         present = [name for name in names if name in tensors]
         used.update(present)
         if len(present) < len(names):
             found.missing.extend(name for name in names if present and name not in tensors)
             continue
-        expected = shape(entry, config, classes)
-        stored_shape = _stored_shape(expected, entry.layout, kind, config.hidden_size)
+        stored_shape = _stored_shape(shape, one.layout, kind, hidden_size)
         wrong = [name for name in names if tuple(tensors[name].shape) != stored_shape]
         if wrong:
             found.misshapen.extend(
                 f"{name} is {list(tensors[name].shape)}, expected {list(stored_shape)}" for name in wrong
             )
             continue
-        transposed = entry.layout == _HEAD or (entry.layout == _DENSE and kind == HUGGINGFACE)
+        transposed = one.layout in _TRANSPOSED[kind]
         arrays = [np.asarray(tensors[name]) for name in names]
-        arrays = [(array.T if transposed else array).reshape(expected) for array in arrays]
-        found.params[entry.ours] = np.stack(arrays) if entry.layered else np.ascontiguousarray(arrays[0])
+        arrays = [(array.T if transposed else array).reshape(shape) for array in arrays]
+        found.params[one.ours] = np.stack(arrays) if one.layered else np.ascontiguousarray(arrays[0])
     for name in tensors:
         if name not in used:
-            (found.beside if _BESIDE[kind].fullmatch(name) else found.unknown).append(name)
+            (found.beside if beside.fullmatch(name) else found.unknown).append(name)
     return found

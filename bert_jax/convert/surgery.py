@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from bert_jax.convert import param_mapping
-from bert_jax.convert.model import HEADS, Model
+from bert_jax.convert.heads import PRETRAINED
+from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
+from bert_jax.models import assembled
 
 WORDS = "encoder/embeddings/word_embeddings"
 POSITIONS = "encoder/embeddings/position_embeddings"
@@ -142,8 +143,10 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     unknown = [layer for layer in layers if not 0 <= layer < depth]
     if unknown:
         raise UserError(f"the model has no layer {unknown[0]}; its {depth} layers are 0 to {depth - 1}")
-    layered = {entry.ours for entry in param_mapping.TABLE if entry.layered}
-    params = {name: array[list(layers)] if name in layered else array for name, array in model.params.items()}
+    known = assembled.parameters(model.config, model.groups, model.classes or 2)
+    params = {
+        name: array[list(layers)] if known[name].layered else array for name, array in model.params.items()
+    }
     return model.replace(params=params, config=model.config.replace(num_hidden_layers=len(layers)))
 
 
@@ -182,12 +185,15 @@ def change_head(model: Model, head: str) -> Model:
     Args:
         head: a name of `HEADS`.
     """
-    if head not in HEADS:
-        raise UserError(f"head {head!r} is unknown; choose one of {', '.join(HEADS)}")
+    family = model.family
+    if head not in family.heads:
+        raise UserError(
+            f"head {head!r} is unknown; the heads of a {family.name} are {', '.join(family.heads)}"
+        )
     if head == model.head:
         return model
-    present = {name.split("/")[0] for name in model.params}
-    required = [group for group in HEADS[head] if not group.startswith("(")]
+    present = set(model.groups)
+    required = family.required(head)
     missing = [group for group in required if group not in present]
     # Heads of different tasks share the group's name.
     if "classifier" in required and "classifier" in present:
@@ -195,18 +201,18 @@ def change_head(model: Model, head: str) -> Model:
     if missing:
         raise UserError(
             f"{model.source or 'the model'} has the head {model.head} and lacks what {head} needs: "
-            f"{', '.join(missing)}; choose {_possible(present)}, or train that head first"
+            f"{', '.join(missing)}; choose {_possible(model)}, or train that head first"
         )
-    groups = {group.strip("()") for group in HEADS[head]}
+    groups = family.allowed(head)
     params = {name: array for name, array in model.params.items() if name.split("/")[0] in groups}
     return model.replace(params=params, head=head, labels=None, problem_type="")
 
 
-def _possible(present: set[str]) -> str:
-    """The heads without classes that these groups of parameters make up."""
+def _possible(model: Model) -> str:
+    """Returns the heads without classes that a model's groups of parameters make up."""
     heads = [
         head
-        for head in ("none", "masked_lm", "pretraining")
-        if present.issuperset(group for group in HEADS[head] if not group.startswith("("))
+        for head in PRETRAINED
+        if head in model.family.heads and set(model.groups).issuperset(model.family.required(head))
     ]
     return " or ".join(heads)

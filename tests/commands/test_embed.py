@@ -26,7 +26,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def checkpoint(model, tmp_path_factory):
     directory = tmp_path_factory.mktemp("checkpoint")
-    work_directory.write(model, directory)
+    work_directory.FORMAT.write(model, directory)
     return directory
 
 

@@ -76,7 +76,7 @@ def test_the_architecture_and_the_heads_of_a_checkpoint(tmp_path, capsys):
     )
     vocabulary = training_support.write_vocabulary(tmp_path / "vocab.txt")
     model = random_model(config, "pretraining").replace(tokenizer=tokenization.load(vocabulary))
-    work_directory.write(model, tmp_path / "run")
+    work_directory.FORMAT.write(model, tmp_path / "run")
     assert (tmp_path / "run" / "config.json").exists()
     for path in (tmp_path / "run", tmp_path / "run" / "checkpoints" / "0"):
         assert cli.main(["inspect", str(path)]) == 0

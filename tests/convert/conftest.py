@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from support.pretrained import vocabulary  # noqa: F401
 
 from bert_jax import tokenization
-from bert_jax.convert import HEADS, Model, param_mapping
+from bert_jax.convert import Model
+from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface_export
+from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
 
 WORDS = "the capital of france is paris and a small cat sat on un ##aff ##able ##s , .".split()
@@ -35,12 +38,12 @@ def make_model(tokenizer):
             )
             | fields
         )
-        groups = [group.strip("()") for group in HEADS[head] if pooler or group != "(pooler)"]
+        groups = [x.strip("()") for x in bert.FAMILY.heads[head] if pooler or x != "(pooler)"]
         classes = 1 if head == "multiple_choice" else classes
         generator = np.random.default_rng(3)
         params = {
             name: generator.normal(1.0 if name.endswith("scale") else 0.0, 0.3, shape).astype(np.float32)
-            for name, shape in param_mapping.shapes(config, groups, classes).items()
+            for name, shape in assembled.shapes(config, tuple(groups), classes).items()
         }
         labels = tuple("abcdefgh"[:classes]) if "classifier" in groups and classes > 1 else None
         return Model(config, params, head, tokenizer, labels, "the source")

@@ -45,7 +45,7 @@ def test_a_run(run):
 
 
 def test_an_export_has_the_same_scores(run):
-    made = model_card.make(work_directory.read(run), str(run), "bert-jax convert").splitlines()
+    made = model_card.make(work_directory.FORMAT.read(run), str(run), "bert-jax convert").splitlines()
     start = made.index(SCORES[0])
     assert made[start : start + len(SCORES)] == SCORES
     assert "bert-jax finetune --seed=1" in made and "bert-jax convert" in made
@@ -102,7 +102,7 @@ def test_no_card_has_a_path_of_the_machine(tmp_path, vocabulary):
     (directory / "config.json").write_text(json.dumps(config))
     one = {"setting": "", "seeds": 1, "degenerate": 0, "scores": {}}
     export = model_card.make(
-        work_directory.read(directory), str(directory), f"bert-jax convert --input={home}/run"
+        work_directory.FORMAT.read(directory), str(directory), f"bert-jax convert --input={home}/run"
     )
     for text in (model_card.of_run(str(directory)), model_card.of_repeats(str(directory), [one]), export):
         assert home not in text and str(tmp_path) not in text
@@ -113,7 +113,9 @@ def test_the_card_of_a_converted_model_has_no_path_of_the_machine(tmp_path, voca
     run = make_run(tmp_path / "run", vocabulary, "cola", ["0", "1"])
     conversion.convert(str(run), str(tmp_path / "exported"), "huggingface", log=lambda line: None)
     conversion.convert(str(tmp_path / "exported"), str(tmp_path / "back"), "bert_jax", log=lambda line: None)
-    text = model_card.make(work_directory.read(tmp_path / "back"), str(tmp_path / "back"), "bert-jax convert")
+    text = model_card.make(
+        work_directory.FORMAT.read(tmp_path / "back"), str(tmp_path / "back"), "bert-jax convert"
+    )
     assert "Converted from exported." in text and str(tmp_path) not in text
 
 
@@ -130,7 +132,7 @@ def test_labels_and_problem_type_of_an_export_survive_the_way_back(
     tmp_path, vocabulary, task, labels, problem_type
 ):
     run = make_run(tmp_path / "run", vocabulary, task, labels, text_a="text", label="label")
-    model = work_directory.read(run)
+    model = work_directory.FORMAT.read(run)
     for folder in ("there", "again"):
         (tmp_path / folder).mkdir()
         huggingface_export.write(model, tmp_path / folder)
@@ -143,8 +145,8 @@ def test_labels_and_problem_type_of_an_export_survive_the_way_back(
             assert config["label2id"] == {name: i for i, name in enumerate(labels)}
             assert "num_labels" not in config
         (tmp_path / f"{folder}-native").mkdir()
-        work_directory.write(huggingface.read(tmp_path / folder)[0], tmp_path / f"{folder}-native")
-        model = work_directory.read(tmp_path / f"{folder}-native")
+        work_directory.FORMAT.write(huggingface.FORMAT.read(tmp_path / folder), tmp_path / f"{folder}-native")
+        model = work_directory.FORMAT.read(tmp_path / f"{folder}-native")
     assert model.labels == (tuple(labels) if labels else None) and model.problem_type == problem_type
 
 

@@ -267,7 +267,7 @@ def test_a_classifier_s_head_and_labels_can_be_dropped(model):
         (lambda m: surgery.select_layers(m, [0, 2]), "no layer 2; its 2 layers are 0 to 1"),
         (lambda m: surgery.select_layers(m, [-1]), "no layer -1; its 2 layers are 0 to 1"),
         (lambda m: surgery.cast(m, "int8"), "'int8' is unknown; choose one of float32"),
-        (lambda m: surgery.change_head(m, "cls"), "'cls' is unknown; choose one of none"),
+        (lambda m: surgery.change_head(m, "cls"), "'cls' is unknown; the heads of a BERT are none"),
         (
             lambda m: surgery.change_head(surgery.change_head(m, "masked_lm"), "pretraining"),
             "tiny has the head masked_lm and lacks what pretraining needs: nsp; choose none or masked_lm",

@@ -21,7 +21,7 @@ _OUTPUTS = {
 
 def load(head, folder):
     """The model by its Auto class, and nothing that it missed or did not know."""
-    cls = getattr(transformers, huggingface.AUTO_CLASSES[head])
+    cls = getattr(transformers, HEADS[head].auto_class)
     model, info = cls.from_pretrained(folder, output_loading_info=True)
     assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     return model.eval()
@@ -63,7 +63,7 @@ def test_their_folder_is_read(make_model, tmp_path):
     huggingface_export.write(model, tmp_path)
     load("pretraining", tmp_path).save_pretrained(tmp_path / "theirs")
     transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "theirs")
-    again, _ = huggingface.read(tmp_path / "theirs")
+    again = huggingface.FORMAT.read(tmp_path / "theirs")
     assert again.config == model.config and again.head == model.head
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
     assert again.tokenizer.tokens == model.tokenizer.tokens

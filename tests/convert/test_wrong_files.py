@@ -30,7 +30,7 @@ def test_sizes_are_compared_before_memory_is_taken(export, name, value):
     change(folder / "config.json", **{name: value - value % 3 if name == "hidden_size" else value})
     tracemalloc.start()
     with pytest.raises(UserError, match=f"{name}=|it lacks|expected "):
-        huggingface.read(folder)
+        huggingface.FORMAT.read(folder)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20e6
@@ -66,7 +66,7 @@ def test_fields_of_another_type(export, capsys, file, fields, message):
         (folder / "vocab.txt").unlink()
     change(folder / file, **fields)
     with pytest.raises(UserError, match=message) as caught:
-        huggingface.read(folder)
+        huggingface.FORMAT.read(folder)
     assert "\n" not in str(caught.value)
 
 
@@ -80,7 +80,7 @@ def test_the_command_ends_with_2(export, capsys):
 def test_the_dtype_of_the_stored_weights_is_not_that_of_the_computation(export):
     folder, _ = export()
     change(folder / "config.json", dtype="float16", torch_dtype="float16")
-    assert huggingface.read(folder)[0].config.dtype == "auto"
+    assert huggingface.FORMAT.read(folder).config.dtype == "auto"
 
 
 def test_records_are_no_checkpoint(tmp_path):

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert import param_mapping
-from bert_jax.models import Encoder, PretrainingModel, SequenceClassifier
+from bert_jax.models import Encoder, PretrainingModel, SequenceClassifier, assembled
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives import losses
 from bert_jax.objectives.classification import Classification
@@ -76,7 +75,7 @@ def golden(shared_data):
 def parameters(theirs, groups, classes=2):
     """Ours of axlearn's, every one of which is used."""
     theirs, found = dict(theirs), {}
-    for name, shape in param_mapping.shapes(CONFIG, groups, classes).items():
+    for name, shape in assembled.shapes(CONFIG, tuple(groups), classes).items():
         module, leaf = name.rsplit("/", 1)
         source = PARAMETERS.get(name) or f"{MODULES[module]}/{leaf.replace('kernel', 'weight')}"
         if "{layer}" in source:
@@ -107,9 +106,7 @@ def apply(model, params, *arrays):
 def test_masked_language_model(golden, name):
     case = golden(name)
     params = parameters(case["params"], ["encoder", "mlm"])
-    zeros = nest(
-        {k: np.zeros(v, np.float32) for k, v in param_mapping.shapes(CONFIG, ["pooler", "nsp"]).items()}
-    )
+    zeros = nest({k: np.zeros(v, np.float32) for k, v in assembled.shapes(CONFIG, ("pooler", "nsp")).items()})
     ids, types, positions, real = inputs(case)
     hidden = apply(Encoder(CONFIG), params["encoder"], ids, types, positions, real)
     model = PretrainingModel(CONFIG)

@@ -9,7 +9,8 @@ from support.transformers_models import here, random_batch, random_bert, task, t
 
 from bert_jax import cli
 from bert_jax.checkpoint.leaves import flatten
-from bert_jax.convert import param_mapping
+from bert_jax.convert.families import bert
+from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.data import records
 from bert_jax.settings import defaults
 from bert_jax.training.optimizers import make_optimizer
@@ -47,7 +48,7 @@ def test_gradients(size, tmp_path):
 
         return jax.grad(objective)(params)
 
-    ours = param_mapping.to_files(flatten(gradient(params)), config, param_mapping.HUGGINGFACE)
+    ours = bert.FAMILY.to_files(flatten(gradient(params)), config, HUGGINGFACE)
     assert ours.keys() == expected.keys()
     exact = gradient_there(theirs.double(), batch)
     differences, roundings, keys = {}, {}, {}
@@ -136,7 +137,7 @@ def test_50_steps(size, batches, tmp_path):
 
     expected, expected_norms = train_there(model, batches)
     differences = np.abs(np.array(losses) - expected)
-    ours = param_mapping.to_files(flatten(state.params), config, param_mapping.HUGGINGFACE)
+    ours = bert.FAMILY.to_files(flatten(state.params), config, HUGGINGFACE)
     after = max(
         np.linalg.norm(ours[name] - p.detach().numpy()) / np.linalg.norm(p.detach().numpy())
         for name, p in model.named_parameters()

@@ -63,7 +63,7 @@ def test_numbers_that_are_not_there(number):
 def test_the_command(tmp_path, capsys):
     model = tmp_path / "model"
     model.mkdir()
-    work_directory.write(tiny_model(tmp_path), model)
+    work_directory.FORMAT.write(tiny_model(tmp_path), model)
     flags = [f"--checkpoint={model}", "--text=the cat is big", f"--output={tmp_path}/a.png"]
     assert cli.main(["plot", *flags, "--layer=2", "--text_b=a dog"]) == 0
     assert f"wrote {tmp_path}/a.png (9 tokens)" in capsys.readouterr().out

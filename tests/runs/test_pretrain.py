@@ -381,7 +381,7 @@ def encoder(tmp_path_factory, trained):
     model = convert.load(trained)
     params = {name: x for name, x in model.params.items() if name.split("/")[0] not in ("mlm", "nsp")}
     directory = tmp_path_factory.mktemp("encoder") / "model"
-    work_directory.write(model.replace(params=params, head="none"), directory)
+    work_directory.FORMAT.write(model.replace(params=params, head="none"), directory)
     return directory
 
 

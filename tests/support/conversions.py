@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from bert_jax.convert import HEADS, Model, param_mapping
+from bert_jax.convert import Model
+from bert_jax.convert.families import bert
+from bert_jax.models import assembled
 
 
 def random_model(config, head="pretraining", seed=0, **fields):
@@ -10,6 +12,6 @@ def random_model(config, head="pretraining", seed=0, **fields):
     rng = np.random.default_rng(seed)
     params = {
         name: (rng.normal(0, 0.2, shape) + name.endswith("/scale")).astype(np.float32)
-        for name, shape in param_mapping.shapes(config, [group.strip("()") for group in HEADS[head]]).items()
+        for name, shape in assembled.shapes(config, tuple(bert.FAMILY.allowed(head))).items()
     }
     return Model(config, params, head, source="tiny", **fields)

@@ -4,7 +4,8 @@ import numpy as np
 from scipy import special
 
 from bert_jax import tokenization
-from bert_jax.convert import Model, param_mapping
+from bert_jax.convert import Model
+from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
 
 WORDS = "red green blue one two three cat dog bird the a is big small $ 5 .".split()
@@ -29,7 +30,7 @@ def tiny_model(directory, groups=("encoder", "pooler"), **fields):
     rng = np.random.default_rng(0)
     params = {
         name: rng.normal(float(name.endswith("scale")), 0.3, shape).astype(np.float32)
-        for name, shape in param_mapping.shapes(config, groups).items()
+        for name, shape in assembled.shapes(config, groups).items()
     }
     return Model(config, params, tokenizer=tokenizer, source="a tiny model")
 

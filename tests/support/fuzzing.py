@@ -435,7 +435,7 @@ class Inputs:
         folder = self.case / "tf"
         folder.mkdir()
         (folder / "bert_config.json").write_bytes(json_bytes(rng, self.bert_config))
-        config = tensorflow1.read_config(folder)
+        config = tensorflow1.FORMAT.read_config(folder)[0]
         bert_config.parameter_count(config)
 
     def run(self, rng: random.Random) -> None:
@@ -452,7 +452,7 @@ class Inputs:
             (folder / "best.json").unlink(missing_ok=True)
         for read in (
             lambda: metrics_writer.read_metrics(folder),
-            lambda: work_directory.read_architecture(folder),
+            lambda: work_directory.FORMAT.read_config(folder),
             lambda: evaluators.read_best(folder),
             lambda: sweep.read_summary(str(folder)),
             lambda: model_card._scores(folder),

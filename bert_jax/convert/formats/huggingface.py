@@ -1,49 +1,29 @@
-"""Hugging Face folders of BERT: config.json, safetensors, tokenizer files. Nothing in them is executed."""
+"""Hugging Face folders: config.json, safetensors, tokenizer files. Nothing in them is executed."""
 
 from __future__ import annotations
 
 import os
-import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import safetensors
 
 from bert_jax import tokenization
-from bert_jax.convert import param_mapping
-from bert_jax.convert.model import HEADS, Model, check_found, head_of
+from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family
+from bert_jax.convert.formats import huggingface_export
+from bert_jax.convert.formats.base import Format
+from bert_jax.convert.formats.huggingface_export import CONFIG, INDEX, WEIGHTS
+from bert_jax.convert.heads import HEADS, head_of
+from bert_jax.convert.model import Model, check_found
+from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
 from bert_jax.models import config as bert_config
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-
 # What the weights of other libraries are called; all but the last two are pickles or may hold one.
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-
-# The head of each class that transformers saves.
-ARCHITECTURES = {
-    "BertModel": "none",
-    "BertForPreTraining": "pretraining",
-    "BertForMaskedLM": "masked_lm",
-    "BertForSequenceClassification": "sequence_classification",
-    "BertForTokenClassification": "token_classification",
-    "BertForMultipleChoice": "multiple_choice",
-    "BertForQuestionAnswering": "question_answering",
-}
-
-# transformers' class that loads each head.
-AUTO_CLASSES = {
-    "none": "AutoModel",
-    "pretraining": "AutoModelForPreTraining",
-    "masked_lm": "AutoModelForMaskedLM",
-    "sequence_classification": "AutoModelForSequenceClassification",
-    "token_classification": "AutoModelForTokenClassification",
-    "multiple_choice": "AutoModelForMultipleChoice",
-    "question_answering": "AutoModelForQuestionAnswering",
-}
 
 _BOOL = (bool, None)
 _TOKENIZER_CONFIG = {"do_lower_case?": _BOOL, "strip_accents?": _BOOL, "tokenize_chinese_chars?": _BOOL}
@@ -59,61 +39,88 @@ _extracted: list[
 ] = []  # vocabularies out of tokenizer.json, until the process ends
 
 
-def is_huggingface(path: files.PathLike) -> bool:
-    """Whether a directory is a transformers folder: a config.json that is none of bert_jax's, or weights."""
-    there = files.names(path)
-    if any(name in there for name in (WEIGHTS, INDEX, *_OTHER_WEIGHTS)):
-        return True
-    return CONFIG in there and "model_type" in json_files.read(os.path.join(path, CONFIG))
+class HuggingFace(Format):
+    """A folder as transformers' `save_pretrained` writes it."""
+
+    name = HUGGINGFACE
+    title = "Hugging Face folder"
+    example = "a Hugging Face folder"
+    write_options = ("card", "max_shard_bytes")
+
+    def detect(self, path: files.PathLike) -> bool:
+        """Returns whether a path is a directory with weights, or with a config.json of transformers."""
+        if not files.is_directory(path):
+            return False
+        there = files.names(path)
+        if any(name in there for name in (WEIGHTS, INDEX, *_OTHER_WEIGHTS)):
+            return True
+        return CONFIG in there and "model_type" in json_files.read(os.path.join(path, CONFIG))
+
+    def read_config(
+        self, path: files.PathLike
+    ) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer | None]:
+        """Returns the architecture and the vocabulary, from config.json and the tokenizer's files."""
+        folder = os.fspath(path)
+        return _read_config(folder)[0], read_tokenizer(folder)
+
+    def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
+        """Returns the model, in float32.
+
+        Raises:
+            UserError: no family that is known, no safetensors, a tensor missing, unknown or of another shape.
+        """
+        folder = os.fspath(path)
+        config, family, fields = _read_config(folder)
+        tensors = family.canonical(_read_tensors(folder), folder)
+        found = family.from_files(tensors, config, HUGGINGFACE)
+        check_found(folder, family, found, ignore)
+        groups = {name.split("/")[0] for name in found.params}
+        heads = [family.head_of_class(name) for name in fields.get("architectures") or ()]
+        head = head_of(
+            groups, *[name for name in heads if name and "classifier" in family.required(name)][:1]
+        )
+        labels, problem_type = None, ""
+        if CLASSIFIER in found.params and HEADS[head].labelled:
+            labels = _labels(fields, found.params[CLASSIFIER].shape[0])
+        if head == "sequence_classification":
+            problem_type = fields.get("problem_type") or ""
+        return Model(config, found.params, head, read_tokenizer(folder), labels, folder, problem_type)
+
+    def write(
+        self,
+        model: Model,
+        folder: files.PathLike,
+        *,
+        card: str = "",
+        max_shard_bytes: int = huggingface_export.DEFAULT_SHARD_BYTES,
+        **options: Any,
+    ) -> None:
+        """Writes config.json, safetensors and the tokenizer's files.
+
+        Args:
+            model: to write.
+            folder: a directory that exists.
+            card: the text of README.md; none is written without it.
+            max_shard_bytes: weights over this are split into files of at most this size, or of one tensor.
+            options: none.
+        """
+        huggingface_export.write(model, folder, card=card, max_shard_bytes=max_shard_bytes)
 
 
-def read(path: files.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np.ndarray]]:
-    """(the model, its tensors by their names in `BertForPreTraining` and its like).
-
-    Args:
-        ignore: a regular expression; tensors of the file whose whole name it matches are left out.
-
-    Raises:
-        UserError: no BERT, no safetensors, a tensor missing, unknown or of another shape.
-    """
-    folder = os.fspath(path)
-    config, fields = read_config(folder)
-    tensors = _canonical(_read_tensors(folder), folder)
-    found = param_mapping.from_files(tensors, config, param_mapping.HUGGINGFACE)
-    check_found(str(path), found, ignore)
-    architectures = [
-        ARCHITECTURES[name] for name in fields.get("architectures") or () if name in ARCHITECTURES
-    ]
-    of_classifier = [name for name in architectures if "classifier" in HEADS[name]]
-    head = head_of(found.params, *of_classifier[:1])
-    labels = None
-    if "classifier/bias" in found.params and head != "multiple_choice":
-        labels = _labels(fields, found.params["classifier/bias"].shape[0])
-    problem_type = fields.get("problem_type") or "" if head == "sequence_classification" else ""
-    model = Model(config, found.params, head, read_tokenizer(folder), labels, str(path), problem_type)
-    return model, tensors
+FORMAT = HuggingFace()
 
 
-def read_config(folder: files.PathLike) -> tuple[bert_config.EncoderConfig, dict[str, Any]]:
-    """(the architecture, every field of config.json)."""
+def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[str, Any]]:
+    """Returns the architecture, its family, and every field of config.json."""
     file = os.path.join(folder, CONFIG)
     if not files.exists(file):
         raise UserError(f"{folder}: there are weights and no config.json; copy the model's config.json there")
     fields = json_files.read(file, {"architectures?": ([str], None), "id2label?": (dict, None)})
     kind = fields.get("model_type", "bert")
-    if kind != "bert":
-        raise UserError(f"{file}: model_type is {kind!r}; only bert can be read")
-    for name, expected in (
-        ("position_embedding_type", "absolute"),
-        ("is_decoder", False),
-        ("add_cross_attention", False),
-    ):
-        if fields.get(name, expected) != expected:
-            raise UserError(f"{file}: {name} is {fields[name]!r}; only {expected!r} can be read")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UserError(f"{file}: model_type is {kind!r}; only {' and '.join(FAMILIES)} can be read")
     try:
-        # transformers' "dtype" is of the stored weights, not of the computation.
-        architecture = {n: v for n, v in fields.items() if n not in bert_config.EXECUTION_FIELDS}
-        return bert_config.from_dict(architecture, ignore_unknown=True), fields
+        return FAMILIES[kind].read_config(fields), FAMILIES[kind], fields
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
 
@@ -228,29 +235,3 @@ def _no_safetensors(folder: str) -> UserError:
         f"{folder}: its weights are in {other}{why}; expected {WEIGHTS}. Where you trust it: "
         f"python -c \"from transformers import *; {load}.save_pretrained('OUT')\""
     )
-
-
-def _canonical(tensors: Mapping[str, np.ndarray], folder: str) -> dict[str, np.ndarray]:
-    """Tensors in float32 by the names that a class with a head gives them."""
-    result: dict[str, np.ndarray] = {}
-    for name, tensor in tensors.items():
-        name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-        name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-        if name.startswith(("embeddings.", "encoder.", "pooler.")):
-            name = f"bert.{name}"
-        if name in result:
-            raise UserError(f"{folder}: {name} is there twice, with and without its prefix")
-        floating = np.issubdtype(tensor.dtype, np.floating) or tensor.dtype.name == "bfloat16"
-        result[name] = tensor.astype(np.float32) if floating else tensor
-    for second, first in (
-        ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
-        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
-    ):
-        if second in result and first not in result:
-            result[first] = result[second]
-        elif second in result and not np.array_equal(result[second], result[first]):
-            raise UserError(
-                f"{folder}: {second} is not {first}; a BERT whose masked LM head is not tied to the word "
-                "embeddings cannot be read"
-            )
-    return result

@@ -14,29 +14,14 @@ from safetensors.numpy import save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax import tokenization
-from bert_jax.convert import param_mapping
-from bert_jax.convert.formats import huggingface
+from bert_jax.convert.heads import HEADS, PRETRAINED
 from bert_jax.convert.model import Model
+from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
 from bert_jax.io import atomic
 
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 DEFAULT_SHARD_BYTES = 5_000_000_000
-
-_ARCHITECTURE = {head: name for name, head in huggingface.ARCHITECTURES.items()}
-_ACTIVATION = {"gelu_tanh": "gelu_pytorch_tanh"}
-_CONFIG_FIELDS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
-)
 
 
 def write(
@@ -51,40 +36,37 @@ def write(
     Raises:
         UserError: transformers has no such model.
     """
-    if model.config.causal:
-        raise UserError(f"{model.source}: transformers' BERT has no left-to-right attention (causal)")
+    try:
+        config = _config(model)
+    except UserError as error:
+        raise UserError(f"{model.source}: {error}") from error
     folder = os.fspath(folder)
-    tensors = param_mapping.to_files(model.params, model.config, param_mapping.HUGGINGFACE)
+    tensors = model.family.to_files(model.params, model.config, HUGGINGFACE)
     if model.head == "none":
-        tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
-    _write_json(folder, huggingface.CONFIG, _config(model, tensors))
+        prefix = f"{model.family.base}."
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    _write_json(folder, CONFIG, config)
     _write_weights(tensors, folder, max_shard_bytes)
     if model.tokenizer is not None:
         _write_tokenizer(model, folder)
-    if model.head in ("none", "pretraining", "masked_lm"):
+    if model.head in PRETRAINED:
         _write_sentence_transformers(model, folder)
     if card:
         atomic.write_text(os.path.join(folder, "README.md"), card)
 
 
-def _config(model: Model, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    fields = {name: getattr(model.config, name) for name in _CONFIG_FIELDS}
-    fields |= {
-        "architectures": [_ARCHITECTURE[model.head]],
-        "model_type": "bert",
-        "hidden_act": _ACTIVATION.get(model.config.hidden_act, model.config.hidden_act),
-        "position_embedding_type": "absolute",
-        "dtype": str(next(iter(tensors.values())).dtype),
-    }
+def _config(model: Model) -> dict[str, Any]:
+    fields = model.family.write_config(model.config, model.head)
+    fields["dtype"] = str(next(iter(model.params.values())).dtype)
     if model.tokenizer is not None:
         fields["pad_token_id"] = model.tokenizer.pad_id
-    classes = tensors["classifier.bias"].shape[0] if "classifier.bias" in tensors else 0
+    classes = model.classes
     if model.head == "sequence_classification":
         one = "regression" if classes == 1 else "single_label_classification"
         fields["problem_type"] = model.problem_type or one
     if fields.get("problem_type") == "regression":
         fields["num_labels"] = classes  # transformers assumes 2, and a number has no label
-    elif classes and model.head != "multiple_choice":
+    elif classes and HEADS[model.head].labelled:
         labels = model.labels or [f"LABEL_{i}" for i in range(classes)]
         fields["id2label"] = {str(i): name for i, name in enumerate(labels)}
         fields["label2id"] = {name: i for i, name in enumerate(labels)}
@@ -101,7 +83,7 @@ def _write_weights(tensors: Mapping[str, np.ndarray], folder: str, limit: int) -
         shards[-1][name] = np.ascontiguousarray(tensor)
         size += tensor.nbytes
     if len(shards) == 1:
-        _save(shards[0], os.path.join(folder, huggingface.WEIGHTS))
+        _save(shards[0], os.path.join(folder, WEIGHTS))
         return
     weight_map = {}
     for number, shard in enumerate(shards, 1):
@@ -109,13 +91,13 @@ def _write_weights(tensors: Mapping[str, np.ndarray], folder: str, limit: int) -
         _save(shard, os.path.join(folder, name))
         weight_map |= dict.fromkeys(shard, name)
     total = sum(tensor.nbytes for tensor in tensors.values())
-    _write_json(folder, huggingface.INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    _write_json(folder, INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def _save(tensors: dict[str, np.ndarray], path: str) -> None:
     save_file(tensors, path, {"format": "pt"})  # which transformers asks for
     # safetensors makes it readable by its owner alone.
-    shutil.copymode(os.path.join(os.path.dirname(path), huggingface.CONFIG), path)
+    shutil.copymode(os.path.join(os.path.dirname(path), CONFIG), path)
 
 
 def _write_tokenizer(model: Model, folder: str) -> None:
@@ -131,10 +113,11 @@ def _write_tokenizer(model: Model, folder: str) -> None:
         settings |= {"tokenizer_class": "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents}
         name = "spiece.model"
     else:
-        settings |= {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": True}
+        settings |= {"tokenizer_class": model.family.tokenizer_class, "tokenize_chinese_chars": True}
         name = "vocab.txt"
         _rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
     atomic.copy_file(tokenizer.path, os.path.join(folder, name))
+    settings |= model.family.tokenizer_fields
     _write_json(folder, "tokenizer_config.json", settings | special)
     _write_json(folder, "special_tokens_map.json", special)
 

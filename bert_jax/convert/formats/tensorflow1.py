@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.convert import param_mapping as names
-from bert_jax.convert.model import Model, check_found, head_of
+from bert_jax.convert.families import FAMILIES, Family
+from bert_jax.convert.formats.base import Format
+from bert_jax.convert.heads import head_of
+from bert_jax.convert.model import Model, check_found
+from bert_jax.convert.param_mapping import TENSORFLOW
 from bert_jax.data import google
 from bert_jax.errors import StorageError, UserError, install_hint
 from bert_jax.io import atomic, files, json_files
 from bert_jax.models import config as bert_config
 
-CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
+PREFIX = "bert_model.ckpt"  # of the released checkpoints
 
 # The fields of a released bert_config.json.
 _FIELDS = (
@@ -56,40 +60,107 @@ def find_prefix(path: files.PathLike) -> str | None:
     return os.path.join(text, found[0]) if found else None
 
 
-def read(path: files.PathLike, *, ignore: str = "") -> tuple[Model, dict[str, np.ndarray]]:
-    """(the model, its variables by their names, without optimizer state).
+class TensorFlow1(Format):
+    """A checkpoint of TensorFlow 1 with the configuration and the vocabulary beside it."""
 
-    Args:
-        path: a prefix, such as `DIR/bert_model.ckpt`, or the directory of one.
-        ignore: a regular expression; variables whose whole name it matches are left out.
+    name = TENSORFLOW
+    title = "TF1 checkpoint"
+    example = "the prefix of a TF1 checkpoint"
 
-    Raises:
-        UserError: no TensorFlow, no checkpoint, a variable missing, unknown or of another shape.
-    """
+    def detect(self, path: files.PathLike) -> bool:
+        """Returns whether a path is the prefix of a checkpoint, or the directory of one."""
+        return find_prefix(path) is not None
+
+    def read_config(
+        self, path: files.PathLike
+    ) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer | None]:
+        """Returns the architecture and the vocabulary, from the files beside the variables."""
+        folder = files.parent(_prefix(path))
+        return _read_config(folder)[0], read_tokenizer(folder)
+
+    def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
+        """Returns the model; optimizer state stays behind.
+
+        Args:
+            path: a prefix, such as `DIR/bert_model.ckpt`, or the directory of one.
+            ignore: see `Format.read`.
+            log: see `Format.read`.
+
+        Raises:
+            UserError: no TensorFlow, no checkpoint, a variable missing, unknown or of another shape.
+        """
+        prefix = _prefix(path)
+        folder = files.parent(prefix)
+        config, family = _read_config(folder)
+        found = family.from_files(_Variables(prefix), config, TENSORFLOW)
+        check_found(prefix, family, found, ignore)
+        head = head_of({name.split("/")[0] for name in found.params})
+        model = Model(config, found.params, head, read_tokenizer(folder), source=prefix)
+        if model.classes > 1:
+            model = model.replace(labels=tuple(f"LABEL_{i}" for i in range(model.classes)))
+        return model
+
+    def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
+        """Writes `bert_model.ckpt.*`, the configuration and the vocabulary.
+
+        Raises:
+            UserError: no TensorFlow; a model that google-research has no checkpoints of.
+        """
+        family = model.family
+        if not family.tensorflow_config:
+            raise UserError(
+                f"{model.source}: there are no TF1 checkpoints of {family.name}; choose another format"
+            )
+        if model.config.causal:
+            raise UserError(f"{model.source}: google-research/bert has no left-to-right attention (causal)")
+        tf = tensorflow()
+        tensors = family.to_files(model.params, model.config, TENSORFLOW)
+        prefix = os.path.join(os.fspath(folder), PREFIX)
+        ordered = sorted(tensors)
+        arrays = [tf.constant(np.asarray(tensors[name], np.float32)) for name in ordered]
+        part = prefix + "-part"
+        try:
+            tf.raw_ops.SaveV2(
+                prefix=part, tensor_names=ordered, shape_and_slices=[""] * len(ordered), tensors=arrays
+            )
+            tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=[part], destination_prefix=prefix, delete_old_dirs=False
+            )
+        except tf.errors.OpError as error:
+            raise StorageError(f"{prefix}: TensorFlow cannot write it ({_one_line(error)})") from error
+        fields: dict[str, Any] = {name: getattr(model.config, name) for name in _FIELDS}
+        content = json.dumps(fields, indent=2, sort_keys=True) + "\n"
+        atomic.write_text(os.path.join(folder, family.tensorflow_config), content)
+        if model.tokenizer is not None:
+            name = "vocab.txt" if model.tokenizer.kind == "wordpiece" else "spiece.model"
+            atomic.copy_file(model.tokenizer.path, os.path.join(folder, name))
+
+    def check_installed(self) -> None:
+        """Raises UserError without TensorFlow."""
+        tensorflow()
+
+
+FORMAT = TensorFlow1()
+
+
+def _prefix(path: files.PathLike) -> str:
     prefix = find_prefix(path)
     if prefix is None:
         raise UserError(f"{path}: no TF1 checkpoint; expected a prefix such as DIR/{PREFIX}")
-    folder = files.parent(prefix)
-    config = read_config(folder)
-    variables = _Variables(prefix)
-    found = names.from_files(variables, config, names.TENSORFLOW)
-    check_found(prefix, found, ignore)
-    beside = set(found.beside) | set(found.unknown)
-    tensors = {name: np.asarray(variables[name]) for name in variables if name not in beside}
-    count = found.params["classifier/bias"].shape[0] if "classifier/bias" in found.params else 0
-    labels = tuple(f"LABEL_{i}" for i in range(count)) if count > 1 else None
-    return (
-        Model(config, found.params, head_of(found.params), read_tokenizer(folder), labels, prefix),
-        tensors,
-    )
+    return prefix
 
 
-def read_config(folder: str) -> bert_config.EncoderConfig:
-    file = os.path.join(folder, CONFIG)
-    if not files.exists(file):
-        raise UserError(f"{folder}: no {CONFIG} beside the checkpoint; copy the model's there")
+def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family]:
+    released = [family for family in FAMILIES.values() if family.tensorflow_config]
+    for family in released:
+        file = os.path.join(folder, family.tensorflow_config)
+        if files.exists(file):
+            break
+    else:
+        expected = " or ".join(family.tensorflow_config for family in released)
+        raise UserError(f"{folder}: no {expected} beside the checkpoint; copy the model's there")
     try:
-        return bert_config.from_dict(json_files.read(file), ignore_unknown=True)
+        return bert_config.from_dict(json_files.read(file), ignore_unknown=True), family
     except UserError as error:
         if str(error).startswith(str(file)):
             raise
@@ -97,42 +168,14 @@ def read_config(folder: str) -> bert_config.EncoderConfig:
 
 
 def read_tokenizer(folder: str) -> tokenization.Tokenizer | None:
-    """By the vocabulary in the folder; None where there is none. Lower-casing is detected from it."""
+    """Returns the tokenizer of the vocabulary in a folder; None where there is none.
+
+    Lower-casing is detected from the vocabulary.
+    """
     for name in ("vocab.txt", "spiece.model"):
         if files.exists(os.path.join(folder, name)):
             return tokenization.load(os.path.join(folder, name))
     return None
-
-
-def write(model: Model, folder: files.PathLike) -> None:
-    """Writes `bert_model.ckpt.*`, `bert_config.json` and the vocabulary into a directory that exists.
-
-    Raises:
-        UserError: no TensorFlow; a head that google-research/bert has no names for.
-    """
-    if model.config.causal:
-        raise UserError(f"{model.source}: google-research/bert has no left-to-right attention (causal)")
-    tf = tensorflow()
-    tensors = names.to_files(model.params, model.config, names.TENSORFLOW)
-    prefix = os.path.join(os.fspath(folder), PREFIX)
-    ordered = sorted(tensors)
-    arrays = [tf.constant(np.asarray(tensors[name], np.float32)) for name in ordered]
-    part = prefix + "-part"
-    try:
-        tf.raw_ops.SaveV2(
-            prefix=part, tensor_names=ordered, shape_and_slices=[""] * len(ordered), tensors=arrays
-        )
-        tf.raw_ops.MergeV2Checkpoints(
-            checkpoint_prefixes=[part], destination_prefix=prefix, delete_old_dirs=False
-        )
-    except tf.errors.OpError as error:
-        raise StorageError(f"{prefix}: TensorFlow cannot write it ({_one_line(error)})") from error
-    fields: dict[str, Any] = {name: getattr(model.config, name) for name in _FIELDS}
-    content = json.dumps(fields, indent=2, sort_keys=True) + "\n"
-    atomic.write_text(os.path.join(folder, CONFIG), content)
-    if model.tokenizer is not None:
-        name = "vocab.txt" if model.tokenizer.kind == "wordpiece" else "spiece.model"
-        atomic.copy_file(model.tokenizer.path, os.path.join(folder, name))
 
 
 class _Variable:

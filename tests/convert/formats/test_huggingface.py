@@ -26,7 +26,7 @@ def edit(folder, change):
 @pytest.mark.parametrize("head", HEADS)
 def test_a_written_folder_reads_back(export, head):
     folder, model = export(head)
-    again, _ = huggingface.read(folder)
+    again = huggingface.FORMAT.read(folder)
     assert again.head == model.head and again.labels == model.labels and again.config == model.config
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
     assert again.tokenizer.tokens == model.tokenizer.tokens
@@ -42,11 +42,11 @@ def test_weights_are_split_and_readable_by_all(tmp_path, make_model):
     assert {os.stat(shard).st_mode & 0o777 for shard in shards} == {
         os.stat(tmp_path / "config.json").st_mode & 0o777
     }
-    again, _ = huggingface.read(tmp_path)
+    again = huggingface.FORMAT.read(tmp_path)
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
     shards[1].unlink()
     with pytest.raises(UserError, match=f"{shards[1].name} is missing"):
-        huggingface.read(tmp_path)
+        huggingface.FORMAT.read(tmp_path)
 
 
 def test_older_names_are_understood(export):
@@ -62,7 +62,7 @@ def test_older_names_are_understood(export):
         tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].copy()
 
     edit(folder, rename)
-    again, _ = huggingface.read(folder)
+    again = huggingface.FORMAT.read(folder)
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
 
 
@@ -70,7 +70,7 @@ def test_older_names_are_understood(export):
 def test_half_precision_becomes_float32(export, dtype):
     folder, model = export()
     edit(folder, lambda tensors: tensors.update({name: x.astype(dtype) for name, x in tensors.items()}))
-    again, _ = huggingface.read(folder)
+    again = huggingface.FORMAT.read(folder)
     for name, array in model.params.items():
         assert again.params[name].dtype == np.float32
         assert np.array_equal(again.params[name], array.astype(dtype).astype(np.float32))
@@ -141,7 +141,7 @@ def test_what_is_not_whole_is_refused(export, name):
     change, message = MISTAKES[name]
     change(folder)
     with pytest.raises(UserError, match=message):
-        huggingface.read(folder)
+        huggingface.FORMAT.read(folder)
 
 
 def test_inspect_tells_what_a_folder_is(export, capsys):
@@ -158,15 +158,15 @@ def test_inspect_tells_what_a_folder_is(export, capsys):
 def test_unknown_tensors_stay_behind_when_they_are_named(export):
     folder, model = export()
     edit(folder, lambda tensors: tensors.update({"adapter.down": np.zeros(3, np.float32)}))
-    again, _ = huggingface.read(folder, ignore=r"adapter\..*")
+    again = huggingface.FORMAT.read(folder, ignore=r"adapter\..*")
     assert again.params.keys() == model.params.keys()
     edit(folder, lambda tensors: tensors.update({"extra.up": np.zeros(3, np.float32)}))
     with pytest.raises(UserError) as error:
-        huggingface.read(folder, ignore=r"adapter\..*")
+        huggingface.FORMAT.read(folder, ignore=r"adapter\..*")
     complete = re.search("--config.init_ignore='(.*?)'", str(error.value))[1]
-    assert huggingface.read(folder, ignore=complete)[0].params.keys() == model.params.keys()
+    assert huggingface.FORMAT.read(folder, ignore=complete).params.keys() == model.params.keys()
     with pytest.raises(UserError, match="no regular expression"):
-        huggingface.read(folder, ignore="(")
+        huggingface.FORMAT.read(folder, ignore="(")
 
 
 def test_a_vocabulary_out_of_tokenizer_json(export, tokenizer):

@@ -7,10 +7,13 @@ import sys
 
 import numpy as np
 import pytest
+from support.numpy_bert import file_outputs
 
 from bert_jax import cli, convert
-from bert_jax.convert import param_mapping, parity
+from bert_jax.convert import parity
+from bert_jax.convert.families import bert
 from bert_jax.convert.formats import tensorflow1
+from bert_jax.convert.param_mapping import TENSORFLOW
 from bert_jax.errors import UserError
 from bert_jax.models import config as bert_config
 
@@ -48,13 +51,13 @@ def test_prefixes_are_found(tmp_path):
 @pytest.mark.parametrize("head", ["none", "pretraining", "sequence_classification", "question_answering"])
 def test_written_variables_read_back(make_model, tmp_path, head):
     model = make_model(head)
-    tensorflow1.write(model, tmp_path)
-    again, tensors = tensorflow1.read(tmp_path)
+    tensorflow1.FORMAT.write(model, tmp_path)
+    again = tensorflow1.FORMAT.read(tmp_path)
     assert (again.head, again.config) == (model.head, model.config)
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
-    parity.compare(
-        "it", parity.file_outputs(tensors, model.config, param_mapping.TENSORFLOW), parity.flax_outputs(model)
-    )
+    tensors = tensorflow1._Variables(str(tmp_path / "bert_model.ckpt"))
+    arrays = {name: np.asarray(variable) for name, variable in tensors.items()}
+    parity.compare("it", file_outputs(arrays, model.config, TENSORFLOW), parity.flax_outputs(model))
 
 
 @needs_tensorflow
@@ -73,7 +76,8 @@ def test_around_all_formats_bit_for_bit(export, tmp_path):
 @needs_tensorflow
 def test_a_checkpoint_made_elsewhere_loads_whole(shared_data, tmp_path):
     source = shared_data / "checkpoints" / "tf1-toy"
-    model, tensors = tensorflow1.read(source / "bert_model.ckpt")
+    model = tensorflow1.FORMAT.read(source / "bert_model.ckpt")
+    tensors = bert.FAMILY.to_files(model.params, model.config, TENSORFLOW)
     assert model.head == "pretraining" and len(tensors) == 46
     toy = tmp_path / "toy"
     assert cli.main(["convert", f"--input={source}", f"--output={toy}", "--to=huggingface"]) == 0
@@ -89,25 +93,25 @@ def test_every_variable_of_a_released_checkpoint_maps(shared_data):
     reader = tf.train.load_checkpoint(str(folder / "chinese_L-12_H-768_A-12.ckpt"))
     shapes = reader.get_variable_to_shape_map()
     zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
-    found = param_mapping.from_files(zeros, config, param_mapping.TENSORFLOW)
+    found = bert.FAMILY.from_files(zeros, config, TENSORFLOW)
     assert len(shapes) == 206 and found[1:] == ([], [], [], [])
-    assert len(param_mapping.to_files(found.params, config, param_mapping.TENSORFLOW)) == 206
+    assert len(bert.FAMILY.to_files(found.params, config, TENSORFLOW)) == 206
 
 
 @needs_tensorflow
 def test_damage_and_strangers_are_told(make_model, tmp_path):
     model = make_model()
-    tensorflow1.write(model, tmp_path)
+    tensorflow1.FORMAT.write(model, tmp_path)
     config = tmp_path / "bert_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 3}))
     with pytest.raises(UserError, match="lacks bert/encoder/layer_2"):
-        tensorflow1.read(tmp_path)
+        tensorflow1.FORMAT.read(tmp_path)
     config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 1}))
     with pytest.raises(UserError, match="which no BERT has"):
-        tensorflow1.read(tmp_path)
+        tensorflow1.FORMAT.read(tmp_path)
     (tmp_path / "bert_model.ckpt.index").write_bytes(b"nothing")
     with pytest.raises(UserError, match="TensorFlow cannot read it"):
-        tensorflow1.read(tmp_path)
+        tensorflow1.FORMAT.read(tmp_path)
 
 
 @needs_tensorflow
@@ -115,10 +119,10 @@ def test_optimizer_state_stays_behind(make_model, tmp_path):
     import tensorflow as tf
 
     model = make_model()
-    tensors = param_mapping.to_files(model.params, model.config, param_mapping.TENSORFLOW)
+    tensors = bert.FAMILY.to_files(model.params, model.config, TENSORFLOW)
     moments = {f"{name}/adam_{m}": x for name, x in tensors.items() for m in "mv"}
     everything = tensors | moments | {"global_step": np.int64(7)}
-    tensorflow1.write(model, tmp_path)
+    tensorflow1.FORMAT.write(model, tmp_path)
     prefix = str(tmp_path / "model.ckpt-7")
     ordered = sorted(everything)
     tf.raw_ops.SaveV2(
