@@ -280,7 +280,7 @@ class _Build:
                     if files.exists(source):
                         files.move(source, os.path.join(directory, file["name"] + suffix))
         vocabulary = os.path.join(directory, self.settings["vocabulary"]["file"])
-        atomic.write_file(vocabulary, files.read(self.vocabulary.path), sync=True)
+        atomic.write_file(vocabulary, files.read(self.vocabulary.path))
         names = (*stages.TEXT_COUNTS, *stages.CLEANING_COUNTS)
         manifest = self.settings | {
             "fingerprint": digest(self.settings),
@@ -292,10 +292,10 @@ class _Build:
         if self.cleaning:
             report = duplicates.report(tokenized)
             content = json.dumps(report, indent=1).encode() + b"\n"
-            atomic.write_file(os.path.join(directory, cleaning.REPORT), content, sync=True)
+            atomic.write_file(os.path.join(directory, cleaning.REPORT), content)
             manifest["cleaned"] = cleaning.without_examples(report)
         content = json.dumps(manifest, indent=1).encode() + b"\n"
-        atomic.write_file(os.path.join(directory, packed.MANIFEST), content, sync=True)
+        atomic.write_file(os.path.join(directory, packed.MANIFEST), content)
         return manifest
 
 

@@ -29,7 +29,7 @@ def make_rows(task: stages.RowsTask) -> dict[str, Any]:
     counts = {"documents": len(documents), "tokens": 0, "random_next": 0, "predictions": 0}
     del documents
     unshuffled, sizes = task.output + "-unshuffled", [np.zeros(1, np.int64)]
-    with atomic.replace_file(unshuffled) as file:
+    with atomic.replace_file(unshuffled, sync=False) as file:
         for rows in made.blocks():
             lengths += np.bincount(rows.lengths, minlength=len(lengths))
             counts["tokens"] += int(rows.lengths.sum())

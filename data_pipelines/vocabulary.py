@@ -162,7 +162,7 @@ def train(
     else:
         content = _sentence_piece(source, size, lower_case, character_coverage, progress)
     progress.start("measuring")
-    atomic.write_file(output, content, sync=True)
+    atomic.write_file(output, content)
     tokenizer = tokenization.load(output, lower_case=lower_case)
     return Trained(
         path=output,

@@ -18,7 +18,7 @@ from absl import flags as absl_flags
 
 from bert_jax.commands import output_flags
 from bert_jax.errors import UserError
-from bert_jax.io import checks
+from bert_jax.io import atomic, checks, files
 from bert_jax.settings import config_files
 
 
@@ -62,9 +62,9 @@ def run(flags, args: list[str]) -> None:
         raise UserError(f"--output={flags.output}: expected a name ending in .py")
     checks.check_free(flags.output, flags.overwrite)
     try:
-        os.makedirs(os.path.dirname(os.path.abspath(flags.output)), exist_ok=True)
-        with open(flags.output, "w", encoding="utf-8") as file:
-            file.write(source)
+        files.make_directory(files.parent(flags.output))
+        atomic.write_text(flags.output, source)
     except OSError as error:
         raise UserError(f"--output={flags.output}: {error.strerror}") from error
-    print(f"wrote {flags.output}; use it as --config={os.path.relpath(flags.output)}")
+    shown = flags.output if files.is_remote(flags.output) else os.path.relpath(flags.output)
+    print(f"wrote {flags.output}; use it as --config={shown}")

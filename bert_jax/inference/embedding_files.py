@@ -73,7 +73,7 @@ class Texts:
         if os.path.getsize(self.path) > _MOST_BYTES_TO_COUNT:
             return None
         lines, last = 0, b"\n"
-        with open(self.path, "rb") as file:
+        with files.open_read(self.path) as file:
             while block := file.read(1 << 20):
                 lines, last = lines + block.count(b"\n"), block[-1:]
         return lines + (last != b"\n")

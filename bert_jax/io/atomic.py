@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written under a temporary name, then renamed.
+"""Files that appear whole or not at all: written under a unique name, flushed to the disk, then renamed.
 
 The only writer of the project, but for logs that are appended to and for what libraries write by themselves.
 """
@@ -18,14 +18,15 @@ _cleaned: set[str] = set()  # directories in which this process has removed what
 
 
 @contextlib.contextmanager
-def replace_file(path: files.PathLike, sync: bool = False) -> Iterator[IO[bytes]]:
+def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]:
     """Opens a temporary file beside `path` for writing and renames it to `path` when the block ends without
     an error. For a URL it is a local one, and is copied there.
 
     Args:
         path: the final name; an older file of that name is replaced in one step. A device or a pipe, such as
             /dev/stdout, is written to as it is.
-        sync: whether the bytes must be on the disk before the rename, so that they outlive a power failure.
+        sync: whether the bytes reach the disk before the new name does, so that a power failure leaves the
+            old file or the new one. False for what is made again after a failure.
     """
     path = os.fspath(path)
     if files.is_remote(path):
@@ -55,16 +56,28 @@ def replace_file(path: files.PathLike, sync: bool = False) -> Iterator[IO[bytes]
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    if sync:
+        _sync_directory(directory)
 
 
-def write_file(path: files.PathLike, content: bytes, sync: bool = False) -> None:
-    """Writes `content` to `path` atomically."""
+def _sync_directory(directory: str) -> None:
+    """Flushes the names in a local directory to the disk."""
+    with contextlib.suppress(OSError):  # some network file systems refuse it for directories
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_file(path: files.PathLike, content: bytes, sync: bool = True) -> None:
+    """Writes `content` to `path` atomically; `sync` as in `replace_file`."""
     with replace_file(path, sync) as file:
         file.write(content)
 
 
-def write_text(path: files.PathLike, content: str, sync: bool = False) -> None:
-    """Writes `content` to `path` in UTF-8, atomically."""
+def write_text(path: files.PathLike, content: str, sync: bool = True) -> None:
+    """Writes `content` to `path` in UTF-8, atomically; `sync` as in `replace_file`."""
     write_file(path, content.encode(), sync)
 
 

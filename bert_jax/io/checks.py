@@ -63,7 +63,7 @@ def check_output(
         files.make_directory(files.parent(path))
         if files.is_remote(path):
             probe = f"{path}.tmp-{owners.token()}"
-            atomic.write_file(probe, b"")
+            atomic.write_file(probe, b"", sync=False)
             files.remove(probe)
         elif not os.access(path if os.path.exists(path) else files.parent(path), os.W_OK):
             raise UserError(f"{flag}={path}: cannot be written there; choose another place")

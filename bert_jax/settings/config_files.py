@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import ast
 import atexit
+import contextlib
 import difflib
 import functools
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,15 +99,12 @@ def find(given: str) -> Path:
 
 @functools.cache
 def _local_copy(url: str) -> Path:
+    copies = contextlib.ExitStack()
+    atexit.register(copies.close)
     try:
-        content = files.read(url)
+        return Path(copies.enter_context(files.local_copy(url)))
     except OSError as error:
         raise UserError(f"config {url}: cannot be read ({error}); expected a Python file there") from error
-    directory = tempfile.mkdtemp(prefix="bert_jax-config-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    path = Path(directory, url.rpartition("/")[2])
-    path.write_bytes(content)
-    return path
 
 
 def fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -164,7 +164,7 @@ class Lock:
 
     def _write_text(self, text: str) -> None:
         if self._file is None:
-            atomic.write_text(self._path, text)
+            atomic.write_text(self._path, text, sync=False)
         else:
             # In place, since the kernel's lock is on this very file.
             os.pwrite(self._file, text.encode(), 0)

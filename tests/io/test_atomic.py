@@ -1,5 +1,7 @@
 """Files that appear whole: also where two write one of them at a time."""
 
+import os
+
 import pytest
 
 from bert_jax.io import atomic
@@ -22,3 +24,14 @@ def test_an_error_leaves_the_old_file_alone(tmp_path):
         file.write(b"new")
         1 / 0  # noqa: B018
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_the_bytes_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
+    calls, fsync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("replace"), replace(*paths)))
+    atomic.write_text(tmp_path / "file", "content")
+    assert calls == ["fsync", "replace", "fsync"]  # of the file, and of the directory
+    calls.clear()
+    atomic.write_text(tmp_path / "file", "content", sync=False)
+    assert calls == ["replace"]
