@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
-from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from support import lowering
 from support.lowering import (
     BATCH,
@@ -37,11 +36,6 @@ from bert_jax.training.step import make_eval_step, make_train_step
 
 DTYPES = ("bfloat16", "float32")
 on_both = pytest.mark.parametrize("accelerator", DEVICES)
-
-
-@pytest.fixture(autouse=True)
-def cudnn_is_there(monkeypatch):
-    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
 
 
 def lower(function, accelerator, *args, **static):

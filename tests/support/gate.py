@@ -65,28 +65,42 @@ def pretraining_programs(name):
     given, fields = VARIANTS.get(name, (name, {}))
     config = lowering.load(given)
     _set(config, fields)
-    found = {f"{name}: train step": lowering.lower_pretraining_step(config)}
+    config.model.update(lowering.SMALL)
+    key = str([config.steps, config.accumulate_steps, config.model, config.optimizer, config.masking])
+    key += str(config.spikes)
+    if key not in _train_steps:  # configs that differ in their size alone share it
+        _train_steps[key] = _digest(lowering.lower_pretraining_step(config))
+    found = {f"{name}: train step": _train_steps[key]}
     if name in ("pretrain/base", "pretrain/large_lamb:phase1"):
         without = lowering.lower_pretraining_step(config, **lowering.NO_DROPOUT)
-        found[f"{name}: train step without dropout"] = without
+        found[f"{name}: train step without dropout"] = _digest(without)
     if name in ("pretrain/base", "pretrain/tiny"):
-        found[f"{name}: evaluation step"] = lowering.lower_pretraining_evaluation(config)
-    return _digests(found)
+        found[f"{name}: evaluation step"] = _digest(lowering.lower_pretraining_evaluation(config))
+    return found
+
+
+_train_steps = {}
 
 
 def finetuning_programs(name, files):
     """{program: digest} of a config under finetune/, or of one of `lowering.MORE`."""
     config, data = lowering.finetuning_config(name.removeprefix("finetune/"), files)
     train, predict = lowering.lower_finetuning(config, files, data)
-    return _digests({f"{name}: train step": train, f"{name}: prediction": predict})
+    return {f"{name}: train step": _digest(train), f"{name}: prediction": _digest(predict)}
+
+
+def accelerator_programs(accelerator, files):
+    """{program: digest} of some programs with the kernels of an accelerator."""
+    lowered = lowering.lower_for(accelerator, files)
+    return {f"for {accelerator}, {name}": _digest(each) for name, each in lowered.items()}
 
 
 def inference_programs():
-    return _digests(lowering.lower_inference())
+    return {name: _digest(lowered) for name, lowered in lowering.lower_inference().items()}
 
 
-def _digests(lowered):
-    return {name: program_digests.digest(each.compiler_ir()) for name, each in lowered.items()}
+def _digest(lowered):
+    return program_digests.digest(lowered.compiler_ir())
 
 
 def parameters(files):
@@ -111,6 +125,10 @@ def programs(files):
     groups |= {
         name: functools.partial(finetuning_programs, name, files)
         for name in (*config_names("finetune"), *lowering.MORE)
+    }
+    groups |= {
+        f"for {accelerator}": functools.partial(accelerator_programs, accelerator, files)
+        for accelerator in lowering.DEVICES
     }
     return groups | {"inference": inference_programs}
 
@@ -216,11 +234,6 @@ _FINETUNE = (
 # Runs of five steps.
 CURVES = {
     "pretraining on packed records": (*_PRETRAIN, "--config.data.dir=packed", *_NO_DROPOUT),
-    "pretraining with dropout": (
-        *_PRETRAIN,
-        "--config.data.dir=packed",
-        "--config.masking.strategy=whole_word",
-    ),
     "pretraining in two parts": (
         *_PRETRAIN,
         "--config.data.dir=packed",

@@ -5,11 +5,13 @@ import csv
 import functools
 import importlib.util
 import json
+from unittest import mock
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from support import processes
 
@@ -69,7 +71,7 @@ def devices_of(accelerator):
 def lower(function, accelerator, *args, **static):
     """Returns the jax.stages.Lowered of a program for "cuda" or "tpu", which has a fused kernel where
     `dispatch` has one."""
-    with devices_of(accelerator):
+    with devices_of(accelerator), mock.patch.object(cudnn, "check_cudnn_version", return_value=91000):
         function = function if hasattr(function, "trace") else jax.jit(function)
         return function.trace(*args, **static).lower(lowering_platforms=(accelerator,))
 
@@ -210,6 +212,26 @@ def lower_pretrained_models(lower, target, dtype):
     return found | {"attention maps": lower(maps, params["encoder"], batch)}
 
 
+def lower_for(accelerator, files):
+    """{name: Lowered} of some programs with the kernels of "cuda" or "tpu"."""
+    found = {}
+    for name in ("pretrain/base", "pretrain/base_gpu"):
+        config = load(name)
+        task = benchmark.make_task(shrink(config.model, dtype="bfloat16"), LENGTH)
+        optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+        batch = abstract(benchmark.synthetic_batch("packed", BATCH, LENGTH, 100))
+        step = make_train_step(task, optimizer, schedule)
+        found[f"{name}: train step"] = lower(step, accelerator, state(task, optimizer), batch, np.uint32(0))
+    config, data = finetuning_config("classification", files)
+    bert = shrink(config.model, dtype="bfloat16", **NO_DROPOUT)
+    task, optimizer, schedule, batch, predicted = make_problem(config, files, data, bert)
+    step = make_train_step(task, optimizer, schedule)
+    lowered = lower(step, accelerator, state(task, optimizer), batch, np.uint32(0))
+    found["finetune/classification: train step"] = lowered
+    lowered = lower(task.predict, accelerator, parameters(task), predicted)
+    return found | {"finetune/classification: prediction": lowered}
+
+
 # What follows is for the processor, on eight devices as conftest.py has them.
 
 
@@ -286,9 +308,14 @@ def lower_inference():
 def describe_parameters(config):
     """Lines "path dtype[shape] split over" of a config's parameters at its real size, under pretrain/."""
     fields = config.model.to_dict()
-    model = EncoderConfig(**(fields | {"vocab_size": fields["vocab_size"] or 30522}))
-    boxed = jax.eval_shape(benchmark.make_task(model, LENGTH).init, jax.random.key(0))
-    return _describe(boxed)
+    return _describe_pretrained(
+        EncoderConfig(**(fields | {"vocab_size": fields["vocab_size"] or 30522, "scan_unroll": 1}))
+    )
+
+
+@functools.cache
+def _describe_pretrained(model):
+    return _describe(jax.eval_shape(benchmark.make_task(model, LENGTH).init, jax.random.key(0)))
 
 
 def describe_finetuned_parameters(config, files, data):
