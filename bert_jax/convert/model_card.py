@@ -8,12 +8,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from etils import epy
+
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.heads import HEADS
 from bert_jax.convert.model import Model
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, is_installed
 from bert_jax.io import files, json_files
 from bert_jax.workdir import run_directory
+
+with epy.lazy_imports():
+    import huggingface_hub
 
 FILE = "README.md"
 
@@ -211,10 +216,8 @@ def check_push(repository: str) -> None:
     """Raises UserError unless `push` can be tried."""
     if repository.count("/") != 1 or not all(repository.split("/")):
         raise UserError(f"--push_to={repository}: expected USER/NAME")
-    try:
-        import huggingface_hub  # noqa: F401
-    except ImportError as error:
-        raise UserError("--push_to needs huggingface_hub; pip install huggingface_hub") from error
+    if not is_installed("huggingface_hub"):
+        raise UserError("--push_to needs huggingface_hub; pip install huggingface_hub")
 
 
 def push(folder: str, repository: str) -> str:
@@ -223,8 +226,6 @@ def push(folder: str, repository: str) -> str:
     Raises:
         UserError: the hub refuses.
     """
-    import huggingface_hub
-
     api = huggingface_hub.HfApi()
     try:
         url = api.create_repo(repository, exist_ok=True)

@@ -11,9 +11,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 
+from etils import epy
+
 from bert_jax import signals
 from bert_jax.errors import file_error
 from bert_jax.io import atomic, files, json_files, progress, scratch
+
+with epy.lazy_imports():  # only the process that writes them needs it
+    from tensorboardX import event_file_writer, record_writer
+    from tensorboardX.proto import event_pb2, summary_pb2
 
 _FILE = "metrics.jsonl"
 _FLUSH_SECONDS = 60.0  # of what is not written line by line
@@ -197,9 +203,6 @@ class _Events:
     """
 
     def __init__(self, directory: str, step: int):
-        from tensorboardX import event_file_writer, record_writer  # not on every machine
-        from tensorboardX.proto import event_pb2, summary_pb2
-
         self._event_type, self._summary_type = event_pb2.Event, summary_pb2.Summary
         self._remote = directory if files.is_remote(directory) else ""
         self._cleanup = contextlib.ExitStack()

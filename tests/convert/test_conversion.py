@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 import types
 
 import ml_dtypes
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax import cli, convert
-from bert_jax.convert import conversion, formats, parity
+from bert_jax.convert import conversion, formats, model_card, parity
 from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
 
@@ -166,7 +165,7 @@ def test_pushing_asks_the_hub(export, tmp_path, monkeypatch, capsys):
             if repo_id == "me/full":
                 raise OSError("no space\nleft")
 
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=Hub))
+    monkeypatch.setattr(model_card, "huggingface_hub", types.SimpleNamespace(HfApi=Hub))
     folder, _ = export()
     command = ["convert", f"--input={folder}", "--to=huggingface"]
     assert cli.main([*command, f"--output={tmp_path / 'a'}", "--push_to=me/it"]) == 0

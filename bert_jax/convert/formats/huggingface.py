@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import safetensors
+from safetensors.numpy import load_file
 
 from bert_jax import tokenization
 from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family
@@ -219,8 +220,6 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
 
 def load_safetensors(path: str) -> dict[str, np.ndarray]:
     """{name: array} of a safetensors file; half precision comes as it is stored."""
-    from safetensors.numpy import load_file
-
     with files.local_copy(path) as copy:
         return load_file(copy)
 

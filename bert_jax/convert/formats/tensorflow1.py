@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable
@@ -207,14 +208,13 @@ def _one_line(error: Exception) -> str:
 
 
 def tensorflow():
-    """The module. Raises UserError where it is not installed."""
+    """Returns the module. Raises UserError where it is not installed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the accelerator is JAX's
     try:
-        import tensorflow as tf
+        return importlib.import_module("tensorflow")
     except ImportError as error:
         raise UserError(
             "TF1 checkpoints are read and written by TensorFlow, which is not installed; "
             + install_hint("tensorflow")
         ) from error
-    return tf
