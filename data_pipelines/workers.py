@@ -98,10 +98,12 @@ class Pool:
         if hasattr(self._executor, "kill_workers"):  # Python 3.14
             self._executor.kill_workers()
             return
+        # Killed, since files are written atomically and a worker ignores every other signal; and killed first:
+        # after a crash Python 3.13 joins all workers while it holds the lock that shutdown takes.
         processes = list((self._executor._processes or {}).values())
-        self._executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
-            process.kill()  # files are made atomically, and a worker heeds no other signal
+            process.kill()
+        self._executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.join()
 
