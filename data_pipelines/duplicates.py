@@ -327,8 +327,8 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
             dropped_counts[name] += int(marks[name][dropped].sum(dtype=np.int64))
         keys, tokens = marks["key"][~dropped], marks["tokens"][~dropped]
         bins = (keys >> np.uint64(sorted_runs.KEY_BITS - task.histogram_bits)).astype(np.int64)
-        np.add.at(left, (bins, 0), 1)
-        np.add.at(left, (bins, 1), tokens)
+        np.add.at(left[:, 0], bins, 1)
+        np.add.at(left[:, 1], bins, tokens)
         smallest = sorted([*smallest, *keys[:2].tolist()])[:2]  # the marks are in the order of the keys
         _write(sorted_runs.dropped_path(run), dropped.astype(np.uint8))
     sorted_runs.write_histogram(f"{task.output}.histogram", left)

@@ -36,7 +36,7 @@ def make_rows(task: stages.RowsTask) -> dict[str, Any]:
             counts["random_next"] += int(rows.next_sentence_labels.sum())
             counts["predictions"] += int(rows.predictions.sum())
             content, edges = tf_example.encode(rows.features())
-            file.write(content)
+            file.write(content.data)
             sizes.append(np.diff(edges))
         tfrecord.write_index(unshuffled, np.cumsum(np.concatenate(sizes))[:-1])
     count = int(lengths.sum())

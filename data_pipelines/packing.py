@@ -28,11 +28,13 @@ def pack(
         window: sequences that are packed together; of rows that come out less than 98% full, up to half a
             window of sequences waits for the next one.
     """
-    sequences, waiting = iter(sequences), []
+    sequences = iter(sequences)
+    waiting: list[PackedSequence] = []
     while True:
         taken = list(itertools.islice(sequences, window))
         last = len(taken) < window
-        full, sparse = [], []
+        full: list[list[PackedSequence]] = []
+        sparse: list[list[PackedSequence]] = []
         held = waiting + taken
         for places in best_fit([len(sequence.ids) for sequence in held], max_seq_length, max_sequences):
             row = [held[place] for place in places]

@@ -83,7 +83,7 @@ def _segments(document: Document, target: int, most: int) -> Iterator[list[int]]
     yield segment
 
 
-def _cut(document: Document, most: int) -> Iterator[list[int]]:
+def _cut(document: Document, most: int) -> Iterator[Sequence[int]]:
     for number in range(len(document)):
         sentence = document[number]
         for start in range(0, len(sentence), most):
@@ -114,7 +114,8 @@ def document_pairs(
     target = _target(budget, rng, short_seq_prob)
     start, count = 0, len(document)
     while start < count:
-        chunk, length = [], 0
+        chunk: list[Sequence[int]] = []
+        length = 0
         while start + len(chunk) < count and length < target:
             sentence = document[start + len(chunk)]
             chunk.append(sentence)
@@ -144,7 +145,8 @@ def _random_second(documents: Sequence[Document], index: int, wanted: int, rng: 
         other = rng.randint(0, len(documents) - 1)
         if other != index:
             break
-    document, second = documents[other], []
+    document = documents[other]
+    second: list[int] = []
     for position in range(rng.randint(0, len(document) - 1), len(document)):
         second.extend(document[position])
         if len(second) >= wanted:

@@ -102,7 +102,7 @@ class StoredDocument(Sequence):
     def __len__(self) -> int:
         return len(self._edges) - 1
 
-    def __getitem__(self, index: int) -> list[int]:
+    def __getitem__(self, index: int) -> list[int]:  # type: ignore[override]  # no slices
         return self._tokens[self._edges[index] : self._edges[index + 1]].tolist()
 
 

@@ -124,7 +124,7 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     sorted_runs.write_histogram(f"{task.output}.histogram", histogram)
     counts |= {name: cleaned[name] for name in CLEANING_COUNTS}
     if cleaner:
-        counts |= {"cleaning": cleaner.counts, "stored_documents": int(histogram[:, 0].sum())}
+        counts = counts | {"cleaning": cleaner.counts, "stored_documents": int(histogram[:, 0].sum())}
     return counts | {
         "runs": runs,
         "smallest_keys": keys,

@@ -98,8 +98,8 @@ class Pool:
         if hasattr(self._executor, "kill_workers"):  # Python 3.14
             self._executor.kill_workers()
             return
-        # Killed, since files are written atomically and a worker ignores every other signal; and killed first:
-        # after a crash Python 3.13 joins all workers while it holds the lock that shutdown takes.
+        # By SIGKILL, since files are written atomically and a worker ignores every other signal; before the
+        # shutdown, since after a crash Python 3.13 joins all workers while it holds the lock of shutdown.
         processes = list((self._executor._processes or {}).values())
         for process in processes:
             process.kill()
@@ -122,6 +122,7 @@ def _start_worker() -> None:
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     parent = multiprocessing.parent_process()
+    assert parent is not None
 
     def end_with_parent() -> None:
         parent.join()
@@ -149,5 +150,6 @@ def peak_memory() -> int:
     """The most bytes of memory that this process has held."""
     with contextlib.suppress(OSError, AttributeError), open("/proc/self/status") as file:
         # getrusage() would count what the parent held when it forked.
-        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", file.read())[1])
+        if peak := re.search(r"VmHWM:\s+(\d+) kB", file.read()):
+            return 1024 * int(peak[1])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -63,7 +63,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 
 def run(flags, args) -> int | None:
     checks = [
-        check_python(sys.version_info),
+        check_python(sys.version_info[:3]),
         *check_packages(_requirements(), _installed_versions(), LOCK.read_text() if LOCK.exists() else ""),
         *check_backend(probe_in_child(), hardware()),
         check_memory(*host_memory()),
@@ -109,7 +109,7 @@ def _requirements() -> list[str] | None:
 
 
 def _installed_versions() -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         if distribution.name:  # the first on the path is the one that is imported
             found.setdefault(package_names.canonicalize_name(distribution.name), distribution.version)

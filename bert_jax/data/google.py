@@ -143,7 +143,7 @@ class GoogleDataset(packed.Rows):
         largest = np.maximum(ids.max(axis=1), labels.max(axis=1, initial=0))
         fault = np.full(len(rows), "", object)
 
-        def check(wrong: np.ndarray, reason: str) -> None:
+        def check(wrong: Any, reason: str) -> None:
             fault[wrong & (fault == "")] = reason
 
         check((mask != real).any(axis=1) | (lengths < 1), "input_mask is not ones and then zeros")

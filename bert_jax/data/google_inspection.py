@@ -122,7 +122,7 @@ def _inspect_split(
     examples: int,
 ) -> None:
     counts = _Counts(manifest)
-    decode = tokenizer and functools.partial(_decode, tokenizer=tokenizer)
+    decode = functools.partial(_decode, tokenizer=tokenizer) if tokenizer else None
     inspection.read_split(
         report, directory, split, entries, manifest, google.GoogleDataset, counts, decode, examples
     )

@@ -323,7 +323,8 @@ def _inspect_split(
     tokenizer: tokenization.Tokenizer | None,
     examples: int,
 ) -> None:
-    decode = tokenizer and functools.partial(_decode, tokenizer=tokenizer, nsp=manifest.get("nsp", "next"))
+    nsp = manifest.get("nsp", "next")
+    decode = functools.partial(_decode, tokenizer=tokenizer, nsp=nsp) if tokenizer else None
     counts = _PackedCounts(manifest)
     read_split(report, directory, split, entries, manifest, packed.PackedDataset, counts, decode, examples)
 
@@ -337,7 +338,7 @@ def _sound_batches(dataset: records.Dataset) -> Iterator[tuple[dict[str, np.ndar
         except UserError:
             for index in indices:
                 try:
-                    yield dataset.batch(index[None]), ""
+                    yield dataset.batch(np.array([index])), ""
                 except UserError as error:
                     yield {}, str(error)
 

@@ -54,7 +54,7 @@ def compiled(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         def call(*args: Any) -> Any:
             return compile_function()(*args)
 
-        call.compile = compile_function
+        call.compile = compile_function  # type: ignore[attr-defined]
         return call
 
     return decorate

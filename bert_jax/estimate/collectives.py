@@ -189,7 +189,7 @@ def _device_ids(text: str | None, devices: int) -> np.ndarray | None:
 
 def _groups_of_axes(mesh: str, chosen: str) -> np.ndarray:
     """`'a'=4,'b'=2` and `'a':(1)2,'b'`: an axis, or its part of that size behind one of that other size."""
-    parts = {}
+    parts: dict[str, tuple[int, int]] = {}
     for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
         parts.setdefault(name, []).append((int(before or 1), int(size) if size else None))
     sizes, inside = [], []

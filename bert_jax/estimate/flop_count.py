@@ -62,7 +62,9 @@ def _convolution_flops(left: Array, right: Array, output: Array, attributes: str
     """The TPU compiler writes every product as a convolution, and the batch of one as a spatial dimension
     whose window lies almost wholly in padding: only pairs that meet count.
     """
-    inputs, kernel, outputs = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes).groups()
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes)
+    assert labels is not None, attributes
+    inputs, kernel, outputs = labels.groups()
     window = re.search(r"window=\{([^}]*)\}", attributes)
     settings = dict(part.split("=") for part in window[1].split()) if window else {}
     pairs = 1

@@ -13,6 +13,8 @@ from bert_jax.estimate.flop_count import matrix_flops
 from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
 from bert_jax.kernels import pallas_residual
 
+_PARAMETER = re.compile(r" parameter\((\d+)\)$")
+
 # They take no time of their own, or their time is another's.
 FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
@@ -168,7 +170,7 @@ def _fusion_bytes(module: Module, visit: Visit) -> float:
 def _parameters(computation: Computation) -> dict[int, Instruction]:
     """By their numbers; they stand in any order."""
     return {
-        int(re.search(r" parameter\((\d+)\)$", part.attributes)[1]): part
+        int(_PARAMETER.findall(part.attributes)[0]): part
         for part in computation.values()
         if part.opcode == "parameter"
     }

@@ -206,7 +206,7 @@ def open_local(path: PathLike) -> BinaryIO:
     """Opens a file, or a copy of a remote one on the local disk that goes when it is closed."""
     if not is_remote(path):
         return open(path, "rb")
-    copy = tempfile.NamedTemporaryFile()  # noqa: SIM115 (the caller closes it)
+    copy: Any = tempfile.NamedTemporaryFile()  # noqa: SIM115 (the caller closes it)
     system, bare = file_system(path)
     with remote_errors(path):
         system.get_file(bare, copy.name)

@@ -68,7 +68,7 @@ def _families(characters: frozenset[str]) -> tuple[str, ...]:
             manager.addfont(path)
         except Exception:  # a font that FreeType cannot read is of no use here; it raises several kinds
             continue
-    glyphs: dict[str, set[str]] = {}
+    glyphs: dict[str, frozenset[str]] = {}
     for entry in manager.ttflist:
         if entry.name.startswith(_PLACEHOLDERS) or (entry.style, str(entry.weight)) not in _REGULAR:
             continue

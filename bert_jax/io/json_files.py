@@ -121,8 +121,10 @@ def is_of(value: Any, schema: Any) -> bool:
         return value is None if schema is None else isinstance(value, bool)
     if isinstance(value, bool):
         return False
-    if schema is int or isinstance(schema, range):
-        return isinstance(value, int) and value in (_INTEGERS if schema is int else schema)
+    if schema is int:
+        schema = _INTEGERS
+    if isinstance(schema, range):
+        return isinstance(value, int) and value in schema
     if schema is float and isinstance(value, int):
         return value in _INTEGERS
     return isinstance(value, schema if isinstance(schema, type) else type(schema))

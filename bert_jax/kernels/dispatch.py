@@ -11,6 +11,7 @@ import contextvars
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from bert_jax.errors import UserError
 
@@ -101,7 +102,7 @@ class Kernel:
     operation: str
     implementation: str
     platform: str
-    why_not: Callable[[AttentionCase | ResidualCase, Target], str | None]
+    why_not: Callable[[Any, Target], str | None]
 
     @property
     def name(self) -> str:

@@ -175,7 +175,7 @@ def bind_host(coordinator: str, timeout: float = 0.0) -> str:
     if ipaddress.ip_address(found).is_loopback and host not in ("localhost", found):
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
             outward.connect(("192.0.2.1", 9))  # sends nothing: it asks for the route
-            return outward.getsockname()[0]
+            return str(outward.getsockname()[0])
     return found
 
 

@@ -91,7 +91,7 @@ def hide_gpu_plugins() -> None:
         sys.modules.setdefault(name, None)  # to import it is an ImportError, as if it were not installed
     for name in _BACKENDS:
         nothing = types.ModuleType(name)
-        nothing.initialize = lambda: None  # all that jax calls
+        setattr(nothing, "initialize", lambda: None)  # noqa: B010  # all that jax calls
         sys.modules.setdefault(name, nothing)
 
 

@@ -51,7 +51,7 @@ class Field:
             expected = bool if self.type == "bool" else str
             if not isinstance(value, expected):
                 return "must be true or false" if expected is bool else "must be a text"
-            return _regex_problem(value) if self.type == "regex" else None
+            return _regex_problem(str(value)) if self.type == "regex" else None
         kind, what = (
             (numbers.Integral, "a whole number") if self.type == "int" else (numbers.Real, "a number")
         )

@@ -280,7 +280,7 @@ def load_tokenizer(path: files.PathLike):
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
             flat |= _flatten(value, f"{prefix}{name}.")

@@ -164,6 +164,7 @@ class TfdsSource:
                     f"--{flag}={field}: {range_.name} has no such field; it has {', '.join(sorted(features))}"
                 )
         records = tfds.open_split(self.path, tfds.SPLIT)
+        assert range_.end is not None
         for place in range(range_.start, range_.end):
             found = tfds.record(records, place, self.path)
             text = tfds.as_text(found[fields.text])
