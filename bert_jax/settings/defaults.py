@@ -71,7 +71,6 @@ def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.warmup_fraction = 0.1
     c.optimizer = _adamw(learning_rate=5e-5, warmup_steps=0)
     c.optimizer.layer_decay = 1.0  # a layer's rate as a part of the next one's
-    c.optimizer.freeze = ""  # regular expression: parameters that stay as they are
     c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
     c.checkpoint = ml_collections.ConfigDict(dict(every=1000, keep=1, keep_every=0))
     c.eval = ml_collections.ConfigDict(dict(every=0))  # every=0: once an epoch
@@ -87,13 +86,17 @@ def _adamw(learning_rate: float, warmup_steps: int) -> ml_collections.ConfigDict
     return ml_collections.ConfigDict(
         dict(
             name="adamw",
+            args="",  # of an optimizer of optax, as Python writes them: b1=0.95, nesterov=True
             schedule="reference",
             learning_rate=learning_rate,
             warmup_steps=warmup_steps,
             weight_decay=0.01,
+            no_decay=r"(.*/)?(bias|scale)",  # regular expression: parameters that do not decay
             b1=0.9,
             b2=0.999,
             eps=1e-6,
             clip_norm=1.0,
+            rates="",  # REGEX=FACTOR; ...: parameters whose learning rate is multiplied
+            freeze="",  # regular expression: parameters that stay as they are
         )
     )

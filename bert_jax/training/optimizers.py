@@ -1,62 +1,27 @@
-"""Adam with decoupled weight decay as google-research/bert has it, LAMB, and their schedules, by name."""
+"""Optimizers by name: Adam as google-research/bert has it, LAMB, and every optimizer of optax.
+
+Each is a direction of descent. The train step multiplies it by the learning rate, a function of the run's
+step alone, so that skipped steps do not shift the schedule.
+"""
 
 from __future__ import annotations
 
+import ast
+import difflib
+import inspect
 import math
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
+import optax.contrib
 
 from bert_jax.errors import UserError
-
-OPTIMIZERS = ("adamw", "adamw_bias_corrected", "lamb", "lamb_uncorrected")
-SCHEDULES = ("reference", "warmup_then_decay", "constant")
-
-Schedule = Callable[[jax.Array], jax.Array]
-
-
-def reference_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """Linear warm-up to lr, and a linear decay that runs from step 0 (google-research/bert, optimization.py).
-
-    The rate is lr t/W before step W and lr (1 - t/T) from then on, so it drops to lr (1 - W/T) as warm-up
-    ends.
-    """
-
-    def schedule(step):
-        step = jnp.asarray(step, jnp.float32)
-        # Not 1 - step / total_steps: in float32 that is wrong by 0.2% and more where a million steps end.
-        decayed = learning_rate * jnp.maximum(total_steps - step, 0.0) / total_steps
-        return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
-
-    return schedule
-
-
-def warmup_then_decay_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """Linear from 0 to lr at step W, then linear to 0 at step T, without a jump (transformers' linear
-    schedule).
-    """
-
-    def schedule(step):
-        step = jnp.asarray(step, jnp.float32)
-        decayed = learning_rate * jnp.clip(
-            (total_steps - step) / max(total_steps - warmup_steps, 1), 0.0, 1.0
-        )
-        return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
-
-    return schedule
-
-
-def constant_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """Linear warm-up, then lr."""
-    del total_steps
-    return lambda step: (
-        learning_rate * jnp.minimum(jnp.asarray(step, jnp.float32) / max(warmup_steps, 1), 1.0)
-    )
+from bert_jax.training import param_groups
+from bert_jax.training.param_groups import NO_DECAY, decay_mask
+from bert_jax.training.schedules import Schedule, make_schedule
 
 
 class UncorrectedAdamState(NamedTuple):
@@ -102,7 +67,7 @@ def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientT
     return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
 
 
-def scale_by_trust_ratio() -> optax.GradientTransformation:
+def scale_by_trust_ratio(no_decay: str = NO_DECAY) -> optax.GradientTransformation:
     """LAMB's |p| / |u| of each weight that decays (You et al. 2020, algorithm 2); 1 where either norm is 0.
 
     Biases and LayerNorm's weights keep a ratio of 1, as in tensorflow/models and ALBERT. The norms are those
@@ -110,101 +75,114 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     """
 
     def update(updates, state, params):
-        def scaled(path, u, p):
-            if not _decays(path):
+        def scaled(path, u, p, decays):
+            if decays is False:
                 return u
-            axes = tuple(range(1, p.ndim)) if _is_stacked(path) else None
+            axes = tuple(range(1, p.ndim)) if param_groups.is_stacked(path) else None
             norm, size = (jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True)) for x in (u, p))
-            return u * jnp.where((norm > 0) & (size > 0), size / jnp.where(norm > 0, norm, 1), 1)
+            ratio = jnp.where((norm > 0) & (size > 0), size / jnp.where(norm > 0, norm, 1), 1)
+            return u * (ratio if decays is True else jnp.where(decays > 0, ratio, 1))
 
-        return jax.tree_util.tree_map_with_path(scaled, updates, params), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def scale_by_tree(scales: Callable[[Any], Any]) -> optax.GradientTransformation:
-    """Multiplies every update by what `scales(params)` has in its place."""
-
-    def update(updates, state, params):
-        return jax.tree.map(lambda u, scale: u * scale, updates, scales(params)), state
+        mask = decay_mask(params, no_decay)
+        return jax.tree_util.tree_map_with_path(scaled, updates, params, mask), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def layer_decay_scales(params: Any, decay: float) -> Any:
-    """decay ** (distance from the head) of each parameter, as in ELECTRA's fine-tuning (Clark et al. 2020,
-    appendix B): 0 for what is above the encoder, 2 for its last layer, and one more for each layer below.
+def muon_dimensions(params: Any) -> Any:
+    """Returns which axes of each matrix of the layers Muon takes as rows and columns; None for all others.
 
-    Returns:
-        A tree of floats and, for parameters of all layers, of float32 arrays [layers, 1, ...].
+    Embeddings, heads, biases and LayerNorm's weights have no such axes: they are trained by Adam, as Muon's
+    authors do it.
     """
-    layers = _layer_count(params)
 
-    def scale(path, p):
-        if path[0].key != "encoder":
-            return 1.0
-        if not _is_stacked(path):
-            return decay ** (layers + 2)
-        distances = layers + 1 - np.arange(layers)
-        return np.float32(decay**distances).reshape(-1, *[1] * (p.ndim - 1))
+    def dimensions(path, p):
+        names = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+        if not param_groups.is_stacked(path) or names[-1] != "kernel":
+            return None
+        rows = p.ndim - 2 if names[-2] == "attention_output" else 1  # its rows are heads x head size
+        return optax.contrib.MuonDimensionNumbers(tuple(range(1, 1 + rows)), tuple(range(1 + rows, p.ndim)))
 
-    return jax.tree_util.tree_map_with_path(scale, params)
+    return jax.tree_util.tree_map_with_path(dimensions, params)
 
 
-def trained_mask(params: Any, freeze: str) -> Any:
-    """1 for parameters that are trained, 0 for those whose whole name `freeze` matches.
+# What each optimizer does to the gradient, from (b1, b2, eps). Weight decay follows, and the trust ratio of
+# those in _WITH_TRUST_RATIO.
+_ADAM: dict[str, Callable[[float, float, float], optax.GradientTransformation]] = {
+    "adamw": scale_by_uncorrected_adam,
+    "adamw_bias_corrected": scale_by_corrected_adam,
+    "lamb": scale_by_corrected_adam,
+    "lamb_uncorrected": scale_by_uncorrected_adam,
+}
+_WITH_TRUST_RATIO = ("lamb", "lamb_uncorrected")
+
+# Arguments that optimizers of optax need for these models besides their defaults.
+_OPTAX_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "muon": {"muon_weight_dimension_numbers": muon_dimensions},
+}
+_EXAMPLES = ("adafactor", "lion", "muon", "sgd")
+
+# Arguments of optax's functions that fields of the configuration stand for.
+_FIELD_OF = {
+    "learning_rate": "learning_rate",
+    "mask": "no_decay",
+    "weight_decay_mask": "no_decay",
+} | dict.fromkeys(("weight_decay", "weight_decay_rate", "adam_weight_decay"), "weight_decay")
+_ADAM_DEFAULTS = {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
+
+
+def from_optax(name: str, args: str = "") -> optax.GradientTransformation:
+    """Returns the direction of descent of an optimizer of optax or optax.contrib.
 
     Args:
-        freeze: a regular expression over names like `encoder/embeddings/word_embeddings` and
-            `encoder/layers/11/query/kernel`, layers from 0.
+        name: of a function of optax that has an argument `learning_rate`.
+        args: others of its arguments, as Python writes them: `b1=0.95, nesterov=True`.
 
     Raises:
-        UserError: it matches nothing, or everything, or is no regular expression.
+        UserError: no such optimizer, or it has no such arguments.
     """
-    try:
-        frozen = re.compile(freeze)
-    except re.error as error:
-        raise UserError(f"optimizer.freeze={freeze!r} is no regular expression ({error})") from error
-    names: dict[str, bool] = {}
-
-    def trained(name: str) -> float:
-        names[name] = not frozen.fullmatch(name)
-        return float(names[name])
-
-    def mask(path, p):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if not _is_stacked(path):
-            return trained(name)
-        rows = [trained(name.replace(_STACK, f"layers/{i}")) for i in range(p.shape[0])]
-        return np.float32(rows).reshape(-1, *[1] * (p.ndim - 1))
-
-    tree = jax.tree_util.tree_map_with_path(mask, params)
-    if len(set(names.values())) < 2:
-        what = "every parameter" if not any(names.values()) else "none"
+    make = getattr(optax, name, None) or getattr(optax.contrib, name, None)
+    taken = inspect.signature(make).parameters if inspect.isfunction(make) else {}
+    if "learning_rate" not in taken:
+        near = difflib.get_close_matches(name, (*_ADAM, *_EXAMPLES), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(
-            f"optimizer.freeze={freeze!r} matches {what}; names are like {', '.join(list(names)[:2])}"
+            f"optimizer.name={name!r} is unknown; choose one of {', '.join(_ADAM)}, or an optimizer of "
+            f"optax, such as {', '.join(_EXAMPLES)}{hint}"
         )
-    return tree
+    given = _arguments(args)
+    for argument in given:
+        if argument in _FIELD_OF:
+            raise UserError(
+                f"optimizer.args={args!r}: set optimizer.{_FIELD_OF[argument]} instead of {argument}"
+            )
+        if argument not in taken:
+            known = ", ".join(known for known in taken if known not in _FIELD_OF)
+            raise UserError(f"optimizer.args={args!r}: {name} has no {argument}; it has {known}")
+    options = {"weight_decay": 0.0} if "weight_decay" in taken else {}
+    try:
+        optimizer = make(**options | _OPTAX_ARGUMENTS.get(name, {}) | given | {"learning_rate": 1.0})
+        weights = {"w": jnp.zeros((2, 2))}
+        jax.eval_shape(lambda w: optimizer.update(w, optimizer.init(w), w), weights)
+    except (TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"optimizer.name={name!r} with optimizer.args={args!r} cannot be used: {reason}"
+        ) from error
+    return optax.chain(optimizer, optax.scale(-1.0))
 
 
-_STACK = "layers/stack/layer"
-
-
-def _is_stacked(path) -> bool:
-    return _STACK in jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _layer_count(params: Any) -> int:
-    return next(p.shape[0] for path, p in jax.tree_util.tree_leaves_with_path(params) if _is_stacked(path))
-
-
-def _decays(path) -> bool:
-    return path[-1].key not in ("bias", "scale")
-
-
-def decay_mask(params: Any) -> Any:
-    """True for every weight that decays: all but biases and LayerNorm's (the reference's exclusion list)."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: _decays(path), params)
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError("no keyword arguments")
+        return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise UserError(
+            f"optimizer.args={text!r}: expected arguments as Python writes them, such as b1=0.95, "
+            "nesterov=True"
+        ) from error
 
 
 def keeps_parameters_finite(config: Any) -> bool:
@@ -213,13 +191,15 @@ def keeps_parameters_finite(config: Any) -> bool:
     An element of Adam's direction is at most (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) in size (by the
     Cauchy-Schwarz inequality; 7.3 for .9 and .999), and bias correction multiplies it by less than
     1 / (1 - b1). As long as weight decay shrinks the parameters, no number of steps leads out of float32. The
-    trust ratio of LAMB lets parameters grow with themselves, so there is no such bound.
+    trust ratio of LAMB lets parameters grow with themselves, so there is no such bound. Nothing is known of
+    other optimizers and of parameters with rates of their own: the train step checks what they return.
 
     Args:
-      config: the `optimizer` part of a run's configuration, as for `make_optimizer`.
+        config: the `optimizer` part of a run's configuration, as for `make_optimizer`.
     """
     return (
         config.name in ("adamw", "adamw_bias_corrected")
+        and not getattr(config, "rates", "")
         and 0 <= config.b1**2 < config.b2 < 1
         and config.eps > 0
         and config.learning_rate <= 1
@@ -228,57 +208,63 @@ def keeps_parameters_finite(config: Any) -> bool:
 
 
 def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransformation, Schedule]:
-    """The direction of descent and the learning rate, from the `optimizer` part of a run's configuration.
+    """Returns the direction of descent and the learning rate of the `optimizer` part of a configuration.
 
     Args:
-      config: name, schedule, learning_rate, warmup_steps, weight_decay, b1, b2, eps, clip_norm (0 for none),
-        and, of fine-tuning, layer_decay (1 for none) and freeze ("" for none); of pre-training, decay_steps.
-      total_steps: steps at which the decay reaches 0, unless decay_steps says otherwise.
+        config: name, args, schedule, learning_rate, warmup_steps, weight_decay, no_decay, b1, b2, eps,
+            clip_norm (0 for none), rates and freeze ("" for none); of fine-tuning layer_decay (1 for none),
+            of pre-training decay_steps.
+        total_steps: steps at which the decay reaches 0, unless decay_steps says otherwise.
 
     Returns:
-      A transformation whose updates the train step multiplies by -schedule(step), and that schedule. The rate
-      is a function of the run's step alone, so steps skipped for non-finite gradients do not shift it.
+        A transformation whose updates the train step multiplies by -schedule(step), and that schedule.
+
+    Raises:
+        UserError: an unknown name, or a value that cannot be.
     """
-    decay_steps = getattr(config, "decay_steps", 0)
-    total_steps = decay_steps or total_steps
-    schedules = dict(
-        reference=reference_schedule, warmup_then_decay=warmup_then_decay_schedule, constant=constant_schedule
-    )
-    if config.schedule not in schedules:
-        raise UserError(
-            f"optimizer.schedule={config.schedule!r} is unknown; choose one of {', '.join(SCHEDULES)}"
-        )
-    if config.name not in OPTIMIZERS:
-        raise UserError(f"optimizer.name={config.name!r} is unknown; choose one of {', '.join(OPTIMIZERS)}")
-    if config.warmup_steps >= total_steps > 0:
-        if decay_steps:
-            raise UserError(
-                f"optimizer.warmup_steps={config.warmup_steps}: expected less than optimizer.decay_steps="
-                f"{decay_steps}; set fewer, or a later end of the decay"
-            )
-        raise UserError(
-            f"optimizer.warmup_steps={config.warmup_steps}: expected less than the {total_steps} steps of "
-            f"the run; set fewer (a tenth is {total_steps // 10}), or train for longer by --config.steps or, "
-            "in fine-tuning, --config.epochs"
-        )
-    uncorrected = config.name in ("adamw", "lamb_uncorrected")
-    adam = scale_by_uncorrected_adam if uncorrected else scale_by_corrected_adam
-    freeze = getattr(config, "freeze", "")
+    no_decay = getattr(config, "no_decay", NO_DECAY)
+    freeze, rates = getattr(config, "freeze", ""), getattr(config, "rates", "")
+    param_groups.parse_rates(rates)
     layer_decay = getattr(config, "layer_decay", 1.0)
     if not 0 < layer_decay <= 1:
         raise UserError(f"optimizer.layer_decay={layer_decay}: expected more than 0, and at most 1 for none")
-    unfrozen = [scale_by_tree(lambda params: trained_mask(params, freeze))] if freeze else []
+    unfrozen = (
+        [param_groups.scale_by_tree(lambda params: param_groups.trained_mask(params, freeze))]
+        if freeze
+        else []
+    )
     steps = [*unfrozen]  # so that what is frozen has no part in the norm
     if config.clip_norm:
         steps.append(optax.clip_by_global_norm(config.clip_norm))
-    steps.append(adam(b1=config.b1, b2=config.b2, eps=config.eps))
+    steps.append(_direction(config))
     if config.weight_decay:
-        steps.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask))
-    if config.name.startswith("lamb"):
-        steps.append(scale_by_trust_ratio())
+        steps.append(param_groups.add_decay(config.weight_decay, no_decay))
+    if config.name in _WITH_TRUST_RATIO:
+        steps.append(scale_by_trust_ratio(no_decay))
     if layer_decay < 1:
-        steps.append(scale_by_tree(lambda params: layer_decay_scales(params, layer_decay)))
+        steps.append(
+            param_groups.scale_by_tree(lambda params: param_groups.layer_decay_scales(params, layer_decay))
+        )
+    if rates:
+        steps.append(param_groups.scale_by_tree(lambda params: param_groups.rate_factors(params, rates)))
     steps += unfrozen  # nor does it decay
-    return optax.chain(*steps), schedules[config.schedule](
-        config.learning_rate, config.warmup_steps, total_steps
-    )
+    return optax.chain(*steps), make_schedule(config, total_steps)
+
+
+def _direction(config: Any) -> optax.GradientTransformation:
+    args = getattr(config, "args", "")
+    if config.name in _ADAM:
+        if args:
+            raise UserError(
+                f"optimizer.args={args!r}: {config.name} has none; set optimizer.b1, optimizer.b2 and "
+                "optimizer.eps"
+            )
+        return _ADAM[config.name](config.b1, config.b2, config.eps)
+    direction = from_optax(config.name, args)
+    for field, default in _ADAM_DEFAULTS.items():
+        if (value := getattr(config, field, default)) != default:
+            raise UserError(
+                f"optimizer.{field}={value}: is not used by optimizer.name={config.name!r}; leave it at "
+                f"{default}, and give the optimizer's own arguments by optimizer.args"
+            )
+    return direction

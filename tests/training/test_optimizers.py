@@ -10,7 +10,7 @@ import pytest
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.settings import defaults
-from bert_jax.training import optimizers
+from bert_jax.training import optimizers, param_groups, schedules
 
 
 def settings(**changes):
@@ -51,13 +51,23 @@ def test_the_bias_corrected_one_is_optaxs(b1):
 
 def test_schedules():
     at = [0, 1, 50, 99, 100, 550, 1000]
-    reference = optimizers.reference_schedule(1.0, 100, 1000)
+    reference = schedules.reference_schedule(1.0, 100, 1000)
     np.testing.assert_allclose([reference(t) for t in at], [0, 0.01, 0.5, 0.99, 0.9, 0.45, 0], atol=1e-6)
-    usual = optimizers.warmup_then_decay_schedule(1.0, 100, 1000)
+    usual = schedules.warmup_then_decay_schedule(1.0, 100, 1000)
     np.testing.assert_allclose([usual(t) for t in at], [0, 0.01, 0.5, 0.99, 1.0, 0.5, 0], atol=1e-6)
     np.testing.assert_allclose(
-        [optimizers.constant_schedule(1.0, 100, 1000)(t) for t in at], [0, 0.01, 0.5, 0.99, 1, 1, 1]
+        [schedules.constant_schedule(1.0, 100, 1000)(t) for t in at], [0, 0.01, 0.5, 0.99, 1, 1, 1]
     )
+
+
+def test_more_schedules():
+    at = [0, 50, 100, 400, 550, 1000]
+    cosine = schedules.cosine_schedule(1.0, 100, 1000)
+    np.testing.assert_allclose([cosine(t) for t in at], [0, 0.5, 1, 0.75, 0.5, 0], atol=1e-6)
+    root = schedules.inverse_square_root_schedule(1.0, 100, 1000)
+    np.testing.assert_allclose([root(t) for t in at], [0, 0.5, 1, 0.5, 0.426401, 0.316228], atol=1e-6)
+    product = schedules.product_schedule(1.0, 100, 1000)
+    np.testing.assert_allclose([product(t) for t in at], [0, 0.475, 0.9, 0.6, 0.45, 0], atol=1e-6)
 
 
 def test_what_decays():
@@ -66,7 +76,7 @@ def test_what_decays():
         "word_embeddings": 0,
         "mlm": {"bias": 0},
     }
-    assert optimizers.decay_mask(params) == {
+    assert param_groups.decay_mask(params) == {
         "layers": {"query": {"kernel": True, "bias": False}, "norm": {"scale": False, "bias": False}},
         "word_embeddings": True,
         "mlm": {"bias": False},
@@ -76,8 +86,23 @@ def test_what_decays():
 @pytest.mark.parametrize(
     "changes,said",
     [
-        (dict(name="sgd"), "adamw"),
-        (dict(schedule="cosine"), "reference"),
+        (
+            dict(name="lamp"),
+            "unknown; choose one of adamw, .* or an optimizer of optax, .*did you mean lamb?",
+        ),
+        (dict(name="scale_by_adam"), "unknown"),
+        (dict(name="lion", args="b3=1"), "lion has no b3; it has b1, b2, mu_dtype"),
+        (dict(name="lion", args="weight_decay=0.1"), "set optimizer.weight_decay instead of weight_decay"),
+        (dict(name="lion", args="0.9"), "expected arguments as Python writes them"),
+        (dict(name="lion", args="b1="), "expected arguments as Python writes them"),
+        (dict(name="lion", args="b1='x'"), "name='lion' with optimizer.args=.* cannot be used"),
+        (dict(name="momo"), "cannot be used"),
+        (dict(name="lion", b2=0.99), "optimizer.b2=0.99: is not used by optimizer.name='lion'"),
+        (dict(args="b1=0.9"), "adamw has none"),
+        (dict(rates="encoder"), "is not REGEX=FACTOR"),
+        (dict(rates="encoder/.*=-1"), "is not REGEX=FACTOR"),
+        (dict(rates="(=1"), "no regular expression"),
+        (dict(schedule="step"), "reference"),
         (dict(warmup_steps=100), "less than the 100 steps of the run; set fewer .a tenth is 10., .*epochs"),
     ],
 )
@@ -120,12 +145,12 @@ def test_what_is_frozen_stays_and_has_no_part_in_the_norm():
     kernel = frozen["encoder/layers/stack/layer/query/kernel"]
     assert not np.any(kernel[:2]) and np.all(kernel[2:])
     params = stacked()
-    mask = flatten(optimizers.trained_mask(params, r"encoder/embeddings/.*|encoder/layers/[01]/.*"))
+    mask = flatten(param_groups.trained_mask(params, r"encoder/embeddings/.*|encoder/layers/[01]/.*"))
     count = sum(float(np.sum(np.broadcast_to(mask[name], p.shape))) for name, p in flatten(params).items())
     expected = 0.1 * 0.01 / np.sqrt(count)  # (1 - b1) of the gradient that the clip leaves
     tx = optax.chain(
-        optimizers.scale_by_tree(
-            lambda p: optimizers.trained_mask(p, r"encoder/embeddings/.*|encoder/layers/[01]/.*")
+        param_groups.scale_by_tree(
+            lambda p: param_groups.trained_mask(p, r"encoder/embeddings/.*|encoder/layers/[01]/.*")
         ),
         optax.clip_by_global_norm(0.01),
     )
@@ -148,6 +173,84 @@ def test_what_is_frozen_stays_and_has_no_part_in_the_norm():
 def test_mistakes_in_decay_and_freezing(changes, message):
     with pytest.raises(UserError, match=message):
         one_update(**changes)
+
+
+def test_rates_of_groups():
+    plain = one_update()
+    rated = one_update(rates="encoder/embeddings/.*=0.1; encoder/layers/[02]/.*=0; encoder/.*=3")
+    for name, factor in (
+        ("classifier/kernel", 1),
+        ("encoder/embeddings/word_embeddings", 0.1),
+        ("encoder/layers/stack/layer/query/kernel", np.reshape([0, 3, 0, 3], (4, 1, 1))),
+    ):
+        np.testing.assert_allclose(rated[name], plain[name] * factor, rtol=1e-6)
+    with pytest.raises(UserError, match="'pooler/x' matches no parameter"):
+        one_update(rates="pooler/x=2")
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_what_decays_is_chosen_by_name(name):
+    options = dict(name=name, clip_norm=0.0, weight_decay=0.5)
+    plain, none = one_update(**options), one_update(**options, no_decay=".*")
+    some = one_update(**options, no_decay="encoder/layers/[01]/.*|.*bias|.*embeddings")
+    kernel = "encoder/layers/stack/layer/query/kernel"
+    np.testing.assert_array_equal(some[kernel][:2], none[kernel][:2])
+    np.testing.assert_allclose(some[kernel][2:], plain[kernel][2:], rtol=1e-6)
+    assert not np.allclose(none[kernel], plain[kernel])
+    np.testing.assert_array_equal(
+        some["encoder/embeddings/word_embeddings"], none["encoder/embeddings/word_embeddings"]
+    )
+    np.testing.assert_array_equal(some["classifier/kernel"], plain["classifier/kernel"])
+
+
+@pytest.mark.parametrize(
+    "name, args, theirs",
+    [
+        ("lion", "b1=0.95", lambda mask: optax.lion(0.2, b1=0.95, weight_decay=0.01, mask=mask)),
+        ("sgd", "momentum=0.9, nesterov=True", lambda mask: optax.sgd(0.2, 0.9, True)),
+        (
+            "adafactor",
+            "min_dim_size_to_factor=2",
+            lambda mask: optax.adafactor(0.2, min_dim_size_to_factor=2),
+        ),
+    ],
+)
+def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
+    """The rate, which the train step multiplies by, and the decay are those of the configuration."""
+    weight_decay = 0.01 if name == "lion" else 0.0
+    tx, _ = optimizers.make_optimizer(
+        settings(name=name, args=args, clip_norm=0.0, weight_decay=weight_decay, warmup_steps=0), 10
+    )
+    reference = theirs(param_groups.decay_mask)
+    params = stacked()
+    state, other = tx.init(params), reference.init(params)
+    for number in range(3):
+        grads = jax.tree.map(
+            lambda p, number=number: jnp.cos(jnp.arange(p.size, dtype=p.dtype).reshape(p.shape) + number),
+            params,
+        )
+        updates, state = jax.jit(tx.update)(grads, state, params)
+        expected, other = jax.jit(reference.update)(grads, other, params)
+        jax.tree.map(
+            lambda u, e: np.testing.assert_allclose(-0.2 * u, e, rtol=2e-6, atol=1e-7), updates, expected
+        )
+
+
+def test_muon_orthogonalizes_the_matrices_of_each_layer():
+    """Rows of H, columns of N x D: each layer's update has singular values near 1. The rest is Adam's."""
+    params = stacked()
+    params["encoder"]["layers"]["stack"]["layer"]["attention_output"] = {"kernel": jnp.ones((4, 2, 3, 5))}
+    tx, _ = optimizers.make_optimizer(
+        settings(name="muon", clip_norm=0.0, weight_decay=0.0, warmup_steps=0), 10
+    )
+    draw = np.random.default_rng(0).normal
+    grads = jax.tree.map(lambda p: jnp.asarray(draw(size=p.shape), jnp.float32), params)
+    updates = flatten(tx.update(grads, tx.init(params), params)[0])
+    for name, shape in (("query/kernel", (4, 3, 2)), ("attention_output/kernel", (4, 6, 5))):
+        matrices = np.reshape(updates[f"encoder/layers/stack/layer/{name}"], shape)
+        values = np.linalg.svd(matrices, compute_uv=False)
+        assert np.all((values > 0.6) & (values < 1.9)), values
+    assert np.ptp(np.abs(updates["classifier/kernel"])) < 1e-5  # Adam's first step has one size
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamw_bias_corrected"])
@@ -178,6 +281,8 @@ def test_adams_direction_is_bounded_whatever_the_gradients(name, calm):
         ({"b1": 0.9995}, False),  # the first moment outlives the second
         ({"eps": 0.0}, False),
         ({"name": "lamb"}, False),
+        ({"name": "lion"}, False),
+        ({"rates": "classifier/.*=10"}, False),
     ],
 )
 def test_which_optimizers_keep_parameters_finite(fields, expected):

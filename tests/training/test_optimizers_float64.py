@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bert_jax.settings import defaults
-from bert_jax.training import optimizers
+from bert_jax.training import optimizers, schedules
 
 STEPS, WARMUP, RATE, B1, B2, EPS, DECAY, CLIP = 1000, 100, 1e-2, 0.9, 0.999, 1e-6, 0.01, 1.0
 WORDS, WIDTH, LENGTH, ROWS = 200, 8, 6, 16
@@ -176,20 +176,20 @@ def test_1000_steps_are_the_formulas(name, schedule, rate, dtype, bound):
 
 
 @pytest.mark.parametrize("steps, warmup", [(1000, 100), (1_000_000, 10_000)], ids=["1000", "1M"])
-@pytest.mark.parametrize("name", optimizers.SCHEDULES)
+@pytest.mark.parametrize("name", schedules.SCHEDULES)
 def test_every_rate_is_the_formulas_to_1e_6(name, steps, warmup):
     rate = 1e-4
-    schedule = {
-        "reference": optimizers.reference_schedule,
-        "warmup_then_decay": optimizers.warmup_then_decay_schedule,
-        "constant": optimizers.constant_schedule,
-    }[name](rate, warmup, steps)
+    schedule = schedules.SCHEDULES[name](rate, warmup, steps)
     at = np.unique(np.concatenate([np.arange(2000), steps - np.arange(2000), np.arange(0, steps, 997)]))
     at = at[(at >= 0) & (at <= steps)]
     decayed = {
         "reference": rate * (1 - at / steps),
         "warmup_then_decay": rate * (steps - at) / (steps - warmup),
         "constant": np.full(len(at), rate),
+        "cosine": rate * np.sin(np.pi / 2 * (steps - at) / (steps - warmup)) ** 2,
+        "inverse_square_root": rate * np.sqrt(warmup / np.maximum(at, 1)),
+        "product": rate * (1 - at / steps),
     }[name]
-    exact = np.where(at < warmup, rate * at / warmup, decayed)
+    warming = rate * at / warmup * ((1 - at / steps) if name == "product" else 1)
+    exact = np.where(at < warmup, warming, decayed)
     np.testing.assert_allclose(jax.jit(schedule)(jnp.asarray(at, jnp.int32)), exact, rtol=1e-6, atol=0)

@@ -1,0 +1,139 @@
+"""Optimizers of optax on a mesh of data, fsdp and tensor: split moments, a resumed run, a single device."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from support import processes as training_support
+
+from bert_jax.objectives.base import Objective
+from bert_jax.parallel import sharding
+from bert_jax.settings import defaults
+from bert_jax.training import loop, state
+from bert_jax.training.metrics_writer import MetricsWriter
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.workdir.run_directory import WorkDir
+
+LAYERS, HIDDEN, HEADS, SIZE, WORDS = 2, 16, 4, 8, 32
+
+
+class Words(Objective):
+    """A word is guessed from another by two layers of one matrix each, with the names of an encoder's."""
+
+    def init(self, key):
+        keys = jax.random.split(key, 3)
+        table = 0.1 * jax.random.normal(keys[0], (WORDS, HIDDEN))
+        shape = (LAYERS, HIDDEN, HEADS, SIZE)
+        kernel, back = 0.1 * jax.random.normal(keys[1], shape), 0.1 * jax.random.normal(keys[2], shape)
+        layer = {
+            "query": {"kernel": nn.Partitioned(kernel, names=("layers", "embed", "heads", "kv"))},
+            "attention_output": {
+                "kernel": nn.Partitioned(
+                    back.transpose(0, 2, 3, 1), names=("layers", "heads", "kv", "embed")
+                ),
+                "bias": nn.Partitioned(jnp.zeros((LAYERS, HIDDEN)), names=("layers", "embed")),
+            },
+        }
+        table = nn.Partitioned(table, names=("vocab", "embed"))
+        return {"encoder": {"embeddings": {"word_embeddings": table}, "layers": {"stack": {"layer": layer}}}}
+
+    def prepare(self, batch, key, train):
+        return batch
+
+    def weights(self, batch):
+        return {"words": jnp.float32(batch["ids"].shape[0])}
+
+    def loss(self, params, batch, rngs):
+        table = params["encoder"]["embeddings"]["word_embeddings"]
+        layer = params["encoder"]["layers"]["stack"]["layer"]
+        x = table[batch["ids"]]
+        for number in range(LAYERS):
+            hidden = jnp.tanh(jnp.einsum("bh,hnd->bnd", x, layer["query"]["kernel"][number]))
+            back = layer["attention_output"]
+            x = x + jnp.einsum("bnd,ndh->bh", hidden, back["kernel"][number]) + back["bias"][number]
+        logits = jax.nn.log_softmax(x @ table.T)
+        picked = jnp.take_along_axis(logits, batch["next"][:, None], 1)
+        return {"words": (-picked.sum(), self.weights(batch)["words"])}, {}
+
+
+def batches(step, own):
+    while True:
+        ids = np.random.default_rng(step).integers(0, WORDS, 16, dtype=np.int32)
+        yield {"ids": ids[own], "next": (ids[own] * 7 + 3) % WORDS}
+        step += 1
+
+
+def train(path, name, args, steps, mesh):
+    optimizer = ml_collections.ConfigDict(
+        defaults.pretrain().optimizer.to_dict()
+        | {"name": name, "args": args, "learning_rate": 0.02, "warmup_steps": 1, "schedule": "constant"}
+    )
+    config = ml_collections.ConfigDict(
+        {
+            "seed": 0, "steps": steps, "batch_size": 16, "accumulate_steps": 1, "log_every": 1,
+            "max_skipped_steps": 3, "checkpoint": {"every": 0, "keep": 1, "keep_every": 0},
+            "model": {"dtype": "float32"}, "optimizer": optimizer,
+        }
+    )  # fmt: skip
+    transformation, schedule = make_optimizer(optimizer, 100)
+    writer = MetricsWriter(path, total_steps=steps, terminal=False)
+    with WorkDir(path) as workdir:
+        try:
+            return loop.fit(
+                workdir=workdir, config=config, task=Words(), optimizer=transformation, schedule=schedule,
+                mesh=mesh, train_data=batches, flops_per_step=0, writer=writer,
+            )  # fmt: skip
+        finally:
+            writer.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs():
+    with training_support.quick_compilation():
+        yield
+
+
+@pytest.mark.parametrize(
+    "name, args",
+    [("adafactor", "min_dim_size_to_factor=8, momentum=0.9"), ("lion", ""), ("muon", "")],
+)
+def test_a_run_on_a_mesh_resumes_and_is_that_of_one_device(name, args, tmp_path):
+    mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+    whole = train(tmp_path / "whole", name, args, 4, mesh)
+    train(tmp_path / "parts", name, args, 2, mesh)
+    resumed = train(tmp_path / "parts", name, args, 4, mesh)
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    alone = train(tmp_path / "alone", name, args, 4, sharding.make_mesh(devices=jax.devices()[:1]))
+    for one, other in zip(jax.tree.leaves(whole.params), jax.tree.leaves(alone.params), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=2e-6)
+    start = state.init_state(Words(), make_optimizer_of(name, args), mesh, 0)
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), whole.params, start.params)
+    assert min(jax.tree.leaves(moved)) > 1e-5
+
+
+def make_optimizer_of(name, args):
+    fields = defaults.pretrain().optimizer.to_dict() | {"name": name, "args": args}
+    return make_optimizer(ml_collections.ConfigDict(fields), 20_000)[0]
+
+
+def test_moments_lie_where_their_parameters_do():
+    mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+    for name, args in (("lion", ""), ("adafactor", "min_dim_size_to_factor=8")):
+        abstract = state.abstract_state(Words(), make_optimizer_of(name, args), mesh)
+        specs = {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(abstract.opt_state):
+            if "query" in jax.tree_util.keystr(path):
+                specs[leaf.shape] = leaf.sharding.spec
+        full = (LAYERS, HIDDEN, HEADS, SIZE)
+        if name == "lion":
+            assert specs == {full: PartitionSpec(None, "fsdp", "tensor", None)}
+        else:  # one factor for each of the largest dimensions, and what is not factored is a single number
+            assert specs == {
+                (LAYERS, HEADS, SIZE): PartitionSpec(None, "tensor", None),
+                (LAYERS, HIDDEN, HEADS): PartitionSpec(None, "fsdp", "tensor"),
+                (1,): PartitionSpec(),
+            }
