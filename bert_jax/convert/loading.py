@@ -14,7 +14,7 @@ from bert_jax.convert.model import Model
 from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig
+from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, EncoderConfig
 from bert_jax.tokenization import Tokenizer
 
 _HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
@@ -86,7 +86,7 @@ def adopt_architecture(
     adopted = theirs.to_dict()
     # A vocab_size of 0 leaves the choice to others.
     kept = [name for name in explicit if name != "vocab_size" or fields[name]]
-    wrong = [name for name in kept if name in SIZE_FIELDS and fields[name] != adopted[name]]
+    wrong = [name for name in kept if name in SHAPE_FIELDS and fields[name] != adopted[name]]
     if wrong:
         listed = ", ".join(f"{name} is {adopted[name]} there and {fields[name]} here" for name in wrong)
         flags = " and ".join(f"--config.model.{name}" for name in wrong)

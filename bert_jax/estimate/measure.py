@@ -111,9 +111,9 @@ def _attention(step: TrainStep) -> str:
     heads = model.num_attention_heads
     heads //= tensor if heads % tensor == 0 else 1
     rate = model.attention_probs_dropout_prob
-    case = dispatch.AttentionCase(model.dtype, step.rows.length, heads, model.head_dim, rate)
+    case = dispatch.AttentionCase(model.execution.dtype, step.rows.length, heads, model.head_dim, rate)
     target = platform.target_of(step.mesh.devices.flat[0])
-    return dispatch.choose("attention", model.attention, case, target).implementation
+    return dispatch.choose("attention", model.execution.attention, case, target).implementation
 
 
 def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
     program = gpu_program.read(module)
     positions = [(0, (number,)) for number in range(step.mesh.size)]
     traffic = _sum_up(collectives.find(module, mesh_shape, None, positions))
-    peak = peaks.find(chip.kind).of(step.model.dtype)
+    peak = peaks.find(chip.kind).of(step.model.execution.dtype)
     return {
         "roofline_seconds": {
             "products": program.flops / peak,
@@ -215,7 +215,7 @@ def attention_flops(step: TrainStep) -> float:
     """Of the attention kernels, were there any, on one chip in one step."""
     model, mesh = step.model, step.mesh.shape
     split = mesh["tensor"] if model.num_attention_heads % mesh["tensor"] == 0 else 1
-    forwards = 1 if model.remat == "none" else 2
+    forwards = 1 if model.execution.remat == "none" else 2
     products = ATTENTION_FORWARD * forwards + ATTENTION_BACKWARD
     rows = _rows_per_chip(step, step.config.batch_size)
     return 2.0 * products * model.num_hidden_layers * rows * model.hidden_size / split * step.rows.length**2

@@ -17,7 +17,15 @@ _MASKED = -1e9
 
 
 def choose_here(
-    requested: str, dtype: str, dropout_rate: float, length: int, heads: int, head_size: int
+    requested: str,
+    dtype: str,
+    dropout_rate: float,
+    length: int,
+    heads: int,
+    head_size: int,
+    *,
+    window: int = 0,
+    bias: bool = False,
 ) -> Choice:
     """The attention to use, and why, for the platform and the mesh that are being traced for.
 
@@ -27,12 +35,20 @@ def choose_here(
       dropout_rate: on the attention probabilities.
       length: tokens of a row.
       heads, head_size: of the whole model.
+      window: tokens to each side that a token sees; 0 for all.
+      bias: whether one is added to the logits.
 
     Raises:
       UserError: a kernel is requested by name that cannot compute this.
     """
-    case = AttentionCase(dtype, length, heads // platform.shards("heads"), head_size, dropout_rate)
+    heads //= platform.shards("heads")
+    case = AttentionCase(dtype, length, heads, head_size, dropout_rate, bool(window), bias)
     return dispatch.choose("attention", requested, case, platform.target())
+
+
+def adds_biases(implementation: str) -> bool:
+    """Returns whether an implementation adds the biases of query, key and value itself."""
+    return implementation == "pallas"
 
 
 def attention(
@@ -44,6 +60,8 @@ def attention(
     biases: tuple[jax.Array, jax.Array, jax.Array] | None = None,
     implementation: str = "auto",
     causal: bool = False,
+    window: int = 0,
+    logit_bias: jax.Array | None = None,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
@@ -58,6 +76,8 @@ def attention(
       implementation: "xla", "cudnn", "pallas", "splash", or "auto" by `dispatch`. On a CPU "pallas" and
           "splash" are interpreted, slowly.
       causal: a token sees no later token.
+      window: a token sees the tokens at most this far to each side, itself included; 0 for all. "xla" only.
+      logit_bias: float32 [N, L, L], added to the logits; "xla" only.
       dropout_rate: on the attention probabilities, per element; "xla" and "pallas" only.
       dropout_key: None for no dropout.
 
@@ -68,7 +88,9 @@ def attention(
       UserError: an implementation is requested by name that cannot compute this.
     """
     rate = dropout_rate if dropout_key is not None else 0.0
-    chosen = choose_here(implementation, str(query.dtype), rate, *query.shape[1:]).implementation
+    chosen = choose_here(
+        implementation, str(query.dtype), rate, *query.shape[1:], window=window, bias=logit_bias is not None
+    ).implementation
     if chosen == "pallas":
         return _pallas(query, key, value, biases, sequence_ids, causal, rate, dropout_key)
     if biases is not None:
@@ -76,23 +98,37 @@ def attention(
             x + bias.astype(x.dtype) for x, bias in zip((query, key, value), biases, strict=True)
         )
     if chosen == "xla":
-        return _xla(query, key, value, sequence_ids, causal, rate, dropout_key)
+        weights = probabilities(query, key, sequence_ids, causal, window, logit_bias)
+        return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, dropout_key, rate), value)
     if chosen == "cudnn":
         return _cudnn(query, key, value, sequence_ids, causal)
     return _splash(query, key, value, sequence_ids, causal)
 
 
-def _allowed(sequence_ids: jax.Array, causal: bool) -> jax.Array:
+def _allowed(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array:
     """bool [B, 1, L, L]: may the token of the third dimension see that of the fourth."""
     allowed = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+    length = sequence_ids.shape[1]
     if causal:
-        length = sequence_ids.shape[1]
         allowed &= jnp.tril(jnp.ones((length, length), bool))
+    if window:
+        allowed &= distances(length) <= window
     return allowed
 
 
+def distances(length: int) -> jax.Array:
+    """int32 [L, L]: how many tokens lie between two, plus one; 0 for a token and itself."""
+    place = jnp.arange(length)
+    return jnp.abs(place[:, None] - place)
+
+
 def probabilities(
-    query: jax.Array, key: jax.Array, sequence_ids: jax.Array, causal: bool = False
+    query: jax.Array,
+    key: jax.Array,
+    sequence_ids: jax.Array,
+    causal: bool = False,
+    window: int = 0,
+    logit_bias: jax.Array | None = None,
 ) -> jax.Array:
     """[B, N, L, L] of the query's dtype: how much each token attends to each other, rows summing to 1.
 
@@ -100,13 +136,10 @@ def probabilities(
     """
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     logits = jnp.einsum("bqnd,bknd->bnqk", query, key, preferred_element_type=jnp.float32)
-    logits = jnp.where(_allowed(sequence_ids, causal), logits, _MASKED)
+    if logit_bias is not None:
+        logits += logit_bias
+    logits = jnp.where(_allowed(sequence_ids, causal, window), logits, _MASKED)
     return jax.nn.softmax(logits, axis=-1).astype(query.dtype)
-
-
-def _xla(query, key, value, sequence_ids, causal, rate, dropout_key):
-    weights = dropout(probabilities(query, key, sequence_ids, causal), dropout_key, rate)
-    return jnp.einsum("bnqk,bknd->bqnd", weights, value)
 
 
 def _cudnn(query, key, value, sequence_ids, causal):

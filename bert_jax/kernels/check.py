@@ -23,7 +23,7 @@ from jax.experimental import multihost_utils
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.attention import attention
-from bert_jax.kernels.dispatch import LANES, AttentionCase, Kernel, ResidualCase
+from bert_jax.kernels.dispatch import LANES, Kernel
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm
 from bert_jax.kernels.pallas_residual import residual_norm
@@ -53,7 +53,7 @@ class Variant:
     def of(cls, config) -> Variant:
         """Of a `EncoderConfig`."""
         return cls(
-            dispatch.resolve_dtype(config.dtype, platform.target()),
+            dispatch.resolve_dtype(config.execution.dtype, platform.target()),
             config.head_dim,
             config.hidden_size,
             config.attention_probs_dropout_prob,
@@ -110,7 +110,7 @@ def ensure(config, log: Callable[[str], None] = print) -> None:
         problem = result.problem or "on another process of this run"
         dispatch.distrust(result.kernel, problem)
         operation, implementation = result.kernel.split("=")
-        if getattr(config, operation) == implementation:
+        if getattr(config.execution, operation) == implementation:
             raise UserError(
                 f"{result.kernel} failed its check on this device: {problem}; use {operation}=auto, or xla"
             )
@@ -118,16 +118,18 @@ def ensure(config, log: Callable[[str], None] = print) -> None:
 
 
 def candidates(config, variant: Variant) -> list[Kernel]:
-    """The kernels that a model may take on this device, at one length of row or another."""
+    """The kernels that a model may take on this device, in one layer or another, at one length or another."""
     target = platform.target()
     cases = {
-        "attention": AttentionCase(dtype=variant.dtype, head_size=variant.head_size),
-        "residual": ResidualCase(features=variant.features),
+        "attention": dataclasses.replace(
+            config.attention_case(), dtype=variant.dtype, dropout_rate=None, window=False
+        ),
+        "residual": config.residual_case(),
     }
     return [
         kernel
         for kernel in dispatch.kernels_of(target.platform)
-        if getattr(config, kernel.operation) in ("auto", kernel.implementation)
+        if getattr(config.execution, kernel.operation) in ("auto", kernel.implementation)
         and kernel.why_not(cases[kernel.operation], target) is None
     ]
 

@@ -7,7 +7,16 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import platform
+from bert_jax.kernels import dispatch, platform
+
+
+def product_dtype(name: str) -> jnp.dtype:
+    """Returns the dtype of matrix products that a name means on the platform that is being traced for.
+
+    Args:
+        name: "auto", "float32" or "bfloat16".
+    """
+    return jnp.dtype(dispatch.resolve_dtype(name, platform.target()))
 
 
 def sum_rows(x: jax.Array) -> jax.Array:

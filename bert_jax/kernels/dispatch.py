@@ -1,4 +1,5 @@
-"""The one table of which implementation computes an operation: by platform, dtype, shape and dropout.
+"""The one table of which implementation computes an operation, by platform, dtype, shape, dropout, window and
+bias.
 
 Nothing else decides by the platform. Every choice comes with its reason, for the run's log and for
 `bert-jax doctor`. The module imports no jax, so that a configuration can be checked before jax starts.
@@ -58,6 +59,8 @@ class AttentionCase:
         heads: on one device, where heads are split over devices.
         head_size: numbers of a head.
         dropout_rate: on the attention probabilities.
+        window: whether a token sees the tokens of a window around it only.
+        bias: whether a bias by distance is added to the logits.
     """
 
     dtype: str | None = None
@@ -65,14 +68,25 @@ class AttentionCase:
     heads: int | None = None
     head_size: int | None = None
     dropout_rate: float | None = None
+    window: bool = False
+    bias: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class ResidualCase:
-    """What the choice of dropout, sum and LayerNorm depends on: tokens of a row, and features of a token."""
+    """What the choice of how a half of a layer ends, by dropout, sum and norm, depends on.
+
+    Attributes:
+        length: tokens of a row.
+        features: of a token.
+        placement: of the norm: "post", behind the sum, or "pre".
+        norm: "layernorm" or "rmsnorm".
+    """
 
     length: int | None = None
     features: int | None = None
+    placement: str = "post"
+    norm: str = "layernorm"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +123,21 @@ class Kernel:
         return f"{self.operation}={self.implementation}"
 
 
+_NO_WINDOW = "knows no window (local_window)"
+_NO_BIAS = "adds no bias to the logits (position=alibi)"
 _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_probs_dropout_prob=0)"
 
 
+def _lacks(case: AttentionCase) -> str | None:
+    """What every fused attention lacks."""
+    if case.window:
+        return _NO_WINDOW
+    return _NO_BIAS if case.bias else None
+
+
 def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
+    if problem := _lacks(case):
+        return problem
     length, heads, size = case.length, case.heads, case.head_size
     if length is not None and (length % LANES or length > LONGEST_ROW):
         return f"needs rows of a multiple of {LANES} tokens up to {LONGEST_ROW}, not {length}"
@@ -124,6 +149,8 @@ def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
 
 
 def _splash(case: AttentionCase, target: Target) -> str | None:
+    if problem := _lacks(case):
+        return problem
     if case.dropout_rate:
         return _NO_DROPOUT
     if case.length is not None and case.length % LANES:
@@ -138,6 +165,8 @@ def _cudnn(case: AttentionCase, target: Target) -> str | None:
         return f"needs compute capability 8.0 or newer, and this GPU has {target.capability}"
     if target.capability and not re.fullmatch(r"\d+\.\d+", target.capability):
         return f"needs an NVIDIA GPU, and this one is {target.capability}"
+    if problem := _lacks(case):
+        return problem
     if case.dropout_rate:
         return _NO_DROPOUT
     if case.dtype not in (None, *HALF_PRECISION):
@@ -151,6 +180,8 @@ def _cudnn(case: AttentionCase, target: Target) -> str | None:
 
 def _pallas_residual(case: ResidualCase, target: Target) -> str | None:
     length, features = case.length, case.features
+    if case.placement != "post" or case.norm != "layernorm":
+        return "needs LayerNorm behind the sum (norm_placement=post, norm=layernorm)"
     if length is not None and length % RESIDUAL_TOKENS:
         return f"needs rows of a multiple of {RESIDUAL_TOKENS} tokens, not {length}"
     if features is not None and (features % LANES or features > MAX_RESIDUAL_FEATURES):

@@ -1,4 +1,4 @@
-"""LayerNorm with float32 statistics, as a function of arrays."""
+"""LayerNorm and RMSNorm with float32 statistics, as functions of arrays."""
 
 from __future__ import annotations
 
@@ -37,25 +37,28 @@ def _normalise(x, epsilon):
 
 
 @jax.custom_vjp
-def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     """LayerNorm over the last dimension (Ba et al. 2016): float32 statistics, result of the dtype of x. The
     statistics of a float32 x are taken in two passes.
 
     Args:
       x: [..., F] float32 or bfloat16.
-      scale, bias: float32 [F].
+      scale: float32 [F].
+      bias: float32 [F]; None for none.
       epsilon: added to the variance.
     """
-    return (_normalise(x, epsilon)[0] * scale + bias).astype(x.dtype)
+    scaled = _normalise(x, epsilon)[0] * scale
+    return (scaled if bias is None else scaled + bias).astype(x.dtype)
 
 
 def _layer_norm_fwd(x, scale, bias, epsilon):
-    return layer_norm(x, scale, bias, epsilon), (x, scale, epsilon)
+    # A bias is marked by an empty tuple, which is no array.
+    return layer_norm(x, scale, bias, epsilon), (x, scale, epsilon, None if bias is None else ())
 
 
 def _layer_norm_bwd(residuals, g):
     # Only x is kept: the normalised rows are computed again, which costs less than writing and reading them.
-    x, scale, epsilon = residuals
+    x, scale, epsilon, biased = residuals
     normalised, inverse = _normalise(x, epsilon)
     g = materialise(g).astype(jnp.float32)
     dx = normalise_bwd(g * scale, normalised, inverse)
@@ -63,9 +66,23 @@ def _layer_norm_bwd(residuals, g):
     return (
         dx.astype(x.dtype),
         sum_rows((g * normalised).reshape(-1, features)),
-        sum_rows(g.reshape(-1, features)),
+        None if biased is None else sum_rows(g.reshape(-1, features)),
         None,
     )
 
 
 layer_norm.defvjp(_layer_norm_fwd, _layer_norm_bwd)
+
+
+def rms_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
+    """Returns x by its root mean square over the last dimension (Zhang and Sennrich 2019).
+
+    Args:
+        x: [..., F] float32 or bfloat16; the mean is taken in float32, and the result is of the dtype of x.
+        scale: float32 [F].
+        bias: float32 [F]; None for none.
+        epsilon: added to the mean square.
+    """
+    wide = x.astype(jnp.float32)
+    scaled = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon) * scale
+    return (scaled if bias is None else scaled + bias).astype(x.dtype)

@@ -13,25 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import dispatch, platform
-from bert_jax.kernels.dispatch import RESIDUAL_TOKENS, Choice, ResidualCase
+from bert_jax.kernels.dispatch import RESIDUAL_TOKENS, ResidualCase
 from bert_jax.kernels.dropout import keep, kernel_words, threshold
 from bert_jax.kernels.layer_norm import normalise, normalise_bwd
 
 SCOPE = "residual_norm"  # in the name of the operation, by which a compiled program's kernels are told apart
-
-
-def choose_here(requested: str, length: int, features: int) -> Choice:
-    """Which implementation, and why, for the platform that is being traced for.
-
-    Args:
-      requested: "auto", "xla" or "pallas".
-      length: tokens of a row.
-      features: of a token.
-
-    Raises:
-      UserError: the kernel is requested by name and cannot compute this.
-    """
-    return dispatch.choose("residual", requested, ResidualCase(length, features), platform.target())
 
 
 def residual_norm(

@@ -6,16 +6,14 @@ import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
-
-from bert_jax.models.config import EXECUTION_FIELDS, EncoderConfig
-from bert_jax.models.encoder import Encoder, Pooler, _Module
+from bert_jax.models.config import EncoderConfig, Execution
+from bert_jax.models.encoder import Encoder, Pooler
 from bert_jax.models.heads import MaskedLanguageModelHead
+from bert_jax.models.layers import Module
+from bert_jax.models.parameters import abstract, layer_axes, parameter_shapes
 
 
-class AssembledModel(_Module):
+class AssembledModel(Module):
     """The encoder with any set of heads, each computed wherever it may be asked for.
 
     Attributes:
@@ -78,22 +76,17 @@ def parameters(config: EncoderConfig, groups: tuple[str, ...], classes: int = 2)
         groups: see `AssembledModel`.
         classes: number of outputs of `classifier`.
     """
-    default = EncoderConfig()
-    return _parameters(
-        config.replace(**{name: getattr(default, name) for name in EXECUTION_FIELDS}), groups, classes
-    )
+    return _parameters(config.replace(execution=Execution()), groups, classes)
 
 
 @functools.lru_cache(maxsize=64)
 def _parameters(config, groups, classes):
-    ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    model = AssembledModel(config, groups, classes)
-    boxed = jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids, ids)["params"]
-    leaves, _ = jax.tree_util.tree_flatten_with_path(boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+    boxed = abstract(AssembledModel(config, groups, classes))
+    axes = layer_axes(boxed)
     return {
-        "/".join(key.key for key in path): Parameter(tuple(leaf.value.shape), leaf.names[0] == "layers")
-        for path, leaf in leaves
-        if path[0].key in groups
+        name: Parameter(shape, name in axes)
+        for name, shape in parameter_shapes(boxed).items()
+        if name.split("/")[0] in groups
     }
 
 

@@ -1,4 +1,4 @@
-"""The architecture of a BERT encoder, the named sizes, and how many parameters each has."""
+"""What an encoder computes (`EncoderConfig`), how it is computed (`Execution`), and BERT's named sizes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from bert_jax.errors import UserError
 from bert_jax.io import json_files
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import AttentionCase, ResidualCase, Target
+from bert_jax.models.runs import Run, layer_runs
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
+POSITIONS = ("learned", "none", "sinusoid", "scaled_sinusoid", "rotary", "alibi")
+NORM_PLACEMENTS = ("post", "pre")
+NORMS = ("layernorm", "rmsnorm")
+FEED_FORWARDS = ("mlp", "glu")
+INITIALIZERS = ("truncated_normal", "megatron", "normal")
 ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "pallas", "splash")
 RESIDUAL_IMPLEMENTATIONS = ("auto", "xla", "pallas")
 REMAT_POLICIES = ("none", "full", "dots")
@@ -21,98 +27,79 @@ REMAT_POLICIES = ("none", "full", "dots")
 # Other spellings of the same activations: google-research/bert after February 2019 means tanh by "gelu_new".
 _ACTIVATION_SYNONYMS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_erf": "gelu"}
 
+_RATE = {"minimum": 0, "below": 1}
+_COUNT = range(-1, 1 << 31)  # no size of a model is near the limit
+
+
+def _field(default: Any, *, choices: tuple[str, ...] = (), **metadata: Any) -> Any:
+    """Returns a dataclass field with the metadata that validation and the lists of fields are made from.
+
+    Args:
+        default: the default value; its type is the field's, unless `optional`.
+        choices: the allowed values of a text.
+        metadata: `minimum`, `below`, `above`: bounds. `shape`: whether the set or the shapes of the
+            parameters follow from the field; `size`: a number that is printed as one of the model's sizes.
+            `of_run`: whether a run decides the value whatever checkpoint it starts from. `optional`:
+            the type of a field whose default is None.
+    """
+    return dataclasses.field(default=default, metadata={"choices": choices, **metadata})
+
+
+def _check_fields(config: Any) -> None:
+    """Raises UserError for the first field whose value is not of its type, or outside of its bounds."""
+    for field in dataclasses.fields(config):
+        if field.name == "execution":
+            continue
+        value, metadata = getattr(config, field.name), field.metadata
+        if value is None and metadata.get("optional"):
+            continue
+        _check_type(field.name, value, metadata.get("optional") or type(field.default))
+        if metadata["choices"] and value not in metadata["choices"]:
+            raise UserError(
+                f"{field.name}={value!r} is unknown; choose one of {', '.join(metadata['choices'])}"
+            )
+        minimum, below, above = (metadata.get(bound) for bound in ("minimum", "below", "above"))
+        if below is not None and not minimum <= value < below:
+            raise UserError(f"{field.name}={value} must be in [{minimum}, {below})")
+        if minimum is not None and value < minimum:
+            raise UserError(f"{field.name}={value} must be at least {minimum}")
+        if above is not None and value <= above:
+            raise UserError(f"{field.name}={value} must be more than {above}")
+
+
+def _check_type(name: str, value: Any, expected: type) -> None:
+    if not json_files.is_of(value, _COUNT if expected is int else expected):
+        what = "a whole number below 2^31" if expected is int else json_files.describe(expected)
+        raise UserError(f"{name}={value!r:.60}: expected {what}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{name}={value}: expected a finite number")
+
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig:
-    """Architecture (Devlin et al. 2019, section 3) and how it is executed.
+class Execution:
+    """How a model is computed: nothing here changes the parameters or the function.
 
-    The first group of fields has the names of a released `bert_config.json` and decides the parameters and
-    the function; the second decides only how that function is computed.
+    Attributes:
+        dtype: of activations and matrix products; parameters are always float32. "auto" is bfloat16 on TPU
+            and GPU and float32 on CPU.
+        attention: "xla", "cudnn" (NVIDIA), "pallas" or "splash" (TPU); "auto" chooses, see
+            `bert_jax.kernels.dispatch`.
+        residual: dropout, sum and LayerNorm: "xla" or "pallas" (TPU); "auto" chooses.
+        remat: "none"; "full" keeps only each layer's input for the backward pass, "dots" the products too.
+        scan_unroll: layers per iteration of the scan; 0 unrolls all of them.
     """
 
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"  # "gelu" is the exact one (erf), "gelu_tanh" its approximation
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
-    causal: bool = False  # left-to-right attention, the paper's ablation (section 5.1)
-
-    # Of activations and matrix products; parameters are always float32. "auto" is bfloat16 on TPU and GPU and
-    # float32 on CPU.
-    dtype: str = "auto"
-    # "xla", "cudnn" (NVIDIA), "pallas" or "splash" (TPU); "auto" chooses, see kernels/dispatch.py.
-    attention: str = "auto"
-    residual: str = "auto"  # dropout, sum and LayerNorm: "xla", "pallas" (TPU); "auto" chooses
-    remat: str = "none"  # "full" keeps only each layer's input for the backward pass, "dots" the products too
-    scan_unroll: int = 1  # layers per iteration of the scan; 0 unrolls all of them
+    dtype: str = _field("auto", choices=dispatch.DTYPES)
+    attention: str = _field("auto", choices=ATTENTION_IMPLEMENTATIONS)
+    residual: str = _field("auto", choices=RESIDUAL_IMPLEMENTATIONS)
+    remat: str = _field("none", choices=REMAT_POLICIES)
+    scan_unroll: int = _field(1, minimum=0)
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            _check_type(field.name, getattr(self, field.name), _TYPES[field.type])
-        object.__setattr__(self, "hidden_act", _ACTIVATION_SYNONYMS.get(self.hidden_act, self.hidden_act))
-        for name, allowed in (
-            ("hidden_act", ACTIVATIONS),
-            ("attention", ATTENTION_IMPLEMENTATIONS),
-            ("residual", RESIDUAL_IMPLEMENTATIONS),
-            ("remat", REMAT_POLICIES),
-            ("dtype", dispatch.DTYPES),
-        ):
-            if getattr(self, name) not in allowed:
-                raise UserError(
-                    f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}"
-                )
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-        ):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} must be in [0, 1)")
-        if self.hidden_size % self.num_attention_heads:
-            raise UserError(
-                f"hidden_size={self.hidden_size} must be a multiple of "
-                f"num_attention_heads={self.num_attention_heads}"
-            )
-        if self.scan_unroll < 0:
-            raise UserError(f"scan_unroll={self.scan_unroll} must be 0 (all layers) or more")
-        dispatch.check_case(
-            "attention",
-            self.attention,
-            AttentionCase(
-                dtype=None if self.dtype == "auto" else self.dtype,
-                head_size=self.head_dim,
-                dropout_rate=self.attention_probs_dropout_prob,
-            ),
-        )
-        dispatch.check_case("residual", self.residual, ResidualCase(features=self.hidden_size))
+        _check_fields(self)
 
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_attention_heads
-
-    def replace(self, **changes: Any) -> EncoderConfig:
-        return dataclasses.replace(self, **changes)
-
-    def resolve(self, target: Target) -> EncoderConfig:
-        """The configuration with the dtype that "auto" means on a device."""
-        return self.replace(dtype=dispatch.resolve_dtype(self.dtype, target))
-
-    def for_inference(self, target: Target, dtype: str = "auto") -> EncoderConfig:
-        """The configuration that a checkpoint is used with on a device, wherever it was trained.
+    def for_inference(self, target: Target, dtype: str = "auto") -> Execution:
+        """Returns how a checkpoint is computed on a device, wherever it was trained.
 
         Kernels are chosen anew, unless the checkpoint was trained without any. By default the dtype is the
         one of training, except that a CPU computes in float32.
@@ -125,41 +112,255 @@ class EncoderConfig:
             dtype = dispatch.resolve_dtype("auto", target)
             if dtype != "float32" and self.dtype != "auto":
                 dtype = self.dtype
-        kernels = {
-            name: "xla" if getattr(self, name) == "xla" else "auto" for name in ("attention", "residual")
-        }
-        return self.replace(dtype=dtype, remat="none", **kernels)
+        attention, residual = ("xla" if name == "xla" else "auto" for name in (self.attention, self.residual))
+        return dataclasses.replace(self, dtype=dtype, remat="none", attention=attention, residual=residual)
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+    """What an encoder computes; the defaults are BERT's (Devlin et al. 2019, section 3).
+
+    Fields that BERT has carry the names of a released `bert_config.json`.
+
+    Attributes:
+        vocab_size: rows of the word embeddings.
+        hidden_size, num_hidden_layers, num_attention_heads, intermediate_size: H, layers, heads, and the
+            width of the feed-forward.
+        hidden_act: activation of the feed-forward; "gelu" is the exact one (erf), "gelu_tanh" its
+            approximation.
+        hidden_dropout_prob: dropout where no other rate is named.
+        attention_probs_dropout_prob: dropout of the attention probabilities.
+        max_position_embeddings: rows of the learned position embeddings, or the longest sequence.
+        type_vocab_size: rows of the token type embeddings; 0 for none. With one row, every token has it.
+        initializer_range: standard deviation of untrained weights, before truncation.
+        layer_norm_eps: added to the variance, or the mean square, by every norm.
+        causal: left-to-right attention, the paper's ablation (section 5.1).
+        model_type: the family whose files the model is read from and written to; nothing is computed from
+            it.
+        embedding_size: E, width of the embedding tables; 0 for H.
+        embedding_projection: a dense layer from E to H behind the embeddings even where E is H; where E is
+            not H there always is one.
+        position: "learned", "sinusoid" (Vaswani et al. 2017) and "scaled_sinusoid" (with one learned factor)
+            are added to the embeddings, "rotary" (Su et al. 2021) turns queries and keys, "alibi" (Press et
+            al. 2022) is added to the logits of attention, by distance to either side.
+        position_offset: row of the position embeddings that a sequence's first token has.
+        rotary_theta, local_rotary_theta: base of the rotary angles, in global and in local layers.
+        local_window: a token of a local layer sees the tokens at most this far to each side; 0: no layer is
+            local.
+        global_every: of the layers counted from 0, those whose number it divides are global.
+        norm_placement: "post", norm(x + f(x)), or "pre", x + f(norm(x)).
+        final_norm: a norm behind the last layer.
+        embedding_norm: a norm behind the sum of the embeddings.
+        first_attention_norm: whether the first layer has a norm in front of its attention.
+        norm: "layernorm" (Ba et al. 2016) or "rmsnorm" (Zhang and Sennrich 2019).
+        norm_bias: whether norms add a bias.
+        attention_bias: of the dense layers of attention.
+        inner_bias, output_bias: of the first and the second dense layer of the feed-forward.
+        feed_forward: "mlp", or "glu": one half of the first dense layer's output is activated and multiplied
+            with the other (Shazeer 2020).
+        layer_groups: ALBERT's (Lan et al. 2020): how many groups of layers there are that share their
+            parameters; 0: no layers share.
+        layers_per_group: layers of a group, which are applied one after the other.
+        embedding_dropout: behind the embeddings; None for hidden_dropout_prob.
+        inner_dropout: behind the feed-forward; None for hidden_dropout_prob.
+        initializer: "truncated_normal" at two standard deviations, "normal", or "megatron": truncated, and
+            smaller by sqrt(2 layers) in the products that end each half of a layer.
+        execution: how all of this is computed.
+    """
+
+    vocab_size: int = _field(30522, minimum=1, shape=True, size=True)
+    hidden_size: int = _field(768, minimum=1, shape=True, size=True)
+    num_hidden_layers: int = _field(12, minimum=1, shape=True, size=True)
+    num_attention_heads: int = _field(12, minimum=1, shape=True, size=True)
+    intermediate_size: int = _field(3072, minimum=1, shape=True, size=True)
+    hidden_act: str = _field("gelu", choices=ACTIVATIONS)
+    hidden_dropout_prob: float = _field(0.1, **_RATE, of_run=True)
+    attention_probs_dropout_prob: float = _field(0.1, **_RATE, of_run=True)
+    max_position_embeddings: int = _field(512, minimum=1, shape=True, size=True)
+    type_vocab_size: int = _field(2, minimum=0, shape=True, size=True)
+    initializer_range: float = _field(0.02)
+    layer_norm_eps: float = _field(1e-12)
+    causal: bool = _field(False)
+
+    model_type: str = _field("bert")
+    embedding_size: int = _field(0, minimum=0, shape=True)
+    embedding_projection: bool = _field(False, shape=True)
+    position: str = _field("learned", choices=POSITIONS, shape=True)
+    position_offset: int = _field(0, minimum=0)
+    rotary_theta: float = _field(10_000.0, above=0)
+    local_rotary_theta: float = _field(10_000.0, above=0)
+    local_window: int = _field(0, minimum=0)
+    global_every: int = _field(1, minimum=1)
+    norm_placement: str = _field("post", choices=NORM_PLACEMENTS)
+    final_norm: bool = _field(False, shape=True)
+    embedding_norm: bool = _field(True, shape=True)
+    first_attention_norm: bool = _field(True, shape=True)
+    norm: str = _field("layernorm", choices=NORMS)
+    norm_bias: bool = _field(True, shape=True)
+    attention_bias: bool = _field(True, shape=True)
+    inner_bias: bool = _field(True, shape=True)
+    output_bias: bool = _field(True, shape=True)
+    feed_forward: str = _field("mlp", choices=FEED_FORWARDS, shape=True)
+    layer_groups: int = _field(0, minimum=0, shape=True)
+    layers_per_group: int = _field(1, minimum=1, shape=True)
+    embedding_dropout: float | None = _field(None, **_RATE, of_run=True, optional=float)
+    inner_dropout: float | None = _field(None, **_RATE, of_run=True, optional=float)
+    initializer: str = _field("truncated_normal", choices=INITIALIZERS)
+
+    execution: Execution = Execution()
+
+    def __post_init__(self):
+        if isinstance(self.hidden_act, str):
+            act = _ACTIVATION_SYNONYMS.get(self.hidden_act, self.hidden_act)
+            object.__setattr__(self, "hidden_act", act)
+        _check_fields(self)
+        for refusal in _REFUSALS:
+            if problem := refusal(self):
+                raise UserError(problem)
+        execution = self.execution
+        dispatch.check_case("attention", execution.attention, self.attention_case())
+        dispatch.check_case("residual", execution.residual, self.residual_case())
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def embedding_width(self) -> int:
+        """E: the width of the embedding tables."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def projects_embeddings(self) -> bool:
+        """Whether a dense layer follows the embeddings."""
+        return self.embedding_projection or self.embedding_width != self.hidden_size
+
+    @property
+    def embedding_dropout_rate(self) -> float:
+        return self.hidden_dropout_prob if self.embedding_dropout is None else self.embedding_dropout
+
+    @property
+    def inner_dropout_rate(self) -> float:
+        return self.hidden_dropout_prob if self.inner_dropout is None else self.inner_dropout
+
+    def runs(self) -> tuple[Run, ...]:
+        """Returns the layers as runs, each of which is one scan."""
+        return layer_runs(self)
+
+    def attention_case(self) -> AttentionCase:
+        """Returns what is known of the attention of every layer before a program is traced."""
+        dtype = self.execution.dtype
+        return AttentionCase(
+            dtype=None if dtype == "auto" else dtype,
+            head_size=self.head_dim,
+            dropout_rate=self.attention_probs_dropout_prob,
+            window=bool(self.local_window),
+            bias=self.position == "alibi",
+        )
+
+    def residual_case(self) -> ResidualCase:
+        """Returns what is known of the end of each half of a layer before a program is traced."""
+        return ResidualCase(features=self.hidden_size, placement=self.norm_placement, norm=self.norm)
+
+    def replace(self, **changes: Any) -> EncoderConfig:
+        """Returns the configuration with some fields replaced, its own or those of its execution."""
+        execution = {name: changes.pop(name) for name in EXECUTION_FIELDS if name in changes}
+        if execution:
+            changes["execution"] = dataclasses.replace(changes.get("execution", self.execution), **execution)
+        return dataclasses.replace(self, **changes)
+
+    def resolve(self, target: Target) -> EncoderConfig:
+        """Returns the configuration with the dtype that "auto" means on a device."""
+        return self.replace(dtype=dispatch.resolve_dtype(self.execution.dtype, target))
+
+    def for_inference(self, target: Target, dtype: str = "auto") -> EncoderConfig:
+        """Returns the configuration that a checkpoint is used with on a device; see `Execution`."""
+        return self.replace(execution=self.execution.for_inference(target, dtype))
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Returns all fields in one mapping, those of the execution among them: `from_dict`'s opposite."""
+        fields = {name: getattr(self, name) for name in ENCODER_FIELDS}
+        return fields | dataclasses.asdict(self.execution)
 
 
-# By the annotation of a field; no size of a model is near the limit.
-_TYPES = {"int": range(-1, 1 << 31), "float": float, "str": str, "bool": bool}
+def _check_heads(c: EncoderConfig) -> str | None:
+    if c.hidden_size % c.num_attention_heads:
+        return (
+            f"hidden_size={c.hidden_size} must be a multiple of num_attention_heads={c.num_attention_heads}"
+        )
+    if c.position == "rotary" and c.head_dim % 2:
+        return f"position=rotary needs heads of an even size, not {c.head_dim}; set num_attention_heads"
+    return None
 
 
-def _check_type(name: str, value: Any, expected: Any) -> None:
-    if not json_files.is_of(value, expected):
-        what = "a whole number below 2^31" if isinstance(expected, range) else json_files.describe(expected)
-        raise UserError(f"{name}={value!r:.60}: expected {what}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{name}={value}: expected a finite number")
+def _check_positions(c: EncoderConfig) -> str | None:
+    if c.position in ("sinusoid", "scaled_sinusoid") and c.embedding_width % 2:
+        return f"position={c.position} needs embeddings of an even width, not {c.embedding_width}"
+    if c.position_offset and c.position != "learned":
+        return f"position_offset={c.position_offset} needs position=learned, not {c.position}; leave it at 0"
+    if c.position_offset >= c.max_position_embeddings:
+        return (
+            f"position_offset={c.position_offset} leaves none of max_position_embeddings="
+            f"{c.max_position_embeddings}"
+        )
+    if c.rotary_theta != EncoderConfig.rotary_theta and c.position != "rotary":
+        return f"rotary_theta={c.rotary_theta:g} needs position=rotary, not {c.position}"
+    if c.local_rotary_theta != EncoderConfig.local_rotary_theta and not (
+        c.position == "rotary" and c.local_window
+    ):
+        return f"local_rotary_theta={c.local_rotary_theta:g} needs position=rotary and a local_window"
+    return None
 
 
-EXECUTION_FIELDS = ("dtype", "attention", "residual", "remat", "scan_unroll")
+def _check_windows(c: EncoderConfig) -> str | None:
+    if bool(c.local_window) != (c.global_every > 1):
+        return (
+            f"local_window={c.local_window} and global_every={c.global_every}: expected a window and a "
+            "global layer every 2 layers or more, as 64 and 3, or 0 and 1 for global layers alone"
+        )
+    return None
+
+
+def _check_norms(c: EncoderConfig) -> str | None:
+    if not c.first_attention_norm and c.norm_placement != "pre":
+        return (
+            f"first_attention_norm=False needs norm_placement=pre, not {c.norm_placement}: the norm behind "
+            "the attention cannot be left out"
+        )
+    return None
+
+
+def _check_groups(c: EncoderConfig) -> str | None:
+    if c.layer_groups > c.num_hidden_layers:
+        return f"layer_groups={c.layer_groups} must be at most num_hidden_layers={c.num_hidden_layers}"
+    if c.layers_per_group > 1 and not c.layer_groups:
+        return f"layers_per_group={c.layers_per_group} needs layer_groups of 1 or more"
+    if c.layer_groups and (c.local_window or not c.first_attention_norm):
+        field = "local_window" if c.local_window else "first_attention_norm"
+        return (
+            f"layer_groups={c.layer_groups} and {field}={getattr(c, field)}: layers that share their "
+            "parameters are all alike; set one of the two"
+        )
+    return None
+
+
+# What makes no sense together: config -> what is wrong, in one line.
+_REFUSALS = (_check_heads, _check_positions, _check_windows, _check_norms, _check_groups)
+
+
+ENCODER_FIELDS = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name != "execution")
+EXECUTION_FIELDS = tuple(field.name for field in dataclasses.fields(Execution))
 
 # Fields that a run decides, whatever checkpoint it starts from; the others are the checkpoint's.
-RUN_FIELDS = (*EXECUTION_FIELDS, "hidden_dropout_prob", "attention_probs_dropout_prob")
+RUN_FIELDS = (
+    *EXECUTION_FIELDS,
+    *(field.name for field in dataclasses.fields(EncoderConfig) if field.metadata.get("of_run")),
+)
 
-# Fields that decide the shapes of the parameters.
-SIZE_FIELDS = (
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "vocab_size",
+# Fields that the set and the shapes of the parameters follow from, and those that are BERT's sizes.
+SHAPE_FIELDS, SIZE_FIELDS = (
+    tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.metadata.get(kind))
+    for kind in ("shape", "size")
 )
 
 
@@ -205,29 +406,17 @@ def named(size: str, **overrides: Any) -> EncoderConfig:
 
 def from_dict(fields: Mapping[str, Any], *, ignore_unknown: bool = False) -> EncoderConfig:
     """A configuration from a mapping; unknown fields are refused unless `ignore_unknown`."""
-    known = {field.name for field in dataclasses.fields(EncoderConfig)}
+    known = {*ENCODER_FIELDS, *EXECUTION_FIELDS}
     unknown = sorted(set(fields) - known)
     if unknown and not ignore_unknown:
         raise UserError(f"model has no field {', '.join(unknown)}; its fields are {', '.join(sorted(known))}")
-    return EncoderConfig(**{name: value for name, value in fields.items() if name in known})
+    own, execution = (
+        {name: fields[name] for name in names if name in fields}
+        for names in (ENCODER_FIELDS, EXECUTION_FIELDS)
+    )
+    return EncoderConfig(**own, execution=Execution(**execution))
 
 
 def from_json(text: str) -> EncoderConfig:
     """Reads a released `bert_config.json`. Unknown keys are ignored, as google-research/bert does."""
     return from_dict(json_files.parse(text, "the model configuration"), ignore_unknown=True)
-
-
-def parameter_count(config: EncoderConfig, *, heads: bool = False) -> int:
-    """Parameters of encoder and pooler; with `heads`, also of the masked LM and next-sentence heads.
-
-    The masked LM decoder is tied to the word embeddings and adds only its output bias.
-    """
-    hidden, inner = config.hidden_size, config.intermediate_size
-    embeddings = (config.vocab_size + config.max_position_embeddings + config.type_vocab_size + 2) * hidden
-    attention = 4 * (hidden * hidden + hidden) + 2 * hidden
-    feed_forward = 2 * hidden * inner + inner + hidden + 2 * hidden
-    pooler = hidden * hidden + hidden
-    count = embeddings + config.num_hidden_layers * (attention + feed_forward) + pooler
-    if heads:
-        count += hidden * hidden + 3 * hidden + config.vocab_size + 2 * hidden + 2
-    return count

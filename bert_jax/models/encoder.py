@@ -1,4 +1,4 @@
-"""The BERT encoder: embeddings, a stack of post-LN Transformer layers run as one scan, and the pooler."""
+"""The encoder: embeddings, and layers that are run as one scan, or as one for each run of like layers."""
 
 from __future__ import annotations
 
@@ -9,117 +9,103 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import dispatch, pallas_residual, platform, tied_table
-from bert_jax.kernels.attention import attention, choose_here
-from bert_jax.kernels.dropout import dropout
+from bert_jax.kernels.attention import adds_biases, attention, choose_here
+from bert_jax.models import positions, runs
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.layers import Dense, LayerNorm, activation, kernel_init
+from bert_jax.models.embeddings import Embeddings
+from bert_jax.models.layers import ACTIVATIONS, RESIDUALS, Module, identity
+from bert_jax.models.runs import LayerSpec, Run
 
 
-class _Module(nn.Module):
-    config: EncoderConfig
-
-    @property
-    def dtype(self):
-        return jnp.dtype(dispatch.resolve_dtype(self.config.dtype, platform.target()))
-
-    def dense(self, name, features, in_axes, out_axes):
-        return Dense(features, in_axes, out_axes, self.config.initializer_range, self.dtype, name=name)
-
-    def norm(self, name):
-        return LayerNorm(self.config.layer_norm_eps, self.dtype, name=name)
-
-    def drop(self, x, deterministic):
-        rate = self.config.hidden_dropout_prob
-        return x if deterministic or rate == 0 else dropout(x, self.make_rng("dropout"), rate)
+def _activate_half(activate):
+    """The feed-forward of two halves [..., 2, I]: the first is activated and multiplied with the second."""
+    return lambda x: activate(x[..., 0, :]) * x[..., 1, :]
 
 
-class Embeddings(_Module):
-    """Sum of token, segment and learned position embeddings, then LayerNorm and dropout (paper, figure 2)."""
+# By `feed_forward`: names and sizes of what the first dense layer makes of a token, and what follows it.
+_FEED_FORWARDS: dict[str, Any] = {
+    "mlp": (("mlp",), lambda inner: (inner,), identity),
+    "glu": (("halves", "mlp"), lambda inner: (2, inner), _activate_half),
+}
+
+
+class EncoderLayer(Module):
+    """One Transformer layer (Vaswani et al. 2017). [B, L, H] -> [B, L, H]."""
+
+    spec: LayerSpec = LayerSpec()
 
     def setup(self):
-        config = self.config
-        init = kernel_init(config.initializer_range)
-
-        def table(name, axis, rows):
-            return self.param(
-                name,
-                nn.with_logical_partitioning(init, (axis, "embed")),
-                (rows, config.hidden_size),
-                jnp.float32,
-            )
-
-        self.word = table("word_embeddings", "vocab", config.vocab_size)
-        self.token_type = table("token_type_embeddings", "token_type", config.type_vocab_size)
-        self.position = table("position_embeddings", "position", config.max_position_embeddings)
-        self.layer_norm = LayerNorm(config.layer_norm_eps, self.dtype)
-
-    def __call__(self, input_ids, token_type_ids, position_ids, deterministic, word=None):
-        """`word`: `self.word` as `tied_table.for_each_shard` gives it, where the model uses it twice."""
-        x = tied_table.look_up(self.word if word is None else word, input_ids)
-        # Few rows: a product with one-hot vectors has a cheap gradient, where a scatter into two rows
-        # serialises.
-        x += jax.nn.one_hot(token_type_ids, self.config.type_vocab_size, dtype=x.dtype) @ self.token_type
-        x += jnp.take(self.position, position_ids, axis=0, mode="clip")
-        return self.drop(self.layer_norm(x), deterministic)
-
-
-class EncoderLayer(_Module):
-    """One post-LN Transformer layer (Vaswani et al. 2017). [B, L, H] -> [B, L, H]."""
-
-    @nn.compact
-    def __call__(self, x, sequence_ids, deterministic):
-        config = self.config
+        config, hidden = self.config, (self.config.hidden_size,)
         heads = (config.num_attention_heads, config.head_dim)
-        rate = 0.0 if deterministic else config.attention_probs_dropout_prob
-        # Parameters are initialised on a few tokens, for which kernels are not made.
+        bias = config.attention_bias
+        self.query, self.key, self.value = (
+            self.dense(None, heads, ("embed",), ("heads", "kv"), use_bias=bias) for _ in range(3)
+        )
+        self.attention_output = self.dense(
+            None, hidden, ("heads", "kv"), ("embed",), use_bias=bias, ends_half=True
+        )
+        self.attention_norm = self.norm() if self.spec.attention_norm else identity
+        axes, sizes, combine = _FEED_FORWARDS[config.feed_forward]
+        self.intermediate = self.dense(
+            None, sizes(config.intermediate_size), ("embed",), axes, use_bias=config.inner_bias
+        )
+        self.activate = combine(ACTIVATIONS[config.hidden_act])
+        self.output = self.dense(
+            None, hidden, ("mlp",), ("embed",), use_bias=config.output_bias, ends_half=True
+        )
+        self.output_norm = self.norm()
+        self.residual = RESIDUALS[config.norm_placement](config)
+        self.scheme = positions.scheme(config)
+
+    def __call__(self, x, sequence_ids, angles, deterministic):
+        """`angles`: of the position scheme, see `positions.PositionScheme`."""
+        config = self.config
+
+        def attend(x):
+            return self._attend(x, sequence_ids, angles, deterministic)
+
+        def feed(x):
+            return self.activate(self.intermediate(x))
+
+        requested = None if self.is_initializing() else config.execution.residual
+        drop = self.dropout(config.hidden_dropout_prob, deterministic)
+        x = self.residual(x, self.attention_norm, attend, self.attention_output, drop, requested)
+        drop = self.dropout(config.inner_dropout_rate, deterministic)
+        return self.residual(x, self.output_norm, feed, self.output, drop, requested)
+
+    def _attend(self, x, sequence_ids, angles, deterministic):
+        """Attention but for the product that ends it. [B, L, H] -> [B, L, N, D]."""
+        config = self.config
+        drop = self.dropout(config.attention_probs_dropout_prob, deterministic)
+        logit_bias = self.scheme.bias(x.shape[1])
+        case = dict(window=self.spec.window, bias=logit_bias is not None)
+        # Parameters are initialized on a few tokens, for which kernels are not made.
         implementation = "xla"
         if not self.is_initializing():
-            choice = choose_here(config.attention, str(self.dtype), rate, x.shape[1], *heads)
+            heads = (config.num_attention_heads, config.head_dim)
+            requested = config.execution.attention
+            choice = choose_here(requested, str(self.dtype), drop.rate, x.shape[1], *heads, **case)
             implementation = choice.implementation
-        bias_apart = implementation == "pallas"
-        projected = [
-            self.dense(name, heads, ("embed",), ("heads", "kv"))(x, bias_apart)
-            for name in ("query", "key", "value")
-        ]
+        separate_bias = adds_biases(implementation) and config.attention_bias and angles is None
+        projected = [dense(x, separate_bias) for dense in (self.query, self.key, self.value)]
         biases = None
-        if bias_apart:
+        if separate_bias:
             projected, biases = zip(*projected, strict=True)
-        context = attention(
-            *projected,
+        query, key, value = projected
+        query, key = self.scheme.rotate(query, key, angles, self.spec.theta)
+        return attention(
+            query,
+            key,
+            value,
             sequence_ids,
             biases=biases,
             implementation=implementation,
             causal=config.causal,
-            dropout_rate=rate,
-            dropout_key=self.make_rng("dropout") if rate else None,
+            window=self.spec.window,
+            logit_bias=logit_bias,
+            dropout_rate=drop.rate,
+            dropout_key=drop.key,
         )
-        project = self.dense("attention_output", x.shape[-1:], ("heads", "kv"), ("embed",))
-        x = self._end_half(x, context, project, self.norm("attention_norm"), deterministic)
-
-        inner = self.dense("intermediate", (config.intermediate_size,), ("embed",), ("mlp",))(x)
-        inner = activation(config.hidden_act)(inner)
-        project = self.dense("output", x.shape[-1:], ("mlp",), ("embed",))
-        return self._end_half(x, inner, project, self.norm("output_norm"), deterministic)
-
-    def _end_half(self, x, inner, project, norm, deterministic):
-        """LayerNorm(x + dropout(inner W + b))."""
-        config = self.config
-        chosen = "xla"
-        if not self.is_initializing():
-            chosen = pallas_residual.choose_here(config.residual, *x.shape[1:]).implementation
-        if chosen == "xla":
-            return norm(x + self.drop(project(inner), deterministic))
-        out, bias = project(inner, bias_apart=True)
-        rate = 0.0 if deterministic else config.hidden_dropout_prob
-        key = self.make_rng("dropout") if rate else None
-
-        def fused(x, scale, offset, epsilon):
-            return pallas_residual.residual_norm(
-                x, out, bias, scale, offset, epsilon=epsilon, rate=rate, key=key
-            )
-
-        return norm(x, fused)
 
 
 _REMAT = {
@@ -128,49 +114,92 @@ _REMAT = {
 }
 
 
-class _ScannedLayer(nn.Module):
+class _ScannedLayers(nn.Module):
+    """The layers of a run, once: the body of its scan."""
+
     config: EncoderConfig
+    run: Run
     deterministic: bool
     collect: Callable[[jax.Array], Any] | None = None
 
     @nn.compact
-    def __call__(self, x, sequence_ids):
-        x = nn.with_logical_constraint(x, ("batch", "length", "activation"))
-        x = EncoderLayer(self.config, name="layer")(x, sequence_ids, self.deterministic)
-        return x, self.collect(x) if self.collect else None
+    def __call__(self, x, sequence_ids, angles):
+        collected = []
+        for member, spec in enumerate(self.run.layers):
+            x = nn.with_logical_constraint(x, ("batch", "length", "activation"))
+            layer = EncoderLayer(self.config, spec, name=runs.member_name(self.run, member))
+            x = layer(x, sequence_ids, angles, self.deterministic)
+            collected.append(self.collect(x) if self.collect else None)
+        return x, collected
 
 
-class Layers(_Module):
-    """`num_hidden_layers` layers whose parameters are stacked along a leading axis named "layers"."""
+class Layers(Module):
+    """All layers. Those of a run that share no parameters have these stacked along an axis "layers"."""
 
     @nn.compact
-    def __call__(self, x, sequence_ids, deterministic, collect=None):
-        """([B, L, H] of the last layer, what `collect` made of every layer's output, stacked)."""
+    def __call__(self, x, sequence_ids, angles, deterministic, collect=None):
+        """Returns [B, L, H] of the last layer, and what `collect` made of every layer's output, stacked."""
         config = self.config
-        layer = _ScannedLayer
-        if config.remat != "none":
-            layer = nn.remat(layer, prevent_cse=False, policy=_REMAT[config.remat])
-        stack = nn.scan(
-            layer,
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=nn.broadcast,
-            length=config.num_hidden_layers,
-            unroll=config.scan_unroll or config.num_hidden_layers,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )
-        return stack(config, deterministic, collect, name="stack")(x, sequence_ids)
+        execution = config.execution
+        body = _ScannedLayers
+        if execution.remat != "none":
+            body = nn.remat(body, prevent_cse=False, policy=_REMAT[execution.remat])
+        collected = []
+        for name, run in runs.named(config.runs()):
+            parameters = dict(
+                variable_axes={"params": 0},
+                split_rngs={"params": True, "dropout": True},
+                metadata_params={nn.PARTITION_NAME: "layers"},
+            )
+            if run.shared:
+                parameters = dict(variable_broadcast="params", split_rngs={"params": False, "dropout": True})
+            scan = nn.scan(
+                body,
+                in_axes=nn.broadcast,
+                length=run.repeats,
+                unroll=execution.scan_unroll or run.repeats,
+                **parameters,
+            )
+            x, each = scan(config, run, deterministic, collect, name=name)(x, sequence_ids, angles)
+            if collect:
+                collected.append(_in_order(each))
+        return x, _joined(collected)
 
 
-class Pooler(_Module):
-    """tanh(W h + b) of the hidden state at [CLS]. [..., H] -> [..., H]."""
+def _in_order(each: list[jax.Array]) -> jax.Array:
+    """[repeats, ...] of each member of a run -> [repeats * members, ...] in the order of the layers."""
+    if len(each) == 1:
+        return each[0]
+    stacked = jnp.stack(each, axis=1)
+    return stacked.reshape(-1, *stacked.shape[2:])
+
+
+def _joined(collected: list[jax.Array]) -> jax.Array | None:
+    if len(collected) > 1:
+        return jnp.concatenate(collected)
+    return collected[0] if collected else None
+
+
+class Pooler(Module):
+    """tanh(W h + b) of the hidden state at [CLS], as BERT has it. [..., H] -> [..., H].
+
+    Heads of other families have another activation, no bias, or a norm behind it.
+    """
+
+    activation: str = "tanh"
+    use_bias: bool = True
+    has_norm: bool = False
 
     @nn.compact
     def __call__(self, x):
-        return jnp.tanh(self.dense("dense", (self.config.hidden_size,), ("embed",), ("embed_out",))(x))
+        dense = self.dense(
+            "dense", (self.config.hidden_size,), ("embed",), ("embed_out",), use_bias=self.use_bias
+        )
+        norm = self.norm("norm") if self.has_norm else identity
+        return norm(ACTIVATIONS[self.activation](dense(x)))
 
 
-class Encoder(_Module):
+class Encoder(Module):
     """Embeddings and layers.
 
     Inputs are int32 [B, L]: `input_ids`; `token_type_ids` (0 for sentence A, 1 for B); `position_ids`,
@@ -182,16 +211,25 @@ class Encoder(_Module):
     def setup(self):
         self.embeddings = Embeddings(self.config)
         self.layers = Layers(self.config)
+        self.final_norm = self.norm() if self.config.final_norm else identity
+        self.scheme = positions.scheme(self.config)
 
     def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, word=None):
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)
-        return self.layers(x, sequence_ids, deterministic)[0]
+        angles = self.scheme.angles(position_ids)
+        return self.final_norm(self.layers(x, sequence_ids, angles, deterministic)[0])
 
     def every_layer(self, input_ids, token_type_ids, position_ids, sequence_ids, collect):
-        """`collect` [B, L, H] -> array, of the embeddings and of each layer's output: [layers + 1, ...].
+        """Returns `collect` [B, L, H] -> array, of the embeddings and of each layer's output.
 
-        What it leaves out, such as the tokens behind a mean, is never kept for more than one layer.
+        What it leaves out, such as the tokens behind a mean, is never kept for more than one layer. The last
+        layer's output is the one behind the final norm, where there is one.
+
+        Returns:
+            [layers + 1, ...].
         """
         x = self.embeddings(input_ids, token_type_ids, position_ids, True)
-        layers = self.layers(x, sequence_ids, True, collect)[1]
+        last, layers = self.layers(x, sequence_ids, self.scheme.angles(position_ids), True, collect)
+        if self.config.final_norm:
+            layers = jnp.concatenate([layers[:-1], collect(self.final_norm(last))[None]])
         return jnp.concatenate([collect(x)[None], layers])

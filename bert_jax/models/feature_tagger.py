@@ -8,7 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.encoder import Encoder, _Module
+from bert_jax.models.encoder import Encoder
+from bert_jax.models.layers import Module
 
 
 def _orthogonal(key, shape, dtype):
@@ -17,7 +18,7 @@ def _orthogonal(key, shape, dtype):
     return jax.vmap(lambda key: one(key, shape[1:], dtype))(jax.random.split(key, shape[0]))
 
 
-class Lstm(_Module):
+class Lstm(Module):
     """One direction of an LSTM (Hochreiter and Schmidhuber 1997) with a forget gate, its bias 1.
 
     [B, L, F] and bool [B, L] -> [B, L, features]. Where the mask is False the state stays, so padding at
@@ -56,7 +57,7 @@ class Lstm(_Module):
         return jax.lax.scan(step, (zeros, zeros), rows, reverse=self.reverse)[1].swapaxes(0, 1)
 
 
-class FeatureHead(_Module):
+class FeatureHead(Module):
     """Dropout, `lstm_layers` bidirectional LSTM layers, dropout and one dense layer.
 
     [B, L, F] and bool [B, L], which tokens are there -> float32 [B, L, num_labels].
@@ -78,7 +79,7 @@ class FeatureHead(_Module):
         return self.dense("output", (self.num_labels,), ("embed",), ("classes",))(x).astype(jnp.float32)
 
 
-class FeatureTagger(_Module):
+class FeatureTagger(Module):
     """A frozen encoder, without dropout, and `FeatureHead` on the concatenation of some of its layers.
 
     `layers`: 0 is the embeddings' output, -1 the last layer's. Inputs as `Encoder`'s.

@@ -1,27 +1,53 @@
-"""Dense and LayerNorm as BERT has them: float32 parameters with logical axis names, computed in a chosen
-dtype.
+"""What layers are made of: dense layers, norms, activations, dropout and the two kinds of residual.
+
+Parameters are float32 with logical axis names; computations are in a chosen dtype.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels.dense import dense
-from bert_jax.kernels.layer_norm import layer_norm
+from bert_jax.kernels import residual
+from bert_jax.kernels.dense import dense, product_dtype
+from bert_jax.kernels.dispatch import ResidualCase
+from bert_jax.kernels.dropout import dropout
+from bert_jax.kernels.layer_norm import layer_norm, rms_norm
+from bert_jax.models.config import EncoderConfig
+
+Initializer = Callable[..., jax.Array]
 
 
-def kernel_init(stddev: float):
-    """Truncated normal at two standard deviations, as TensorFlow's: `stddev` is before truncation."""
+def kernel_init(stddev: float) -> Initializer:
+    """Returns a normal distribution truncated at two standard deviations, as TensorFlow's.
+
+    Args:
+        stddev: before truncation.
+    """
 
     def init(key, shape, dtype=jnp.float32):
         return (stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape)).astype(dtype)
 
     return init
+
+
+def _megatron(config: EncoderConfig) -> tuple[Initializer, Initializer]:
+    stddev = config.initializer_range
+    return kernel_init(stddev), kernel_init(stddev / math.sqrt(2 * config.num_hidden_layers))
+
+
+# By `initializer`: of most weights, and of those that end a half of a layer.
+_INITIALIZERS: dict[str, Callable[[EncoderConfig], tuple[Initializer, Initializer]]] = {
+    "truncated_normal": lambda config: (kernel_init(config.initializer_range),) * 2,
+    "normal": lambda config: (nn.initializers.normal(config.initializer_range),) * 2,
+    "megatron": _megatron,
+}
 
 
 @jax.custom_vjp
@@ -45,61 +71,213 @@ def _gelu_bwd(x, g):
 gelu.defvjp(lambda x: (gelu(x), x), _gelu_bwd)
 
 
-def activation(name: str):
-    """The function behind a `hidden_act`."""
-    return {"gelu": gelu, "gelu_tanh": jax.nn.gelu, "relu": jax.nn.relu}[name]
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": gelu,
+    "gelu_tanh": jax.nn.gelu,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
 
 
 class Dense(nn.Module):
     """y = x W + b over the last `len(in_axes)` dimensions of x.
 
     `in_axes` and `out_axes` are the logical names of the kernel's dimensions, `features` the sizes of the
-    output's.
+    output's. Without `use_bias` there is no b.
     """
 
     features: Sequence[int]
     in_axes: Sequence[str]
     out_axes: Sequence[str]
-    stddev: float
+    initializer: Initializer
     dtype: jnp.dtype
+    use_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: jax.Array, bias_apart: bool = False) -> jax.Array | tuple[jax.Array, jax.Array]:
-        """[..., *in] -> [..., *features]; with `bias_apart` x W and b, for the caller to add."""
+    def __call__(self, x: jax.Array, separate_bias: bool = False) -> Any:
+        """Returns [*rows, *features] of x [*rows, *in].
+
+        With `separate_bias` it returns x W and b (None where there is none), for the caller to add.
+        """
         rows, inputs = x.shape[: -len(self.in_axes)], x.shape[-len(self.in_axes) :]
         kernel = self.param(
             "kernel",
-            nn.with_logical_partitioning(kernel_init(self.stddev), (*self.in_axes, *self.out_axes)),
+            nn.with_logical_partitioning(self.initializer, (*self.in_axes, *self.out_axes)),
             (*inputs, *self.features),
             jnp.float32,
         )
-        bias = self.param(
-            "bias",
-            nn.with_logical_partitioning(nn.initializers.zeros, tuple(self.out_axes)),
-            tuple(self.features),
-            jnp.float32,
-        )
+        bias = None
+        if self.use_bias:
+            bias = self.param(
+                "bias",
+                nn.with_logical_partitioning(nn.initializers.zeros, tuple(self.out_axes)),
+                tuple(self.features),
+                jnp.float32,
+            )
         x = x.reshape(-1, math.prod(inputs)).astype(self.dtype)
-        y = dense(x, kernel.reshape(x.shape[1], -1), None if bias_apart else bias.reshape(-1))
+        kernel = kernel.reshape(x.shape[1], -1)
+        y = dense(x, kernel, None if bias is None or separate_bias else bias.reshape(-1))
         y = y.reshape(*rows, *self.features)
-        return (y, bias) if bias_apart else y
+        return (y, bias) if separate_bias else y
 
 
-class LayerNorm(nn.Module):
-    """`layer_norm` with its parameters; or another function of the same arguments, without the cast of x."""
+class Norm(nn.Module):
+    """A function of `NORMS` with its parameters; or another of the same arguments, without the cast of x."""
 
+    normalize: Callable[..., jax.Array]
     epsilon: float
     dtype: jnp.dtype
+    use_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: jax.Array, normalise: Callable | None = None) -> jax.Array:
+    def __call__(self, x: jax.Array, fused: Callable | None = None) -> jax.Array:
         size = x.shape[-1:]
         scale = self.param(
             "scale", nn.with_logical_partitioning(nn.initializers.ones, ("norm",)), size, jnp.float32
         )
-        bias = self.param(
-            "bias", nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)), size, jnp.float32
-        )
-        if normalise is not None:
-            return normalise(x, scale, bias, self.epsilon)
-        return layer_norm(x.astype(self.dtype), scale, bias, self.epsilon)
+        bias = None
+        if self.use_bias:
+            bias = self.param(
+                "bias", nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)), size, jnp.float32
+            )
+        if fused is not None:
+            return fused(x, scale, bias, self.epsilon)
+        return self.normalize(x.astype(self.dtype), scale, bias, self.epsilon)
+
+
+NORMS: dict[str, Callable[..., jax.Array]] = {"layernorm": layer_norm, "rmsnorm": rms_norm}
+
+
+def identity(x: jax.Array) -> jax.Array:
+    """Returns x: the norm or the projection that a configuration does not have."""
+    return x
+
+
+def cast_to(dtype: jnp.dtype) -> Callable[[jax.Array], jax.Array]:
+    """Returns a function that only casts, as a norm does besides."""
+    return lambda x: x.astype(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropout:
+    """Dropout at a rate, which is 0 outside of training; `make_key` gives a new key at each call."""
+
+    rate: float
+    make_key: Callable[[], jax.Array]
+
+    @property
+    def key(self) -> jax.Array | None:
+        return self.make_key() if self.rate else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return dropout(x, self.make_key(), self.rate) if self.rate else x
+
+
+class Residual(Protocol):
+    """How a half of a layer meets the states that it read."""
+
+    def __call__(
+        self,
+        x: jax.Array,
+        norm: Callable[..., jax.Array],
+        inner: Callable[[jax.Array], jax.Array],
+        project: Dense,
+        drop: Dropout,
+        requested: str | None,
+    ) -> jax.Array:
+        """Returns the states [B, L, H] behind the half.
+
+        Args:
+            x: states [B, L, H] in front of it.
+            norm: a `Norm`, or the identity.
+            inner: the half but for its last product.
+            project: the last product.
+            drop: dropout of the half's result.
+            requested: `Execution.residual`; None for no kernel, as parameters are initialized on a few
+                tokens, for which there are none.
+        """
+        ...
+
+
+def _is_fused(requested: str | None, case: ResidualCase) -> bool:
+    return requested is not None and residual.choose_here(requested, case).implementation != "xla"
+
+
+class PostNorm:
+    """norm(x + dropout(f(x))), as in Vaswani et al. (2017) and BERT."""
+
+    def __init__(self, config: EncoderConfig):
+        self.norm = config.norm
+
+    def __call__(self, x, norm, inner, project, drop, requested):
+        h = inner(x)
+        if not _is_fused(requested, ResidualCase(*x.shape[1:], "post", self.norm)):
+            return norm(x + drop(project(h)))
+        out, bias = project(h, separate_bias=True)
+        key = drop.key
+
+        def fused(x, scale, offset, epsilon):
+            zeros = jnp.zeros(x.shape[-1:], jnp.float32)
+            added, offset = (zeros if one is None else one for one in (bias, offset))
+            return residual.residual_norm(
+                x, out, added, scale, offset, epsilon=epsilon, rate=drop.rate, key=key
+            )
+
+        return norm(x, fused)
+
+
+class PreNorm:
+    """x + dropout(f(norm(x))), as in most Transformers since (Xiong et al. 2020)."""
+
+    def __init__(self, config: EncoderConfig):
+        self.norm = config.norm
+
+    def __call__(self, x, norm, inner, project, drop, requested):
+        _is_fused(requested, ResidualCase(*x.shape[1:], "pre", self.norm))  # for the log: it never is
+        return x + drop(project(inner(norm(x))))
+
+
+RESIDUALS: dict[str, Callable[[EncoderConfig], Residual]] = {"post": PostNorm, "pre": PreNorm}
+
+
+class Module(nn.Module):
+    """A module of a model: its configuration, and the parts that the configuration decides."""
+
+    config: EncoderConfig
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return product_dtype(self.config.execution.dtype)
+
+    def dense(
+        self,
+        name: str | None,
+        features: Sequence[int],
+        in_axes: Sequence[str],
+        out_axes: Sequence[str],
+        *,
+        use_bias: bool = True,
+        ends_half: bool = False,
+    ) -> Dense:
+        """Returns a dense layer; `ends_half`: whether it is the last of a half of a layer."""
+        init = _INITIALIZERS[self.config.initializer](self.config)[ends_half]
+        return Dense(features, in_axes, out_axes, init, self.dtype, use_bias, name=name)
+
+    def norm(self, name: str | None = None) -> Norm:
+        """Returns a norm as the configuration has it."""
+        config = self.config
+        return Norm(NORMS[config.norm], config.layer_norm_eps, self.dtype, config.norm_bias, name=name)
+
+    def table(self, name: str, axes: Sequence[str], shape: Sequence[int], init: Initializer | None = None):
+        """Returns a parameter that rows are looked up in."""
+        init = init or _INITIALIZERS[self.config.initializer](self.config)[0]
+        return self.param(name, nn.with_logical_partitioning(init, tuple(axes)), tuple(shape), jnp.float32)
+
+    def dropout(self, rate: float, deterministic: bool) -> Dropout:
+        """Returns dropout at a rate, or none where `deterministic`."""
+        return Dropout(0.0 if deterministic else rate, lambda: self.make_rng("dropout"))
+
+    def drop(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Returns x after dropout at `hidden_dropout_prob`."""
+        return self.dropout(self.config.hidden_dropout_prob, deterministic)(x)

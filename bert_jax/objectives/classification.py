@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models import SequenceClassifier
+from bert_jax.models import ClassificationModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import TYPES, packed_inputs
 from bert_jax.objectives import losses
@@ -35,8 +35,8 @@ class Classification(RowObjective):
     head = "classifier"
 
     @property
-    def model(self) -> SequenceClassifier:
-        return SequenceClassifier(self.config, num_labels=1 if self.kind == "regression" else self.num_labels)
+    def model(self) -> ClassificationModel:
+        return ClassificationModel(self.config, 1 if self.kind == "regression" else self.num_labels)
 
     @property
     def initial_loss(self) -> float | None:

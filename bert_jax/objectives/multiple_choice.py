@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from bert_jax.models import SequenceClassifier
+from bert_jax.models import ClassificationModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
@@ -29,8 +29,8 @@ class MultipleChoice(RowObjective):
     head = "classifier"
 
     @property
-    def model(self) -> SequenceClassifier:
-        return SequenceClassifier(self.config, num_labels=1)
+    def model(self) -> ClassificationModel:
+        return ClassificationModel(self.config, 1)
 
     @property
     def initial_loss(self) -> float | None:

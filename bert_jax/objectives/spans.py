@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models import QuestionAnsweringModel
+from bert_jax.models import ClassificationModel, heads
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
@@ -32,8 +32,8 @@ class Spans(RowObjective):
     initial_loss = None  # the mean of ln(tokens of the row)
 
     @property
-    def model(self) -> QuestionAnsweringModel:
-        return QuestionAnsweringModel(self.config)
+    def model(self) -> ClassificationModel:
+        return ClassificationModel(self.config, 2, heads.SPANS)
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
         """Returns float32 [B, L, 2] scores of start and end; padding has the lowest finite number."""

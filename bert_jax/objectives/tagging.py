@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models import FeatureTagger, TokenClassifier
+from bert_jax.models import ClassificationModel, FeatureTagger, heads
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.objectives import losses
@@ -36,9 +36,9 @@ class Tagging(RowObjective):
     head = "classifier"
 
     @property
-    def model(self) -> TokenClassifier | FeatureTagger:
+    def model(self) -> ClassificationModel | FeatureTagger:
         if not self.layers:
-            return TokenClassifier(self.config, num_labels=self.num_labels)
+            return ClassificationModel(self.config, self.num_labels, heads.TOKENS)
         return FeatureTagger(self.config, self.num_labels, self.layers, self.lstm_layers, self.lstm_size)
 
     @property

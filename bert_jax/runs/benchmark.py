@@ -163,7 +163,7 @@ def time_train_step(
     row_flops = flops.train_flops_per_row(
         task.config, length, task.masking.max_predictions, sequences=round(mean["sequences"] / rows)
     )
-    peak = flops.peak_flops(mesh.devices.flat[0], task.config.dtype) * mesh.size
+    peak = flops.peak_flops(mesh.devices.flat[0], task.config.execution.dtype) * mesh.size
     rates = {
         "sequences_per_second": mean["sequences"],
         "rows_per_second": rows,

@@ -36,6 +36,7 @@ class Field:
         resume: "same": a run goes on with another value only by --allow_changes. "free": it decides where,
             how fast or how often something is done, and not what is computed, so that it may change. "fixed":
             the shapes of the checkpoint follow from it, so that it cannot change.
+        optional: whether None is a value too.
     """
 
     type: str
@@ -44,9 +45,12 @@ class Field:
     above: float | None = None
     below: float | None = None
     resume: str = "same"
+    optional: bool = False
 
     def problem(self, value: Any) -> str | None:
         """Returns what a value must be and is not; None for a valid one."""
+        if value is None and self.optional:
+            return None
         if self.type in ("bool", "str", "regex"):
             expected = bool if self.type == "bool" else str
             if not isinstance(value, expected):
@@ -94,6 +98,8 @@ def _size(maximum: int, minimum: int = 1) -> Field:
 
 
 _TEXT, _FLAG = Field("str"), Field("bool")
+_SHAPING_FLAG = Field("bool", resume="fixed")
+_RATE = Field("float", minimum=0, below=1)
 
 # Bounds that nobody means to reach keep a slip of the keyboard from becoming an overflow, or a demand for all
 # of the machine's memory.
@@ -115,13 +121,37 @@ _SHARED = {
     "model.num_attention_heads": _size(2**20),
     "model.intermediate_size": _size(2**24),
     "model.max_position_embeddings": _size(2**24),
-    "model.type_vocab_size": _size(10**6),
+    "model.type_vocab_size": _size(10**6, minimum=0),
     "model.hidden_act": _TEXT,
-    "model.hidden_dropout_prob": Field("float", minimum=0, below=1),
-    "model.attention_probs_dropout_prob": Field("float", minimum=0, below=1),
+    "model.hidden_dropout_prob": _RATE,
+    "model.attention_probs_dropout_prob": _RATE,
     "model.initializer_range": Field("float", minimum=0, maximum=1000),
     "model.layer_norm_eps": Field("float", minimum=1e-37, maximum=1),
     "model.causal": _FLAG,
+    "model.model_type": _TEXT,
+    "model.embedding_size": _size(2**20, minimum=0),
+    "model.embedding_projection": _SHAPING_FLAG,
+    "model.position": Field("str", resume="fixed"),
+    "model.position_offset": _count(0, 2**24),
+    "model.rotary_theta": Field("float", above=0, maximum=10**12),
+    "model.local_rotary_theta": Field("float", above=0, maximum=10**12),
+    "model.local_window": _count(0, 2**24),
+    "model.global_every": _count(1, 10_000),
+    "model.norm_placement": _TEXT,
+    "model.final_norm": _SHAPING_FLAG,
+    "model.embedding_norm": _SHAPING_FLAG,
+    "model.first_attention_norm": _SHAPING_FLAG,
+    "model.norm": _TEXT,
+    "model.norm_bias": _SHAPING_FLAG,
+    "model.attention_bias": _SHAPING_FLAG,
+    "model.inner_bias": _SHAPING_FLAG,
+    "model.output_bias": _SHAPING_FLAG,
+    "model.feed_forward": Field("str", resume="fixed"),
+    "model.layer_groups": _size(10_000, minimum=0),
+    "model.layers_per_group": _size(10_000),
+    "model.embedding_dropout": dataclasses.replace(_RATE, optional=True),
+    "model.inner_dropout": dataclasses.replace(_RATE, optional=True),
+    "model.initializer": _TEXT,
     "model.dtype": _TEXT,
     "model.attention": Field("str", resume="free"),
     "model.residual": Field("str", resume="free"),

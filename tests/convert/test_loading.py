@@ -10,7 +10,7 @@ from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
-from bert_jax.models import PretrainingModel, SequenceClassifier
+from bert_jax.models import ClassificationModel, PretrainingModel
 
 
 def abstract(model, inputs, sharding=None):
@@ -47,7 +47,7 @@ def test_all_of_it_onto_a_sharding(source):
 
 def test_heads_are_left_and_a_new_one_is_told(source):
     path, model = source()
-    wanted = abstract(SequenceClassifier(model.config, 3), 4)
+    wanted = abstract(ClassificationModel(model.config, 3), 4)
     with pytest.raises(UserError, match=r"lacks classifier/.*init_ignore='classifier/\.\*'"):
         convert.load_params(path, wanted)
     params, report = convert.load_params(path, wanted, ignore="classifier/.*")

@@ -182,7 +182,7 @@ def test_chosen_layers_are_applied_in_their_order(layers):
         )
         for layer in layers:
             one = jax.tree.map(lambda leaf: leaf[layer], tree["encoder"]["layers"]["stack"]["layer"])  # noqa: B023
-            x = EncoderLayer(model.config).apply({"params": one}, x, batch["sequence_ids"], True)
+            x = EncoderLayer(model.config).apply({"params": one}, x, batch["sequence_ids"], None, True)
         hidden = x[jnp.arange(3)[:, None], batch["masked_positions"]]
         return bound.mlm(hidden, bound.encoder.embeddings.word)
 

@@ -80,7 +80,7 @@ def test_the_command_ends_with_2(export, capsys):
 def test_the_dtype_of_the_stored_weights_is_not_that_of_the_computation(export):
     folder, _ = export()
     change(folder / "config.json", dtype="float16", torch_dtype="float16")
-    assert huggingface.FORMAT.read(folder).config.dtype == "auto"
+    assert huggingface.FORMAT.read(folder).config.execution.dtype == "auto"
 
 
 def test_records_are_no_checkpoint(tmp_path):

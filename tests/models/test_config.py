@@ -1,13 +1,10 @@
 import re
 
-import jax
-import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
-from bert_jax.models import PretrainingModel, config
-from bert_jax.parallel.sharding import unbox
+from bert_jax.models import PretrainingModel, config, parameters
 
 # Published counts of encoder and pooler, and with both heads where known.
 COUNTS = [
@@ -25,20 +22,11 @@ COUNTS = [
 
 @pytest.mark.parametrize("size,encoder,with_heads", COUNTS)
 def test_parameter_counts(size, encoder, with_heads):
-    named = config.named(size)
-    assert config.parameter_count(named) == encoder
-    shapes = jax.eval_shape(
-        lambda key: unbox(
-            PretrainingModel(named).init(
-                key, *[np.zeros((1, 8), np.int32)] * 4, np.zeros((1, 1), np.int32), np.zeros((1, 1), np.int32)
-            )
-        ),
-        jax.random.key(0),
-    )["params"]
-    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
-    assert count == config.parameter_count(named, heads=True)
+    """`with_heads`: with the masked LM and next-sentence heads, where a count of them is published."""
+    params = parameters.abstract(PretrainingModel(config.named(size)), 6)
+    assert parameters.count({name: params[name] for name in ("encoder", "pooler")}) == encoder
     if with_heads:
-        assert count == with_heads
+        assert parameters.count(params) == with_heads
 
 
 def test_the_24_small_models():
@@ -120,22 +108,22 @@ CPU, TPU, H100, T4 = Target("cpu"), Target("tpu"), Target("gpu", "9.0"), Target(
 )
 def test_inference_computes_in_the_dtype_of_training_but_a_cpu_in_float32(trained, target, used):
     model = config.named("tiny", dtype=trained)
-    assert model.for_inference(target).dtype == used
-    assert model.for_inference(target, "bfloat16").dtype == "bfloat16"
+    assert model.for_inference(target).execution.dtype == used
+    assert model.for_inference(target, "bfloat16").execution.dtype == "bfloat16"
 
 
 def test_inference_chooses_the_kernels_of_its_own_device():
     model = config.named(
         "tiny", attention="cudnn", residual="pallas", attention_probs_dropout_prob=0.0, remat="full"
     )
-    used = model.for_inference(CPU)
+    used = model.for_inference(CPU).execution
     assert (used.attention, used.residual, used.remat, used.dtype) == ("auto", "auto", "none", "float32")
-    plain = config.named("tiny", attention="xla", residual="xla").for_inference(TPU)
+    plain = config.named("tiny", attention="xla", residual="xla").for_inference(TPU).execution
     assert (plain.attention, plain.residual) == ("xla", "xla")
 
 
 def test_auto_becomes_the_dtype_of_the_device():
-    assert [config.named("tiny").resolve(target).dtype for target in (CPU, TPU, H100, T4)] == [
+    assert [config.named("tiny").resolve(target).execution.dtype for target in (CPU, TPU, H100, T4)] == [
         "float32", "bfloat16", "bfloat16", "float32",
     ]  # fmt: skip
-    assert config.named("tiny", dtype="float32").resolve(TPU).dtype == "float32"
+    assert config.named("tiny", dtype="float32").resolve(TPU).execution.dtype == "float32"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.models import Encoder, PretrainingModel, SequenceClassifier, assembled
+from bert_jax.models import ClassificationModel, Encoder, PretrainingModel, assembled
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives import losses
 from bert_jax.objectives.classification import Classification
@@ -148,7 +148,7 @@ def test_multiple_choice(golden):
     case = golden("test_multiple_choice_classification")
     params = parameters(case["params"], ["encoder", "pooler", "classifier"], 1)
     flat = [x.reshape(-1, x.shape[-1]) for x in inputs(case)]
-    logits = apply(SequenceClassifier(CONFIG, num_labels=1), params, *flat).reshape(12, 2)
+    logits = apply(ClassificationModel(CONFIG, num_labels=1), params, *flat).reshape(12, 2)
     close(logits, case["outputs"]["logits"])
     pair = losses.cross_entropy(logits, case["inputs"]["target_labels"], np.ones(12, np.float32))
     close(losses.mean(pair), case["outputs"]["loss"])
@@ -158,7 +158,7 @@ def test_labels_that_do_not_exclude_each_other(golden):
     """Two yes-or-no questions per row, each with its own sigmoid cross-entropy."""
     case = golden("test_sequence_binary_classification")
     params = parameters(case["params"], ["encoder", "pooler", "classifier"], 2)
-    logits = apply(SequenceClassifier(CONFIG), params, *inputs(case))
+    logits = apply(ClassificationModel(CONFIG), params, *inputs(case))
     close(logits, case["outputs"]["logits"])
     targets = case["inputs"]["target_labels"].astype(np.float32)
     pair = losses.binary_cross_entropy(logits, targets, np.ones(len(targets), np.float32))

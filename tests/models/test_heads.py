@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.models import packed_batch, tiny_config, tiny_task
 
-from bert_jax.models import PretrainingModel, SequenceClassifier, config
+from bert_jax.models import ClassificationModel, PretrainingModel, config
 from bert_jax.models.row_inputs import packed_inputs
 from bert_jax.parallel.sharding import unbox
 
@@ -188,7 +188,7 @@ def test_every_parameter_has_logical_names():
 
 
 def test_classification_reads_the_first_token():
-    model = SequenceClassifier(tiny_config(), num_labels=3)
+    model = ClassificationModel(tiny_config(), num_labels=3)
     ids = jnp.ones((2, 16), jnp.int32)
     params = unbox(model.init(jax.random.key(0), ids, ids, ids, ids)["params"])
     assert set(params) == {"encoder", "pooler", "classifier"}

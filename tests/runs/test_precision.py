@@ -65,4 +65,4 @@ def test_prediction_keeps_the_dtype_of_training_but_a_cpu_computes_in_float32(
         return found
 
     monkeypatch.setattr(run_directory, "read_run", read_run)
-    assert Predictor(run).problem.bert.dtype == dtype
+    assert Predictor(run).problem.bert.execution.dtype == dtype

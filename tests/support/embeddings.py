@@ -6,7 +6,7 @@ from scipy import special
 from bert_jax import tokenization
 from bert_jax.convert import Model
 from bert_jax.models import assembled
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import from_dict
 
 WORDS = "red green blue one two three cat dog bird the a is big small $ 5 .".split()
 TEXTS = ["the cat is big", "a dog", "", "one two three " * 7, "the dogs is small .", "blue"] * 3 + [
@@ -26,7 +26,7 @@ def tiny_model(directory, groups=("encoder", "pooler"), **fields):
         intermediate_size=32,
         max_position_embeddings=40,
     )
-    config = EncoderConfig(**(sizes | fields))
+    config = from_dict(sizes | fields)
     rng = np.random.default_rng(0)
     params = {
         name: rng.normal(float(name.endswith("scale")), 0.3, shape).astype(np.float32)

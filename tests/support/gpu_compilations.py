@@ -17,7 +17,7 @@ gpu_topology.prepare()
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
-from bert_jax.models.config import EncoderConfig  # noqa: E402
+from bert_jax.models.config import EncoderConfig, Execution  # noqa: E402
 from bert_jax.objectives.classification import Classification  # noqa: E402
 from bert_jax.parallel import sharding  # noqa: E402
 from bert_jax.runs import benchmark  # noqa: E402
@@ -57,7 +57,7 @@ def lowered(name):
     sizes, dtype, dropout, what = PROGRAMS[name]
     model = EncoderConfig(
         vocab_size=1000, hidden_size=128, num_hidden_layers=1, num_attention_heads=2, intermediate_size=256,
-        max_position_embeddings=LENGTH, attention_probs_dropout_prob=dropout, dtype=dtype,
+        max_position_embeddings=LENGTH, attention_probs_dropout_prob=dropout, execution=Execution(dtype),
     )  # fmt: skip
     hosts = gpus.Hosts(gpus.GPUS["h100"], 1, int(np.prod(sizes)))
     mesh = sharding.make_mesh(*sizes, devices=gpu_topology.devices(hosts))

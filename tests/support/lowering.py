@@ -18,7 +18,7 @@ from support import processes
 from bert_jax import tasks, tokenization
 from bert_jax.inference import attention_maps, embedding, fill_mask
 from bert_jax.kernels import platform
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import from_dict
 from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
@@ -106,7 +106,7 @@ def load(name):
 
 def shrink(fields, **changes):
     """The model of a config with every field but those of its size."""
-    return EncoderConfig(**(dict(fields) | SMALL | {"vocab_size": 100} | changes))
+    return from_dict(dict(fields) | SMALL | {"vocab_size": 100} | changes)
 
 
 def _write_csv(path, header, rows):
@@ -198,7 +198,7 @@ def lower_pretrained_models(lower, target, dtype):
         lower: called with a function, its arguments and its static ones by name.
         target: the device's.
     """
-    model = EncoderConfig(**SMALL, vocab_size=100).for_inference(target, dtype)
+    model = from_dict(SMALL | {"vocab_size": 100}).for_inference(target, dtype)
     params = parameters(benchmark.make_task(model, LENGTH))
     ids, one = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32), jax.ShapeDtypeStruct((BATCH,), jnp.int32)
     lengths, positions = (jax.ShapeDtypeStruct((BATCH, n), jnp.int32) for n in (1, 4))
@@ -309,7 +309,7 @@ def describe_parameters(config):
     """Lines "path dtype[shape] split over" of a config's parameters at its real size, under pretrain/."""
     fields = config.model.to_dict()
     return _describe_pretrained(
-        EncoderConfig(**(fields | {"vocab_size": fields["vocab_size"] or 30522, "scan_unroll": 1}))
+        from_dict(fields | {"vocab_size": fields["vocab_size"] or 30522, "scan_unroll": 1})
     )
 
 

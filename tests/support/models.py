@@ -18,7 +18,7 @@ def tiny_config(**overrides):
         intermediate_size=64,
         max_position_embeddings=64,
     )
-    return config.EncoderConfig(**(fields | overrides))
+    return config.from_dict(fields | overrides)
 
 
 def tiny_task(strategy="token", **overrides):

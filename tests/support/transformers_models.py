@@ -8,7 +8,7 @@ from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.models import Encoder
 from bert_jax.models import config as bert_config
-from bert_jax.models.encoder import Embeddings
+from bert_jax.models.embeddings import Embeddings
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 

@@ -14,7 +14,7 @@ from bert_jax.convert import HEADS, parity
 from bert_jax.convert.families import bert
 from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW
 from bert_jax.errors import UserError
-from bert_jax.models import PretrainingModel, SequenceClassifier, assembled
+from bert_jax.models import ClassificationModel, PretrainingModel, assembled
 from bert_jax.models import config as bert_config
 
 FAMILY = bert.FAMILY
@@ -32,7 +32,7 @@ def test_an_assembled_model_has_the_parameters_of_the_models_that_are_trained(ma
     assert flax_shapes(PretrainingModel(config), 6) == assembled.shapes(
         config, ("encoder", "pooler", "mlm", "nsp")
     )
-    assert flax_shapes(SequenceClassifier(config, 5), 4) == assembled.shapes(
+    assert flax_shapes(ClassificationModel(config, 5), 4) == assembled.shapes(
         config, ("encoder", "pooler", "classifier"), 5
     )
 

@@ -1,0 +1,67 @@
+"""The embeddings of an encoder: the tables that a configuration has, added, normalized and projected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+
+from bert_jax.kernels import tied_table
+from bert_jax.models import positions
+from bert_jax.models.layers import Module, cast_to, identity
+
+
+def _no_type(x, table, token_type_ids):
+    return x
+
+
+def _one_type(x, table, token_type_ids):
+    # Every token has the only row, whatever its id: a product with one-hot vectors would add nothing for an
+    # id beyond the table.
+    return x + table[0]
+
+
+def _types(x, table, token_type_ids):
+    # Few rows: a product with one-hot vectors has a cheap gradient, where a scatter into two rows serialises.
+    return x + jax.nn.one_hot(token_type_ids, table.shape[0], dtype=x.dtype) @ table
+
+
+def _type_look_up(rows: int) -> Callable:
+    """Returns the function that adds token types, for a table of so many rows."""
+    return {0: _no_type, 1: _one_type}.get(rows, _types)
+
+
+class Embeddings(Module):
+    """Sum of token, segment and position embeddings, then a norm, dropout and a projection to [B, L, H].
+
+    BERT (figure 2 of the paper) has all three tables and no projection.
+    """
+
+    def setup(self):
+        config, width = self.config, self.config.embedding_width
+        self.word = self.table("word_embeddings", ("vocab", "embed"), (config.vocab_size, width))
+        self.token_type = None
+        if config.type_vocab_size:
+            shape = (config.type_vocab_size, width)
+            self.token_type = self.table("token_type_embeddings", ("token_type", "embed"), shape)
+        self.add_types = _type_look_up(config.type_vocab_size)
+        self.scheme = positions.scheme(config)
+        self.position_tables = {
+            name: self.table(
+                name, table.axes, table.shape, table.constant and nn.initializers.constant(table.constant)
+            )
+            for name, table in self.scheme.tables().items()
+        }
+        self.layer_norm = self.norm() if config.embedding_norm else cast_to(self.dtype)
+        self.projection = identity
+        if config.projects_embeddings:
+            self.projection = self.dense(None, (config.hidden_size,), ("embed",), ("embed_out",))
+
+    def __call__(self, input_ids, token_type_ids, position_ids, deterministic, word=None):
+        """`word`: `self.word` as `tied_table.for_each_shard` gives it, where the model uses it twice."""
+        x = tied_table.look_up(self.word if word is None else word, input_ids)
+        x = self.add_types(x, self.token_type, token_type_ids)
+        x = self.scheme.embed(x, position_ids, self.position_tables)
+        drop = self.dropout(self.config.embedding_dropout_rate, deterministic)
+        return self.projection(drop(self.layer_norm(x)))

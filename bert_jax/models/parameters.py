@@ -1,0 +1,107 @@
+"""What a model's parameters are, from `jax.eval_shape` of its initialization: shapes, counts, layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models import runs
+from bert_jax.models.config import EncoderConfig
+
+LAYERS = "layers"  # logical name of the axis along which the layers of a run are stacked
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerNumbers:
+    """Which layers of the encoder a parameter belongs to.
+
+    Attributes:
+        axis: the parameter's axis along which it has one value for each of `numbers`; None where all of them
+            share the whole parameter.
+        numbers: of the layers, counted from 0.
+    """
+
+    axis: int | None
+    numbers: tuple[int, ...]
+
+
+def abstract(model: nn.Module, inputs: int = 4, **options: Any) -> Any:
+    """Returns the boxed parameters of a model as shapes and dtypes; nothing is computed.
+
+    Args:
+        model: of `bert_jax.models`.
+        inputs: how many int32 [B, L] arrays it takes.
+        options: further arguments of its call.
+    """
+    ids = jnp.zeros((1, 8), jnp.int32)
+    return jax.eval_shape(lambda key: model.init(key, *[ids] * inputs, **options), jax.random.key(0))[
+        "params"
+    ]
+
+
+def parameter_shapes(boxed: Any) -> dict[str, tuple[int, ...]]:
+    """Returns {name: shape} of parameters that may be boxed, by names like `encoder/embeddings/...`."""
+    return {name: tuple(_unboxed(leaf).shape) for name, leaf in _named(boxed).items()}
+
+
+def count(boxed: Any) -> int:
+    """Returns how many numbers the parameters are."""
+    return sum(math.prod(shape) for shape in parameter_shapes(boxed).values())
+
+
+def layer_axes(boxed: Any) -> dict[str, int]:
+    """Returns {name: axis} of the parameters that have one value for each layer of a run.
+
+    Read from the logical axis names, so that a parameter that layers share, or one whose first axis is
+    something else, is never taken for a stack of layers.
+
+    Args:
+        boxed: parameters in flax's boxes, such as `jax.eval_shape` of an objective's `init`; also with leaves
+            of any tree that repeats their boxes.
+    """
+    axes = {}
+    for name, leaf in _named(boxed).items():
+        names = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
+        if LAYERS in names:
+            axes[name] = names.index(LAYERS)
+    return axes
+
+
+def layer_numbers(boxed: Any, config: EncoderConfig) -> dict[str, LayerNumbers]:
+    """Returns {name: which layers} of the parameters of layers; names of other parameters are missing.
+
+    Args:
+        boxed: as `layer_axes` takes it, of a model that has the encoder under `encoder/`, or of the encoder.
+        config: of the encoder.
+    """
+    axes = layer_axes(boxed)
+    prefixes = {
+        f"{LAYERS}/{name}/{runs.member_name(run, member)}/": run.numbers(member)
+        for name, run in runs.named(config.runs())
+        for member in range(len(run.layers))
+    }
+    found = {}
+    for name in _named(boxed):
+        for prefix, numbers in prefixes.items():
+            if f"/{name}".find(f"/{prefix}") >= 0:
+                found[name] = LayerNumbers(axes.get(name), numbers)
+    return found
+
+
+def _named(tree: Any) -> Mapping[str, Any]:
+    leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _is_box(x: Any) -> bool:
+    return isinstance(x, nn.meta.AxisMetadata)
+
+
+def _unboxed(leaf: Any) -> Any:
+    return leaf.unbox() if _is_box(leaf) else leaf

@@ -1,0 +1,174 @@
+"""How an encoder knows the order of its tokens: position schemes by name.
+
+A scheme is a value without parameters of its own: `tables` names those that the embeddings keep for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.kernels.attention import distances
+from bert_jax.models.config import EncoderConfig
+
+Angles = dict[float, tuple[jax.Array, jax.Array]]
+
+
+class Table(NamedTuple):
+    """A parameter of the embeddings: its shape, and the logical names of its dimensions.
+
+    `constant` is its initial value; None for the random one of a table.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    constant: float | None = None
+
+
+class PositionScheme(Protocol):
+    """What may be done with positions: to the embeddings, to queries and keys, to the logits of attention."""
+
+    def tables(self) -> Mapping[str, Table]:
+        """Returns the parameters that `embed` takes, by name."""
+        ...
+
+    def embed(self, x: jax.Array, position_ids: jax.Array, tables: Mapping[str, jax.Array]) -> jax.Array:
+        """Returns the embeddings [B, L, E] with what positions int32 [B, L] add to them."""
+        ...
+
+    def angles(self, position_ids: jax.Array) -> Angles | None:
+        """Returns what `rotate` takes, computed once for all layers: {theta: (cos, sin)}, or None."""
+        ...
+
+    def rotate(
+        self, query: jax.Array, key: jax.Array, angles: Angles | None, theta: float
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns queries and keys [B, L, N, D], turned by their positions."""
+        ...
+
+    def bias(self, length: int) -> jax.Array | None:
+        """Returns what is added to the logits of attention, float32 [N, L, L]; None for nothing."""
+        ...
+
+
+class NoPositions:
+    """No order at all; and what the other schemes leave alone."""
+
+    def __init__(self, config: EncoderConfig):
+        self.config = config
+
+    def tables(self) -> Mapping[str, Table]:
+        return {}
+
+    def embed(self, x, position_ids, tables):
+        return x
+
+    def angles(self, position_ids) -> Angles | None:
+        return None
+
+    def rotate(self, query, key, angles, theta):
+        return query, key
+
+    def bias(self, length: int) -> jax.Array | None:
+        return None
+
+
+class Learned(NoPositions):
+    """A table that is added to the embeddings (BERT). The first token of a sequence has row `offset`."""
+
+    def tables(self):
+        rows = self.config.max_position_embeddings
+        return {"position_embeddings": Table((rows, self.config.embedding_width), ("position", "embed"))}
+
+    def embed(self, x, position_ids, tables):
+        if self.config.position_offset:
+            position_ids = position_ids + self.config.position_offset
+        return x + jnp.take(tables["position_embeddings"], position_ids, axis=0, mode="clip")
+
+
+class Sinusoid(NoPositions):
+    """Sines at even, cosines at odd columns; wavelengths from 2 pi to 20,000 pi (Vaswani et al. 2017)."""
+
+    def embed(self, x, position_ids, tables):
+        return x + self._waves(position_ids)
+
+    def _waves(self, position_ids):
+        width = self.config.embedding_width
+        angles = _angles(position_ids, width, 10_000.0)
+        return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(*position_ids.shape, width)
+
+
+class ScaledSinusoid(Sinusoid):
+    """`Sinusoid` times one learned number, at first 1 / sqrt(E) (Hua et al. 2022)."""
+
+    def tables(self):
+        return {"position_scale": Table((1,), ("norm",), self.config.embedding_width**-0.5)}
+
+    def embed(self, x, position_ids, tables):
+        return x + tables["position_scale"] * self._waves(position_ids)
+
+
+class Rotary(NoPositions):
+    """Queries and keys turned by angles that grow with the position (Su et al. 2021).
+
+    Coordinates i and i + D/2 of a head are one plane, turned by position * theta^(-2i/D).
+    """
+
+    def angles(self, position_ids):
+        thetas = {spec.theta for run in self.config.runs() for spec in run.layers}
+        each = {theta: _angles(position_ids, self.config.head_dim, theta) for theta in sorted(thetas)}
+        # [B, L, 1, D/2]: the same for every head
+        return {theta: (jnp.cos(x)[:, :, None], jnp.sin(x)[:, :, None]) for theta, x in each.items()}
+
+    def rotate(self, query, key, angles, theta):
+        return tuple(_turn(x, *angles[theta]) for x in (query, key))
+
+
+class Alibi(NoPositions):
+    """The distance of two tokens, by a slope for each head, less their logit (Press et al. 2022)."""
+
+    def bias(self, length):
+        slopes = np.float32(alibi_slopes(self.config.num_attention_heads))
+        return -slopes[:, None, None] * distances(length).astype(jnp.float32)
+
+
+def _angles(position_ids: jax.Array, size: int, theta: float) -> jax.Array:
+    """float32 [..., size/2]: position * theta^(-2i/size)."""
+    frequencies = np.float32(float(theta) ** (-np.arange(0, size, 2) / size))
+    return position_ids[..., None].astype(jnp.float32) * frequencies
+
+
+def _turn(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Returns the slope of each head: 2^(-8i/n) for i = 1 ... n where n is a power of two.
+
+    Otherwise those of the largest power of two below it, then every other one of twice as many.
+    """
+    below = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * i / below) for i in range(1, below + 1)]
+    return slopes + [2 ** (-4 * i / below) for i in range(1, 2 * (heads - below), 2)]
+
+
+_SCHEMES: dict[str, Any] = {
+    "learned": Learned,
+    "none": NoPositions,
+    "sinusoid": Sinusoid,
+    "scaled_sinusoid": ScaledSinusoid,
+    "rotary": Rotary,
+    "alibi": Alibi,
+}
+
+
+def scheme(config: EncoderConfig) -> PositionScheme:
+    """Returns the position scheme of a configuration."""
+    return _SCHEMES[config.position](config)

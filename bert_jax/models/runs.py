@@ -1,0 +1,97 @@
+"""The layers of an encoder as runs: layers that are alike, or repeat a pattern, are one scan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bert_jax.models.config import EncoderConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSpec:
+    """What one layer of an encoder has of its own.
+
+    Attributes:
+        window: a token sees the tokens at most this far to each side; 0 for all.
+        theta: base of the rotary angles.
+        attention_norm: whether there is a norm for the attention.
+    """
+
+    window: int = 0
+    theta: float = 10_000.0
+    attention_norm: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Layers that one scan computes.
+
+    Attributes:
+        layers: applied one after the other in each repeat, each with parameters of its own.
+        repeats: how often.
+        shared: whether all repeats have the same parameters; otherwise these are stacked along a leading
+            axis.
+        first: number of the run's first layer.
+    """
+
+    layers: tuple[LayerSpec, ...]
+    repeats: int
+    shared: bool = False
+    first: int = 0
+
+    def numbers(self, member: int) -> tuple[int, ...]:
+        """Returns the numbers of the layers that one of `layers` is, one for each repeat."""
+        members = len(self.layers)
+        return tuple(self.first + i * members + member for i in range(self.repeats))
+
+
+def layer_runs(config: EncoderConfig) -> tuple[Run, ...]:
+    """Returns the runs of an encoder, in order."""
+    if config.layer_groups:
+        each = config.num_hidden_layers / config.layer_groups
+        groups = [int(i / each) for i in range(config.num_hidden_layers)]
+        members = (LayerSpec(theta=config.rotary_theta),) * config.layers_per_group
+        parts = [(members, groups.count(group), True) for group in range(config.layer_groups)]
+    else:
+        parts = _stacked(config)
+    runs, first = [], 0
+    for layers, repeats, shared in parts:
+        if repeats:
+            runs.append(Run(tuple(layers), repeats, shared, first))
+            first += len(layers) * repeats
+    return tuple(runs)
+
+
+def _stacked(config: EncoderConfig) -> list[tuple[list[LayerSpec], int, bool]]:
+    specs = [_spec(config, layer) for layer in range(config.num_hidden_layers)]
+    # A first layer with other parameters than the rest is a run of its own.
+    start = 0 if config.first_attention_norm else 1
+    rest = specs[start:]
+    period = 1 if len(set(rest)) <= 1 else config.global_every
+    whole = len(rest) // period
+    return [
+        (specs[:start], min(start, 1), False),
+        (rest[:period], whole, False),
+        (rest[whole * period :], 1 if len(rest) % period else 0, False),
+    ]
+
+
+def _spec(config: EncoderConfig, layer: int) -> LayerSpec:
+    has_norm = layer > 0 or config.first_attention_norm
+    if layer % config.global_every == 0:
+        return LayerSpec(0, config.rotary_theta, has_norm)
+    return LayerSpec(config.local_window, config.local_rotary_theta, has_norm)
+
+
+def named(runs: tuple[Run, ...]) -> Iterator[tuple[str, Run]]:
+    """Yields each run with the name of its parameters: `stack`, or of several `stack_0`, `stack_1`, ..."""
+    for i, run in enumerate(runs):
+        yield ("stack" if len(runs) == 1 else f"stack_{i}"), run
+
+
+def member_name(run: Run, member: int) -> str:
+    """Returns the name of a layer's parameters inside its run: `layer`, or of several `layer_0`, ..."""
+    return "layer" if len(run.layers) == 1 else f"layer_{member}"

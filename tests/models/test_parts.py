@@ -1,0 +1,216 @@
+"""Encoders of the whole family, from parts: beside NumPy, with gradients, scanned or not, and lowered."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
+from support import encoder_oracle, lowering
+
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.errors import UserError
+from bert_jax.models import Encoder, config, parameters
+from bert_jax.parallel.sharding import unbox
+
+TINY = dict(
+    vocab_size=30,
+    hidden_size=16,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=12,
+    max_position_embeddings=16,
+    layer_norm_eps=1e-5,
+    initializer_range=0.5,
+)
+BERT = {}
+ALBERT = dict(
+    embedding_size=8, layer_groups=3, layers_per_group=2, num_hidden_layers=7, hidden_act="gelu_tanh"
+)
+MODERN = dict(
+    num_hidden_layers=6,
+    position="rotary",
+    rotary_theta=160_000.0,
+    local_rotary_theta=100.0,
+    local_window=2,
+    global_every=3,
+    norm_placement="pre",
+    final_norm=True,
+    first_attention_norm=False,
+    norm_bias=False,
+    attention_bias=False,
+    inner_bias=False,
+    output_bias=False,
+    feed_forward="glu",
+    type_vocab_size=0,
+    initializer="megatron",
+)
+FAMILY = {
+    "bert": BERT,
+    "roberta": dict(type_vocab_size=1, position_offset=2),
+    "distilbert": dict(type_vocab_size=0),
+    "albert": ALBERT,
+    "albert with E = H": dict(layer_groups=1, embedding_projection=True, hidden_act="gelu_tanh"),
+    "modernbert": MODERN,
+    "mosaic": dict(position="alibi", feed_forward="glu", inner_bias=False, num_attention_heads=4),
+    "neobert": dict(
+        position="rotary", norm="rmsnorm", norm_bias=False, norm_placement="pre", final_norm=True,
+        embedding_norm=False, feed_forward="glu", hidden_act="silu", attention_bias=False, inner_bias=False,
+        output_bias=False, type_vocab_size=0,
+    ),
+    "crammed": dict(
+        position="scaled_sinusoid", norm_placement="pre", final_norm=True, feed_forward="glu",
+        attention_bias=False, inner_bias=False, output_bias=False, type_vocab_size=0, initializer="normal",
+    ),
+    "gpt": dict(embedding_norm=False, causal=True, type_vocab_size=0, hidden_act="gelu_tanh"),
+    "sinusoid": dict(position="sinusoid", norm="rmsnorm", hidden_act="relu"),
+}  # fmt: skip
+family = pytest.mark.parametrize("name", FAMILY)
+
+
+def make(name, **changes):
+    return config.from_dict(TINY | FAMILY[name] | changes)
+
+
+def inputs():
+    """Two rows: two packed sequences, the second with types; and one with padding."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 30, (2, 12)).astype(np.int32)
+    types = np.int32([[0] * 5 + [0] * 3 + [1] * 4, [0] * 6 + [1] * 4 + [0] * 2])
+    positions = np.int32([[*range(5), *range(7)], range(12)])
+    sequences = np.int32([[1] * 5 + [2] * 7, [1] * 10 + [0] * 2])
+    return ids, types, positions, sequences
+
+
+@pytest.fixture
+def cudnn_is_there(monkeypatch):
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)  # jaxlib for CPU has no cuDNN to ask
+
+
+@functools.cache
+def model(name):
+    """The configuration, and parameters so large that every one shows in the states."""
+    made, rng = make(name), np.random.default_rng(1)
+    shapes = parameters.parameter_shapes(parameters.abstract(Encoder(made)))
+    means = {name: float(name.endswith("scale")) for name in shapes}
+    return made, nest(
+        {name: rng.normal(means[name], 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    )
+
+
+@family
+def test_states_are_those_of_the_formulas(name):
+    made, params = model(name)
+    method = functools.partial(Encoder.every_layer, collect=lambda x: x)
+    found = jax.jit(lambda params: Encoder(made).apply({"params": params}, *inputs(), method=method))(params)
+    wide = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    for row, arrays in enumerate(zip(*inputs(), strict=True)):
+        expected = encoder_oracle.states(made, wide, *arrays)
+        assert len(expected) == len(found)
+        real = arrays[3] > 0
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine[row][real], theirs[real], atol=2e-4 * np.abs(theirs).max())
+
+
+def loss(made, params, key):
+    states = Encoder(made).apply({"params": params}, *inputs(), deterministic=False, rngs={"dropout": key})
+    return jnp.sum(jnp.sin(states.astype(jnp.float32)) * (inputs()[3] > 0)[..., None])
+
+
+@pytest.mark.parametrize("name", ["albert", "modernbert"])
+def test_gradients_reach_every_parameter_and_do_not_depend_on_the_execution(name):
+    made, params = model(name)
+    key = jax.random.key(2)
+    gradients = jax.jit(jax.grad(functools.partial(loss, made)))(params, key)
+    named = jax.tree_util.tree_leaves_with_path(gradients)
+    for path, gradient in named:
+        assert np.all(np.isfinite(gradient)), path
+        # A bias of all keys moves every logit of a query alike.
+        assert np.any(np.abs(gradient) > 1e-6) or "key/bias" in jax.tree_util.keystr(path, simple=True), path
+    other = made.replace(scan_unroll=0, remat="full")
+    again = jax.jit(jax.grad(functools.partial(loss, other)))(params, key)
+    for one, two in zip(jax.tree.leaves(gradients), jax.tree.leaves(again), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-4 * max(1, np.abs(one).max()))
+
+
+@pytest.mark.parametrize("name", ["albert", "modernbert", "neobert", "mosaic"])
+@pytest.mark.parametrize("accelerator", lowering.DEVICES)
+@pytest.mark.usefixtures("cudnn_is_there")
+def test_it_is_lowered_for_both_accelerators(name, accelerator):
+    """Local layers and biases by distance go to XLA, whatever the platform; global layers to its kernel."""
+    sizes = dict(hidden_size=128, max_position_embeddings=128, attention_probs_dropout_prob=0.0)
+    sizes |= dict(residual="xla")  # so that the only kernels are of attention
+    made = make(name, dtype="bfloat16", **sizes)
+    ids = jnp.ones((4, 128), jnp.int32)
+    params = jax.eval_shape(lambda: unbox(Encoder(made).init(jax.random.key(0), *[ids] * 4)))
+
+    def step(params, ids):
+        def sums(params):
+            return jnp.sum(Encoder(made).apply(params, *[ids] * 4).astype(jnp.float32))
+
+        return jax.grad(sums)(params)
+
+    text = lowering.lower(step, accelerator, params, ids).as_text()
+    assert ("tpu_custom_call" in text or "__cudnn$fmha" in text) == (name != "mosaic")
+
+
+@pytest.mark.parametrize(
+    "fields, problem",
+    [
+        (dict(position="rotary", hidden_size=18, num_attention_heads=6), "heads of an even size, not 3"),
+        (dict(position="sinusoid", embedding_size=7), "an even width, not 7"),
+        (dict(position="rotary", position_offset=2), "needs position=learned, not rotary"),
+        (dict(position_offset=16), "leaves none of max_position_embeddings=16"),
+        (dict(rotary_theta=160_000.0), "needs position=rotary, not learned"),
+        (dict(position="rotary", local_rotary_theta=1.0), "and a local_window"),
+        (dict(local_window=64), "a global layer every 2 layers or more"),
+        (dict(global_every=3), "local_window=0 and global_every=3"),
+        (dict(first_attention_norm=False), "needs norm_placement=pre"),
+        (dict(layer_groups=4), "at most num_hidden_layers=3"),
+        (dict(layers_per_group=2), "needs layer_groups of 1 or more"),
+        (dict(layer_groups=1, local_window=2, global_every=2), "are all alike"),
+        (dict(feed_forward="geglu"), "choose one of mlp, glu"),
+        (dict(embedding_dropout=1.0), r"in \[0, 1\)"),
+        (dict(rotary_theta=0.0), "more than 0"),
+        (dict(attention="pallas", position="alibi"), "adds no bias to the logits"),
+        (
+            dict(attention="splash", local_window=2, global_every=2, attention_probs_dropout_prob=0.0),
+            "no window",
+        ),
+        (dict(residual="pallas", norm_placement="pre", hidden_size=128), "LayerNorm behind the sum"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(fields, problem):
+    with pytest.raises(UserError, match=problem) as error:
+        config.from_dict(TINY | fields)
+    assert "\n" not in str(error.value)
+
+
+def test_one_type_is_every_tokens():
+    """A template with types gives a model with one type vector an id that is beyond its table."""
+    made, params = model("roberta")
+    ids, types, *rest = inputs()
+    apply = jax.jit(lambda types: Encoder(made).apply({"params": params}, ids, types, *rest))
+    np.testing.assert_array_equal(apply(types), apply(0 * types))
+
+
+def test_layers_are_read_from_the_names_of_axes():
+    made = make("albert")
+    boxed = parameters.abstract(Encoder(made))
+    assert not parameters.layer_axes(boxed)  # not the heads of a [H, N, D] kernel
+    numbers = parameters.layer_numbers(boxed, made)
+    assert numbers["layers/stack_1/layer_0/query/kernel"] == parameters.LayerNumbers(None, (6, 8))
+    assert numbers["layers/stack_0/layer_1/query/kernel"].numbers == (1, 3, 5)
+
+    made = make("modernbert")
+    boxed = parameters.abstract(Encoder(made))
+    numbers = parameters.layer_numbers({"encoder": boxed}, made)
+    assert numbers["encoder/layers/stack_0/layer/query/kernel"] == parameters.LayerNumbers(0, (0,))
+    assert numbers["encoder/layers/stack_1/layer_2/query/kernel"] == parameters.LayerNumbers(0, (3,))
+    assert numbers["encoder/layers/stack_2/layer_1/output/kernel"] == parameters.LayerNumbers(0, (5,))
+    assert "encoder/final_norm/scale" not in numbers
+
+    boxed = parameters.abstract(Encoder(make("bert")))
+    assert set(parameters.layer_axes(boxed).values()) == {0}
+    assert parameters.layer_numbers(boxed, make("bert"))["layers/stack/layer/query/bias"].numbers == (0, 1, 2)

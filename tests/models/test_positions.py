@@ -1,0 +1,66 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import encoder_oracle
+
+from bert_jax.models import config, positions
+
+
+def scheme(**fields):
+    sizes = dict(hidden_size=8, num_attention_heads=2, vocab_size=10, num_hidden_layers=1)
+    return positions.scheme(config.from_dict(sizes | fields))
+
+
+@pytest.mark.parametrize(
+    "theta, expected",
+    [
+        (10_000.0, (-1.41335, 1.87912, -2.82886, 4.05819)),
+        (160_000.0, (-1.41335, 1.96994, -2.82886, 4.01489)),
+    ],
+)
+def test_rotary_turns_as_in_its_paper(theta, expected):
+    rotary = scheme(position="rotary", rotary_theta=theta)
+    x = jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 1, 1, 4)
+    query, key = rotary.rotate(x, 2 * x, rotary.angles(jnp.int32([[3]])), theta)
+    np.testing.assert_allclose(query.ravel(), expected, atol=1e-5)
+    np.testing.assert_allclose(key.ravel(), 2 * np.array(expected), atol=1e-5)
+
+
+def test_rotary_is_a_product_of_complex_numbers():
+    rotary, rng = scheme(position="rotary"), np.random.default_rng(0)
+    x = rng.normal(size=(2, 5, 2, 4)).astype(np.float32)
+    places = rng.integers(0, 500, (2, 5)).astype(np.int32)
+    found, _ = rotary.rotate(x, x, rotary.angles(places), 10_000.0)
+    for row, token, head in np.ndindex(2, 5, 2):
+        expected = encoder_oracle.rotate(x[row, token, head], int(places[row, token]), 10_000.0)
+        np.testing.assert_allclose(found[row, token, head], expected, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    "heads, powers",
+    [
+        (4, [-2, -4, -6, -8]),
+        (12, [-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5]),
+        (16, [-0.5 * i for i in range(1, 17)]),
+    ],
+)
+def test_alibi_slopes(heads, powers):
+    np.testing.assert_allclose(np.log2(positions.alibi_slopes(heads)), powers)
+    np.testing.assert_allclose(positions.alibi_slopes(heads), encoder_oracle.slopes(heads))
+
+
+def test_alibi_falls_with_the_distance_to_either_side():
+    bias = scheme(position="alibi").bias(3)
+    distances = np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]])
+    np.testing.assert_allclose(bias, [-(2.0**-4) * distances, -(2.0**-8) * distances])
+
+
+def test_sinusoids_and_their_learned_factor():
+    x, places = jnp.zeros((1, 3, 8)), jnp.int32([[0, 5, 300]])
+    expected = np.stack([encoder_oracle.sinusoid(place, 8) for place in (0, 5, 300)])
+    np.testing.assert_allclose(scheme(position="sinusoid").embed(x, places, {})[0], expected, atol=3e-5)
+    scaled = scheme(position="scaled_sinusoid")
+    ((name, table),) = scaled.tables().items()
+    assert table.shape == (1,) and table.constant == 8**-0.5
+    found = scaled.embed(x, places, {name: jnp.array([2.0])})[0]
+    np.testing.assert_allclose(found, 2 * expected, atol=6e-5)
