@@ -21,7 +21,8 @@ from bert_jax.errors import UserError
 from bert_jax.settings import config_fields, config_files
 
 with epy.lazy_imports():
-    from bert_jax.estimate import chips, gpu_topology, gpus, measure, program, report, topology
+    from bert_jax.estimate import measure, program, report
+    from bert_jax.estimate.chips import gpu_topology, gpus, tpu_topology, tpus
     from bert_jax.runs import pretrain
 
 
@@ -74,10 +75,10 @@ def run(flags, args: list[str]) -> int:
         raise UserError("what to estimate? give --config=pretrain/SIZE; `bert-jax configs` lists them")
     if not flags.topology:
         raise UserError(
-            f"for which devices? give --topology=CHIP:SHAPE, like {chips.EXAMPLES}, or "
+            f"for which devices? give --topology=CHIP:SHAPE, like {tpus.EXAMPLES}, or "
             f"--topology=GPU:NUMBER, like {gpus.EXAMPLES}"
         )
-    slices = chips.parse_topology(flags.topology, flags.slices)
+    slices = tpus.parse_topology(flags.topology, flags.slices)
     on_gpus = isinstance(slices, gpus.Hosts)
     if flags.price_per_chip_hour is not None and on_gpus:
         raise UserError("--price_per_chip_hour is for TPUs: of GPUs the time of a step is not known")
@@ -92,7 +93,7 @@ def run(flags, args: list[str]) -> int:
     config = flags.config
     if config.data.dir and flags.seq_length is not None:
         raise UserError("--seq_length is for rows without records: leave it, or config.data.dir, out")
-    compiler = gpu_topology if on_gpus else topology
+    compiler = gpu_topology if on_gpus else tpu_topology
     compiler.prepare()  # before jax is imported
     config_fields.check_pretraining(config)
     if adopted := pretrain.adopt_architecture(config, config_files.overridden(flags, "model")):

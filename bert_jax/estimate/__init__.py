@@ -1,5 +1,6 @@
-"""What a train step would cost on TPUs that are not there: compiled ahead of time, and read off the program.
+"""What a train step would cost on TPUs and GPUs that are not there: compiled ahead of time, and read off the
+program.
 
-`chips` and `topology` name the hardware, `program` compiles, `hlo`, `flop_count`, `collectives`, `timing` and
-`wastes` are pure functions over the compiled program's text, `report` puts it together.
+`chips` has the hardware, `program` compiles the step, `analysis` reads the compiled program, `search` finds
+the largest batch, `measure` puts the figures together, and `report` writes them as lines.
 """

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.estimate import collectives, gpu_program, hlo, search, timing, wastes
-from bert_jax.estimate.chips import Slices
-from bert_jax.estimate.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from bert_jax.estimate.gpus import Hosts
+from bert_jax.estimate import search
+from bert_jax.estimate.analysis import collectives, gpu_program, hlo, timing, wastes
+from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from bert_jax.estimate.chips.gpus import Hosts
+from bert_jax.estimate.chips.tpus import Slices
 from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
 from bert_jax.kernels import dispatch, platform
 from bert_jax.parallel import sharding

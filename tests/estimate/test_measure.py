@@ -8,8 +8,9 @@ import pytest
 from support import gpu_programs
 
 from bert_jax.errors import UserError
-from bert_jax.estimate import gpus, measure, program, report
-from bert_jax.estimate.chips import CHIPS, Slices
+from bert_jax.estimate import measure, program, report
+from bert_jax.estimate.chips import gpus
+from bert_jax.estimate.chips.tpus import CHIPS, Slices
 from bert_jax.settings import defaults
 from bert_jax.training import flops
 

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 
-from bert_jax.estimate import gpu_topology, gpus
+from bert_jax.estimate.chips import gpu_topology, gpus
 
 gpu_topology.prepare()
 

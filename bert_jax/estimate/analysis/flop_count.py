@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from bert_jax.estimate.hlo import Array, Instruction, Module, Visit, walk
+from bert_jax.estimate.analysis.hlo import Array, Instruction, Module, Visit, walk
 
 # Products of [length, length] matrices in an attention kernel: two forward, and five backward, where the
 # scores are computed anew (Dao et al. 2022).

@@ -3,8 +3,8 @@
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.estimate.chips import parse_topology
-from bert_jax.estimate.gpus import GPUS, Hosts
+from bert_jax.estimate.chips.gpus import GPUS, Hosts
+from bert_jax.estimate.chips.tpus import parse_topology
 from bert_jax.training import peaks
 
 

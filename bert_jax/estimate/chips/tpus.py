@@ -7,7 +7,7 @@ import math
 import re
 
 from bert_jax.errors import UserError
-from bert_jax.estimate import gpus
+from bert_jax.estimate.chips import gpus
 from bert_jax.training import peaks
 
 

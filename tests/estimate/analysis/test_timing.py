@@ -3,8 +3,8 @@
 import pytest
 from support.programs import TRAIN_STEP
 
-from bert_jax.estimate import hlo, timing
-from bert_jax.estimate.chips import CHIPS
+from bert_jax.estimate.analysis import hlo, timing
+from bert_jax.estimate.chips.tpus import CHIPS
 
 V5E = CHIPS["v5e"]
 MODULE = hlo.parse(TRAIN_STEP)

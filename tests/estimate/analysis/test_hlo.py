@@ -3,7 +3,7 @@
 import pytest
 from support.programs import TRAIN_STEP
 
-from bert_jax.estimate import hlo
+from bert_jax.estimate.analysis import hlo
 
 MODULE = hlo.parse(TRAIN_STEP)
 

@@ -11,7 +11,7 @@ from typing import Any
 from etils import epy
 
 from bert_jax.errors import UserError, install_hint
-from bert_jax.estimate.chips import Slices
+from bert_jax.estimate.chips.tpus import Slices
 from bert_jax.parallel import host_tuning
 
 with epy.lazy_imports():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bert_jax.estimate.chips import Chip
-from bert_jax.estimate.collectives import Collective
-from bert_jax.estimate.gpu_program import SLICES, Program
-from bert_jax.estimate.hlo import Array, Module, walk
-from bert_jax.estimate.timing import Compute
+from bert_jax.estimate.analysis.collectives import Collective
+from bert_jax.estimate.analysis.gpu_program import SLICES, Program
+from bert_jax.estimate.analysis.hlo import Array, Module, walk
+from bert_jax.estimate.analysis.timing import Compute
+from bert_jax.estimate.chips.tpus import Chip
 
 _MIB, _GIB = 2.0**20, 2.0**30
 

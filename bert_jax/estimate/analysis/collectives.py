@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.estimate.chips import Chip
-from bert_jax.estimate.hlo import Module, Visit, walk
+from bert_jax.estimate.analysis.hlo import Module, Visit, walk
+from bert_jax.estimate.chips.tpus import Chip
 
 # What a chip sends for each byte that it puts in, as a multiple of (n - 1) / n in a group of n: a ring's.
 _PASSES = {

@@ -3,10 +3,10 @@
 import pytest
 from support.programs import TRAIN_STEP
 
-from bert_jax.estimate import hlo, wastes
-from bert_jax.estimate.chips import CHIPS
-from bert_jax.estimate.collectives import Collective
-from bert_jax.estimate.timing import Compute
+from bert_jax.estimate.analysis import hlo, wastes
+from bert_jax.estimate.analysis.collectives import Collective
+from bert_jax.estimate.analysis.timing import Compute
+from bert_jax.estimate.chips.tpus import CHIPS
 
 EMPTY = "ENTRY %main (x: f32[2]) -> f32[2] {\n  ROOT %x = f32[2] parameter(0)\n}\n"
 SCORES = EMPTY.replace("ROOT %x", "%x").replace(

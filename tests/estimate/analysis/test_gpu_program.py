@@ -3,7 +3,7 @@
 import pytest
 from support.gpu_programs import TRAIN_STEP
 
-from bert_jax.estimate import collectives, flop_count, gpu_program, hlo, wastes
+from bert_jax.estimate.analysis import collectives, flop_count, gpu_program, hlo, wastes
 
 MODULE = hlo.parse(TRAIN_STEP)
 PROGRAM = gpu_program.read(MODULE)

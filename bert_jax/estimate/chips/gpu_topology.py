@@ -16,7 +16,7 @@ from typing import Any
 from etils import epy
 
 from bert_jax.errors import UserError, install_hint
-from bert_jax.estimate.gpus import CUDNN, Hosts
+from bert_jax.estimate.chips.gpus import CUDNN, Hosts
 from bert_jax.parallel import host_tuning
 
 with epy.lazy_imports():

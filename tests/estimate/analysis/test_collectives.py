@@ -8,8 +8,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.programs import TRAIN_STEP
 
-from bert_jax.estimate import collectives, hlo
-from bert_jax.estimate.chips import CHIPS
+from bert_jax.estimate.analysis import collectives, hlo
+from bert_jax.estimate.chips.tpus import CHIPS
 from bert_jax.parallel import sharding
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}

@@ -7,10 +7,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from bert_jax.estimate.chips import Chip
-from bert_jax.estimate.collectives import KINDS
-from bert_jax.estimate.flop_count import matrix_flops
-from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
+from bert_jax.estimate.analysis.collectives import KINDS
+from bert_jax.estimate.analysis.flop_count import matrix_flops
+from bert_jax.estimate.analysis.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
+from bert_jax.estimate.chips.tpus import Chip
 from bert_jax.kernels import pallas_residual
 
 _PARAMETER = re.compile(r" parameter\((\d+)\)$")

@@ -6,9 +6,9 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from bert_jax.estimate.flop_count import instruction_flops
-from bert_jax.estimate.hlo import Instruction, Module, Visit, trip_count, walk
-from bert_jax.estimate.timing import FREE, hbm_bytes, is_collective
+from bert_jax.estimate.analysis.flop_count import instruction_flops
+from bert_jax.estimate.analysis.hlo import Instruction, Module, Visit, trip_count, walk
+from bert_jax.estimate.analysis.timing import FREE, hbm_bytes, is_collective
 
 # The kinds of operations, for people.
 CUBLAS, CUDNN = "cuBLAS products", "cuDNN attention"

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from support.programs import TRAIN_STEP
 
-from bert_jax.estimate import flop_count, hlo
+from bert_jax.estimate.analysis import flop_count, hlo
 
 
 def test_a_product_in_a_loop_counts_once_for_each_trip():
