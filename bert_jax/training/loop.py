@@ -1,35 +1,37 @@
-"""The one loop that pre-training and fine-tuning share; the only place with side effects."""
+"""The one loop that pre-training and fine-tuning share; the only place with side effects.
+
+`fit` sets a run up. `_Run` is the run from its first state to its last: it dispatches steps, and at some of
+them writes metrics, saves, evaluates, and goes back when too many steps were skipped. Device values are read
+at log steps alone, and where a step is saved or evaluated.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
 from bert_jax import checkpoint
 from bert_jax.errors import StorageError, UserError
 from bert_jax.kernels import check as kernel_check
-from bert_jax.kernels import dispatch
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.training import flops, recovery
+from bert_jax.training.compiled_step import CompiledStep
 from bert_jax.training.evaluators import EvaluationContext, Evaluations, Evaluator, is_due
 from bert_jax.training.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.training.optimizers import keeps_parameters_finite
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.profiling import Profiler
-from bert_jax.training.recovery import Recovery
-from bert_jax.training.state import TrainState, abstract_state, init_state
+from bert_jax.training.start import Start
+from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import make_train_step, spike_rule
-from bert_jax.training.throughput import STEPS_AHEAD, Meter, RunClock, TooManySkipped
+from bert_jax.training.throughput import STEPS_AHEAD, Goodput, StepMetrics, TooManySkipped
 from bert_jax.training.watchdog import Watchdog
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -46,9 +48,9 @@ def fit(
     task: Objective,
     optimizer: optax.GradientTransformation,
     schedule: Callable,
+    mesh: jax.sharding.Mesh,
     train_data: Callable[[int, np.ndarray], Batches],
     evaluators: Sequence[Evaluator] = (),
-    mesh: jax.sharding.Mesh,
     flops_per_step: float,
     writer: MetricsWriter,
     initial_params: Any = None,
@@ -63,15 +65,15 @@ def fit(
             checkpoint.{every, keep, keep_every} (every 0: at the end alone); model.dtype; and resume_from and
             spikes.*, where it has them.
         task, optimizer, schedule: see `bert_jax.training.step` and `bert_jax.training.optimizers`.
-        train_data: (start step, the places in the global batch that this process feeds) -> these rows of the
+        mesh: see `sharding.make_mesh`.
+        train_data: (start step, rows of the global batch that this process feeds) -> these rows of the
             batch of that step and of each after it. Batches may come in a few shapes; the step is compiled
             for each.
         evaluators: measure the state, each at its own steps and at the end; see `training.evaluators`.
-        mesh: see `sharding.make_mesh`.
         flops_per_step: the model's, over the global batch, for MFU; 0 where it is not known.
         writer: gets the metrics and the messages.
         initial_params: nested dict of arrays, which may hold a part of the parameters, the others being
-            initialised; or a function from the abstract parameters, with their shardings, to such a dict. Not
+            initialized; or a function from the abstract parameters, with their shardings, to such a dict. Not
             looked at when there is something to resume.
         stall_timeout: seconds without a step, or a batch of evaluation, after which the process ends itself;
             0 for never.
@@ -87,320 +89,287 @@ def fit(
     """
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     spikes = spike_rule(config)
-    window = spikes.window if spikes else 0
-    check_update = "optimizer" not in config or not keeps_parameters_finite(config.optimizer)
-    abstract = abstract_state(task, optimizer, mesh, window)
-    shardings = jax.tree.map(lambda x: x.sharding, abstract)
-    own = sharding.local_rows(mesh, config.batch_size)
+    abstract = abstract_state(task, optimizer, mesh, spikes.window if spikes else 0)
     _describe(abstract, mesh, writer.message)
     if (model := getattr(task, "config", None)) is not None:
         kernel_check.ensure(model, writer.message)
-
+    check_update = "optimizer" not in config or not keeps_parameters_finite(config.optimizer)
+    train_step = sharding.jit_train_step(
+        make_train_step(task, optimizer, schedule, config.accumulate_steps, spikes, check_update),
+        mesh,
+        jax.tree.map(lambda x: x.sharding, abstract),
+    )
     with contextlib.ExitStack() as cleanup:
-        stop = cleanup.enter_context(PreemptionGuard(writer.notice))
+        guard = cleanup.enter_context(PreemptionGuard(writer.notice))
         watchdog = cleanup.enter_context(Watchdog(stall_timeout))
-        checkpointer = cleanup.enter_context(
-            _closing(
-                checkpoint.Checkpointer(
-                    workdir.checkpoints,
-                    keep=config.checkpoint.keep,
-                    keep_every=config.checkpoint.keep_every,
-                    log=writer.message,
-                )
-            )
+        checkpointer = checkpoint.Checkpointer(
+            workdir.checkpoints,
+            keep=config.checkpoint.keep,
+            keep_every=config.checkpoint.keep_every,
+            log=writer.message,
         )
+        cleanup.enter_context(_closing(checkpointer))
         checkpointer.check_space(abstract)
-
-        def complete(detour: Recovery) -> Recovery:
-            checkpointer.abandon_after(detour.step)
-            detour = dataclasses.replace(detour, complete=True)
-            detour.write(workdir)
-            return detour
-
-        detour = recovery.read(workdir)
-        if detour and not detour.complete:  # the run was killed as it went back
-            detour = complete(detour)
-
-        def start() -> tuple[int, TrainState]:
-            """The first of four ways that applies: resume this run, go on from another run's state, from
-            given weights, or from scratch.
-            """
-            resumed = _restore(checkpointer.restore_latest, abstract, config)
-            if resumed is not None:
-                writer.message(f"resumed from step {resumed[0]} of {workdir.path}")
-                return resumed
-            if config.get("resume_from"):
-                source, state = _restore(
-                    lambda abstract: checkpoint.load_state(config.resume_from, abstract, log=writer.message),
-                    abstract,
-                    config,
-                )
-                writer.message(f"went on from {source}, step {int(state.step)}")
-                return int(state.step), state
-            given = initial_params(abstract.params) if callable(initial_params) else initial_params
-            state = init_state(task, optimizer, mesh, config.seed, window)
-            if given is not None:
-                state = state.replace(params=_overlay(state.params, given))
-            source = f"the weights of {config.init_from}" if config.get("init_from") else "the weights given"
-            writer.message(f"started from {'scratch' if given is None else source}")
-            return 0, state
-
-        def go_back(skipped: TooManySkipped, state: TrainState) -> Recovery:
-            """Prepares for `start()` at a good checkpoint, without the batches of the failed attempt."""
-            checkpointer.wait()
-            detour = recovery.plan(checkpointer.agreed_steps(), began, skipped.first, skipped.last)
-            writer.message(
-                f"warning: {skipped}; going back to step {detour.step}, without the next {detour.left_out} "
-                "batches"
-            )
-            detour.write(workdir)
-            jax.tree.map(lambda x: x.delete(), state)  # two states would not fit on a device that one fills
-            return complete(detour)
-
-        step, state = start()
-        began = step
-        workdir.confirm_run()
-        writer.rewind(step)
-        clock = RunClock(read_metrics(workdir.path, "train"))
-        from_scratch = step == 0 and initial_params is None
-
-        evaluations = Evaluations(evaluators, EvaluationContext(writer, stop, watchdog), config.steps)
-
-        meter: Meter | None = None
-        metrics: Mapping[str, jax.Array] = {}  # of the last step
-
-        def is_skipped() -> bool:
-            return bool(metrics) and float(metrics["skipped"]) > 0
-
-        def save_and_stop(step: int, state: TrainState) -> None:
-            with stop.saving():
-                if meter is not None:
-                    meter.write(writer)
-                writer.flush()
-                if step and not is_skipped():
-                    checkpointer.save(step, state)
-                checkpointer.wait()
-                saved = checkpointer.steps()
-            if step in saved:
-                result = "saved"
-            elif step == 0:
-                result = "nothing to save"
-            else:
-                result = "which was skipped; " + (f"step {saved[-1]} is saved" if saved else "none is saved")
-            stop.leave(f"stopped at step {step}, {result}")
-
-        # The run may have ended between the save of this step and its evaluation.
-        if missed := evaluations.missed(step, workdir.path):
-            with stop.leaving_through(save_and_stop, step, state):
-                evaluations.run(missed, step, state)
-        if evaluations.should_stop():
-            writer.message("nothing to train: the run was stopped early")
-            return state
-        if step >= config.steps:
-            writer.message(f"nothing to train: step {step} of {config.steps} is done")
-            return state
-
-        batches = _batches(train_data, step, own, detour)
-        cleanup.callback(lambda: batches.close())
-        batch = sharding.global_batch(next(batches), mesh)
-        train_step = sharding.jit_train_step(
-            make_train_step(task, optimizer, schedule, config.accumulate_steps, spikes, check_update),
-            mesh,
-            shardings,
+        run = _Run(
+            config=config,
+            workdir=workdir,
+            objective=task,
+            mesh=mesh,
+            train_data=train_data,
+            start=Start(
+                config, task, optimizer, mesh, abstract, checkpointer, initial_params, writer.message
+            ),
+            train_step=CompiledStep(train_step, abstract, np.uint32(config.seed), writer, watchdog),
+            evaluations=Evaluations(evaluators, EvaluationContext(writer, guard, watchdog), config.steps),
+            checkpointer=checkpointer,
+            flops_per_step=flops_per_step,
+            writer=writer,
+            guard=guard,
+            watchdog=watchdog,
         )
-        train_step = _Compiled(train_step, abstract, np.uint32(config.seed), writer, watchdog)
-        train_step.compile(batch, stop)
-
-        def make_meter() -> Meter:
-            peak = _peak(config, mesh, flops_per_step)
-            return Meter(peak, flops_per_step, config.max_skipped_steps, clock)
-
-        meter = make_meter()
-        profiler = cleanup.enter_context(
-            Profiler(os.path.join(workdir.path, "profile"), profile_steps, writer.message)
-        )
-        first_step = step
-        stop.hold()
-        save_due = False
-        while step < config.steps:
-            try:
-                with stop.leaving_through(save_and_stop, step, state):
-                    stop.check()
-                    program = train_step.compile(batch, stop)
-                profiler.before(step + 1)
-                state, metrics = program(state, batch, train_step.seed)
-                step += 1
-                stop.step = step
-                writer.at_step(max(first_step, step - STEPS_AHEAD))
-                meter.add(step, metrics)
-                profiler.after(step, metrics)
-                watchdog.heartbeat()
-                if step < config.steps:
-                    # While the devices compute this step, the rows of the next one go to them.
-                    with meter.timed("input"):
-                        batch = sharding.global_batch(next(batches), mesh)
-                checkpointer.poll()
-                workdir.check_held()
-
-                # What the previous step left to be written can be read without waiting for this one.
-                meter.write(writer, before=step)
-                if from_scratch and step == 2:
-                    _check_initial_loss(task, meter.first_loss, writer.message)
-                if step == 1 or is_due(step, config.log_every, config.steps):
-                    meter.close_interval()
-                # A step that was skipped is not saved; the next one that was not is saved in its place.
-                save_due = save_due or is_due(step, config.checkpoint.every, config.steps)
-                evaluators_due = evaluations.due(step)
-                if not (save_due or evaluators_due):
-                    continue
-                with meter.paused(writer):
-                    if save_due and (step == config.steps or not is_skipped()):
-                        if is_skipped():
-                            _warn_of_end(step, meter.skipped_in_row, writer.message)
-                        writer.flush()
-                        with meter.timed("save"):
-                            checkpointer.save(step, state)
-                        save_due = False
-                    if evaluators_due:
-                        with stop.leaving_through(save_and_stop, step, state), meter.timed("eval"):
-                            evaluations.run(evaluators_due, step, state)
-                        if evaluations.should_stop():
-                            writer.message(f"stopped early, at step {step} of {config.steps}")
-                            checkpointer.save(step, state)
-                            break
-            except TooManySkipped as skipped:
-                if detour:
-                    raise UserError(_gave_up(skipped, detour)) from skipped
-                detour = go_back(skipped, state)
-                step, state = start()
-                first_step = stop.step = step
-                save_due, metrics, meter = False, {}, make_meter()
-                writer.rewind(step)
-                batches.close()
-                batches = _batches(train_data, step, own, detour)
-                batch = sharding.global_batch(next(batches), mesh)
+        cleanup.callback(run.close)
+        run.set_up()
+        if run.is_finished():
+            return run.state
+        run.open_batches()
+        run.compile()
+        profiler = Profiler(os.path.join(workdir.path, "profile"), profile_steps, writer.message)
+        run.train(cleanup.enter_context(profiler))
         checkpointer.wait()
-    return state
+        return run.state
 
 
-class _Compiled:
-    """The train step, compiled ahead for each shape of batch that comes up."""
+class _Run:
+    """One call of `fit`: the state, the next batch, and what has to be written, saved and measured.
+
+    Attributes:
+        step: the number of steps done.
+        state: after that step.
+    """
+
+    step: int
+    state: TrainState
 
     def __init__(
         self,
-        train_step: Callable,
-        abstract_state: TrainState,
-        seed: np.uint32,
+        *,
+        config: Any,
+        workdir: WorkDir,
+        objective: Objective,
+        mesh: jax.sharding.Mesh,
+        train_data: Callable[[int, np.ndarray], Batches],
+        start: Start,
+        train_step: CompiledStep,
+        evaluations: Evaluations,
+        checkpointer: checkpoint.Checkpointer,
+        flops_per_step: float,
         writer: MetricsWriter,
+        guard: PreemptionGuard,
         watchdog: Watchdog,
     ):
-        self._train_step, self._abstract_state, self.seed = train_step, abstract_state, seed
-        self._writer, self._watchdog = writer, watchdog
-        self._programs: dict[tuple, Callable] = {}
-        self._said: list[dispatch.Choice] = []
+        self._config, self._workdir, self._objective, self._mesh = config, workdir, objective, mesh
+        self._train_data, self._start, self._train_step = train_data, start, train_step
+        self._evaluations, self._checkpointer = evaluations, checkpointer
+        self._flops_per_step, self._writer = flops_per_step, writer
+        self._guard, self._watchdog = guard, watchdog
+        self._local_rows = sharding.local_rows(mesh, config.batch_size)
+        self._batches: Batches | None = None
+        self._batch: dict[str, jax.Array] = {}  # of the next step
+        self._metrics: Mapping[str, jax.Array] = {}  # of the last step
+        self._step_metrics: StepMetrics | None = None
+        self._save_due = False
 
-    def compile(self, batch: Mapping[str, jax.Array], stop: PreemptionGuard) -> Callable:
-        """(state, batch, seed) -> (state, metrics), for batches of this shape."""
-        key = tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
-        if key not in self._programs:
-            began = time.monotonic()
-            with self._watchdog.paused(), self._writer.stage("compiling"):
-                self._programs[key], choices = stop.wait_for(lambda: self._lower_and_compile(batch))
-            again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
-            self._writer.message(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
-            self._say_chosen(choices)
-        return self._programs[key]
+    # Before the first step
 
-    def _lower_and_compile(self, batch: Mapping[str, jax.Array]) -> tuple[Callable, list[dispatch.Choice]]:
-        with dispatch.record() as choices:
-            lowered = self._train_step.lower(self._abstract_state, batch, self.seed)
-        return lowered.compile(), choices
+    def set_up(self) -> None:
+        """Gets the first state, and evaluates it where an earlier process did not finish to."""
+        self._detour = recovery.resume(self._workdir, self._checkpointer)
+        self.step, self.state = self._start.state(self._workdir.path)
+        self._began = self._first_step = self.step
+        self._from_scratch = self.step == 0 and self._start.initial_params is None
+        self._workdir.confirm_run()
+        self._writer.rewind(self.step)
+        self._goodput = Goodput(read_metrics(self._workdir.path, "train"))
+        if missed := self._evaluations.missed(self.step, self._workdir.path):
+            with self._stopping():
+                self._evaluations.run(missed, self.step, self.state)
 
-    def _say_chosen(self, choices: list[dispatch.Choice]) -> None:
-        """Tells once which kernels are used; a CPU has none."""
-        if jax.default_backend() != "cpu":
-            for choice in choices:
-                if choice not in self._said:
-                    self._writer.message(str(choice))
-                    self._said.append(choice)
+    def is_finished(self) -> bool:
+        """Returns whether there is nothing to train, and says why."""
+        if self._evaluations.should_stop():
+            self._writer.message("nothing to train: the run was stopped early")
+            return True
+        if self.step >= self._config.steps:
+            self._writer.message(f"nothing to train: step {self.step} of {self._config.steps} is done")
+            return True
+        return False
+
+    def open_batches(self) -> None:
+        """Begins to read the batches of the next step and of those after it."""
+        self.close()
+        read = self._detour.batches if self._detour else _batches
+        self._batches = read(self._train_data, self.step, self._local_rows)
+        self._feed()
+
+    def close(self) -> None:
+        """Ends the reading of batches."""
+        if self._batches is not None:
+            self._batches.close()
+
+    def compile(self) -> None:
+        """Compiles the step for the first batch."""
+        self._train_step.compile(self._batch, self._guard)
+
+    # The steps
+
+    def train(self, profiler: Profiler) -> None:
+        """Trains to the last step, or to where an evaluator ends the run."""
+        self._step_metrics = self._new_step_metrics()
+        self._guard.hold()
+        while self.step < self._config.steps:
+            try:
+                self._dispatch(profiler)
+                self._checkpointer.poll()
+                self._workdir.check_held()
+                self._log()
+                if self._save_and_evaluate():
+                    self._writer.message(f"stopped early, at step {self.step} of {self._config.steps}")
+                    self._checkpointer.save(self.step, self.state)
+                    return
+            except TooManySkipped as skipped:
+                self._go_back(skipped)
+
+    def _dispatch(self, profiler: Profiler) -> None:
+        """Starts the next step on the devices and gives them the batch after it, without waiting for them."""
+        with self._stopping():
+            self._guard.check()
+            program = self._train_step.compile(self._batch, self._guard)
+        profiler.before(self.step + 1)
+        self.state, self._metrics = program(self.state, self._batch, self._train_step.seed)
+        self.step += 1
+        self._guard.step = self.step
+        self._writer.at_step(max(self._first_step, self.step - STEPS_AHEAD))
+        self._step_metrics.add(self.step, self._metrics)
+        profiler.after(self.step, self._metrics)
+        self._watchdog.heartbeat()
+        if self.step < self._config.steps:
+            with self._step_metrics.timed("input"):
+                self._feed()
+
+    def _feed(self) -> None:
+        self._batch = sharding.global_batch(next(self._batches), self._mesh)
+
+    # What happens at some of them
+
+    def _log(self) -> None:
+        """Writes the line of metrics that ended with the previous step; its values are there by now."""
+        self._step_metrics.write(self._writer, before=self.step)
+        if self._from_scratch and self.step == 2:
+            _check_initial_loss(self._objective, self._step_metrics.first_loss, self._writer.message)
+        if self.step == 1 or is_due(self.step, self._config.log_every, self._config.steps):
+            self._step_metrics.close_interval()
+
+    def _save_and_evaluate(self) -> bool:
+        """Does what is due at this step, and returns whether an evaluator ends the run.
+
+        A step that was skipped is not saved; the next one that was not is saved in its place.
+        """
+        last = self._config.steps
+        self._save_due = self._save_due or is_due(self.step, self._config.checkpoint.every, last)
+        evaluators = self._evaluations.due(self.step)
+        if not (self._save_due or evaluators):
+            return False
+        with self._step_metrics.paused(self._writer):
+            if self._save_due and (self.step == last or not self._is_skipped()):
+                self._save()
+            if evaluators:
+                with self._stopping(), self._step_metrics.timed("eval"):
+                    self._evaluations.run(evaluators, self.step, self.state)
+        return bool(evaluators) and self._evaluations.should_stop()
+
+    def _save(self) -> None:
+        if self._is_skipped():
+            skipped = self._step_metrics.skipped_in_row
+            self._writer.message(
+                f"warning: the last {skipped} steps were skipped; what is saved as step {self.step} has the "
+                f"parameters of step {self.step - skipped}"
+            )
+        self._writer.flush()
+        with self._step_metrics.timed("save"):
+            self._checkpointer.save(self.step, self.state)
+        self._save_due = False
+
+    def _is_skipped(self) -> bool:
+        """Returns whether the last step was skipped; waits for it."""
+        return bool(self._metrics) and float(self._metrics["skipped"]) > 0
+
+    def _go_back(self, skipped: TooManySkipped) -> None:
+        """Goes on from a good checkpoint, without the batches of the failed attempt.
+
+        Raises:
+            UserError: the run has gone back before.
+        """
+        if self._detour:
+            raise UserError(recovery.describe_failure(skipped, self._detour)) from skipped
+        self._detour = recovery.go_back(
+            skipped, self._began, self._workdir, self._checkpointer, self._writer.message
+        )
+        jax.tree.map(lambda x: x.delete(), self.state)  # two states may not fit on a device
+        self.step, self.state = self._start.state(self._workdir.path)
+        self._first_step = self._guard.step = self.step
+        self._save_due, self._metrics, self._step_metrics = False, {}, self._new_step_metrics()
+        self._writer.rewind(self.step)
+        self.open_batches()
+
+    def _new_step_metrics(self) -> StepMetrics:
+        peak = 0.0
+        if self._flops_per_step * self._config.steps >= _MFU_FROM_FLOPS:
+            device = self._mesh.devices.flat[0]
+            peak = flops.peak_flops(device, self._config.model.dtype) * self._mesh.size
+        return StepMetrics(peak, self._flops_per_step, self._config.max_skipped_steps, self._goodput)
+
+    # The end on request
+
+    def _stopping(self):
+        """Inside, a stop request that comes between two dispatches saves the state and ends the run."""
+        return self._guard.leaving_through(self._save_and_stop)
+
+    def _save_and_stop(self) -> None:
+        with self._guard.saving():
+            if self._step_metrics is not None:
+                self._step_metrics.write(self._writer)
+            self._writer.flush()
+            if self.step and not self._is_skipped():
+                self._checkpointer.save(self.step, self.state)
+            self._checkpointer.wait()
+            saved = self._checkpointer.steps()
+        if self.step in saved:
+            result = "saved"
+        elif self.step == 0:
+            result = "nothing to save"
+        else:
+            result = "which was skipped; " + (f"step {saved[-1]} is saved" if saved else "none is saved")
+        self._guard.leave(f"stopped at step {self.step}, {result}")
 
 
-def _batches(
-    train_data: Callable[[int, np.ndarray], Batches], step: int, own: np.ndarray, detour: Recovery | None
-) -> Batches:
-    return detour.batches(train_data, step, own) if detour else train_data(step, own)
+def _batches(train_data: Callable[[int, np.ndarray], Batches], step: int, local_rows: np.ndarray) -> Batches:
+    return train_data(step, local_rows)
 
 
-def _restore(
-    read: Callable[[TrainState], tuple[Any, TrainState] | None], abstract_state: TrainState, config: Any
-) -> tuple[Any, TrainState] | None:
-    """`read(abstract_state)`. Where the rule for spikes was turned on or off since the state was saved, it
-    begins without a window of steps.
-    """
-    try:
-        return read(abstract_state)
-    except UserError as error:
-        wanted, step = abstract_state.recent, abstract_state.step
-        other = None
-        if wanted is None:
-            if not config.get("spikes"):
-                raise
-            other = jax.ShapeDtypeStruct((config.spikes.window,), jnp.float32, sharding=step.sharding)
-        try:
-            found = read(abstract_state.replace(recent=other))
-        except UserError:
-            raise error from None
-    if found is None:
-        return None
-    name, state = found
-    recent = None
-    if wanted is not None:
-        recent = jax.device_put(np.full(wanted.shape, np.nan, np.float32), wanted.sharding)
-    return name, state.replace(recent=recent)
-
-
-def _gave_up(skipped: TooManySkipped, detour: Recovery) -> str:
-    return (
-        f"{skipped}; the run had gone back to step {detour.step} once already, and trained on other data "
-        "from there. What is saved is finite, but the newest of it may be of a run that was diverging: lower "
-        "optimizer.learning_rate, look at the data, or start another run from an earlier step by resume_from"
-    )
-
-
-def _warn_of_end(step: int, skipped: int, say: Callable[[str], None]) -> None:
-    say(
-        f"warning: the last {skipped} steps were skipped; what is saved as step {step} has the parameters of "
-        f"step {step - skipped}"
-    )
-
-
-def _overlay(params: Any, given: Any) -> Any:
-    """`params` with the leaves that `given` has, on the same shardings."""
-    if not isinstance(params, Mapping):
-        return jax.device_put(given, params.sharding)
-    return {name: _overlay(x, given[name]) if name in given else x for name, x in params.items()}
-
-
-def _peak(config: Any, mesh: jax.sharding.Mesh, flops_per_step: float) -> float:
-    if flops_per_step * config.steps < _MFU_FROM_FLOPS:
-        return 0.0
-    return flops.peak_flops(mesh.devices.flat[0], config.model.dtype) * mesh.size
-
-
-def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, say: Callable[[str], None]) -> None:
+def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable[[str], None]) -> None:
     count = sum(x.size for x in jax.tree.leaves(abstract_state.params))
     axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     device = mesh.devices.flat[0]
     hosts = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
-    say(f"{count:,} parameters; {mesh.size} x {device.device_kind} ({device.platform}){hosts}; mesh {axes}")
+    log(f"{count:,} parameters; {mesh.size} x {device.device_kind} ({device.platform}){hosts}; mesh {axes}")
 
 
-def _check_initial_loss(task: Objective, loss: float, say: Callable[[str], None]) -> None:
+def _check_initial_loss(task: Objective, loss: float, log: Callable[[str], None]) -> None:
     expected = task.initial_loss
     if expected is not None and not abs(loss - expected) <= 0.05 * expected:
-        say(
+        log(
             f"warning: the untrained model's loss is {loss:.3f}, and {expected:.3f} (chance) was expected: "
-            "the vocabulary, the labels or the initialisation may be wrong"
+            "the vocabulary, the labels or the initialization may be wrong"
         )
 
 

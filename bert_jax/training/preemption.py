@@ -137,12 +137,12 @@ class PreemptionGuard:
             self._is_saving = False
 
     @contextlib.contextmanager
-    def leaving_through(self, save_and_stop, step, state) -> Iterator[None]:
-        """Leaves what a stop request broke off through `save_and_stop`."""
+    def leaving_through(self, save_and_stop: Callable[[], None]) -> Iterator[None]:
+        """Calls `save_and_stop`, which ends the run, when a stop request interrupts the block."""
         try:
             yield
         except Interrupted:
-            save_and_stop(step, state)
+            save_and_stop()
 
 
 class Interrupted(Exception):

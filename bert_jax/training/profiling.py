@@ -32,13 +32,13 @@ class Profiler:
     Args:
         directory: xprof's log directory.
         steps: the first and the last; None for no trace.
-        say: gets a line when the trace is written.
+        log: gets a line when the trace is written.
     """
 
     def __init__(
-        self, directory: os.PathLike | str, steps: tuple[int, int] | None, say: Callable[[str], None]
+        self, directory: os.PathLike | str, steps: tuple[int, int] | None, log: Callable[[str], None]
     ):
-        self._directory, self._steps, self._say = os.fspath(directory), steps, say
+        self._directory, self._steps, self._log = os.fspath(directory), steps, log
         self._tracing = False
         self._cleanup = contextlib.ExitStack()
         self._local = self._directory
@@ -70,4 +70,4 @@ class Profiler:
                 jax.profiler.stop_trace()
                 if self._local != self._directory:
                     atomic.copy_directory(self._local, self._directory)
-            self._say(f"wrote a trace of steps {self._steps[0]} to {self._steps[1]}: xprof {self._directory}")
+            self._log(f"wrote a trace of steps {self._steps[0]} to {self._steps[1]}: xprof {self._directory}")

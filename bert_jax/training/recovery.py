@@ -17,8 +17,10 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from bert_jax.checkpoint import Checkpointer
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.training.throughput import TooManySkipped
 from bert_jax.workdir.run_directory import WorkDir
 
 FILE = "recovery.json"
@@ -48,7 +50,7 @@ class Recovery:
         """Yields the batches of `step` and of each step after it.
 
         Args:
-            train_data: the batches of a run that never failed; see `train.fit`.
+            train_data: the batches of a run that never failed; see `loop.fit`.
             step, own: its arguments.
         """
         if step < self.step:
@@ -93,3 +95,50 @@ def plan(steps: list[int], start: int, first: int, last: int) -> Recovery:
     known = [step for step in before if step < first - 1]
     step = (known or before or [start])[-1]
     return Recovery(step, last - step)
+
+
+def resume(workdir: WorkDir, checkpointer: Checkpointer) -> Recovery | None:
+    """Returns what a run did before; if it was killed as it went back, it has gone back now."""
+    detour = read(workdir)
+    if detour and not detour.complete:
+        detour = _complete(detour, workdir, checkpointer)
+    return detour
+
+
+def go_back(
+    skipped: TooManySkipped,
+    began: int,
+    workdir: WorkDir,
+    checkpointer: Checkpointer,
+    log: Callable[[str], None],
+) -> Recovery:
+    """Makes a good checkpoint the newest one, and returns what the run leaves out from there.
+
+    Args:
+        skipped: the failed attempt.
+        began: the step at which the run was begun.
+        workdir: gets recovery.json.
+        checkpointer: of the run.
+        log: gets a warning.
+    """
+    checkpointer.wait()
+    detour = plan(checkpointer.agreed_steps(), began, skipped.first, skipped.last)
+    log(f"warning: {skipped}; going back to step {detour.step}, without the next {detour.left_out} batches")
+    detour.write(workdir)
+    return _complete(detour, workdir, checkpointer)
+
+
+def _complete(detour: Recovery, workdir: WorkDir, checkpointer: Checkpointer) -> Recovery:
+    checkpointer.abandon_after(detour.step)
+    detour = dataclasses.replace(detour, complete=True)
+    detour.write(workdir)
+    return detour
+
+
+def describe_failure(skipped: TooManySkipped, detour: Recovery) -> str:
+    """Returns the message of a run that fails again after it went back."""
+    return (
+        f"{skipped}; the run had gone back to step {detour.step} once already, and trained on other data "
+        "from there. What is saved is finite, but the newest of it may be of a run that was diverging: lower "
+        "optimizer.learning_rate, look at the data, or start another run from an earlier step by resume_from"
+    )

@@ -23,7 +23,7 @@ from bert_jax.training.metrics_writer import MetricsWriter
 STEPS_AHEAD = 2
 
 
-class RunClock:
+class Goodput:
     """How long a run has been going, over all its starts, and how much of that became steps.
 
     Args:
@@ -47,17 +47,17 @@ class RunClock:
         return {"time": now, "run_seconds": seconds, "goodput": self._productive / seconds}
 
 
-class Meter:
+class StepMetrics:
     """Collects the metrics of steps, on the devices, and writes their means over an interval.
 
     Args:
         peak: FLOP/s that all devices together can reach; 0 where it is not known.
         flops_per_step: of the model.
         max_skipped: steps in a row that may be skipped.
-        clock: of the run.
+        goodput: of the run.
     """
 
-    def __init__(self, peak: float, flops_per_step: float, max_skipped: int, clock: RunClock | None = None):
+    def __init__(self, peak: float, flops_per_step: float, max_skipped: int, goodput: Goodput | None = None):
         self._peak, self._flops = peak, flops_per_step
         self._is_peak_too_low = False
         self._max_skipped, self.skipped_in_row, self._spikes = max_skipped, 0, 0
@@ -65,7 +65,7 @@ class Meter:
         self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._ahead: list[Mapping[str, jax.Array]] = []
         self._since = time.monotonic()
-        self._clock = clock or RunClock()
+        self._goodput = goodput or Goodput()
         self._spent = dict.fromkeys(("input", "save", "eval"), 0.0)
         self._durations: list[float] = []
         self._done: float | None = None  # when the last step was seen to be done
@@ -100,7 +100,7 @@ class Meter:
             self.first_loss = values[0]["loss"]
         seconds = now - self._since
         line = means(values) | self._rates(values, seconds) | self._times()
-        writer.write(steps[-1][0], line | self._clock.add(seconds))
+        writer.write(steps[-1][0], line | self._goodput.add(seconds))
         self._since = now
         self._count_skipped(steps, values, writer)
 

@@ -301,7 +301,7 @@ def test_a_stop_request_does_not_wait_for_a_compilation(tmp_path, monkeypatch):
     run = Run(tmp_path / "run")
     released, compiled = threading.Event(), []
 
-    class Endless(loop._Compiled):
+    class Endless(loop.CompiledStep):
         def compile(self, batch, stop):
             if compiled:
                 threading.Timer(0.1, send, [signal.SIGTERM]).start()
@@ -309,7 +309,7 @@ def test_a_stop_request_does_not_wait_for_a_compilation(tmp_path, monkeypatch):
             compiled.append(batch)
             return super().compile(batch, stop)
 
-    monkeypatch.setattr(loop, "_Compiled", Endless)
+    monkeypatch.setattr(loop, "CompiledStep", Endless)
     began = time.monotonic()
     with pytest.raises(Preempted, match="stopped at step 0, nothing to save"):
         run.fit()

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from bert_jax.training.metrics_writer import MetricsWriter
-from bert_jax.training.throughput import Meter, RunClock
+from bert_jax.training.throughput import Goodput, StepMetrics
 
 
 class _Scalar:
@@ -25,7 +25,7 @@ class _Scalar:
 
 def test_device_values_are_read_only_at_log_steps_and_one_step_late(tmp_path):
     read, seen = [], []
-    meter, writer = Meter(0, 0, 3), MetricsWriter(tmp_path, terminal=False)
+    meter, writer = StepMetrics(0, 0, 3), MetricsWriter(tmp_path, terminal=False)
     for step in range(1, 9):
         meter.add(step, {"loss": _Scalar(step, read)})
         meter.write(writer, before=step)
@@ -36,7 +36,7 @@ def test_device_values_are_read_only_at_log_steps_and_one_step_late(tmp_path):
 
 
 def test_mfu_is_of_all_devices(tmp_path):
-    meter = Meter(peak=8e9, flops_per_step=4e9, max_skipped=3)
+    meter = StepMetrics(peak=8e9, flops_per_step=4e9, max_skipped=3)
     rates = meter._rates([{"tokens": 10.0, "sequences": 2.0}] * 5, seconds=5.0)
     assert rates == {
         "tokens_per_second": 10.0, "sequences_per_second": 2.0, "steps_per_second": 1.0, "mfu": 0.5,
@@ -44,34 +44,34 @@ def test_mfu_is_of_all_devices(tmp_path):
 
 
 def test_mfu_is_left_out_where_the_peak_was_measured_too_low():
-    meter = Meter(peak=8e9, flops_per_step=4e9, max_skipped=3)
+    meter = StepMetrics(peak=8e9, flops_per_step=4e9, max_skipped=3)
     values = [{"loss": 0.0}] * 5
     assert "mfu" not in meter._rates(values, seconds=2.0)  # 125%
     assert "mfu" not in meter._rates(values, seconds=5.0)
-    assert "mfu" not in Meter(peak=0, flops_per_step=4e9, max_skipped=3)._rates(values, seconds=5.0)
+    assert "mfu" not in StepMetrics(peak=0, flops_per_step=4e9, max_skipped=3)._rates(values, seconds=5.0)
 
 
 def test_goodput_is_of_all_starts_of_a_run():
-    first = RunClock(now=1000.0)
+    first = Goodput(now=1000.0)
     line = first.add(60.0, now=1100.0)
     assert line == {"time": 1100.0, "run_seconds": 100.0, "goodput": 0.6}
     # Killed; what was written after this line is dropped; an hour later it goes on from there.
-    again = RunClock([line], now=4700.0)
+    again = Goodput([line], now=4700.0)
     line = again.add(40.0, now=4800.0)
     assert line["run_seconds"] == 3800.0 and line["goodput"] == pytest.approx(100 / 3800)
 
 
 def test_a_clock_set_back_does_not_undo_time():
-    line = RunClock([{"time": 5000.0, "run_seconds": 50.0, "goodput": 1.0}], now=4000.0).add(10.0, now=4010.0)
+    line = Goodput([{"time": 5000.0, "run_seconds": 50.0, "goodput": 1.0}], now=4000.0).add(10.0, now=4010.0)
     assert line["run_seconds"] == 60.0 and line["goodput"] == 1.0
 
 
 def test_lines_of_earlier_versions_have_no_clock():
-    assert RunClock([{"step": 3, "loss": 1.0}], now=10.0).add(1.0, now=12.0)["run_seconds"] == 2.0
+    assert Goodput([{"step": 3, "loss": 1.0}], now=10.0).add(1.0, now=12.0)["run_seconds"] == 2.0
 
 
 def test_times_are_told_once(tmp_path):
-    meter = Meter(0, 0, 3)
+    meter = StepMetrics(0, 0, 3)
     with meter.timed("input"):
         time.sleep(0.01)
     assert meter._times()["input_seconds"] >= 0.01

@@ -1,0 +1,111 @@
+"""The state that a run begins with: resumed, taken over from another run, from given weights, or new."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bert_jax import checkpoint
+from bert_jax.errors import UserError
+from bert_jax.objectives.base import Objective
+from bert_jax.training.state import TrainState, init_state
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What the first state of a run is made of.
+
+    Attributes:
+        config: with seed, and resume_from, init_from and spikes where it has them.
+        objective: initializes the parameters.
+        optimizer: initializes its state.
+        mesh: where the state lies.
+        abstract: the state's shapes and shardings.
+        checkpointer: of the run's own checkpoints.
+        initial_params: see `loop.fit`.
+        log: gets a line that says where the state comes from.
+    """
+
+    config: Any
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    mesh: jax.sharding.Mesh
+    abstract: TrainState
+    checkpointer: checkpoint.Checkpointer
+    initial_params: Any
+    log: Callable[[str], None]
+
+    def state(self, directory: str) -> tuple[int, TrainState]:
+        """Returns the step and the state of the first of four ways that applies.
+
+        They are: resume this run, go on from the state of another run, start from given weights, start from
+        scratch.
+
+        Args:
+            directory: the work directory, for the message.
+        """
+        resumed = self._restore(self.checkpointer.restore_latest)
+        if resumed is not None:
+            self.log(f"resumed from step {resumed[0]} of {directory}")
+            return resumed
+        if other := self.config.get("resume_from"):
+            source, state = self._restore(
+                lambda abstract: checkpoint.load_state(other, abstract, log=self.log)
+            )
+            self.log(f"went on from {source}, step {int(state.step)}")
+            return int(state.step), state
+        return 0, self._new()
+
+    def _new(self) -> TrainState:
+        given = self.initial_params
+        if callable(given):
+            given = given(self.abstract.params)
+        window = 0 if self.abstract.recent is None else self.abstract.recent.size
+        state = init_state(self.objective, self.optimizer, self.mesh, self.config.seed, window)
+        if given is None:
+            self.log("started from scratch")
+            return state
+        weights = self.config.get("init_from")
+        self.log(f"started from {f'the weights of {weights}' if weights else 'the weights given'}")
+        return state.replace(params=_overlay(state.params, given))
+
+    def _restore(
+        self, read: Callable[[TrainState], tuple[Any, TrainState] | None]
+    ) -> tuple[Any, TrainState] | None:
+        """Returns `read(abstract)`, also where the rule for spikes was turned on or off since the state was
+        saved: then it begins without a window of steps.
+        """
+        try:
+            return read(self.abstract)
+        except UserError as error:
+            wanted, step = self.abstract.recent, self.abstract.step
+            other = None
+            if wanted is None:
+                if not self.config.get("spikes"):
+                    raise
+                window = (self.config.spikes.window,)
+                other = jax.ShapeDtypeStruct(window, jnp.float32, sharding=step.sharding)
+            try:
+                restored = read(self.abstract.replace(recent=other))
+            except UserError:
+                raise error from None
+        if restored is None:
+            return None
+        name, state = restored
+        recent = None
+        if wanted is not None:
+            recent = jax.device_put(np.full(wanted.shape, np.nan, np.float32), wanted.sharding)
+        return name, state.replace(recent=recent)
+
+
+def _overlay(params: Any, given: Any) -> Any:
+    """Returns `params` with the leaves that `given` has, on the same shardings."""
+    if not isinstance(params, Mapping):
+        return jax.device_put(given, params.sharding)
+    return {name: _overlay(x, given[name]) if name in given else x for name, x in params.items()}
