@@ -4,91 +4,9 @@ import numpy as np
 import pytest
 from support.models import packed_batch, tiny_config, tiny_task
 
-from bert_jax.models import ClassificationModel, PretrainingModel, config
+from bert_jax.models import ClassificationModel, PretrainingModel
 from bert_jax.models.row_inputs import packed_inputs
 from bert_jax.parallel.sharding import unbox
-
-
-def golden(shared_data, case):
-    archive = np.load(shared_data / "golden" / "axlearn.common.bert_test.npz", allow_pickle=False)
-    return {
-        name.removeprefix(case + "/"): archive[name] for name in archive.files if name.startswith(case + "/")
-    }
-
-
-def encoder_parameters(values):
-    """The golden file's names -> this tree: layers stacked, the output projection's kernel as [N, D, H]."""
-    prefix = "params/encoder/"
-    layers = sorted({name.split("/")[3] for name in values if "/transformer/layer" in name})
-
-    def stack(name, transform=lambda x: x):
-        return np.stack([transform(values[f"{prefix}transformer/{layer}/{name}"]) for layer in layers])
-
-    def dense(name, transform=lambda x: x):
-        return {"kernel": stack(name + "/weight", transform), "bias": stack(name + "/bias")}
-
-    def norm(name):
-        return {"scale": stack(name + "/scale"), "bias": stack(name + "/bias")}
-
-    attention = "self_attention/attention/"
-    layer = {name: dense(f"{attention}i_proj/{name[0]}_proj") for name in ("query", "key", "value")}
-    layer |= {
-        "attention_output": dense(attention + "o_proj", lambda x: x.transpose(1, 2, 0)),
-        "attention_norm": norm("self_attention/norm"),
-        "intermediate": dense("feed_forward/linear1"),
-        "output": dense("feed_forward/linear2"),
-        "output_norm": norm("feed_forward/norm"),
-    }
-    embeddings = {
-        "word_embeddings": values[prefix + "emb/token_emb/weight"],
-        "token_type_embeddings": values[prefix + "emb/type_emb/weight"],
-        "position_embeddings": values[prefix + "emb/pos_emb/weight"][0],
-        "layer_norm": {"scale": values[prefix + "emb/norm/scale"], "bias": values[prefix + "emb/norm/bias"]},
-    }
-    return {"embeddings": embeddings, "layers": {"stack": {"layer": layer}}}
-
-
-def linear(values, name):
-    return {"kernel": values[f"params/head/{name}/weight"], "bias": values[f"params/head/{name}/bias"]}
-
-
-GOLDEN = config.EncoderConfig(
-    vocab_size=24, hidden_size=16, num_attention_heads=4, intermediate_size=64, max_position_embeddings=20
-)
-
-
-@pytest.mark.parametrize("case", ["test_for_mlm", "test_for_mlm_with_padding"])
-def test_masked_lm_logits_are_those_of_transformers(shared_data, case):
-    values = golden(shared_data, case)
-    encoder = encoder_parameters(values)
-    layers = encoder["layers"]["stack"]["layer"]["query"]["bias"].shape[0]
-    transform = linear(values, "transform/linear")
-    params = {
-        "encoder": encoder,
-        "pooler": {"dense": transform},
-        "nsp": {"kernel": np.zeros((16, 2)), "bias": np.zeros(2)},
-        "mlm": {
-            "transform": transform,
-            "bias": values["params/head/output_bias"],
-            "transform_norm": {
-                "scale": values["params/head/transform/norm/scale"],
-                "bias": values["params/head/transform/norm/bias"],
-            },
-        },
-    }
-    ids = values["inputs/input_ids"].astype(np.int32)
-    real = ids != 0
-    every = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-    logits, _ = PretrainingModel(GOLDEN.replace(num_hidden_layers=layers)).apply(
-        {"params": params},
-        ids,
-        values["inputs/token_type_ids"].astype(np.int32),
-        every,
-        real.astype(np.int32),
-        every,
-        every[:, :1],
-    )
-    np.testing.assert_allclose(np.asarray(logits)[real], values["outputs/logits"][real], atol=1e-5)
 
 
 def apply(task, params, batch, **kwargs):
