@@ -81,7 +81,7 @@ _SIZES = {
         "hidden_size": 1,
         "num_attention_heads": 2,
     },
-    "encoder/layers/stack/layer/intermediate/kernel": {"intermediate_size": 2},
+    "encoder/layers/stack/layer/intermediate/kernel": {"intermediate_size": -1},
     "encoder/embeddings/position_embeddings": {"max_position_embeddings": 0},
     "encoder/embeddings/token_type_embeddings": {"type_vocab_size": 0},
     "encoder/embeddings/word_embeddings": {"vocab_size": 0},

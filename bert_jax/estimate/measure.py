@@ -90,7 +90,7 @@ def _describe(step: TrainStep, slices: Slices | Hosts) -> dict[str, Any]:
         "kind": "estimate: compiled ahead of time, nothing is measured",
         "topology": slices.description,
         "mesh": dict(step.mesh.shape),
-        "model": {name: getattr(model, name) for name in fields} | {"attention": _attention(step)},
+        "model": {name: model.to_dict()[name] for name in fields} | {"attention": _attention(step)},
         "batch_size": step.config.batch_size,
         "rows_per_chip": _rows_per_chip(step, step.config.batch_size),
         "accumulate_steps": step.config.accumulate_steps,

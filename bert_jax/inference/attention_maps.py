@@ -17,6 +17,10 @@ from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, row_inputs
 
+# What the queries and keys of a layer are computed from its input by, below.
+_AS_IN_BERT = ("norm_placement", "attention_bias", "local_window", "layer_groups")
+_BERT = EncoderConfig()
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMaps:
@@ -39,8 +43,19 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
     [MASK] and the other special tokens are recognised where they are spelled out.
 
     Raises:
-        UserError: a model without a tokenizer, or a text longer than its positions.
+        UserError: a model without a tokenizer, or whose layers are not BERT's; or a text longer than its
+            positions.
     """
+    if model.config.position in ("rotary", "alibi"):
+        raise UserError(
+            f"attention is only drawn of models whose positions are in the embeddings, and this one has "
+            f"position={model.config.position}"
+        )
+    if unlike := [name for name in _AS_IN_BERT if getattr(model.config, name) != getattr(_BERT, name)]:
+        raise UserError(
+            f"attention is only drawn of models with the layers of BERT, and this one has "
+            f"{unlike[0]}={getattr(model.config, unlike[0])}"
+        )
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise UserError(f"{model.source or 'the model'} has no vocabulary: put its vocab.txt beside it")

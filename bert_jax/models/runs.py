@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -86,10 +88,53 @@ def _spec(config: EncoderConfig, layer: int) -> LayerSpec:
     return LayerSpec(config.local_window, config.local_rotary_theta, has_norm)
 
 
+_STACKED = re.compile(r"(?:^|(?<=/))layers/stack(?:_(?P<run>\d+))?/layer(?:_(?P<member>\d+))?(?=/)")
+
+
+def is_stacked(name: str) -> bool:
+    """Returns whether a parameter has one value for each layer of its run, along its first axis.
+
+    Args:
+        name: like `encoder/layers/stack/layer/query/kernel`.
+    """
+    return _STACKED.search(name) is not None
+
+
+def layer_names(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, str]]]:
+    """Returns the number of each layer of stacked parameters, and the parameter's name in that layer alone.
+
+    Args:
+        shapes: of all parameters of a model, by name.
+
+    Returns:
+        {name: [(number, name in that layer), ...]} in the order of the first axis. Names in a layer are like
+        `encoder/layers/11/query/kernel`, with the layer's number from 0.
+    """
+    found = {name: match for name in shapes if (match := _STACKED.search(name))}
+    runs: dict[tuple[str, int], tuple[int, int]] = {}  # by what is in front of `layers`: repeats, members
+    for name, match in found.items():
+        key = (name[: match.start()], int(match["run"] or 0))
+        members = max(runs.get(key, (0, 0))[1], int(match["member"] or 0) + 1)
+        runs[key] = (shapes[name][0], members)
+    names = {}
+    for name, match in found.items():
+        key = (name[: match.start()], int(match["run"] or 0))
+        first = sum(math.prod(run) for other, run in runs.items() if other[0] == key[0] and other[1] < key[1])
+        repeats, members = runs[key]
+        numbers = [first + i * members + int(match["member"] or 0) for i in range(repeats)]
+        before, after = name[: match.start()], name[match.end() :]
+        names[name] = [(number, f"{before}layers/{number}{after}") for number in numbers]
+    return names
+
+
 def named(runs: tuple[Run, ...]) -> Iterator[tuple[str, Run]]:
-    """Yields each run with the name of its parameters: `stack`, or of several `stack_0`, `stack_1`, ..."""
+    """Yields each run with the name of its parameters: `stack`, or of several `stack_0`, `stack_1`, ...
+
+    Where all repeats share their parameters, which therefore have no axis of layers, it is `shared`.
+    """
     for i, run in enumerate(runs):
-        yield ("stack" if len(runs) == 1 else f"stack_{i}"), run
+        kind = "shared" if run.shared else "stack"
+        yield (kind if len(runs) == 1 else f"{kind}_{i}"), run
 
 
 def member_name(run: Run, member: int) -> str:

@@ -1,15 +1,19 @@
-"""Model FLOPs by formula, and the rate that the device can reach."""
+"""Model FLOPs from the shapes of the parameters, and the rate that the device can reach."""
 
 from __future__ import annotations
 
+import collections
 import functools
+import math
 import time
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import dispatch, platform
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models import PretrainingModel, parameters
+from bert_jax.models.config import EncoderConfig, Execution
 from bert_jax.training import peaks
 
 
@@ -17,7 +21,8 @@ def train_flops_per_row(config: EncoderConfig, length: int, predictions: int, se
     """Forward and backward FLOPs of one row of pre-training.
 
     Counts what the model needs: look-ups and rematerialisation are free, the masked LM head runs on the
-        predicted positions, attention is counted whole also where packed sequences do not see each other.
+        predicted positions, attention is counted whole also where packed sequences do not see each other,
+        but local layers for their windows only.
 
     Args:
       config: the architecture.
@@ -25,12 +30,37 @@ def train_flops_per_row(config: EncoderConfig, length: int, predictions: int, se
       predictions: masked positions in the row.
       sequences: [CLS] tokens in the row.
     """
-    hidden, layers = config.hidden_size, config.num_hidden_layers
-    products = layers * (4 * hidden * hidden + 2 * hidden * config.intermediate_size) * length
-    scores = 2 * layers * hidden * length * length
-    head = predictions * (hidden * hidden + hidden * config.vocab_size)
-    pooler = sequences * hidden * hidden
-    return 6.0 * (products + scores + head + pooler)
+    products = _products(config.replace(execution=Execution()))
+    scores = 0
+    for run in config.runs():
+        for spec in run.layers:
+            seen = min(length, 2 * spec.window + 1) if spec.window else length
+            scores += run.repeats * 2 * config.hidden_size * length * seen
+    total = products.token * length + products.prediction * predictions + products.sequence * sequences
+    return 6.0 * (total + scores)
+
+
+class _Products(NamedTuple):
+    """Multiplications of the matrix products of a forward pass: for each token, prediction and sequence."""
+
+    token: int
+    prediction: int
+    sequence: int
+
+
+@functools.lru_cache(maxsize=64)
+def _products(config: EncoderConfig) -> _Products:
+    """Returns the sizes of all kernels, those of layers that share one as often as they use it."""
+    boxed = parameters.abstract(PretrainingModel(config), 6)
+    numbers, axes = parameters.layer_numbers(boxed, config), parameters.layer_axes(boxed)
+    counts = collections.Counter()
+    for name, shape in parameters.parameter_shapes(boxed).items():
+        if name.endswith("/kernel"):
+            uses = len(numbers[name].numbers) if name in numbers and name not in axes else 1
+            counts[name.split("/")[0]] += uses * math.prod(shape)
+    decoder = config.embedding_width * config.vocab_size
+    # The next-sentence head's two rows are not counted, as in the usual formula.
+    return _Products(counts["encoder"], counts["mlm"] + decoder, counts["pooler"])
 
 
 def peak_flops(device: jax.Device, dtype: str) -> float:

@@ -16,15 +16,23 @@ import numpy as np
 import optax
 
 from bert_jax.errors import UserError
+from bert_jax.models import runs
 
 NO_DECAY = r"(.*/)?(bias|scale)"  # biases and LayerNorm's weights, as in google-research/bert
 
-_STACK = "layers/stack/layer"
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def is_stacked(path: Any) -> bool:
     """Returns whether the parameter at a path of `jax.tree_util` has a value for each layer, along axis 0."""
-    return _STACK in jax.tree_util.keystr(path, simple=True, separator="/")
+    return runs.is_stacked(_name(path))
+
+
+def _layer_names(params: Any) -> dict[str, list[tuple[int, str]]]:
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return runs.layer_names({_name(path): p.shape for path, p in leaves})
 
 
 def by_name(params: Any, value: Callable[[str], float]) -> Any:
@@ -33,12 +41,13 @@ def by_name(params: Any, value: Callable[[str], float]) -> Any:
     Returns:
         Floats, and float32 [layers, 1, ...] for a parameter that has a value for each layer.
     """
+    layers = _layer_names(params)
 
     def of_parameter(path, p):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if not is_stacked(path):
+        name = _name(path)
+        if name not in layers:
             return float(value(name))
-        rows = [value(name.replace(_STACK, f"layers/{i}")) for i in range(p.shape[0])]
+        rows = [value(in_layer) for _, in_layer in layers[name]]
         return np.float32(rows).reshape(-1, *[1] * (p.ndim - 1))
 
     return jax.tree_util.tree_map_with_path(of_parameter, params)
@@ -135,15 +144,27 @@ def layer_decay_scales(params: Any, decay: float) -> Any:
 
     Returns:
         A tree of floats and, for parameters of all layers, of float32 arrays [layers, 1, ...].
+
+    Raises:
+        UserError: the layers share their parameters.
     """
-    layers = next(p.shape[0] for path, p in jax.tree_util.tree_leaves_with_path(params) if is_stacked(path))
+    names = _layer_names(params)
+    if not names:
+        raise UserError(
+            f"optimizer.layer_decay={decay}: the layers of this model share their parameters, so that these "
+            "are at no distance from the head; leave it at 1"
+        )
+    layers = 1 + max(number for each in names.values() for number, _ in each)
 
     def scale(path, p):
+        name = _name(path)
         if path[0].key != "encoder":
             return 1.0
-        if not is_stacked(path):
+        if name.startswith("encoder/final_norm/"):
+            return decay
+        if name not in names:
             return decay ** (layers + 2)
-        distances = layers + 1 - np.arange(layers)
+        distances = layers + 1 - np.array([number for number, _ in names[name]])
         return np.float32(decay**distances).reshape(-1, *[1] * (p.ndim - 1))
 
     return jax.tree_util.tree_map_with_path(scale, params)

@@ -102,7 +102,7 @@ def layer_parameters(config, params):
     if config.layer_groups:
         for i in range(config.num_hidden_layers):
             group = int(i / (config.num_hidden_layers / config.layer_groups))
-            stack = stacks["stack" if config.layer_groups == 1 else f"stack_{group}"]
+            stack = stacks["shared" if config.layer_groups == 1 else f"shared_{group}"]
             for member in sorted(stack):
                 yield stack[member]
         return
