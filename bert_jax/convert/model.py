@@ -14,7 +14,9 @@ from bert_jax.convert.families import Family
 from bert_jax.convert.param_mapping import Found
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
+from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import TOKENS, ClassificationHead
 from bert_jax.tokenization import Tokenizer
 
 
@@ -53,7 +55,7 @@ class Model:
             )
         required = family.required(self.head)
         groups = [x for x in family.allowed(self.head) if x in self.groups or x in required]
-        expected = assembled.shapes(self.config, tuple(groups), self.classes or 2)
+        expected = assembled.shapes(self.config, tuple(groups), self.classes or 2, self.classification)
         missing = [name for name in expected if name not in self.params]
         unexpected = [name for name in self.params if name not in expected]
         misshapen = [
@@ -89,6 +91,16 @@ class Model:
         """Number of outputs of the classifier; 0 for a model that has none."""
         bias = self.params.get(families.CLASSIFIER)
         return 0 if bias is None else bias.shape[0]
+
+    @property
+    def classification(self) -> ClassificationHead:
+        """What the classifier is, in this family and with this head."""
+        return self.family.classifiers.get(self.head, TOKENS)
+
+    @property
+    def module(self) -> AssembledModel:
+        """The Flax module that computes every part that the model has."""
+        return AssembledModel(self.config, self.groups, self.classes or 2, self.classification)
 
     def replace(self, **changes: Any) -> Model:
         """Returns the model with other values of some fields, checked anew."""

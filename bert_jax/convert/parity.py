@@ -11,7 +11,6 @@ import numpy as np
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
-from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
 
 TOLERANCE = 2e-5  # of the largest output, or of 1
@@ -35,11 +34,11 @@ def flax_outputs(model: Model) -> dict[str, np.ndarray]:
 
     The names are those of `AssembledModel`.
     """
-    config = model.config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
-    inputs = random_inputs(config)
+    plain = model.config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
+    inputs = random_inputs(plain)
     params = nest({name: jnp.asarray(array, jnp.float32) for name, array in model.params.items()})
     positions = np.broadcast_to(np.arange(inputs["mask"].shape[1]), inputs["mask"].shape)
-    module = AssembledModel(config, tuple(params), model.classes or 2)
+    module = model.module.clone(config=plain)
     forward = jax.jit(lambda params, *arrays: module.apply({"params": params}, *arrays))
     arrays = (inputs["input_ids"], inputs["token_type_ids"], positions, inputs["mask"])
     with jax.default_matmul_precision("highest"):

@@ -8,45 +8,58 @@ from typing import NamedTuple
 
 from bert_jax.models.config import EncoderConfig, Execution
 from bert_jax.models.encoder import Encoder, Pooler
-from bert_jax.models.heads import MaskedLanguageModelHead
+from bert_jax.models.heads import POOLINGS, TOKENS, ClassificationHead, MaskedLanguageModelHead
 from bert_jax.models.layers import Module
 from bert_jax.models.parameters import abstract, layer_axes, parameter_shapes
 
 
 class AssembledModel(Module):
-    """The encoder with any set of heads, each computed wherever it may be asked for.
+    """The encoder with any set of heads.
 
     Attributes:
-        groups: names of the groups of parameters: "encoder", "pooler", "mlm", "nsp", "classifier", "qa".
+        groups: names of the groups of parameters: "encoder", "pooler", "mlm", "nsp", "classifier", "qa", and
+            "head", which is the dense layer of a classifier that has one of its own.
         classes: number of outputs of `classifier`.
+        classification: what the classifier is.
     """
 
     groups: tuple[str, ...] = ("encoder",)
     classes: int = 2
+    classification: ClassificationHead = TOKENS
 
     def setup(self):
+        head = self.classification
         self.encoder = Encoder(self.config)
         if "pooler" in self.groups:
             self.pooler = Pooler(self.config)
         if "mlm" in self.groups:
             self.mlm = MaskedLanguageModelHead(self.config)
-        for name, outputs in (("nsp", 2), ("classifier", self.classes), ("qa", 2)):
-            if name in self.groups:
-                setattr(self, name, self.dense(None, (outputs,), ("embed",), ("classes",)))
+        if "head" in self.groups:
+            # Its name is an attribute of modules' own that has another meaning in models with one head.
+            self.between = Pooler(self.config, head.activation, head.dense_bias, head.norm, name="head")
+        if "nsp" in self.groups:
+            self.nsp = self.dense(None, (2,), ("embed",), ("classes",))
+        if "classifier" in self.groups:
+            self.classifier = self.dense(
+                None, (self.classes,), ("embed",), ("classes",), use_bias=head.out_bias
+            )
+        if "qa" in self.groups:
+            self.qa = self.dense(None, (2,), ("embed",), ("classes",))
 
-    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids):
-        """Returns the outputs of each part, as arrays in the dtype of `config`.
+    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
+        """Returns the outputs of each part by its name, as arrays in the dtype of `config`.
 
-        `hidden` is [B, L, H]; `pooled` [B, H] and `nsp` [B, 2] are of the first token; `mlm` [B, L, V],
-        `classifier` [B, L, classes] and `qa` [B, L, 2] are of every token.
+        `hidden` is [B, L, H]; `pooled` [B, H] and `nsp` [B, 2] are of the first token; `mlm` [B, L, V] and
+        `qa` [B, L, 2] are of every token; `classifier` is [B, classes], or [B, L, classes] without pooling.
 
         Args:
             input_ids: int32 [B, L]; see `Encoder` for this and the others.
             token_type_ids: int32 [B, L].
             position_ids: int32 [B, L].
             sequence_ids: int32 [B, L].
+            deterministic: False for dropout, which takes the key `dropout` of `rngs`.
         """
-        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids)
+        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         outputs = {"hidden": hidden}
         if "pooler" in self.groups:
             outputs["pooled"] = self.pooler(hidden[:, 0])
@@ -55,10 +68,25 @@ class AssembledModel(Module):
         if "nsp" in self.groups:
             outputs["nsp"] = self.nsp(outputs["pooled"])
         if "classifier" in self.groups:
-            outputs["classifier"] = self.classifier(hidden)
+            outputs["classifier"] = self.classify(hidden, sequence_ids, deterministic)
         if "qa" in self.groups:
             outputs["qa"] = self.qa(hidden)
         return outputs
+
+    def classify(self, hidden, sequence_ids, deterministic=True):
+        """Returns the classifier's logits of hidden states [B, L, H]."""
+        head = self.classification
+        x = self.drop(head.drop_in, POOLINGS[head.pooling](hidden, sequence_ids, None), deterministic)
+        if head.dense == "pooler":
+            x = self.pooler(x)
+        elif head.dense == "head":
+            x = self.between(x)
+        return self.classifier(self.drop(head.drop_out, x, deterministic))
+
+    def drop(self, rate, x, deterministic):
+        """Returns x with dropout; a rate of None is `hidden_dropout_prob`."""
+        rate = self.config.hidden_dropout_prob if rate is None else rate
+        return self.dropout(rate, deterministic)(x)
 
 
 class Parameter(NamedTuple):
@@ -68,20 +96,26 @@ class Parameter(NamedTuple):
     layered: bool
 
 
-def parameters(config: EncoderConfig, groups: tuple[str, ...], classes: int = 2) -> Mapping[str, Parameter]:
+def parameters(
+    config: EncoderConfig,
+    groups: tuple[str, ...],
+    classes: int = 2,
+    classification: ClassificationHead = TOKENS,
+) -> Mapping[str, Parameter]:
     """Returns the parameters of a model by their flat names, without computing any.
 
     Args:
         config: the architecture.
         groups: see `AssembledModel`.
         classes: number of outputs of `classifier`.
+        classification: what the classifier is.
     """
-    return _parameters(config.replace(execution=Execution()), groups, classes)
+    return _parameters(config.replace(execution=Execution()), groups, classes, classification)
 
 
 @functools.lru_cache(maxsize=64)
-def _parameters(config, groups, classes):
-    boxed = abstract(AssembledModel(config, groups, classes))
+def _parameters(config, groups, classes, classification):
+    boxed = abstract(AssembledModel(config, groups, classes, classification))
     axes = layer_axes(boxed)
     return {
         name: Parameter(shape, name in axes)
@@ -90,6 +124,11 @@ def _parameters(config, groups, classes):
     }
 
 
-def shapes(config: EncoderConfig, groups: tuple[str, ...], classes: int = 2) -> dict[str, tuple[int, ...]]:
+def shapes(
+    config: EncoderConfig,
+    groups: tuple[str, ...],
+    classes: int = 2,
+    classification: ClassificationHead = TOKENS,
+) -> dict[str, tuple[int, ...]]:
     """Returns {name: shape} of `parameters`."""
-    return {name: one.shape for name, one in parameters(config, groups, classes).items()}
+    return {name: x.shape for name, x in parameters(config, groups, classes, classification).items()}

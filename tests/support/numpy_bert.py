@@ -18,9 +18,13 @@ from bert_jax.models.config import EncoderConfig
 
 
 def file_outputs(
-    tensors: Mapping[str, np.ndarray], config: EncoderConfig, kind: str
+    tensors: Mapping[str, np.ndarray], config: EncoderConfig, kind: str, head: str = ""
 ) -> dict[str, np.ndarray]:
-    """Returns `parity.flax_outputs` of the tensors of a Hugging Face folder or a TF1 checkpoint."""
+    """Returns `parity.flax_outputs` of the tensors of a Hugging Face folder or a TF1 checkpoint.
+
+    `head` is the model's: a classifier of texts reads what the pooler returns.
+    """
+    of_text = ["nsp"] + ["classifier"] * (head in ("sequence_classification", "multiple_choice"))
     inputs = random_inputs(config)
     at = (_HuggingFace if kind == param_mapping.HUGGINGFACE else _TensorFlow)(tensors)
     words = at.embedding("word_embeddings")
@@ -55,10 +59,10 @@ def file_outputs(
     if at.has_dense(at.join(transform, "dense")):
         y = _activation(config.hidden_act)(at.dense(x, at.join(transform, "dense")))
         outputs["mlm"] = at.norm(y, transform, config.layer_norm_eps) @ words.T + tensors[at.mlm_bias]
-    for head, (weight, bias) in at.heads.items():
+    for group, (weight, bias) in at.heads.items():
         if weight in tensors:
-            rows = outputs["pooled"] if head == "nsp" else x
-            outputs[head] = rows @ tensors[weight].T + tensors[bias]
+            rows = outputs["pooled"] if group in of_text else x
+            outputs[group] = rows @ tensors[weight].T + tensors[bias]
     return without_padding(outputs, inputs["mask"])
 
 

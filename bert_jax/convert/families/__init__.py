@@ -3,20 +3,19 @@
 A family is added by a module with its record and a line here.
 """
 
-from bert_jax.convert.families import bert
+from bert_jax.convert.families import bert, distilbert
 from bert_jax.convert.families.base import CLASSIFIER, Family
 from bert_jax.models.config import EncoderConfig
 
-# By model_type. Of two families that can describe the same architecture, the first is written.
-FAMILIES: dict[str, Family] = {one.model_type: one for one in (bert.FAMILY,)}
+FAMILIES: dict[str, Family] = {one.model_type: one for one in (bert.FAMILY, distilbert.FAMILY)}
 
 
 def of(config: EncoderConfig) -> Family:
-    """Returns the first family whose files can describe an architecture.
+    """Returns the family of an encoder.
 
-    An architecture that no file describes has BERT's heads; it is refused only where it would be written.
+    An encoder of no family that files can hold has BERT's heads; it is refused only where it is written.
     """
-    return next((family for family in FAMILIES.values() if family.holds(config)), bert.FAMILY)
+    return FAMILIES.get(config.model_type, bert.FAMILY)
 
 
 __all__ = ["CLASSIFIER", "FAMILIES", "Family", "of"]

@@ -14,7 +14,8 @@ from bert_jax.convert.heads import HEADS
 from bert_jax.convert.param_mapping import HUGGINGFACE, Entry, Found
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
-from bert_jax.models.config import EXECUTION_FIELDS, EncoderConfig, from_dict
+from bert_jax.models.config import ENCODER_FIELDS, EncoderConfig, from_dict
+from bert_jax.models.heads import ClassificationHead
 
 CLASSIFIER = "classifier/bias"  # the parameter that has one number per class
 
@@ -32,6 +33,7 @@ class Family:
         base: what the names of the encoder's tensors begin with in models that have a head, such as "bert".
         table: every parameter, with its name and layout in each kind of file.
         heads: {head: groups of parameters that make it up}; a group in brackets may be there or not.
+        classifiers: {head: what its classifier is}; of masked LM and next sentence, all families have BERT's.
         fields: {field of config.json: field of `EncoderConfig`}, in the order of config.json.
         activation: the field of config.json that names the activation.
         constants: fields of config.json that have one value in every model that can be read.
@@ -52,6 +54,7 @@ class Family:
     base: str
     table: tuple[Entry, ...]
     heads: Mapping[str, tuple[str, ...]]
+    classifiers: Mapping[str, ClassificationHead]
     fields: Mapping[str, str]
     activation: str
     tied: tuple[tuple[str, str], ...]
@@ -96,7 +99,7 @@ class Family:
                 raise UserError(f"{name} is {fields[name]!r}; only {expected!r} can be read")
         known = {**self.fields, self.activation: "hidden_act"}
         found = {ours: fields[theirs] for theirs, ours in known.items() if theirs in fields}
-        return from_dict({**self.fixed, **found})
+        return from_dict({"model_type": self.model_type, **self.fixed, **found})
 
     def write_config(self, config: EncoderConfig, head: str) -> dict[str, Any]:
         """Returns the fields of config.json that the architecture and the class decide.
@@ -108,19 +111,12 @@ class Family:
         fields |= {"architectures": [self.class_name(head)], "model_type": self.model_type}
         fields[self.activation] = _ACTIVATION.get(config.hidden_act, config.hidden_act)
         fields |= self.constants
-        ours, theirs = _architecture(config), _architecture(self.read_config(fields))
-        for name, value in ours.items():
-            if theirs[name] != value:
-                raise UserError(f"transformers' {self.name} has no {name}={value!r}, only {theirs[name]!r}")
+        again = self.read_config(fields)
+        for name in ENCODER_FIELDS:
+            ours, theirs = getattr(config, name), getattr(again, name)
+            if ours != theirs:
+                raise UserError(f"transformers' {self.name} has no {name}={ours!r}, only {theirs!r}")
         return fields
-
-    def holds(self, config: EncoderConfig) -> bool:
-        """Returns whether config.json can describe an architecture, the direction of attention aside."""
-        try:
-            self.write_config(config.replace(causal=False), "none")
-        except UserError:
-            return False
-        return True
 
     def to_files(
         self, params: Mapping[str, np.ndarray], config: EncoderConfig, kind: str
@@ -141,7 +137,9 @@ class Family:
         table = [one for one in self.table if kind in one.names]
         last = next((one.name(kind) for one in table if one.ours == CLASSIFIER), "")
         classes = tensors[last].shape[0] if last in tensors else 2
-        expected = assembled.parameters(config, self.groups, classes)
+        # Of the classifiers, the one that has the most parameters.
+        classification = self.classifiers["sequence_classification"]
+        expected = assembled.parameters(config, self.groups, classes, classification)
         return param_mapping.from_files(tensors, table, expected, kind, config.hidden_size, self.beside[kind])
 
     def canonical(self, tensors: Mapping[str, np.ndarray], folder: str) -> dict[str, np.ndarray]:
@@ -172,7 +170,3 @@ class Family:
                     "the word embeddings cannot be read"
                 )
         return result
-
-
-def _architecture(config: EncoderConfig) -> dict[str, Any]:
-    return {name: value for name, value in config.to_dict().items() if name not in EXECUTION_FIELDS}

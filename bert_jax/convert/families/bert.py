@@ -18,6 +18,7 @@ from bert_jax.convert.param_mapping import (
     norm,
 )
 from bert_jax.models.config import SIZES
+from bert_jax.models.heads import SEQUENCE, SPANS, TOKENS
 
 _EMBEDDINGS = ("encoder/embeddings", "bert.embeddings", "bert/embeddings")
 _LAYER = ("encoder/layers/stack/layer", "bert.encoder.layer.{layer}", "bert/encoder/layer_{layer}")
@@ -80,6 +81,12 @@ FAMILY = Family(
         "token_classification": ("encoder", "(pooler)", "classifier"),
         "multiple_choice": ("encoder", "pooler", "classifier"),
         "question_answering": ("encoder", "(pooler)", "qa"),
+    },
+    classifiers={
+        "sequence_classification": SEQUENCE,
+        "token_classification": TOKENS,
+        "multiple_choice": SEQUENCE,
+        "question_answering": SPANS,
     },
     fields={name: name for name in _FIELDS},
     activation="hidden_act",

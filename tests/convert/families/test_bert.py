@@ -54,7 +54,7 @@ _ACTIVATIONS = [(head, "gelu") for head in HEADS] + [("pretraining", "gelu_tanh"
 @pytest.mark.parametrize(("head", "act"), _ACTIVATIONS)
 def test_a_forward_pass_by_the_files_own_names_agrees(make_model, head, kind, act):
     model = make_model(head, hidden_act=act)
-    theirs = file_outputs(FAMILY.to_files(model.params, model.config, kind), model.config, kind)
+    theirs = file_outputs(FAMILY.to_files(model.params, model.config, kind), model.config, kind, head)
     assert parity.compare("it", theirs, parity.flax_outputs(model)) < parity.TOLERANCE
 
 

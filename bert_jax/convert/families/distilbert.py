@@ -1,0 +1,83 @@
+"""DistilBERT (Sanh et al. 2019): BERT without token types and pooler, with names of its own."""
+
+from __future__ import annotations
+
+import re
+
+from bert_jax.convert.families.base import Family
+from bert_jax.convert.param_mapping import HUGGINGFACE, TABLE, VECTOR, dense, entry, head, norm
+from bert_jax.models.heads import SPANS, TOKENS, ClassificationHead
+
+_EMBEDDINGS = ("encoder/embeddings", "distilbert.embeddings")
+_LAYER = ("encoder/layers/stack/layer", "distilbert.transformer.layer.{layer}")
+_DENSES = {
+    "query": "attention.q_lin",
+    "key": "attention.k_lin",
+    "value": "attention.v_lin",
+    "attention_output": "attention.out_lin",
+    "intermediate": "ffn.lin1",
+    "output": "ffn.lin2",
+}
+_NORMS = {"attention_norm": "sa_layer_norm", "output_norm": "output_layer_norm"}
+
+# pre_classifier, relu, dropout of seq_classif_dropout.
+_SEQUENCE = ClassificationHead(dense="head", activation="relu", drop_out=0.2)
+
+FAMILY = Family(
+    name="DistilBERT",
+    model_type="distilbert",
+    class_prefix="DistilBert",
+    base="distilbert",
+    table=(
+        *(
+            entry(f"{_EMBEDDINGS[0]}/{name}", f"{_EMBEDDINGS[1]}.{name}.weight", None, TABLE)
+            for name in ("word_embeddings", "position_embeddings")
+        ),
+        *norm(f"{_EMBEDDINGS[0]}/layer_norm", f"{_EMBEDDINGS[1]}.LayerNorm"),
+        *(x for ours, name in _DENSES.items() for x in dense(f"{_LAYER[0]}/{ours}", f"{_LAYER[1]}.{name}")),
+        *(x for ours, name in _NORMS.items() for x in norm(f"{_LAYER[0]}/{ours}", f"{_LAYER[1]}.{name}")),
+        *dense("mlm/transform", "vocab_transform"),
+        *norm("mlm/transform_norm", "vocab_layer_norm"),
+        entry("mlm/bias", "vocab_projector.bias", None, VECTOR),
+        *dense("head/dense", "pre_classifier"),
+        *head("classifier", "classifier"),
+        *head("qa", "qa_outputs"),
+    ),
+    heads={
+        "none": ("encoder",),
+        "masked_lm": ("encoder", "mlm"),
+        "sequence_classification": ("encoder", "head", "classifier"),
+        "token_classification": ("encoder", "classifier"),
+        "multiple_choice": ("encoder", "head", "classifier"),
+        "question_answering": ("encoder", "qa"),
+    },
+    classifiers={
+        "sequence_classification": _SEQUENCE,
+        "token_classification": TOKENS,
+        "multiple_choice": _SEQUENCE,
+        "question_answering": SPANS,
+    },
+    fields={
+        "vocab_size": "vocab_size",
+        "dim": "hidden_size",
+        "n_layers": "num_hidden_layers",
+        "n_heads": "num_attention_heads",
+        "hidden_dim": "intermediate_size",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "max_position_embeddings": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+    },
+    activation="activation",
+    fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-12},
+    # Buffers. The table of positions is read whether sinusoidal_pos_embds made its first values or not.
+    beside={HUGGINGFACE: re.compile(r"distilbert\.embeddings\.position_ids|vocab_projector\.weight")},
+    tied=(("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
+    tokenizer_class="DistilBertTokenizer",
+    tokenizer_fields={"model_input_names": ["input_ids", "attention_mask"]},
+    sizes={
+        "distilbert-base-uncased": {"num_hidden_layers": 6, "vocab_size": 30522},
+        "distilbert-base-cased": {"num_hidden_layers": 6, "vocab_size": 28996},
+        "distilbert-base-multilingual-cased": {"num_hidden_layers": 6, "vocab_size": 119547},
+    },
+)
