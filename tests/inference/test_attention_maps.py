@@ -42,3 +42,9 @@ def test_a_mask_may_be_spelled_out(model):
 def test_a_text_that_is_too_long(model):
     with pytest.raises(UserError, match="the text has 52 tokens and the model 40 positions"):
         attention_maps(model, "cat " * 50)
+
+
+def test_layers_that_are_not_berts_are_refused(model):
+    for fields, message in ((dict(position="alibi"), "position=alibi"), (dict(norm_placement="pre"), "=pre")):
+        with pytest.raises(UserError, match=message):
+            attention_maps(model.replace(config=model.config.replace(**fields)), "the cat")

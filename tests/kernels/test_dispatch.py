@@ -34,6 +34,10 @@ def attention(target, requested="auto", **changes):
         (TPU, {"heads": 3}, "splash", "the fused kernel of tpu"),
         (TPU, {"length": 96}, "xla", "multiple of 128 tokens"),
         (TPU, {"length": 1024, "dropout_rate": 0.1}, "xla", "splash has no dropout"),
+        (TPU, {"window": True}, "xla", "pallas knows no window (local_window); splash knows no window"),
+        (TPU, {"bias": True}, "xla", "pallas adds no bias to the logits"),
+        (H100, {"window": True}, "xla", "cudnn knows no window"),
+        (H100, {"bias": True}, "xla", "cudnn adds no bias"),
         (H100, {}, "cudnn", "the fused kernel of gpu"),
         (Target("gpu"), {}, "cudnn", "the fused kernel of gpu"),
         (Target("gpu", "8.0"), {"dtype": "float16"}, "cudnn", "the fused kernel of gpu"),
@@ -117,3 +121,9 @@ def test_choices_are_recorded_once_each():
 def test_the_table_needs_no_jax():
     code = "import sys, bert_jax.kernels.dispatch; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("changes", [dict(placement="pre"), dict(norm="rmsnorm")])
+def test_the_end_of_another_half_is_left_to_xla(changes):
+    choice = dispatch.choose("residual", "auto", ResidualCase(512, 768, **changes), TPU)
+    assert choice.implementation == "xla" and "needs LayerNorm behind the sum" in choice.reason

@@ -139,6 +139,33 @@ def test_rates_decay_from_the_head_down():
         np.testing.assert_allclose(decayed[name], plain[name] * factor, rtol=1e-6)
 
 
+def test_rates_of_several_runs_decay_by_the_numbers_of_their_layers():
+    """The first layer alone, twice two layers that alternate, and a norm behind them."""
+    leaf = {"kernel": np.ones((2, 3, 3))}
+    pair = {"layer_0": leaf, "layer_1": leaf}
+    layers = {"stack_0": {"layer": {"kernel": np.ones((1, 3))}}, "stack_1": pair}
+    params = {"encoder": {"layers": layers, "final_norm": {"scale": np.ones(3)}}}
+    scales = flatten(param_groups.layer_decay_scales(params, 0.5))
+    assert scales["encoder/final_norm/scale"] == 0.5
+    assert np.ravel(scales["encoder/layers/stack_0/layer/kernel"]) == [0.5**6]
+    np.testing.assert_allclose(scales["encoder/layers/stack_1/layer_0/kernel"].ravel(), [0.5**5, 0.5**3])
+    np.testing.assert_allclose(scales["encoder/layers/stack_1/layer_1/kernel"].ravel(), [0.5**4, 0.5**2])
+    mask = flatten(param_groups.trained_mask(params, r"encoder/layers/[03]/.*"))
+    np.testing.assert_array_equal(mask["encoder/layers/stack_1/layer_0/kernel"].ravel(), [1, 0])
+
+
+def test_layers_that_share_their_parameters_are_one_to_an_optimizer():
+    """A kernel [H, N, D] that all layers share is no stack of H layers."""
+    params = {"encoder": {"layers": {"shared": {"layer": {"kernel": np.full((3, 2, 2), 2.0)}}}}}
+    updates = jax.tree.map(lambda p: np.arange(1.0, 13).reshape(p.shape), params)
+    transform = optimizers.scale_by_trust_ratio()
+    scaled, _ = transform.update(updates, transform.init(params), params)
+    factors = flatten(jax.tree.map(lambda u, s: s / u, updates, scaled))["encoder/layers/shared/layer/kernel"]
+    np.testing.assert_allclose(factors, factors[0, 0, 0], rtol=1e-6)
+    with pytest.raises(UserError, match="share their parameters"):
+        param_groups.layer_decay_scales(params, 0.9)
+
+
 def test_what_is_frozen_stays_and_has_no_part_in_the_norm():
     frozen = one_update(freeze=r"encoder/embeddings/.*|encoder/layers/[01]/.*", clip_norm=0.01)
     assert not np.any(frozen["encoder/embeddings/word_embeddings"])

@@ -23,6 +23,9 @@ from bert_jax.models import config as bert_config
 
 PREFIX = "bert_model.ckpt"  # of the released checkpoints
 
+# Fields that a bert_config.json lacks and that do not make its model another one.
+_UNSAID = ("layer_norm_eps", "model_type", "causal", "initializer")
+
 # The fields of a released bert_config.json.
 _FIELDS = (
     "attention_probs_dropout_prob",
@@ -114,6 +117,11 @@ class TensorFlow1(Format):
             )
         if model.config.causal:
             raise UserError(f"{model.source}: google-research/bert has no left-to-right attention (causal)")
+        plain = bert_config.from_dict(family.fixed)
+        for name in bert_config.ENCODER_FIELDS:
+            value = getattr(model.config, name)
+            if name not in (*_FIELDS, *_UNSAID) and value != getattr(plain, name):
+                raise UserError(f"{model.source}: google-research/bert has no {name}={value!r}")
         tf = tensorflow()
         tensors = family.to_files(model.params, model.config, TENSORFLOW)
         prefix = os.path.join(os.fspath(folder), PREFIX)

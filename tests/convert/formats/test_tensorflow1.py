@@ -134,3 +134,9 @@ def test_optimizer_state_stays_behind(make_model, tmp_path):
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=[prefix + "-part"], destination_prefix=prefix)
     again = convert.load(prefix)
     assert again.params.keys() == model.params.keys()
+
+
+def test_another_architecture_is_not_written_as_berts(make_model, tmp_path):
+    """Its parameters have the shapes of BERT's, and its function is another."""
+    with pytest.raises(UserError, match="has no norm_placement='pre'"):
+        tensorflow1.FORMAT.write(make_model(norm_placement="pre"), tmp_path / "written")
