@@ -15,7 +15,6 @@ import random
 import tempfile
 import time
 
-import numpy as np
 import tokenizers
 from absl import app, flags
 
@@ -41,7 +40,7 @@ def stages(paths: list[str]) -> None:
     """Prints the CPU seconds of each stage, one after the other on the whole text."""
     megabytes = sum(map(os.path.getsize, paths)) / 1e6
     tokenizer = tokenization.load(FLAGS.vocab)
-    cls, sep, length = tokenizer.cls_id, tokenizer.sep_id, FLAGS.max_seq_length
+    layout, length = tokenizer.layout, FLAGS.max_seq_length
     bare = tokenizers.BertWordPieceTokenizer(FLAGS.vocab, lowercase=tokenizer.lower_case)
     dtype = packed.id_dtype(tokenizer.vocab_size)
     total = 0.0
@@ -83,9 +82,9 @@ def stages(paths: list[str]) -> None:
             "arrays",
             lambda: [
                 packed.PackedSequence(
-                    np.array([cls, *p.first, sep, *p.second, sep], dtype),
-                    len(p.first) + 2,
-                    int(p.random_next),
+                    layout.row(p.first, p.second).astype(dtype),
+                    layout.first_length(len(p.first), pair=True),
+                    p.label,
                 )
                 for p in made
             ],

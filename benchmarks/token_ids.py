@@ -49,7 +49,7 @@ def transformers_encode(kind: str, vocab: str, lower_case: bool) -> Encode:
 
 def reason(word: str, lower_case: bool) -> str:
     """Why transformers gives a whitespace-separated word other ids."""
-    if any(token in word for token in SPECIAL_TOKENS):
+    if any(token in word for token in SPECIAL_TOKENS.values()):
         return SPECIAL
     split = normalization.normalizer(lower_case, lower_case)(word)
     if any(100 < len(part) <= 200 for part in re.split(r"[\s!-/:-@\[-`{-~]+", split)):

@@ -128,9 +128,7 @@ class _Build:
         self.pool, self.progress = pool, progress
         self.cleaning = options.cleaning_settings()
         self.peak_memory = 0
-        self.special_ids = {
-            name: getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")
-        }
+        self.special_ids = dict(tokenizer.special_ids)
         path = files.absolute(tokenizer.path)
         self.vocabulary = stages.Vocabulary(path, tokenizer.lower_case, tokenizer.strip_accents)
 

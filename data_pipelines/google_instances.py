@@ -57,7 +57,8 @@ class Instances:
                 self._tokens[at : at + len(sentence)] = sentence
                 at += len(sentence)
         kinds = np.where(tokenizer.is_continuation, _CONTINUATION, 0).astype(np.uint8)
-        kinds[[tokenizer.cls_id, tokenizer.sep_id]] = _OUTSIDE
+        layout = tokenizer.layout
+        kinds[list(layout.special_ids)] = _OUTSIDE
         prob = settings["masked_lm_prob"]
         wanted = [min(self._predictions, max(1, round(n * prob))) for n in range(self._length + 1)]
         weights = itertools.accumulate(1 / size for size in range(1, settings["max_ngram"] + 1))
@@ -65,8 +66,7 @@ class Instances:
             kinds,
             np.array(wanted, np.int64),
             np.array(list(weights), np.float64),
-            tokenizer.cls_id,
-            tokenizer.sep_id,
+            *(ids.astype(np.int32) for ids in (layout.before, layout.between, layout.pair_end)),
             tokenizer.mask_id,
             settings["short_seq_prob"],
             settings["dupe_factor"],
@@ -252,12 +252,13 @@ def _draw_replacement(twister):
 
 @compiled(
     "int64(int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], uint8[::1], int64[::1], float64[::1], "
-    "int64, int64, int64, float64, int64, boolean, int32[:,::1], int32[::1], int32[::1], int32[:,::1], "
-    "int32[:,::1], int32[::1], int32[::1])"
+    "int32[::1], int32[::1], int32[::1], int64, float64, int64, boolean, int32[:,::1], int32[::1], "
+    "int32[::1], int32[:,::1], int32[:,::1], int32[::1], int32[::1])"
 )
 def _make(
-    twister, place, tokens, sentences, documents, kinds, wanted, weights, cls, sep, mask, short_seq_prob,
-    passes, whole_words, ids, lengths, first_lengths, positions, labels, predictions, next_sentence_labels,
+    twister, place, tokens, sentences, documents, kinds, wanted, weights, before, between, end, mask,
+    short_seq_prob, passes, whole_words, ids, lengths, first_lengths, positions, labels, predictions,
+    next_sentence_labels,
 ):  # fmt: skip
     """Makes instances until the rows are full or all are made; returns how many.
 
@@ -268,14 +269,15 @@ def _make(
             the same of documents, in sentences.
         kinds, wanted, weights: the kind of each token of the vocabulary; how many tokens of a sequence are
             masked, by its length; of n-grams, summed up to each size (empty: no n-grams).
+        before, between, end: the special tokens before A, between A and B, and after B.
     """
     length = ids.shape[1]
-    budget = length - pairs.SPECIAL_TOKENS
+    budget = length - len(before) - len(between) - len(end)
     places, starts, stretches, firsts, ends, hidden = np.zeros((6, length), np.int64)
     row = 0
     while row < len(ids) and place[0] < passes:
         document, start = place[1], place[2]
-        end = documents[document + 1]
+        last_sentence = documents[document + 1]
         if start < 0:
             start, place[3] = documents[document], budget
             if _uniform(twister) < short_seq_prob:
@@ -284,7 +286,7 @@ def _make(
 
         # Sentences up to the target length, A of them, and B: the others, or those of another document.
         stop = start
-        while stop < end and sentences[stop] - sentences[start] < target:
+        while stop < last_sentence and sentences[stop] - sentences[start] < target:
             stop += 1
         split = start + 1
         if stop - start > 1:
@@ -307,7 +309,7 @@ def _make(
             b_low, b_high = a_high, sentences[stop]
             start = stop
         place[2] = start
-        if start == end:
+        if start == last_sentence:
             place[1], place[2] = document + 1, -1
             if place[1] == len(documents) - 1:
                 place[0], place[1] = place[0] + 1, 0
@@ -319,13 +321,13 @@ def _make(
                 a_low, a_high = a_low + front, a_high - (not front)
             else:
                 b_low, b_high = b_low + front, b_high - (not front)
-        first_length = a_high - a_low + 2
-        size = first_length + b_high - b_low + 1
-        ids[row, 0], ids[row, first_length - 1], ids[row, size - 1] = cls, sep, sep
-        for i in range(a_high - a_low):
-            ids[row, 1 + i] = tokens[a_low + i]
-        for i in range(b_high - b_low):
-            ids[row, first_length + i] = tokens[b_low + i]
+        first_length = len(before) + a_high - a_low + len(between)
+        size = first_length + b_high - b_low + len(end)
+        ids[row, : len(before)] = before
+        ids[row, len(before) : first_length - len(between)] = tokens[a_low:a_high]
+        ids[row, first_length - len(between) : first_length] = between
+        ids[row, first_length : size - len(end)] = tokens[b_low:b_high]
+        ids[row, size - len(end) : size] = end
 
         words = _find_words(ids[row], size, kinds, whole_words, len(weights), places, starts, stretches)
         if len(weights):

@@ -8,9 +8,11 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from bert_jax.tokenization import templates
+
 NSP_MODES = ("next", "sop", "none")
-SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
-SHORTEST = 5  # the max_seq_length that leaves room for one token of A and one of B
+# The max_seq_length that leaves room for one token of A and one of B.
+SHORTEST = templates.BERT.special_count(pair=True) + 2
 _REDRAWS = 10
 
 Document = Sequence[Sequence[int]]  # the token ids of its sentences; none of them is empty
@@ -31,6 +33,7 @@ def make_pairs(
     short_seq_prob: float = 0.1,
     dupe_factor: int = 1,
     nsp: str = "next",
+    template: templates.Template = templates.BERT,
 ) -> Iterator[Pair]:
     """Goes `dupe_factor` times through all documents, in order.
 
@@ -42,29 +45,35 @@ def make_pairs(
             pair's masks from it before asking for the next pair gets the reference's instances.
         nsp: "next"; "sop": B always follows A in the text, and half the time the two change places (ALBERT,
             Lan et al. 2020, section 3.1); "none": A alone.
+        template: how a sequence is put together.
     """
     for _ in range(dupe_factor):
         for index in range(len(documents)):
             if nsp == "none":
-                budget = max_seq_length - 2
+                budget = template.room(max_seq_length, pair=False)
                 target = _target(budget, rng, short_seq_prob)
                 for segment in _segments(documents[index], target, budget):
                     yield Pair(segment, [], -1)
             else:
-                yield from document_pairs(documents, index, max_seq_length, rng, short_seq_prob, nsp == "sop")
+                room = template.room(max_seq_length, pair=True)
+                yield from document_pairs(documents, index, room, rng, short_seq_prob, nsp == "sop")
 
 
-def full_sentences(documents: Iterable[Document], max_seq_length: int, sep_id: int) -> Iterator[Pair]:
-    """Rows of whole sentences that go on over the ends of documents, which a [SEP] marks (RoBERTa's
+def full_sentences(documents: Iterable[Document], room: int, sep_id: int) -> Iterator[Pair]:
+    """Yields rows of whole sentences that go on over the ends of documents, which a [SEP] marks (RoBERTa's
     FULL-SENTENCES, Liu et al. 2019, section 4.2). Only a sentence that no row holds is cut.
+
+    Args:
+        documents: in their order.
+        room: tokens of a row without the special ones around it.
+        sep_id: the token between two documents.
     """
-    budget = max_seq_length - 2
     waiting: list[int] = []
     for document in documents:
         if waiting:
             waiting.append(sep_id)
-        for sentence in _cut(document, budget):
-            if len(waiting) + len(sentence) > budget:
+        for sentence in _cut(document, room):
+            if len(waiting) + len(sentence) > room:
                 yield Pair(waiting[:-1] if waiting[-1] == sep_id else waiting, [], -1)
                 waiting = []
             waiting.extend(sentence)
@@ -97,12 +106,12 @@ def _target(budget: int, rng: random.Random, short_seq_prob: float) -> int:
 def document_pairs(
     documents: Sequence[Document],
     index: int,
-    max_seq_length: int,
+    room: int,
     rng: random.Random,
     short_seq_prob: float,
     swap: bool = False,
 ) -> Iterator[Pair]:
-    """The pairs of one document.
+    """Yields the pairs of one document, of at most `room` tokens without the special ones.
 
     Sentences are taken until they reach the target length, and split at random into A and the rest. B is the
     rest, or, half the time and whenever there is no rest, sentences of another document; the rest is then
@@ -110,8 +119,7 @@ def document_pairs(
     ALBERT gives a random B, is A alone: a pair would not be of sentences in order or out of order.
     """
     document = documents[index]
-    budget = max_seq_length - SPECIAL_TOKENS
-    target = _target(budget, rng, short_seq_prob)
+    target = _target(room, rng, short_seq_prob)
     start, count = 0, len(document)
     while start < count:
         chunk: list[Sequence[int]] = []
@@ -136,7 +144,7 @@ def document_pairs(
             second = [token for sentence in chunk[split:] for token in sentence]
             start += len(chunk)
             label = 0
-        yield Pair(*_truncated(first, second, budget, rng), label)
+        yield Pair(*_truncated(first, second, room, rng), label)
 
 
 def _random_second(documents: Sequence[Document], index: int, wanted: int, rng: random.Random) -> list[int]:

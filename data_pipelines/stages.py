@@ -256,18 +256,21 @@ def make_rows(task: RowsTask) -> dict[str, Any]:
     counts = {"documents": len(documents), "rows": 0, "sequences": 0, "tokens": 0, "random_next": 0}
 
     def sequences() -> Iterator[packed.PackedSequence]:
-        cls, sep = tokenizer.cls_id, tokenizer.sep_id
+        layout = tokenizer.layout
         if settings["full_sentences"]:
-            made = pairs.full_sentences(_passes(documents, settings["dupe_factor"], rng), length, sep)
+            room = layout.room(length, pair=False)
+            passes = _passes(documents, settings["dupe_factor"], rng)
+            made = pairs.full_sentences(passes, room, tokenizer.sep_id)
         else:
             factors = settings["short_seq_prob"], settings["dupe_factor"]
-            made = pairs.make_pairs(documents, length, rng, *factors, settings["nsp"])
+            made = pairs.make_pairs(documents, length, rng, *factors, settings["nsp"], layout.template)
         for pair in made:
-            second = [*pair.second, sep] if pair.second else []
-            ids = np.array([cls, *pair.first, sep, *second], dtype)
+            second = pair.second or None
+            ids = layout.row(pair.first, second).astype(dtype)
+            first_length = layout.first_length(len(pair.first), second is not None)
             lengths[len(ids)] += 1
             counts["random_next"] += pair.label == 1
-            yield packed.PackedSequence(ids, len(pair.first) + 2, pair.label)
+            yield packed.PackedSequence(ids, first_length, pair.label)
 
     def rows() -> Iterator[bytes]:
         # A generator of its own, since packing asks for sequences ahead of the rows that it gives.

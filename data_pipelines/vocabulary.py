@@ -228,8 +228,9 @@ def _check(
 def special_layout(size: int) -> tuple[list[str], list[str]]:
     """What a WordPiece vocabulary of a size begins with: the tokens up to [MASK], the [unused] after it."""
     if size < 5_000:
-        return list(SPECIAL_TOKENS), []
-    before = ["[PAD]", *(f"[unused{i}]" for i in range(99)), *SPECIAL_TOKENS[1:]]
+        return list(SPECIAL_TOKENS.values()), []
+    pad, *others = SPECIAL_TOKENS.values()
+    before = [pad, *(f"[unused{i}]" for i in range(99)), *others]
     return before, [f"[unused{i}]" for i in range(99, 994)] if size >= 20_000 else []
 
 

@@ -103,14 +103,14 @@ def _means(table: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def _keys(tokenizer: Tokenizer) -> list[_Key]:
-    """The keys of all tokens, by id. Special tokens have the names of their roles."""
+    """The keys of all tokens, by id. Special tokens have their usual spellings, whatever the vocabulary's."""
     mark = CONTINUATION if tokenizer.kind == "wordpiece" else ""
     keys = [
         (token.removeprefix(mark), True) if continues else (token.removeprefix(WORD_START), False)
         for token, continues in zip(tokenizer.tokens, tokenizer.is_continuation.tolist(), strict=True)
     ]
-    for name, i in tokenizer.special_ids.items():
-        keys[i] = (name, False)
+    for role, i in tokenizer.special_ids.items():
+        keys[i] = (tokenizer.special_tokens[role], False)
     return keys
 
 

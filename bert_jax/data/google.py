@@ -259,7 +259,7 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
     if vocab:
         tokenizer = tokenization.load(vocab)
         settings = tokenizer.settings() | {"file": files.absolute(vocab)}
-        special_ids = {key: getattr(tokenizer, f"{key}_id") for key in ("pad", "unk", "cls", "sep", "mask")}
+        special_ids = dict(tokenizer.special_ids)
     else:
         settings, special_ids = {"size": _ANY_ID, "digest": ""}, {}
     return {

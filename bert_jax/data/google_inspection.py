@@ -13,6 +13,7 @@ from bert_jax.data import google, inspection, packed, records, tfrecord
 from bert_jax.data.inspection import Report
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.tokenization import templates
 
 
 def inspect(path: str, vocab: str = "", examples: int = 3) -> Report | None:
@@ -79,11 +80,10 @@ class _Counts(inspection.Counts):
         found = {"predictions": used.sum(), "kept": (used & (shown == batch["masked_labels"])).sum()}
         if self.special_ids:
             ids = unmasked(batch)
-            cls, sep = self.special_ids["cls"], self.special_ids["sep"]
             rows, real = np.arange(len(ids)), np.arange(self.length) < lengths[:, None]
-            ends = ids[rows, lengths - 1], ids[rows, batch["first_lengths"][:, 0] - 1]
-            placed = (ids[:, 0] == cls) & (ends[0] == sep) & (ends[1] == sep)
-            fixed = np.isin(batch["masked_labels"], [self.special_ids["pad"], cls, sep])
+            layout = templates.BERT.layout(self.special_ids)
+            placed = layout.matches(ids, rows, np.zeros_like(lengths), lengths, batch["first_lengths"][:, 0])
+            fixed = np.isin(batch["masked_labels"], [self.special_ids["pad"], *layout.special_ids])
             found |= {
                 "masked": (used & (shown == self.special_ids["mask"])).sum(),
                 "unknown": (real & (ids == self.special_ids["unk"])).sum(),

@@ -16,6 +16,7 @@ from bert_jax import tokenization
 from bert_jax.data import approx_distinct, packed, records, tfrecord
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.tokenization import templates
 
 _CHUNK = 512
 _HIGH_UNKNOWN_SHARE = 0.05
@@ -60,7 +61,7 @@ def inspect_vocabulary(path: str) -> Report:
         return report
     tokens = tokenizer.tokens
     report.facts = tokenizer.settings() | {
-        "special_ids": dict(tokenizer.special_ids),
+        "special_ids": {tokenizer.special_tokens[role]: i for role, i in tokenizer.special_ids.items()},
         "continuations": int(tokenizer.is_continuation.sum()),
         "unused": sum(token.startswith("[unused") for token in tokens),
         "longest": max(tokens, key=len),
@@ -254,12 +255,7 @@ class _PackedCounts(Counts):
         starts, ends, firsts = starts[present], ends[present], batch["first_lengths"][present]
         self._row_lengths += np.bincount(lengths, minlength=self.length + 1)
         self._per_row += np.bincount(present.sum(axis=1), minlength=len(self._per_row))
-        cls, sep = self.special_ids["cls"], self.special_ids["sep"]
-        placed = (
-            (ids[rows, starts] == cls)
-            & (ids[rows, ends - 1] == sep)
-            & (ids[rows, starts + firsts - 1] == sep)
-        )
+        placed = templates.BERT.layout(self.special_ids).matches(ids, rows, starts, ends, firsts)
         real = np.arange(self.length) < lengths[:, None]
         unknown = ((ids == self.special_ids["unk"]) & real).sum()
         self.count(batch, {"misplaced": (~placed).sum(), "unknown": unknown}, ends - starts)

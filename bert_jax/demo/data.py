@@ -93,13 +93,14 @@ def pretraining_baselines(directory: str) -> Baselines:
     """The baselines of a pre-training's work directory, on the tokens that its evaluation masks."""
     config = run_directory.load_config(directory)
     tokenizer = run_directory.load_tokenizer(directory)
-    special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
-    vocabulary = masking.Vocabulary(
-        tokenizer.vocab_size, tokenizer.mask_id, special, tokenizer.is_continuation
-    )
     model = model_config.from_dict(config.model.to_dict())
     prepare = jax.jit(
-        masked_lm.MaskedLM(model, vocabulary, masking.MaskingOptions(**config.masking)).prepare,
+        masked_lm.MaskedLM(
+            model,
+            masking.Vocabulary.of(tokenizer),
+            masking.MaskingOptions(**config.masking),
+            token_types=tokenizer.layout.types,
+        ).prepare,
         static_argnums=2,
     )
     labels, nsp = [], []

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.kernels.attention import probabilities
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.row_inputs import INPUTS, row_inputs
+from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 
 # What the queries and keys of a layer are computed from its input by, below.
 _AS_IN_BERT = ("norm_placement", "attention_bias", "local_window", "layer_groups")
@@ -60,22 +60,22 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
     if tokenizer is None:
         raise UserError(f"{model.source or 'the model'} has no vocabulary: put its vocab.txt beside it")
     texts = [text] if text_b is None else [text, text_b]
-    ids = tokenizer.encode_batch(texts, allow_special=tuple(tokenizer.special_ids))
-    parts = [[*part, tokenizer.sep_id] for part in ids]
-    parts[0].insert(0, tokenizer.cls_id)
-    row = np.concatenate(parts).astype(np.int32)
+    ids = tokenizer.encode_batch(texts, allow_special=tuple(tokenizer.special_tokens.values()))
+    row = tokenizer.layout.row(*ids)
+    first_length = tokenizer.layout.first_length(len(ids[0]), pair=text_b is not None)
     most = model.config.max_position_embeddings
     if len(row) > most:
         raise UserError(f"the text has {len(row)} tokens and the model {most} positions; shorten it")
     batch = {
         "input_ids": row[None],
         "lengths": np.array([len(row)], np.int32),
-        "first_lengths": np.array([len(parts[0])], np.int32),
+        "first_lengths": np.array([first_length], np.int32),
     }
     config = computed_as(model.config)
     params = nest({name: x for name, x in model.params.items() if name.startswith("encoder/")})
-    weights = jax.jit(functools.partial(attention_weights, config=config))(params["encoder"], batch)
-    return AttentionMaps([tokenizer.tokens[i] for i in row], len(parts[0]), np.asarray(weights[:, 0]))
+    compute = functools.partial(attention_weights, config=config, types=tokenizer.layout.types)
+    weights = jax.jit(compute)(params["encoder"], batch)
+    return AttentionMaps([tokenizer.tokens[i] for i in row], first_length, np.asarray(weights[:, 0]))
 
 
 def computed_as(config: EncoderConfig) -> EncoderConfig:
@@ -83,14 +83,19 @@ def computed_as(config: EncoderConfig) -> EncoderConfig:
     return config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
 
 
-def attention_weights(params, batch: dict[str, jax.Array], *, config: EncoderConfig) -> jax.Array:
-    """[layers, B, heads, L, L]: the probabilities of each layer, computed again from the states it reads.
+def attention_weights(
+    params, batch: dict[str, jax.Array], *, config: EncoderConfig, types: tuple[int, int] = TYPES
+) -> jax.Array:
+    """Returns the probabilities of each layer, computed again from the states it reads:
+    [layers, B, heads, L, L].
 
     Args:
         params: of `Encoder`.
         batch: as for `bert_jax.inference.embedding.features`.
+        config: as `computed_as` returns it.
+        types: token types of the first text and of the second.
     """
-    inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"])
+    inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
     states = Encoder(config).apply(
         {"params": params}, *(inputs[name] for name in INPUTS), lambda x: x, method="every_layer"
     )

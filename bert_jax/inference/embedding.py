@@ -19,7 +19,7 @@ from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.row_inputs import INPUTS, row_inputs
+from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows.assembly import truncate_pair
 
@@ -112,6 +112,7 @@ class Embedder:
             layers=tuple(layer % states for layer in self.layers),
             pooling=pooling,
             normalize=normalize,
+            types=self.tokenizer.layout.types,
         )
 
     def _check(self, model, normalize, batch_tokens):
@@ -183,7 +184,7 @@ class Embedder:
         yield from self._window(window, before, progress, len(window) if only else None)
 
     def _rows(self, texts):
-        cls, sep = [self.tokenizer.cls_id], [self.tokenizer.sep_id]
+        layout = self.tokenizer.layout
         texts = iter(texts)
         while chunk := list(itertools.islice(texts, _ENCODE_CHUNK)):
             pairs = [(text, None) if isinstance(text, str) else text for text in chunk]
@@ -192,13 +193,14 @@ class Embedder:
             for a, (_, text_b) in zip(ids_a, pairs, strict=True):
                 b = next(ids_b) if text_b is not None else None
                 if b is None:
-                    keep_a, keep_b = min(len(a), self.max_seq_length - 2), 0
-                    ids = cls + a[:keep_a] + sep
+                    keep_a, keep_b = min(len(a), layout.room(self.max_seq_length, pair=False)), 0
+                    ids = layout.row(a[:keep_a])
                 else:
-                    keep_a, keep_b = truncate_pair(len(a), len(b), self.max_seq_length - 3)
-                    ids = cls + a[:keep_a] + sep + b[:keep_b] + sep
+                    room = layout.room(self.max_seq_length, pair=True)
+                    keep_a, keep_b = truncate_pair(len(a), len(b), room)
+                    ids = layout.row(a[:keep_a], b[:keep_b])
                 cut = keep_a + keep_b < len(a) + len(b or ())
-                yield _Row(np.asarray(ids, np.int32), keep_a + 2, cut)
+                yield _Row(ids, layout.first_length(keep_a, b is not None), cut)
 
     def _window(self, rows, before, progress, texts=None):
         lengths = np.array([len(row.token_ids) for row in rows], np.int64)
@@ -254,7 +256,7 @@ def padded_lengths(longest: int) -> list[int]:
     return [*itertools.takewhile(lambda length: length < longest, lengths), longest]
 
 
-@functools.partial(jax.jit, static_argnames=("config", "layers", "pooling", "normalize"))
+@functools.partial(jax.jit, static_argnames=("config", "layers", "pooling", "normalize", "types"))
 def features(
     params,
     batch: dict[str, jax.Array],
@@ -263,6 +265,7 @@ def features(
     layers: tuple[int, ...],
     pooling: str,
     normalize: bool,
+    types: tuple[int, int] = TYPES,
 ) -> jax.Array:
     """float32 [B, layers x H], or [B, L, layers, H] with pooling "none".
 
@@ -272,8 +275,9 @@ def features(
             before the second text.
         layers: from 0, the embeddings, to the number of layers.
         pooling, normalize: as in `Embedder`.
+        types: token types of the first text and of the second.
     """
-    inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"])
+    inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
     real = inputs["sequence_ids"]
 
     def collect(x):

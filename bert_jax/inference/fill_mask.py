@@ -18,7 +18,7 @@ from bert_jax.kernels import platform
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
-from bert_jax.models.row_inputs import INPUTS, row_inputs
+from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 
 MASK = "[MASK]"
 _BATCH = 16
@@ -75,13 +75,13 @@ class MaskFiller:
         if MASK not in text:
             raise UserError(f"no {MASK} in {_shorten(text)!r}: put it where a word should be filled in")
         ids = tokenizer.encode_batch([text], allow_special=(MASK,))[0]
-        ids = [tokenizer.cls_id, *ids, tokenizer.sep_id]
+        row = tokenizer.layout.row(ids)
         limit = self._config.max_position_embeddings
-        if len(ids) > limit:
+        if len(row) > limit:
             raise UserError(
-                f"{_shorten(text)!r} has {len(ids)} tokens and the model {limit} positions; shorten it"
+                f"{_shorten(text)!r} has {len(row)} tokens and the model {limit} positions; shorten it"
             )
-        return np.asarray(ids, np.int32)
+        return row
 
     def _fill(self, rows, top):
         places = [np.flatnonzero(row == self.tokenizer.mask_id) for row in rows]
@@ -94,7 +94,10 @@ class MaskFiller:
         positions = np.zeros((batch, masks), np.int32)
         for i, (row, place) in enumerate(zip(rows, places, strict=True)):
             ids[i, : len(row)], lengths[i], positions[i, : len(place)] = row, len(row), place
-        found = np.asarray(probabilities(self._params, ids, lengths, positions, config=self._config))
+        types = self.tokenizer.layout.types
+        found = np.asarray(
+            probabilities(self._params, ids, lengths, positions, config=self._config, types=types)
+        )
         return [[self._best(found[i, j], top) for j in range(len(place))] for i, place in enumerate(places)]
 
     def _best(self, probabilities, top):
@@ -104,17 +107,27 @@ class MaskFiller:
         return [Candidate(tokens[i], float(probabilities[i])) for i in order]
 
 
-@functools.partial(jax.jit, static_argnames="config")
-def probabilities(params, ids: jax.Array, lengths: jax.Array, positions: jax.Array, *, config: EncoderConfig):
-    """float32 [B, P, V]: how likely each token is at some positions of rows with one text each.
+@functools.partial(jax.jit, static_argnames=("config", "types"))
+def probabilities(
+    params,
+    ids: jax.Array,
+    lengths: jax.Array,
+    positions: jax.Array,
+    *,
+    config: EncoderConfig,
+    types: tuple[int, int] = TYPES,
+) -> jax.Array:
+    """Returns float32 [B, P, V], the probability of each token at some positions of rows with one text each.
 
     Args:
       params: `encoder` and `mlm`.
       ids: int32 [B, L].
       lengths: int32 [B, 1], tokens of each row.
       positions: int32 [B, P].
+      config: of the model.
+      types: token types of the first text and of the second.
     """
-    inputs = row_inputs(ids, lengths)
+    inputs = row_inputs(ids, lengths, types=types)
     hidden = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))
     words = params["encoder"]["embeddings"]["word_embeddings"]
     logits = MaskedLanguageModelHead(config).apply(

@@ -9,7 +9,7 @@ options.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,12 @@ class Vocabulary:
     mask_id: int
     special_ids: tuple[int, ...]  # never chosen: [CLS], [SEP], [PAD]
     is_continuation: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Vocabulary:
+        """Returns what masking must know of a `bert_jax.tokenization.Tokenizer`."""
+        special_ids = (tokenizer.pad_id, *tokenizer.layout.special_ids)
+        return cls(tokenizer.vocab_size, tokenizer.mask_id, special_ids, tokenizer.is_continuation)
 
 
 class Masked(NamedTuple):

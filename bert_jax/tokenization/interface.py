@@ -10,8 +10,10 @@ import numpy as np
 
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import files
+from bert_jax.tokenization import templates
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# How a special token is spelled in a text, by its role.
+SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 
 
 class Tokenizer(abc.ABC):
@@ -25,10 +27,14 @@ class Tokenizer(abc.ABC):
       strip_accents: Whether accents are removed; the reference's do_lower_case is both.
       tokens: Tokens by id.
       is_continuation: bool [vocab_size]; True where a token continues a word.
-      special_ids: Ids of the special tokens by name ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]").
+      special_tokens: Spellings of the special tokens in a text, by role ("pad", "unk", "cls", "sep", "mask").
+      special_ids: Ids of the special tokens by role.
+      layout: How rows are put together, with this vocabulary's ids.
     """
 
     kind: str
+    template: templates.Template = templates.BERT
+    special_tokens: Mapping[str, str] = SPECIAL_TOKENS
 
     def __init__(
         self,
@@ -45,6 +51,7 @@ class Tokenizer(abc.ABC):
         self.tokens = tokens
         self.is_continuation = is_continuation
         self.special_ids = dict(special_ids)
+        self.layout = self.template.layout(self.special_ids)
         self.lower_case = lower_case
         self.strip_accents = strip_accents
 
@@ -54,23 +61,23 @@ class Tokenizer(abc.ABC):
 
     @property
     def pad_id(self) -> int:
-        return self.special_ids["[PAD]"]
+        return self.special_ids["pad"]
 
     @property
     def unk_id(self) -> int:
-        return self.special_ids["[UNK]"]
+        return self.special_ids["unk"]
 
     @property
     def cls_id(self) -> int:
-        return self.special_ids["[CLS]"]
+        return self.special_ids["cls"]
 
     @property
     def sep_id(self) -> int:
-        return self.special_ids["[SEP]"]
+        return self.special_ids["sep"]
 
     @property
     def mask_id(self) -> int:
-        return self.special_ids["[MASK]"]
+        return self.special_ids["mask"]
 
     @abc.abstractmethod
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
@@ -108,10 +115,10 @@ class Tokenizer(abc.ABC):
         texts = list(texts)
         if not allow_special:
             return self._encode_plain(texts)
-        unknown = [name for name in allow_special if name not in self.special_ids]
-        if unknown:
+        known = self.special_tokens.values()
+        if unknown := [token for token in allow_special if token not in known]:
             raise UserError(
-                f"{unknown[0]!r} is not a special token; the special tokens are {', '.join(self.special_ids)}"
+                f"{unknown[0]!r} is not a special token; the special tokens are {', '.join(known)}"
             )
         return self._encode_with_special(texts, allow_special)
 
@@ -124,10 +131,11 @@ class Tokenizer(abc.ABC):
                 rest = [part for piece in rest for part in _separate(piece, name, allowed)]
             pieces += rest
             owners += [owner] * len(rest)
+        ids = {token: self.special_ids[role] for role, token in self.special_tokens.items()}
         plain = iter(self._encode_plain([piece for piece in pieces if piece not in allowed]))
         result: list[list[int]] = [[] for _ in texts]
         for owner, piece in zip(owners, pieces, strict=True):
-            result[owner] += [self.special_ids[piece]] if piece in allowed else next(plain)
+            result[owner] += [ids[piece]] if piece in allowed else next(plain)
         return result
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:

@@ -13,11 +13,11 @@ WORD_START = "\u2581"
 
 # The first name is ours and ALBERT's; the others occur in models of other origin.
 _PIECE_NAMES = {
-    "[PAD]": ("[PAD]", "<pad>"),
-    "[UNK]": ("[UNK]", "<unk>"),
-    "[CLS]": ("[CLS]", "<cls>", "<s>"),
-    "[SEP]": ("[SEP]", "<sep>", "</s>"),
-    "[MASK]": ("[MASK]", "<mask>"),
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
+    "sep": ("[SEP]", "<sep>", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
 }
 
 
@@ -51,14 +51,14 @@ class SentencePieceTokenizer(Tokenizer):
         tokens = [self._processor.IdToPiece(i) for i in range(size)]
         ids = {token: i for i, token in enumerate(tokens)}
         special_ids = {}
-        for name, spellings in _PIECE_NAMES.items():
+        for role, spellings in _PIECE_NAMES.items():
             found = [ids[spelling] for spelling in spellings if spelling in ids]
             if not found:
                 raise UserError(
                     f"the SentencePiece model {path} has none of {' '.join(spellings)}; "
                     "`bert-jax vocab --kind=sentencepiece` makes a model with all of BERT's tokens"
                 )
-            special_ids[name] = found[0]
+            special_ids[role] = found[0]
         if lower_case is None:
             lower_case = looks_lower_case(tokens)
         if strip_accents is None:

@@ -48,10 +48,10 @@ class WordPieceTokenizer(Tokenizer):
         data, digest = read_vocabulary_file(path)
         tokens = parse_vocabulary(data, path)
         ids = {token: i for i, token in enumerate(tokens)}
-        for name in SPECIAL_TOKENS:
+        for name in SPECIAL_TOKENS.values():
             if name not in ids:
                 raise UserError(
-                    f"the vocabulary {path} has no {name}; expected {' '.join(SPECIAL_TOKENS)}, one "
+                    f"the vocabulary {path} has no {name}; expected {' '.join(SPECIAL_TOKENS.values())}, one "
                     "a line: put it in place of an [unusedN]"
                 )
         if lower_case is None:
@@ -59,7 +59,7 @@ class WordPieceTokenizer(Tokenizer):
         if strip_accents is None:
             strip_accents = lower_case
         is_continuation = np.array([t.startswith(CONTINUATION) and t != CONTINUATION for t in tokens])
-        special_ids = {name: ids[name] for name in SPECIAL_TOKENS}
+        special_ids = {role: ids[token] for role, token in SPECIAL_TOKENS.items()}
         super().__init__(path, digest, tokens, is_continuation, special_ids, lower_case, strip_accents)
         self._normalize = normalization.normalizer(lower_case, strip_accents)
         # No special token is registered with the Rust library, so none is recognised in raw text.

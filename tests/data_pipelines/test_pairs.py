@@ -110,7 +110,7 @@ def test_pairs_are_runs_of_their_documents(documents, length, seed, short):
     documents = numbered(documents)
     sizes = [sum(map(len, document)) for document in documents]
     for index in range(len(documents)):
-        made = list(pairs.document_pairs(documents, index, length, random.Random(seed), short))
+        made = list(pairs.document_pairs(documents, index, length - 3, random.Random(seed), short))
         assert made
         for pair in made:
             assert len(pair.first) >= 1 and len(pair.second) >= 1
@@ -162,7 +162,7 @@ def test_sentence_order_pairs_are_neighbours(documents, length, seed, short):
     documents = numbered(documents)
     made = list(pairs.make_pairs(documents, length, random.Random(seed), short, nsp="sop"))
     for pair in made:
-        assert len(pair.first) >= 1 and len(pair.first) + len(pair.second) <= length - pairs.SPECIAL_TOKENS
+        assert len(pair.first) >= 1 and len(pair.first) + len(pair.second) <= length - 3
         assert (pair.label == -1) == (not pair.second)
         before, after = (pair.second, pair.first) if pair.label == 1 else (pair.first, pair.second)
         for side in (before, after):
@@ -199,7 +199,7 @@ def test_single_segments_lose_nothing_and_stay_in_their_document(documents, leng
 @settings(deadline=None, max_examples=30)
 def test_full_sentences_go_on_over_the_ends_of_documents(documents, length):
     documents = numbered(documents)
-    made = [pair.first for pair in pairs.full_sentences(documents, length, "[SEP]")]
+    made = [pair.first for pair in pairs.full_sentences(documents, length - 2, "[SEP]")]
     assert all(0 < len(row) <= length - 2 and "[SEP]" not in (row[0], row[-1]) for row in made)
     tokens = [token for row in made for token in row if token != "[SEP]"]
     assert tokens == [token for document in documents for sentence in document for token in sentence]
@@ -214,5 +214,5 @@ def test_full_sentences_go_on_over_the_ends_of_documents(documents, length):
 
 def test_full_sentences_by_hand():
     documents = [[[1, 2], [3]], [[4, 5, 6]], [[7] * 9]]
-    rows = [pair.first for pair in pairs.full_sentences(documents, 9, 0)]
+    rows = [pair.first for pair in pairs.full_sentences(documents, 7, 0)]
     assert rows == [[1, 2, 3, 0, 4, 5, 6], [7] * 7, [7, 7]]

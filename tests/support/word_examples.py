@@ -3,6 +3,7 @@
 import dataclasses
 
 from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tokenization import templates
 
 
 @dataclasses.dataclass
@@ -10,6 +11,8 @@ class WordTokenizer:
     """One id a word: 10 + its length."""
 
     pad_id, cls_id, sep_id = 0, 1, 2
+    template = templates.BERT
+    layout = template.layout({"cls": cls_id, "sep": sep_id})
 
     def encode_batch(self, texts):
         return [[10 + len(word) for word in text.split()] for text in texts]

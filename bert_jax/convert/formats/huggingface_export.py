@@ -102,14 +102,14 @@ def _save(tensors: dict[str, np.ndarray], path: str) -> None:
 
 def _write_tokenizer(model: Model, folder: str) -> None:
     tokenizer = model.tokenizer
-    special = {name.strip("[]").lower() + "_token": name for name in tokenization.SPECIAL_TOKENS}
+    special = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     settings = {
         "do_lower_case": tokenizer.lower_case,
         "strip_accents": tokenizer.strip_accents,
         "model_max_length": model.config.max_position_embeddings,
     }
     if tokenizer.kind == "sentencepiece":
-        special = {key: tokenizer.tokens[tokenizer.special_ids[name]] for key, name in special.items()}
+        special = {f"{role}_token": tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
         settings |= {"tokenizer_class": "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents}
         name = "spiece.model"
     else:
@@ -131,12 +131,12 @@ def _rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
     )
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     rust.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", tokenizer.cls_id), ("[SEP]", tokenizer.sep_id)],
+        single=tokenizer.template.spelled("single", tokenizer.special_tokens),
+        pair=tokenizer.template.spelled("pair", tokenizer.special_tokens),
+        special_tokens=[(tokenizer.tokens[i], i) for i in tokenizer.layout.special_ids],
     )
     rust.decoder = decoders.WordPiece(prefix="##")
-    rust.add_special_tokens(list(tokenization.SPECIAL_TOKENS))
+    rust.add_special_tokens(list(tokenizer.special_tokens.values()))
     return rust
 
 

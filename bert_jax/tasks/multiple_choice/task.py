@@ -33,7 +33,8 @@ class MultipleChoiceProblem(Problem):
     def __init__(self, config, spec, labels, tokenizer, bert):
         super().__init__(config, spec, labels, tokenizer, bert)
         self._stride = config.doc_stride
-        windows.check_stride(self._stride, config.max_length, pairs=True)
+        self._room = tokenizer.layout.room(config.max_length, pair=True)
+        windows.check_stride(self._stride, config.max_length, self._room, pairs=True)
 
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
@@ -44,7 +45,12 @@ class MultipleChoiceProblem(Problem):
 
     @property
     def task(self) -> MultipleChoice:
-        return MultipleChoice(self.bert, len(self.labels), windows=bool(self._stride))
+        return MultipleChoice(
+            self.bert,
+            len(self.labels),
+            windows=bool(self._stride),
+            token_types=self.tokenizer.layout.types,
+        )
 
     @property
     def group(self) -> int:
@@ -67,7 +73,7 @@ class MultipleChoiceProblem(Problem):
         return self._read(path, dataclasses.replace(self._columns(), **columns), format, None, PREDICT_FLAGS)
 
     def encode(self, examples: Examples) -> batches.EncodedRows:
-        count, length = len(examples.choices[0]), self.config.max_length
+        count = len(examples.choices[0])
         starts = examples.texts_b or [""] * len(examples)
         endings = [
             f"{start} {choice}".strip()
@@ -76,22 +82,22 @@ class MultipleChoiceProblem(Problem):
         ]
         ids = assembly.tokenize(self.tokenizer, endings)
         rows = (
-            self._rows(text, list(itertools.islice(ids, count)), length)
+            self._rows(text, list(itertools.islice(ids, count)))
             for text in assembly.tokenize(self.tokenizer, examples.texts_a)
         )
         return assembly.assemble(
             rows,
             examples.labels,
             self.tokenizer,
-            length,
+            self.config.max_length,
             rows_per_example=count,
             has_windows=bool(self._stride),
         )
 
-    def _rows(self, text, choices, length):
+    def _rows(self, text, choices):
         if self._stride:
-            return windows.split_question(text, choices, length, self._stride)
-        rows, cut = zip(*(assembly.truncate(text, choice, length) for choice in choices), strict=True)
+            return windows.split_question(text, choices, self._room, self._stride)
+        rows, cut = zip(*(assembly.truncate(text, choice, self._room) for choice in choices), strict=True)
         return [pair for pairs in rows for pair in pairs], any(cut)
 
     def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:

@@ -105,13 +105,13 @@ def encode(
                 words[place] = word_of_characters(questions.contexts[place])
             end = start + len(questions.answers[i][0])
             target = answer_tokens(tokens, characters, words[place], start, end, answers[i])
-        room = max_length - len(question) - 3
+        room = tokenizer.layout.room(max_length, pair=True) - len(question)
         offsets = np.arange(len(tokens) + 1)
         spans = windows.split(offsets, room, doc_stride, fill_last=False)
         best = windows.most_context(offsets, spans, _CONTEXT_PER_TOKEN) if len(spans) > 1 else None
         for number, (first, last) in enumerate(spans):
             row_begin = builder.add(i, question, tokens[first:last])
-            window = row_begin + len(question) + 2
+            window = row_begin + tokenizer.layout.first_length(len(question), pair=True)
             is_best = np.ones(last - first, bool) if best is None else best[first:last] == number
             parts.append((window, characters[first:last], is_best))
             targets.append(_target(target, first, last, window - row_begin))

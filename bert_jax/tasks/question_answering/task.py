@@ -26,10 +26,11 @@ class QuestionAnswering(Problem):
 
     def __init__(self, config, spec, labels, tokenizer, bert):
         super().__init__(config, spec, labels, tokenizer, bert)
-        if config.max_length <= config.max_query_length + 3:
+        special = tokenizer.template.special_count(pair=True)
+        if config.max_length <= config.max_query_length + special:
             raise UserError(
-                f"max_length={config.max_length}: expected more than max_query_length + 3 = "
-                f"{config.max_query_length + 3}, so that a window of the context has room beside the "
+                f"max_length={config.max_length}: expected more than max_query_length + {special} = "
+                f"{config.max_query_length + special}, so that a window of the context has room beside the "
                 f"question; {_HINT}"
             )
         for name in ("max_query_length", "doc_stride", "n_best", "max_answer_length"):
@@ -43,7 +44,7 @@ class QuestionAnswering(Problem):
 
     @property
     def task(self) -> Spans:
-        return Spans(self.bert)
+        return Spans(self.bert, self.tokenizer.layout.types)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ _ENCODE_CHUNK = 8192
 
 
 class RowBuilder:
-    """Collects rows of [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+    """Collects rows in the layout of a tokenizer, such as [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
     Attributes:
         total: tokens of all rows so far.
@@ -26,7 +26,6 @@ class RowBuilder:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._cls, self._sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
         self._parts: list[np.ndarray] = []
         self._lengths: list[int] = []
         self._first_lengths: list[int] = []
@@ -47,16 +46,15 @@ class RowBuilder:
             second: ids of B; None for a row of a single text.
 
         Returns:
-            The position in `tokens` of the row's [CLS].
+            The position in `tokens` where the row begins.
         """
         begin = self.total
-        self._parts += [self._cls, np.asarray(first, np.int32), self._sep]
-        length = first_length = len(first) + 2
-        if second is not None:
-            self._parts += [np.asarray(second, np.int32), self._sep]
-            length += len(second) + 1
+        layout = self._tokenizer.layout
+        parts = layout.parts(first, second)
+        length = sum(map(len, parts))
+        self._parts += parts
         self._lengths.append(length)
-        self._first_lengths.append(first_length)
+        self._first_lengths.append(layout.first_length(len(first), second is not None))
         self._examples.append(example)
         self.total += length
         return begin
@@ -94,8 +92,9 @@ def encode(
     first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
     if examples.texts_b is not None:
         second = tokenize(tokenizer, examples.texts_b)
+    room = tokenizer.layout.room(max_length, pair=examples.texts_b is not None)
     rows = (
-        windows.split_pair(a, b, max_length, doc_stride) if doc_stride else truncate(a, b, max_length)
+        windows.split_pair(a, b, room, doc_stride) if doc_stride else truncate(a, b, room)
         for a, b in zip(first, second, strict=True)
     )
     return assemble(
@@ -148,12 +147,18 @@ def assemble(
     )
 
 
-def truncate(a: Ids, b: Ids | None, max_length: int) -> tuple[list[Pair], bool]:
-    """Returns the single row of a text or a pair (`truncate_pair`), and whether it was cut."""
+def truncate(a: Ids, b: Ids | None, room: int) -> tuple[list[Pair], bool]:
+    """Returns the single row of a text or a pair (`truncate_pair`), and whether it was cut.
+
+    Args:
+        a: ids of the first text, without special tokens.
+        b: ids of the second text; None for a single one.
+        room: tokens of both together, at most.
+    """
     if b is None:
-        kept = a[: max_length - 2]
+        kept = a[:room]
         return [(kept, None)], len(kept) < len(a)
-    keep_a, keep_b = truncate_pair(len(a), len(b), max_length - 3)
+    keep_a, keep_b = truncate_pair(len(a), len(b), room)
     return [(a[:keep_a], b[:keep_b])], keep_a + keep_b < len(a) + len(b)
 
 

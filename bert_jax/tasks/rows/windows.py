@@ -78,13 +78,19 @@ def widen(offsets: np.ndarray, begin: int, end: int, room: int) -> Span:
     return first, last
 
 
-def check_stride(stride: int, max_length: int, pairs: bool) -> None:
+def check_stride(stride: int, max_length: int, room: int, pairs: bool) -> None:
     """Refuses a stride that would leave tokens between two windows out.
+
+    Args:
+        stride: tokens from one window to the next; 0 for no windows.
+        max_length: tokens of a row with the special ones.
+        room: tokens of a row without the special ones.
+        pairs: whether rows have two texts.
 
     Raises:
         UserError: it is negative, or more than the smallest room that `split_pair` has for a window.
     """
-    largest = (max_length - 2) // 2 if pairs else max_length - 2
+    largest = (room + 1) // 2 if pairs else room
     if not 0 <= stride <= largest:
         what = "of the longer text of a pair" if pairs else "of a text"
         raise UserError(
@@ -93,7 +99,7 @@ def check_stride(stride: int, max_length: int, pairs: bool) -> None:
         )
 
 
-def split_pair(a: Ids, b: Ids | None, max_length: int, stride: int) -> tuple[list[Pair], bool]:
+def split_pair(a: Ids, b: Ids | None, room: int, stride: int) -> tuple[list[Pair], bool]:
     """Splits a text, whose `b` is None, or a pair into rows (A, B).
 
     What fits is one row. Of a pair that does not, the longer text has windows (B, where both are as long),
@@ -102,25 +108,24 @@ def split_pair(a: Ids, b: Ids | None, max_length: int, stride: int) -> tuple[lis
     Args:
         a: ids of the first text, without special tokens.
         b: ids of the second text.
-        max_length: tokens of a row with [CLS] and each [SEP].
+        room: tokens of both together, at most.
         stride: tokens from one window to the next.
 
     Returns:
         The rows, and whether some tokens are in none of them.
     """
-    budget = max_length - (2 if b is None else 3)
-    if len(a) + len(b or ()) <= budget:
+    if len(a) + len(b or ()) <= room:
         return [(a, b)], False
     if b is None:
-        return [(window, None) for window in _windows(a, budget, stride)], False
+        return [(window, None) for window in _windows(a, room, stride)], False
     if len(a) > len(b):
-        kept = b[: budget // 2]
-        return [(window, kept) for window in _windows(a, budget - len(kept), stride)], kept != b
-    kept = a[: budget // 2]
-    return [(kept, window) for window in _windows(b, budget - len(kept), stride)], kept != a
+        kept = b[: room // 2]
+        return [(window, kept) for window in _windows(a, room - len(kept), stride)], kept != b
+    kept = a[: room // 2]
+    return [(kept, window) for window in _windows(b, room - len(kept), stride)], kept != a
 
 
-def split_question(a: Ids, choices: Sequence[Ids], max_length: int, stride: int) -> tuple[list[Pair], bool]:
+def split_question(a: Ids, choices: Sequence[Ids], room: int, stride: int) -> tuple[list[Pair], bool]:
     """Splits a question into rows (A, choice): one window of its text after the other, each with every
     choice.
 
@@ -130,17 +135,16 @@ def split_question(a: Ids, choices: Sequence[Ids], max_length: int, stride: int)
     Args:
         a: ids of the text, without special tokens.
         choices: ids of each choice.
-        max_length: tokens of a row with [CLS] and each [SEP].
+        room: tokens of A and a choice together, at most.
         stride: tokens from one window to the next.
 
     Returns:
         The rows, and whether some tokens are in none of them.
     """
-    budget = max_length - 3
     longest = max(map(len, choices))
-    room = min(longest, max(budget // 2, budget - len(a)))
-    pairs = [(window, choice[:room]) for window in _windows(a, budget - room, stride) for choice in choices]
-    return pairs, room < longest
+    kept = min(longest, max(room // 2, room - len(a)))
+    pairs = [(window, choice[:kept]) for window in _windows(a, room - kept, stride) for choice in choices]
+    return pairs, kept < longest
 
 
 def _windows(tokens: Ids, room: int, stride: int) -> Iterator[Ids]:

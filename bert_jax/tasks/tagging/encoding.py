@@ -35,7 +35,7 @@ def encode(
     A word without word-pieces is [UNK]; one with more than a row has is cut. With `document_context` a row
     is filled up with the words around the sentence in its document.
     """
-    budget = max_length - 2
+    budget = tokenizer.layout.room(max_length, pair=False)
     ids = {
         word: number
         for number, word in enumerate(dict.fromkeys(w for words in examples.words for w in words))
@@ -64,7 +64,8 @@ def encode(
             for row, (a, b) in enumerate(spans):
                 row_begin = builder.add(sentence, np.concatenate([pieces[word] for word in document[a:b]]))
                 in_row = np.flatnonzero(chosen == row)
-                positions[in_row] = row_begin + 1 + offsets[start + in_row] - offsets[a]
+                text_begin = row_begin + tokenizer.layout.first_start
+                positions[in_row] = text_begin + offsets[start + in_row] - offsets[a]
             word_tokens.append(positions)
             if examples.tags is not None:
                 tags.append([names[tag] for tag in examples.tags[sentence]])

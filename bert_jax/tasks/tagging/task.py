@@ -75,7 +75,14 @@ class TaggingProblem(Problem):
     @property
     def task(self) -> Tagging:
         lstm_layers = _HEADS[self.config.head]
-        return Tagging(self.bert, len(self.labels), self.layers, lstm_layers, self.config.head_size)
+        return Tagging(
+            self.bert,
+            len(self.labels),
+            self.layers,
+            lstm_layers,
+            self.config.head_size,
+            token_types=self.tokenizer.layout.types,
+        )
 
     @property
     def metrics(self) -> tuple[str, ...]:

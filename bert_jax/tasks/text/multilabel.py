@@ -41,7 +41,13 @@ class MultiLabelProblem(TextProblem):
 
     @property
     def task(self) -> Classification:
-        return Classification(self.bert, len(self.labels), "multilabel", windows=bool(self._stride))
+        return Classification(
+            self.bert,
+            len(self.labels),
+            "multilabel",
+            windows=bool(self._stride),
+            token_types=self.tokenizer.layout.types,
+        )
 
     @property
     def metrics(self) -> tuple[str, ...]:

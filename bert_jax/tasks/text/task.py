@@ -30,7 +30,8 @@ class TextProblem(Problem):
         super().__init__(config, spec, labels, tokenizer, bert)
         self._stride = config.doc_stride
         pairs = bool(columns_of(config, spec).text_b)
-        windows.check_stride(self._stride, config.max_length, pairs)
+        room = tokenizer.layout.room(config.max_length, pairs)
+        windows.check_stride(self._stride, config.max_length, room, pairs)
 
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, bert, path):
@@ -51,7 +52,12 @@ class TextProblem(Problem):
     @property
     def task(self) -> Classification:
         return Classification(
-            self.bert, self._outputs, self.spec.kind, self.class_weights, windows=bool(self._stride)
+            self.bert,
+            self._outputs,
+            self.spec.kind,
+            self.class_weights,
+            windows=bool(self._stride),
+            token_types=self.tokenizer.layout.types,
         )
 
     @property

@@ -33,8 +33,9 @@ def test_windows_cover_every_token(max_length, length_a, length_b, data):
     budget = max_length - (2 if b is None else 3)
     least = budget if b is None else budget - budget // 2
     stride = data.draw(st.integers(1, least))
-    windows.check_stride(stride, max_length, b is not None)
-    rows, cut = windows.split_pair(a, b, max_length, stride)
+    room = max_length - (2 if b is None else 3)
+    windows.check_stride(stride, max_length, room, b is not None)
+    rows, cut = windows.split_pair(a, b, room, stride)
     if length_a + (length_b or 0) <= budget:
         assert (rows, cut) == ([(a, b)], False)
         return
@@ -58,8 +59,8 @@ def test_every_choice_sees_the_same_windows(max_length, length, lengths, data):
     text = list(range(length))
     choices = [list(range(100 * number, 100 * number + n)) for number, n in enumerate(lengths, 1)]
     stride = data.draw(st.integers(1, (max_length - 2) // 2))
-    windows.check_stride(stride, max_length, pairs=True)
-    rows, cut = windows.split_question(text, choices, max_length, stride)
+    windows.check_stride(stride, max_length, max_length - 3, pairs=True)
+    rows, cut = windows.split_question(text, choices, max_length - 3, stride)
     budget, longest = max_length - 3, max(lengths)
     if length + longest <= budget:
         assert (rows, cut) == ([(text, choice) for choice in choices], False)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from bert_jax.tasks.rows import batches, windows
 from bert_jax.tasks.tagging.encoding import encode
 from bert_jax.tasks.tagging.word_files import TaggedSentences
+from bert_jax.tokenization import templates
 
 
 @dataclasses.dataclass
@@ -14,6 +15,7 @@ class PieceTokenizer:
     """The word "7x3" has the pieces 70, 71 and 72; "" none."""
 
     pad_id, cls_id, sep_id, unk_id = 0, 1, 2, 3
+    layout = templates.BERT.layout({"cls": cls_id, "sep": sep_id})
 
     def encode_batch(self, texts):
         out = []

@@ -1,0 +1,189 @@
+"""The one place that knows how a row is put together: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
+
+A `Template` names the special tokens by their roles, and a `Layout` is a template with the ids of a
+vocabulary. How many tokens there is room for, where A and B begin, and the token types follow from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+FIRST, SECOND = "A", "B"
+
+Places = tuple[tuple[str, int], ...]  # (role, A or B; token type) from left to right
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """The row of a single text and that of a pair, as in `BERT`: `role:type` with spaces between.
+
+    Attributes:
+        single: the special tokens around A.
+        pair: the special tokens around A and B. All places before B have one token type, and B and what
+            follows it have one, so that the length of what is before B determines the types.
+
+    Raises:
+        ValueError: what is written is not such a row.
+    """
+
+    single: str
+    pair: str
+
+    def __post_init__(self):
+        single, pair = (self._names(text) for text in (self.single, self.pair))
+        if single.count(FIRST) != 1 or SECOND in single:
+            raise ValueError(f"{self.single!r}: expected one A and no B")
+        if pair.count(FIRST) != 1 or pair.count(SECOND) != 1 or pair.index(SECOND) < pair.index(FIRST):
+            raise ValueError(f"{self.pair!r}: expected one A, and one B after it")
+        if single[: single.index(FIRST)] != pair[: pair.index(FIRST)]:
+            raise ValueError(f"{self.single!r} and {self.pair!r}: expected the same before A")
+        before_second = pair.index(SECOND)
+        types = [number for _, number in _places(self.pair)]
+        if len(set(types[:before_second])) > 1 or len(set(types[before_second:])) > 1:
+            raise ValueError(f"{self.pair!r}: expected one type before B, and one from B on")
+        if {number for _, number in _places(self.single)} != {types[0]}:
+            raise ValueError(f"{self.single!r}: expected the type of A in a pair, {types[0]}")
+
+    @property
+    def types(self) -> tuple[int, int]:
+        """The token types of what is before B, and of B and what follows it."""
+        places = _places(self.pair)
+        return places[0][1], places[-1][1]
+
+    def special_count(self, pair: bool) -> int:
+        """Returns how many special tokens a row has."""
+        return len(_places(self.pair)) - 2 if pair else len(_places(self.single)) - 1
+
+    def room(self, max_length: int, pair: bool) -> int:
+        """Returns how many tokens of A, or of A and B, fit into a row."""
+        return max_length - self.special_count(pair)
+
+    def layout(self, special_ids: Mapping[str, int]) -> Layout:
+        """Returns the template with the ids of a vocabulary, by role."""
+
+        def ids(names: Sequence[str]) -> np.ndarray:
+            return np.array([special_ids[name] for name in names], np.int32)
+
+        single, pair = self._names(self.single), self._names(self.pair)
+        first, second = pair.index(FIRST), pair.index(SECOND)
+        return Layout(
+            template=self,
+            before=ids(pair[:first]),
+            end=ids(single[single.index(FIRST) + 1 :]),
+            between=ids(pair[first + 1 : second]),
+            pair_end=ids(pair[second + 1 :]),
+        )
+
+    def spelled(self, which: str, special_tokens: Mapping[str, str]) -> str:
+        """Returns the `single` or `pair` template as tokenizer.json writes it: `[CLS]:0 $A:0 [SEP]:0`.
+
+        Args:
+            which: "single" or "pair".
+            special_tokens: their spellings, by role.
+        """
+        places = _places(getattr(self, which))
+        return " ".join(f"{special_tokens.get(name, f'${name}')}:{number}" for name, number in places)
+
+    @staticmethod
+    def _names(text: str) -> list[str]:
+        return [name for name, _ in _places(text)]
+
+
+BERT = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:1 sep:1")
+ROBERTA = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 sep:0 B:0 sep:0")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layout:
+    """The rows of a vocabulary.
+
+    Attributes:
+        template: what they are an instance of.
+        before: int32 ids before A.
+        end: int32 ids after a single A.
+        between: int32 ids between A and B.
+        pair_end: int32 ids after B.
+    """
+
+    template: Template
+    before: np.ndarray
+    end: np.ndarray
+    between: np.ndarray
+    pair_end: np.ndarray
+
+    @property
+    def types(self) -> tuple[int, int]:
+        """The token types of what is before B, and of B and what follows it."""
+        return self.template.types
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids of the special tokens, each once, in the order of a row."""
+        arrays = (self.before, self.end, self.between, self.pair_end)
+        return tuple(dict.fromkeys(np.concatenate(arrays).tolist()))
+
+    @property
+    def first_start(self) -> int:
+        """The position of A's first token."""
+        return len(self.before)
+
+    def room(self, max_length: int, pair: bool) -> int:
+        """Returns how many tokens of A, or of A and B, fit into a row."""
+        return self.template.room(max_length, pair)
+
+    def first_length(self, length_a: int, pair: bool) -> int:
+        """Returns the tokens before B, which is where B begins; for a single text those of the row."""
+        return len(self.before) + length_a + len(self.between if pair else self.end)
+
+    def parts(
+        self, first: Sequence[int] | np.ndarray, second: Sequence[int] | np.ndarray | None = None
+    ) -> list[np.ndarray]:
+        """Returns the parts of a row from left to right, int32; `second` is None for a single text."""
+        first = np.asarray(first, np.int32)
+        if second is None:
+            return [self.before, first, self.end]
+        return [self.before, first, self.between, np.asarray(second, np.int32), self.pair_end]
+
+    def row(
+        self, first: Sequence[int] | np.ndarray, second: Sequence[int] | np.ndarray | None = None
+    ) -> np.ndarray:
+        """Returns the ids of a row, int32; `second` is None for a single text."""
+        return np.concatenate(self.parts(first, second))
+
+    def split(self, row: np.ndarray, first_length: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns the ids of A and of B in a row without padding; None for B of a single text."""
+        if first_length == len(row):
+            return row[len(self.before) : len(row) - len(self.end)], None
+        first = row[len(self.before) : first_length - len(self.between)]
+        return first, row[first_length : len(row) - len(self.pair_end)]
+
+    def matches(
+        self, ids: np.ndarray, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, firsts: np.ndarray
+    ) -> np.ndarray:
+        """Returns bool [N], whether the special tokens of sequences are where they belong.
+
+        Args:
+            ids: int [B, L].
+            rows: int [N], the row of `ids` that each sequence is in.
+            starts: int [N], where it begins.
+            ends: int [N], where it ends.
+            firsts: int [N], its tokens before B, or all of them.
+        """
+
+        def found(positions: np.ndarray, expected: np.ndarray) -> np.ndarray:
+            columns = positions[:, None] + np.arange(len(expected))
+            return np.all(ids[rows[:, None], columns] == expected, axis=1)
+
+        middle = starts + firsts
+        single = found(ends - len(self.end), self.end)
+        pair = found(middle - len(self.between), self.between)
+        pair &= found(ends - len(self.pair_end), self.pair_end)
+        return found(starts, self.before) & np.where(middle == ends, single, pair)
+
+
+def _places(text: str) -> Places:
+    places = [place.partition(":") for place in text.split()]
+    return tuple((name, int(number)) for name, _, number in places)
