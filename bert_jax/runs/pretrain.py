@@ -168,14 +168,13 @@ def _resolve(config: ml_collections.ConfigDict, train_set, tokenizer: Tokenizer)
 
 
 def _objective(config, model: EncoderConfig, train_set, tokenizer: Tokenizer) -> MaskedLM:
-    vocabulary = Vocabulary(
-        size=tokenizer.vocab_size,
-        mask_id=tokenizer.mask_id,
-        special_ids=(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id),
-        is_continuation=tokenizer.is_continuation,
+    return MaskedLM(
+        model,
+        Vocabulary.of(tokenizer),
+        MaskingOptions(**config.masking),
+        next_sentence=train_set.manifest.get("nsp") != "none",
+        token_types=tokenizer.layout.types,
     )
-    next_sentence = train_set.manifest.get("nsp") != "none"
-    return MaskedLM(model, vocabulary, MaskingOptions(**config.masking), next_sentence=next_sentence)
 
 
 def _evaluator(config, objective: MaskedLM, eval_set, mesh, corrupt_rows) -> RecordEvaluator:

@@ -16,6 +16,11 @@ FIRST, SECOND = "A", "B"
 Places = tuple[tuple[str, int], ...]  # (role, A or B; token type) from left to right
 
 
+def _places(text: str) -> Places:
+    places = [place.partition(":") for place in text.split()]
+    return tuple((name, int(number)) for name, _, number in places)
+
+
 @dataclasses.dataclass(frozen=True)
 class Template:
     """The row of a single text and that of a pair, as in `BERT`: `role:type` with spaces between.
@@ -182,8 +187,3 @@ class Layout:
         pair = found(middle - len(self.between), self.between)
         pair &= found(ends - len(self.pair_end), self.pair_end)
         return found(starts, self.before) & np.where(middle == ends, single, pair)
-
-
-def _places(text: str) -> Places:
-    places = [place.partition(":") for place in text.split()]
-    return tuple((name, int(number)) for name, _, number in places)

@@ -1,0 +1,230 @@
+"""A template that is not BERT's goes through every place that puts rows together."""
+
+import random
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.inference import embedding
+from bert_jax.models.row_inputs import packed_inputs, row_inputs
+from bert_jax.objectives.masking import Vocabulary
+from bert_jax.tasks.question_answering import encoding as question_encoding
+from bert_jax.tasks.question_answering.question_files import NO_ANSWER
+from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.rows import assembly, windows
+from bert_jax.tasks.tagging import encoding as tag_encoding
+from bert_jax.tasks.tagging.word_files import TaggedSentences
+from bert_jax.tokenization import templates
+from data_pipelines import google_instances, pairs
+
+ROLES = ("pad", "unk", "cls", "sep", "mask")
+MADE_UP = templates.Template(
+    single="cls:0 mask:0 A:0 sep:0 sep:0", pair="cls:0 mask:0 A:0 sep:0 mask:0 sep:0 B:2 unk:2 sep:2"
+)
+TEMPLATES = (templates.BERT, templates.ROBERTA, MADE_UP)
+
+
+class Characters:
+    """A token for each letter, with ids from 20."""
+
+    def __init__(self, template, special_ids):
+        self.template, self.special_ids = template, special_ids
+        self.layout = template.layout(special_ids)
+        for role, i in special_ids.items():
+            setattr(self, f"{role}_id", i)
+        self.vocab_size, self.is_continuation = 20 + 26, np.zeros(20 + 26, bool)
+
+    def encode_batch(self, texts):
+        return [[20 + ord(letter) - ord("a") for letter in text if letter != " "] for text in texts]
+
+    def encode_with_offsets(self, texts):
+        found = []
+        for text in texts:
+            places = [i for i, letter in enumerate(text) if letter != " "]
+            ids = np.array([20 + ord(text[i]) - ord("a") for i in places], np.int32)
+            found.append((ids, np.array([(i, i + 1) for i in places], np.int32).reshape(-1, 2)))
+        return found
+
+
+tokenizers = st.builds(
+    lambda template, ids: Characters(template, dict(zip(ROLES, ids, strict=True))),
+    st.sampled_from(TEMPLATES),
+    st.permutations(range(15)).map(lambda ids: ids[: len(ROLES)]),
+)
+texts = st.text("abcde", min_size=1, max_size=30)
+
+
+def split_row(tokenizer, data, i):
+    row = data.tokens[data.offsets[i] : data.offsets[i + 1]]
+    return row, tokenizer.layout.split(row, int(data.first_lengths[i]))
+
+
+def check_row(tokenizer, row, first_length, first, second):
+    """The row has these texts, its special tokens where they belong, and the types of the template."""
+    layout = tokenizer.layout
+    a, b = layout.split(row, first_length)
+    assert a.tolist() == list(first) and (b is None) == (second is None)
+    if second is not None:
+        assert b.tolist() == list(second) and row[first_length : first_length + len(b)].tolist() == b.tolist()
+    spelled = tokenizer.template.single if second is None else tokenizer.template.pair
+    ids, token_types = [], []
+    for place in spelled.split():
+        name, number = place.split(":")
+        tokens = {"A": list(first), "B": list(second or ())}.get(name)
+        tokens = [tokenizer.special_ids[name]] if tokens is None else tokens
+        ids += tokens
+        token_types += [int(number)] * len(tokens)
+    assert row.tolist() == ids
+    zero = np.zeros(1, int)
+    assert layout.matches(row[None], zero, zero, np.array([len(row)]), np.array([first_length])).all()
+    padded = np.append(row, np.zeros(64 - len(row), np.int32))[None]
+    lengths, firsts = jnp.array([len(row)]), jnp.array([first_length])
+    alone = row_inputs(jnp.asarray(padded), lengths, firsts, layout.types)
+    packed = {"input_ids": jnp.asarray(padded), "lengths": lengths, "starts": jnp.array([[0]])}
+    packed = packed_inputs(packed | {"first_lengths": firsts[:, None]}, layout.types)
+    for inputs in (alone, packed):
+        assert inputs["token_type_ids"][0, : len(row)].tolist() == token_types
+        assert inputs["position_ids"][0, : len(row)].tolist() == list(range(len(row)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(tokenizer=tokenizers, a=texts, b=texts, max_length=st.integers(12, 40), pair=st.booleans())
+def test_texts_and_pairs(tokenizer, a, b, max_length, pair):
+    examples = Examples("f", ["0"], [a], [b] if pair else None, None, [0], rows=1)
+    room = tokenizer.layout.room(max_length, pair)
+    for stride in (0, 2):
+        data = assembly.encode(examples, tokenizer, max_length, stride)
+        assert (data.lengths <= max_length).all()
+        shown_a = set()
+        for i in range(len(data)):
+            row, (first, second) = split_row(tokenizer, data, i)
+            second = second.tolist() if pair else second
+            check_row(tokenizer, row, int(data.first_lengths[i]), first.tolist(), second)
+            shown_a |= set(first.tolist())
+        if stride and len(a) > len(b):
+            assert shown_a == set(tokenizer.encode_batch([a])[0])
+    whole = len(a) + (len(b) if pair else 0)
+    data = assembly.encode(examples, tokenizer, max_length)
+    special = tokenizer.template.special_count(pair)
+    assert data.lengths.tolist() == [min(whole, room) + special] and data.truncated == (whole > room)
+    windows.check_stride(2, max_length, room, pair)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tokenizer=tokenizers, words=st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=12))
+def test_the_first_piece_of_each_word(tokenizer, words):
+    examples = TaggedSentences("f", [words], None, [0], [list(range(len(words)))], ["0"], rows=1)
+    data = tag_encoding.encode(examples, tokenizer, 14, ("O", "X"))
+    assert (data.lengths <= 14).all()
+    assert data.tokens[data.word_tokens].tolist() == [tokenizer.encode_batch([word])[0][0] for word in words]
+    for i in range(len(data)):
+        row, (first, _) = split_row(tokenizer, data, i)
+        check_row(tokenizer, row, int(data.first_lengths[i]), first.tolist(), None)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tokenizer=tokenizers, question=texts, context=texts, data=st.data())
+def test_the_place_of_an_answer(tokenizer, question, context, data):
+    start = data.draw(st.integers(0, len(context) - 1))
+
+    class Questions:
+        questions, contexts, context_of = [question], [context], [0]
+        answers, starts = [(context,)], [start if start else NO_ANSWER]
+
+    if start:
+        Questions.answers = [(context[start:],)]
+    rows = question_encoding.encode(Questions, tokenizer, 24, 3, 5)
+    for i in range(len(rows)):
+        row, (first, second) = split_row(tokenizer, rows, i)
+        check_row(tokenizer, row, int(rows.first_lengths[i]), first.tolist(), second.tolist())
+        own = rows.characters[rows.offsets[i] : rows.offsets[i + 1]]
+        inside = np.flatnonzero(own[:, 0] >= 0)
+        assert [context[own[k, 0]] for k in inside] == [chr(row[k] - 20 + ord("a")) for k in inside]
+        assert row[inside].tolist() == second.tolist()
+        target = rows.targets["starts"][i]
+        if target > 0:
+            assert own[target, 0] >= 0 and row[target] in second
+
+
+@settings(max_examples=30, deadline=None)
+@given(tokenizer=tokenizers, length=st.integers(16, 40), nsp=st.sampled_from(pairs.NSP_MODES))
+def test_sequences_of_records(tokenizer, length, nsp):
+    documents = [[[20 + i, 21, 22, 23][: 1 + i % 4] for i in range(n)] for n in (3, 9, 14)]
+    made = pairs.make_pairs(documents, length, random.Random(0), 0.1, 2, nsp, tokenizer.template)
+    full = 0
+    for pair in made:
+        second = pair.second or None
+        row = tokenizer.layout.row(pair.first, second)
+        full = max(full, len(row))
+        assert len(row) <= length
+        first_length = tokenizer.layout.first_length(len(pair.first), second is not None)
+        check_row(tokenizer, row, first_length, pair.first, second)
+    assert full > length - 4
+    room = tokenizer.layout.room(length, pair=False)
+    rows = [pair.first for pair in pairs.full_sentences(documents, room, tokenizer.sep_id)]
+    assert max(map(len, rows)) <= room
+
+
+@settings(max_examples=20, deadline=None)
+@given(tokenizer=tokenizers, length=st.integers(18, 40), seed=st.integers(0, 99))
+def test_sequences_of_google_records(tokenizer, length, seed):
+    documents = [[[20 + i, 21, 22, 23][: 1 + i % 4] for i in range(n)] for n in (3, 9, 14)]
+    masks = {"max_predictions_per_seq": 4, "masked_lm_prob": 0.15, "whole_word_mask": False, "max_ngram": 0}
+    sizes = {"max_seq_length": length, "short_seq_prob": 0.1, "dupe_factor": 2}
+    made = google_instances.Instances(documents, tokenizer, masks | sizes, random.Random(seed))
+    blocks = list(made.blocks())
+    assert blocks
+    for block in blocks:
+        for i in range(len(block.ids)):
+            size, first_length = int(block.lengths[i]), int(block.first_lengths[i])
+            row, count = block.ids[i].copy(), block.predictions[i]
+            row[block.positions[i, :count]] = block.labels[i, :count]
+            assert count and (block.labels[i, :count] >= 20).all()
+            first, second = tokenizer.layout.split(row[:size], first_length)
+            check_row(tokenizer, row[:size], first_length, first.tolist(), second.tolist())
+
+
+@settings(max_examples=40, deadline=None)
+@given(tokenizer=tokenizers, a=texts, b=texts, length=st.integers(12, 40))
+def test_texts_that_are_embedded(tokenizer, a, b, length):
+    embedder = types.SimpleNamespace(tokenizer=tokenizer, max_seq_length=length)
+    single, pair = embedding.Embedder._rows(embedder, [a, (a, b)])
+    for row, has_pair, tokens in ((single, False, len(a)), (pair, True, len(a) + len(b))):
+        first, second = tokenizer.layout.split(row.token_ids, row.first_length)
+        second = second.tolist() if has_pair else second
+        check_row(tokenizer, row.token_ids, row.first_length, first.tolist(), second)
+        room = tokenizer.layout.room(length, has_pair)
+        assert len(first) + len(second or ()) == min(tokens, room) and row.cut == (tokens > room)
+
+
+@given(tokenizer=tokenizers)
+@settings(max_examples=10, deadline=None)
+def test_special_tokens_are_never_masked(tokenizer):
+    special = Vocabulary.of(tokenizer).special_ids
+    places = f"{tokenizer.template.single} {tokenizer.template.pair}".split()
+    names = {place.split(":")[0] for place in places}
+    assert set(special) == {tokenizer.special_ids[name] for name in names - {"A", "B"}} | {tokenizer.pad_id}
+
+
+def test_what_is_no_template():
+    for single, pair in (
+        ("cls:0 sep:0", "cls:0 A:0 B:0"),
+        ("cls:0 A:0", "cls:0 B:0 A:0"),
+        ("A:0 sep:0", "cls:0 A:0 B:0"),
+        ("cls:0 A:0", "cls:1 A:0 B:0"),
+        ("cls:1 A:1", "cls:0 A:0 B:0"),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            templates.Template(single, pair)
+
+
+def test_spelled():
+    spelling = {"cls": "<s>", "sep": "</s>"}
+    assert templates.ROBERTA.spelled("pair", spelling) == "<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0"
+    assert templates.BERT.spelled("pair", {"cls": "[CLS]", "sep": "[SEP]"}) == (
+        "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
+    )
