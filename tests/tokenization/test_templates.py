@@ -153,7 +153,7 @@ def test_the_place_of_an_answer(tokenizer, question, context, data):
 @settings(max_examples=30, deadline=None)
 @given(tokenizer=tokenizers, length=st.integers(16, 40), nsp=st.sampled_from(pairs.NSP_MODES))
 def test_sequences_of_records(tokenizer, length, nsp):
-    documents = [[[20 + i, 21, 22, 23][: 1 + i % 4] for i in range(n)] for n in (3, 9, 14)]
+    documents = [[[20 + i, 21, 22, 23][: 1 + i % 4] for i in range(n)] for n in (9, 30, 40)]
     made = pairs.make_pairs(documents, length, random.Random(0), 0.1, 2, nsp, tokenizer.template)
     full = 0
     for pair in made:
