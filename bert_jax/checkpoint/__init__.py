@@ -12,7 +12,7 @@ two kinds of digests, which become visible with it:
 """
 
 from bert_jax.checkpoint.leaves import Leaf, Report, sizes
-from bert_jax.checkpoint.reading import describe, load_params, load_state, read_params, verify
+from bert_jax.checkpoint.reading import describe, load_frozen, load_params, load_state, read_params, verify
 from bert_jax.checkpoint.saving import Checkpointer
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Leaf",
     "Report",
     "describe",
+    "load_frozen",
     "load_params",
     "load_state",
     "read_params",

@@ -30,6 +30,7 @@ from bert_jax.io import checks, files
 
 METADATA_KEY = "bert_jax"
 WRITTEN_LAST = ("commit_success.txt", FILES)  # the first by orbax
+FROZEN = "frozen"  # beside the steps: what every step shares, and the name of that part of a state
 _PARAMS = "params/"
 _EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
 
@@ -60,6 +61,8 @@ def verify(path: files.PathLike) -> dict[str, Leaf]:
     try:
         leaves = _read_metadata(path)
         _read_arrays(path, _on_one_device(leaves), leaves)
+        if shared := _read_frozen_record(path):
+            _read_frozen(path, _on_one_device(shared), shared)
     except Damaged as error:
         raise UserError(f"{path}: {error}") from error
     return leaves
@@ -128,10 +131,57 @@ def absolute(path: files.PathLike) -> str:
 
 def read_state(path: str, abstract_state: PyTree) -> PyTree:
     wanted = flatten(abstract_state)
-    saved = _read_metadata(path)
-    check_structure(path, saved, wanted)
-    restored = _read_arrays(path, wanted, saved)
+    saved, shared = _read_metadata(path), _read_frozen_record(path)
+    check_structure(path, saved | shared, wanted)
+    restored = _read_arrays(path, {name: x for name, x in wanted.items() if name not in shared}, saved)
+    if shared:
+        restored |= _read_frozen(path, {name: wanted[name] for name in shared}, shared)
+        restored = {name: restored[name] for name in wanted}
     return jax.tree.unflatten(jax.tree.structure(abstract_state), list(restored.values()))
+
+
+def load_frozen(path: files.PathLike, abstract_frozen: PyTree) -> PyTree:
+    """Returns the frozen parameters of a run.
+
+    Args:
+        path: as for `load_params`; any step of the run has the same.
+        abstract_frozen: nested dict of jax.ShapeDtypeStruct with shardings.
+
+    Raises:
+        UserError: no checkpoint there, other parameters, or damaged ones.
+    """
+    step = _find_steps(absolute(path))[0]
+    wanted = {f"{FROZEN}/{name}": x for name, x in flatten(abstract_frozen).items()}
+    shared = _read_frozen_record(step)
+    check_structure(step, shared, wanted)
+    arrays = _read_frozen(step, wanted, shared)
+    return jax.tree.unflatten(jax.tree.structure(abstract_frozen), list(arrays.values()))
+
+
+def frozen_directory(step: str) -> str:
+    """Returns where the frozen parameters of a step are."""
+    return os.path.join(files.parent(step), FROZEN)
+
+
+def _read_frozen(
+    step: str, wanted: Mapping[str, jax.ShapeDtypeStruct], shared: Mapping[str, Leaf]
+) -> dict[str, jax.Array]:
+    """Returns the frozen parameters of a step, verified by the digests that the step recorded.
+
+    Raises:
+        UserError: they are damaged or missing. The step itself may be intact, and other steps need them too,
+            so none is set aside.
+    """
+    path = frozen_directory(step)
+    try:
+        saved = _read_metadata(path)
+        if changed := [name for name in wanted if saved.get(name) != shared[name]]:
+            raise Damaged(f"{some(changed)} are not those that the step was trained with")
+        return _read_arrays(path, wanted, shared)
+    except Damaged as error:
+        raise UserError(
+            f"{path}: the frozen parameters of every step here cannot be read: {error}; put a good copy back"
+        ) from error
 
 
 def _read_newest(path: files.PathLike, read, log):
@@ -213,15 +263,25 @@ def _read_metadata(path: str, check_files: bool = True) -> dict[str, Leaf]:
             share = dict(part=jax.process_index(), parts=jax.process_count())
             if (name := find_damaged_file(path, **share)) is not None:
                 raise Damaged(f"{name} is missing or has other bytes than were written")
-        with _reader() as reader:
-            leaves = reader.metadata(epath.Path(path)).custom_metadata[METADATA_KEY]["leaves"]
-        return {name: Leaf(tuple(x["shape"]), x["dtype"], x["digest"]) for name, x in leaves.items()}
+        return _leaves(path, "leaves")
     except (Damaged, UserError):
         raise
     except PermissionError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except Exception as error:  # orbax raises many kinds, by what is missing or malformed
         raise _unreadable(path, "metadata", error) from error
+
+
+def _read_frozen_record(path: str) -> dict[str, Leaf]:
+    """Returns what a step, whose metadata can be read, recorded of the frozen parameters; empty for none."""
+    return _leaves(path, FROZEN)
+
+
+def _leaves(path: str, key: str) -> dict[str, Leaf]:
+    with _reader() as reader:
+        recorded = reader.metadata(epath.Path(path)).custom_metadata[METADATA_KEY]
+    found = recorded["leaves"] if key == "leaves" else recorded.get(key, {})
+    return {name: Leaf(tuple(x["shape"]), x["dtype"], x["digest"]) for name, x in found.items()}
 
 
 def _read_arrays(

@@ -13,14 +13,16 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
 
-from bert_jax.checkpoint.checksums import array_digests, write_file_digests
-from bert_jax.checkpoint.leaves import PyTree, flatten, nest
+from bert_jax.checkpoint.checksums import FILES, array_digests, write_file_digests
+from bert_jax.checkpoint.leaves import PyTree, check_structure, flatten, nest, some
 from bert_jax.checkpoint.reading import (
+    FROZEN,
     METADATA_KEY,
     WRITTEN_LAST,
     Damaged,
     absolute,
     agree,
+    describe,
     is_committed,
     list_steps,
     one_line,
@@ -61,8 +63,9 @@ class Checkpointer:
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._write_file_digests),
         )
         self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
-        self._saving: int | None = None
-        self._begun: int | None = None  # the last step given to orbax, whose error may come late
+        self._saving: int | str | None = None
+        self._has_frozen: bool | None = None  # None until it was looked up
+        self._begun: int | str | None = None  # the last step given to orbax, whose error may come late
         if jax.process_index() == 0:
             files.make_directory(self._directory)
             # Left by a run that was killed in a save or in a deletion: never, or no longer, a step.
@@ -93,11 +96,10 @@ class Checkpointer:
         if step in self.agreed_steps():
             return
         leaves = flatten(state)
-        digests = array_digests(leaves)
-        described = {
-            name: {"shape": list(x.shape), "dtype": str(x.dtype), "digest": digests[name]}
-            for name, x in leaves.items()
-        }
+        frozen = {name: leaves.pop(name) for name in list(leaves) if name.startswith(f"{FROZEN}/")}
+        described = {"leaves": _describe(leaves)}
+        if frozen:
+            described[FROZEN] = self._save_frozen(frozen)
         self._saving = self._begun = step
         with self._explained():
             if jax.process_index() == 0 and not is_committed(self._path(step)):
@@ -105,8 +107,38 @@ class Checkpointer:
             self._orbax.save(
                 epath.Path(self._path(step)),
                 args=ocp.args.PyTreeSave(nest(leaves)),
+                custom_metadata={METADATA_KEY: described},
+            )
+
+    def _save_frozen(self, leaves: dict[str, jax.Array]) -> dict[str, dict]:
+        """Writes the frozen parameters beside the steps, unless they are there.
+
+        Returns:
+            What each step records of them.
+
+        Raises:
+            UserError: there are others.
+        """
+        described = _describe(leaves)
+        path = os.path.join(self._directory, FROZEN)
+        if self._has_frozen is None:
+            self._has_frozen = self._primary_sees(os.path.join(path, FILES))
+        if self._has_frozen:
+            return described
+        self._begun = FROZEN
+        with self._explained():
+            if jax.process_index() == 0:
+                files.remove_tree(path)
+            self._saving = FROZEN
+            self._orbax.save(
+                epath.Path(path),
+                args=ocp.args.PyTreeSave(nest(leaves)),
                 custom_metadata={METADATA_KEY: {"leaves": described}},
             )
+            self._orbax.wait_until_finished()
+            self._saving = None
+        self._has_frozen = True
+        return described
 
     def poll(self) -> None:
         """Raises the error of a save in the background, if there is one. Cheap: call it at every step."""
@@ -246,6 +278,30 @@ class Checkpointer:
     def _path(self, step: int) -> str:
         return os.path.join(self._directory, str(step))
 
+    def _primary_sees(self, path: str) -> bool:
+        exists = np.int32(jax.process_index() == 0 and files.exists(path))
+        return bool(exists if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(exists))
+
+    def check_frozen(self, frozen: PyTree) -> None:
+        """Refuses frozen parameters that are not those that the run was saved with.
+
+        Args:
+            frozen: those of the objective, as in the state, on the devices.
+
+        Raises:
+            UserError: naming what differs.
+        """
+        path = os.path.join(self._directory, FROZEN)
+        if not self._primary_sees(os.path.join(path, FILES)):
+            return
+        saved, given = describe(path), _describe(flatten({FROZEN: frozen}))
+        check_structure(path, saved, flatten({FROZEN: frozen}))
+        if changed := [name for name, x in given.items() if saved[name].digest != x["digest"]]:
+            raise UserError(
+                f"{some(changed)}: the frozen parameters are not those that {self._directory} was trained "
+                "with; give the same checkpoint as before, or start another work directory"
+            )
+
     @contextlib.contextmanager
     def _explained(self):
         """Turns whatever a save raised into one line that says what is still good."""
@@ -257,3 +313,12 @@ class Checkpointer:
                 f"{self._directory}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
                 f"{', '.join(map(str, self.steps())) or 'none'}; check the storage and run the same command"
             ) from error
+
+
+def _describe(leaves: dict[str, jax.Array]) -> dict[str, dict]:
+    """Returns the shape, dtype and digest of each leaf, as a step's metadata has them."""
+    digests = array_digests(leaves)
+    return {
+        name: {"shape": list(x.shape), "dtype": str(x.dtype), "digest": digests[name]}
+        for name, x in leaves.items()
+    }

@@ -37,7 +37,8 @@ class Objective(Protocol):
         """Returns the parameters that are read and never trained, boxed as those of `init`; None for none.
 
         They are sharded like trained parameters, have no gradient and no optimizer state, and are saved once
-        for a run.
+        for a run. Leaves are arrays; or, where the run that resumes has saved them, shapes
+        (`jax.ShapeDtypeStruct`).
         """
         return None
 

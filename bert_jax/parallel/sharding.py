@@ -178,16 +178,18 @@ def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> Callable
 
 
 def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: Any) -> Callable:
-    """Returns the evaluation step compiled for the mesh: (params, batch, batch index) -> replicated pairs.
+    """Returns the evaluation step compiled for the mesh: (params, batch, batch index) -> replicated pairs, or
+    (params, batch, batch index, frozen) -> them where the state has frozen parameters.
 
     Args:
-        shardings: those of the train state, of which this step takes `params`.
+        shardings: those of the train state, of which this step takes `params` and `frozen`.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
+    frozen = () if shardings.frozen is None else (shardings.frozen,)
     return _InContext(
         jax.jit(
             eval_step,
-            in_shardings=(shardings.params, batch_sharding(mesh), replicated),
+            in_shardings=(shardings.params, batch_sharding(mesh), replicated, *frozen),
             out_shardings=replicated,
             compiler_options=compiler_options.for_mesh(mesh),
         ),

@@ -149,7 +149,7 @@ def _train(problem, data, examples, held, writer, fit_options):
     state = loop.fit(
         workdir=held,
         config=config,
-        task=problem.task,
+        objective=problem.task,
         optimizer=optimizer,
         schedule=schedule,
         train_data=lambda step, own: _train_batches(data["train"], packed, buckets, config, mesh, step, own),

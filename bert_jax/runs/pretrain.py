@@ -91,7 +91,7 @@ def pretrain(
             return loop.fit(
                 workdir=held,
                 config=config,
-                task=objective,
+                objective=objective,
                 optimizer=optimizer,
                 schedule=schedule,
                 mesh=mesh,

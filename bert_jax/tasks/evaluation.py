@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -52,7 +53,7 @@ class TaskEvaluator(Evaluator):
         with context.watchdog.paused():
             with context.batches() as on_batch:
                 self._outputs = predictions.predict_all(
-                    self._predict,
+                    functools.partial(self._predict, frozen=state.frozen) if state.frozen else self._predict,
                     state.params,
                     self._data,
                     self._problem.config.batch_size,

@@ -147,6 +147,7 @@ class RecordEvaluator(Evaluator):
             self._eval_step = sharding.jit_eval_step(
                 make_eval_step(self._objective, self._seed), self._mesh, shardings
             )
+        frozen = () if state.frozen is None else (state.frozen,)
         local_rows = sharding.local_rows(self._mesh, self._batch_size)
         totals = None
         with (
@@ -157,7 +158,7 @@ class RecordEvaluator(Evaluator):
                 on_batch(index)
                 previous, batch = totals, sharding.global_batch(rows, self._mesh)
                 pairs = context.wait_for(
-                    functools.partial(self._eval_step, state.params, batch, np.int32(index))
+                    functools.partial(self._eval_step, state.params, batch, np.int32(index), *frozen)
                 )
                 totals = pairs if totals is None else _add(totals, pairs)
                 jax.block_until_ready(previous)

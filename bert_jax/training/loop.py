@@ -45,7 +45,7 @@ def fit(
     *,
     workdir: WorkDir,
     config: Any,
-    task: Objective,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: Callable,
     mesh: jax.sharding.Mesh,
@@ -64,7 +64,7 @@ def fit(
         config: seed, steps, batch_size, accumulate_steps, log_every, max_skipped_steps;
             checkpoint.{every, keep, keep_every} (every 0: at the end alone); model.dtype; and resume_from and
             spikes.*, where it has them.
-        task, optimizer, schedule: see `bert_jax.training.step` and `bert_jax.training.optimizers`.
+        objective, optimizer, schedule: see `bert_jax.objectives.base` and `bert_jax.training.optimizers`.
         mesh: see `sharding.make_mesh`.
         train_data: (start step, rows of the global batch that this process feeds) -> these rows of the
             batch of that step and of each after it. Batches may come in a few shapes; the step is compiled
@@ -89,13 +89,13 @@ def fit(
     """
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     spikes = spike_rule(config)
-    abstract = abstract_state(task, optimizer, mesh, spikes.window if spikes else 0)
+    abstract = abstract_state(objective, optimizer, mesh, spikes.window if spikes else 0)
     _describe(abstract, mesh, writer.message)
-    if (model := getattr(task, "config", None)) is not None:
+    if (model := getattr(objective, "config", None)) is not None:
         kernel_check.ensure(model, writer.message)
     check_update = "optimizer" not in config or not keeps_parameters_finite(config.optimizer)
     train_step = sharding.jit_train_step(
-        make_train_step(task, optimizer, schedule, config.accumulate_steps, spikes, check_update),
+        make_train_step(objective, optimizer, schedule, config.accumulate_steps, spikes, check_update),
         mesh,
         jax.tree.map(lambda x: x.sharding, abstract),
     )
@@ -113,11 +113,11 @@ def fit(
         run = _Run(
             config=config,
             workdir=workdir,
-            objective=task,
+            objective=objective,
             mesh=mesh,
             train_data=train_data,
             start=Start(
-                config, task, optimizer, mesh, abstract, checkpointer, initial_params, writer.message
+                config, objective, optimizer, mesh, abstract, checkpointer, initial_params, writer.message
             ),
             train_step=CompiledStep(train_step, abstract, np.uint32(config.seed), writer, watchdog),
             evaluations=Evaluations(evaluators, EvaluationContext(writer, guard, watchdog), config.steps),
@@ -358,14 +358,19 @@ def _batches(train_data: Callable[[int, np.ndarray], Batches], step: int, local_
 
 def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable[[str], None]) -> None:
     count = sum(x.size for x in jax.tree.leaves(abstract_state.params))
+    frozen = sum(x.size for x in jax.tree.leaves(abstract_state.frozen))
     axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     device = mesh.devices.flat[0]
     hosts = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
-    log(f"{count:,} parameters; {mesh.size} x {device.device_kind} ({device.platform}){hosts}; mesh {axes}")
+    beside = f" and {frozen:,} frozen ones" if frozen else ""
+    log(
+        f"{count:,} parameters{beside}; {mesh.size} x {device.device_kind} ({device.platform}){hosts}; "
+        f"mesh {axes}"
+    )
 
 
-def _check_initial_loss(task: Objective, loss: float, log: Callable[[str], None]) -> None:
-    expected = task.initial_loss
+def _check_initial_loss(objective: Objective, loss: float, log: Callable[[str], None]) -> None:
+    expected = objective.initial_loss
     if expected is not None and not abs(loss - expected) <= 0.05 * expected:
         log(
             f"warning: the untrained model's loss is {loss:.3f}, and {expected:.3f} (chance) was expected: "

@@ -14,7 +14,7 @@ import optax
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
-from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.state import TrainState, has_frozen_values, init_state, place_frozen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Start:
         Args:
             directory: the work directory, for the message.
         """
+        self._check_frozen()
         resumed = self._restore(self.checkpointer.restore_latest)
         if resumed is not None:
             self.log(f"resumed from step {resumed[0]} of {directory}")
@@ -61,6 +62,17 @@ class Start:
             self.log(f"went on from {source}, step {int(state.step)}")
             return int(state.step), state
         return 0, self._new()
+
+    def _check_frozen(self) -> None:
+        """Refuses frozen parameters that are not those that the run has saved; an objective need not have
+        values of its own then.
+        """
+        frozen = self.abstract.frozen
+        if frozen is None or not self.checkpointer.agreed_steps() or not has_frozen_values(self.objective):
+            return
+        given = place_frozen(self.objective, jax.tree.map(lambda x: x.sharding, frozen))
+        self.checkpointer.check_frozen(given)
+        jax.tree.map(lambda x: x.delete(), given)  # those that are saved take their place
 
     def _new(self) -> TrainState:
         given = self.initial_params

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective, Params
 from bert_jax.parallel.sharding import parameter_shardings, unbox
 
@@ -24,40 +25,44 @@ class TrainState(flax.struct.PyTreeNode):
     params: Params  # float32
     opt_state: Any
     recent: jax.Array | None = None  # float32 [window], of a SpikeRule: the last accepted steps, newest last
+    frozen: Params | None = None  # of the objective: read, never changed, saved once
 
 
 def abstract_state(
-    task: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
+    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
 ) -> TrainState:
     """The whole state as ShapeDtypeStructs that carry shardings; `window` is that of a `SpikeRule`.
 
     A moment is split as its parameter is, along the dimensions that it has of it: all of them in Adam, rows
     or columns in Adafactor. What matches no dimensions of the parameter is replicated.
     """
-    boxed = jax.eval_shape(task.init, jax.random.key(0))
+    boxed = jax.eval_shape(objective.init, jax.random.key(0))
     replicated = NamedSharding(mesh, PartitionSpec())
 
     def place(shape, sharding):
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
 
     params = jax.tree.map(place, unbox(boxed), parameter_shardings(boxed, mesh))
+    frozen = objective.frozen()
+    if frozen is not None:
+        frozen = jax.tree.map(place, unbox(frozen), parameter_shardings(frozen, mesh))
 
-    def is_frozen(moment):
+    def is_masked(moment):
         return isinstance(moment, optax.MaskedNode)
 
     opt_state = optax.tree_map_params(
         optimizer,
         lambda moment, param: (
-            moment if is_frozen(moment) else place(moment, _sharding_of_moment(moment.shape, param))
+            moment if is_masked(moment) else place(moment, _sharding_of_moment(moment.shape, param))
         ),
         jax.eval_shape(optimizer.init, params),
         params,
         transform_non_params=lambda leaf: place(leaf, replicated),
-        is_leaf=is_frozen,
+        is_leaf=is_masked,
     )
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
     recent = jax.ShapeDtypeStruct((window,), jnp.float32, sharding=replicated) if window else None
-    return TrainState(step, params, opt_state, recent)
+    return TrainState(step, params, opt_state, recent, frozen)
 
 
 def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> NamedSharding:
@@ -73,20 +78,54 @@ def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> 
 
 
 def state_shardings(
-    task: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
+    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
 ) -> TrainState:
     """NamedShardings of the whole state."""
-    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, optimizer, mesh, window))
+    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(objective, optimizer, mesh, window))
 
 
 def init_state(
-    task: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, window: int = 0
+    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, window: int = 0
 ) -> TrainState:
     """A fresh state, made on the devices that hold it: no device ever holds the whole of a sharded one."""
 
     def init(seed):
-        params = unbox(task.init(jax.random.key(seed, impl="threefry2x32")))
+        params = unbox(objective.init(jax.random.key(seed, impl="threefry2x32")))
         recent = jnp.full(window, jnp.nan, jnp.float32) if window else None
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), recent)
 
-    return jax.jit(init, out_shardings=state_shardings(task, optimizer, mesh, window))(np.uint32(seed))
+    shardings = state_shardings(objective, optimizer, mesh, window)
+    state = jax.jit(init, out_shardings=shardings.replace(frozen=None))(np.uint32(seed))
+    return state.replace(frozen=place_frozen(objective, shardings.frozen))
+
+
+def has_frozen_values(objective: Objective) -> bool:
+    """Returns whether the frozen parameters are arrays, and not only shapes."""
+    leaves = jax.tree.leaves(unbox(objective.frozen()))
+    return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+
+
+def place_frozen(objective: Objective, shardings: Any) -> Params | None:
+    """Returns copies of the objective's frozen parameters on the devices that hold them, or None.
+
+    Args:
+        objective: what is learned.
+        shardings: of `TrainState.frozen`.
+
+    Raises:
+        UserError: the objective knows their shapes only.
+    """
+
+    def place(x, sharding):
+        if isinstance(x, jax.ShapeDtypeStruct):
+            raise UserError(
+                "the frozen parameters of this objective have no values: expected those of a checkpoint, or "
+                "a work directory that has saved them"
+            )
+        if isinstance(x, jax.Array):
+            return jax.device_put(x, sharding, may_alias=False)  # a train step donates its state
+        array = np.asarray(x)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    frozen = objective.frozen()
+    return None if frozen is None else jax.tree.map(place, unbox(frozen), shardings)

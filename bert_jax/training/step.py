@@ -89,7 +89,8 @@ def make_train_step(
             return mean if scale == 1 else scale * mean
 
         def total_loss(params, part, rngs):
-            loss_pairs, metric_pairs = objective.loss(params, part, rngs)
+            joined = objective.join(params, state.frozen)
+            loss_pairs, metric_pairs = objective.loss(joined, part, rngs)
             _check_scales(objective.scales, loss_pairs)
             total = sum(scaled(name, pair[0] / weights[name]) for name, pair in loss_pairs.items())
             return total, (loss_pairs, metric_pairs)
@@ -133,7 +134,7 @@ def make_train_step(
         metrics |= {f"{name}_loss": losses.mean(pair) for name, pair in loss_pairs.items()}
         metrics |= {name: losses.mean(pair) for name, pair in metric_pairs.items()}
         metrics |= _counts(batch)
-        return TrainState(state.step + 1, params, opt_state, recent), metrics
+        return TrainState(state.step + 1, params, opt_state, recent, state.frozen), metrics
 
     return train_step
 
@@ -172,17 +173,17 @@ def _counts(batch: Batch) -> dict[str, jax.Array]:
 
 
 def make_eval_step(objective: Objective, seed: int) -> Callable[[Params, Batch, jax.Array], Pairs]:
-    """Builds (params, batch, batch index) -> {name: (sum, weight)}; add the pairs over batches and divide
-    once.
+    """Builds (params, batch, batch index, frozen=None) -> {name: (sum, weight)}; add the pairs over batches
+    and divide once. `frozen` is `TrainState.frozen`.
 
     What is random in `prepare` (the masks) depends on the seed and the batch's index, so every evaluation
     sees the same.
     """
 
-    def eval_step(params, batch, index):
+    def eval_step(params, batch, index, frozen=None):
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), index)
         batch = objective.prepare(batch, key, False)
-        loss_pairs, metric_pairs = objective.loss(params, batch, None)
+        loss_pairs, metric_pairs = objective.loss(objective.join(params, frozen), batch, None)
         return {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs
 
     return eval_step

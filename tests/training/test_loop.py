@@ -106,7 +106,7 @@ class Run:
                     every=self.config.eval.every,
                 )
                 return loop.fit(
-                    workdir=workdir, config=self.config, task=self.task, train_data=self.train_data,
+                    workdir=workdir, config=self.config, objective=self.task, train_data=self.train_data,
                     mesh=mesh, evaluators=[records, *self.evaluators], flops_per_step=0, writer=writer,
                     **{"optimizer": optax.trace(0.9), "schedule": lambda step: 0.01} | self.options,
                 )  # fmt: skip

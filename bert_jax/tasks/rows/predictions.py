@@ -10,31 +10,46 @@ import jax
 import numpy as np
 
 from bert_jax.io import atomic, files
+from bert_jax.objectives.base import Objective
 from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows import batches, windows
 
 
-def make_predict(task, mesh: jax.sharding.Mesh) -> Callable:
-    """(params, global batch) -> float32 [B, C] on every process: `task.predict`, compiled for each shape."""
-    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    predict = jax.jit(task.predict, out_shardings=replicated)
+def make_predict(objective: Objective, mesh: jax.sharding.Mesh) -> Callable:
+    """Returns (params, global batch, frozen=None) -> float32 [B, C] on every process.
 
-    def call(params, batch):
+    It is `objective.predict` on the joined parameters, compiled for each shape.
+    """
+    predict = _jit(objective, mesh)
+
+    def call(params, batch, frozen=None):
         with sharding.on_mesh(mesh):
-            return predict(params, batch)
+            return predict(params, batch, frozen)
 
     return call
 
 
-def compile_predict(task, mesh: jax.sharding.Mesh, params, shapes: Iterable[dict]) -> Callable:
-    """As `make_predict`, but compiled at once, and for no other shapes.
+def _jit(objective: Objective, mesh: jax.sharding.Mesh) -> Callable:
+    def predict(params, batch, frozen=None):
+        return objective.predict(objective.join(params, frozen), batch)
+
+    return jax.jit(predict, out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+
+
+def compile_predict(
+    objective: Objective, mesh: jax.sharding.Mesh, params, shapes: Iterable[dict]
+) -> Callable:
+    """Returns (params, global batch) -> outputs as `make_predict`, but compiled at once, and for no other
+    shapes.
 
     Args:
+      objective: without frozen parameters.
+      mesh: where the parameters lie.
+      params: on the mesh.
       shapes: a batch of each shape, all with the same arrays; those that later batches have besides are left
         out.
     """
-    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    predict = jax.jit(task.predict, out_shardings=replicated)
+    predict = _jit(objective, mesh)
     compiled = {}
     with sharding.on_mesh(mesh):
         for batch in shapes:

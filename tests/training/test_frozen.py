@@ -1,0 +1,144 @@
+"""Frozen parameters in a work directory: saved once, checked when the run goes on, and read back."""
+
+import json
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import optax
+import pytest
+
+from bert_jax import checkpoint
+from bert_jax.errors import UserError
+from bert_jax.objectives.base import Objective
+from bert_jax.parallel import sharding
+from bert_jax.training import loop
+from bert_jax.training.evaluators import RecordEvaluator
+from bert_jax.training.metrics_writer import MetricsWriter
+from bert_jax.workdir.run_directory import WorkDir
+
+
+class Head(Objective):
+    """A head on a frozen layer, by squared error."""
+
+    def __init__(self, seed=1, values=True):
+        self._seed, self._values = seed, values
+
+    def init(self, key):
+        return {"head": nn.Partitioned(jax.random.normal(key, (8,)), names=("embed",))}
+
+    def frozen(self):
+        value = np.random.default_rng(self._seed).normal(size=(8, 8)).astype(np.float32)
+        if not self._values:
+            value = jax.ShapeDtypeStruct(value.shape, value.dtype)
+        return {"layer": nn.Partitioned(value, names=("embed", "mlp"))}
+
+    def join(self, params, frozen):
+        return params | frozen
+
+    def prepare(self, batch, key, train):
+        return batch
+
+    def weights(self, batch):
+        return {"mse": jnp.float32(batch["x"].shape[0])}
+
+    def loss(self, params, batch, rngs):
+        error = jnp.tanh(batch["x"] @ params["layer"]) @ params["head"] - batch["y"]
+        return {"mse": (jnp.sum(error**2), jnp.float32(error.shape[0]))}, {}
+
+
+def make_batch(number):
+    rng = np.random.default_rng(number)
+    x = rng.normal(size=(16, 8)).astype(np.float32)
+    return {"x": x, "y": x.sum(axis=1)}
+
+
+def fit(path, steps, objective=None, said=None, **changes):
+    config = ml_collections.ConfigDict(
+        {
+            "seed": 0, "steps": steps, "batch_size": 16, "accumulate_steps": 1, "log_every": 1,
+            "max_skipped_steps": 3, "resume_from": "", "model": {"dtype": "float32"},
+            "checkpoint": {"every": 2, "keep": 9, "keep_every": 0}, "eval": {"every": 2, "batches": 0},
+        } | changes
+    )  # fmt: skip
+    objective, mesh = objective or Head(), sharding.make_mesh(2, 2, 2)
+    writer = MetricsWriter(path, total_steps=steps, terminal=False)
+    writer.message = (said if said is not None else []).append
+
+    def train_data(step, own):
+        while True:
+            yield make_batch(step)
+            step += 1
+
+    evaluator = RecordEvaluator(
+        objective, 0, lambda own: (make_batch(n) for n in (99,)), mesh, batch_size=16, every=2
+    )
+    with WorkDir(path) as workdir:
+        try:
+            return loop.fit(
+                workdir=workdir, config=config, objective=objective, train_data=train_data, mesh=mesh,
+                optimizer=optax.trace(0.9), schedule=lambda step: 0.01, evaluators=[evaluator],
+                flops_per_step=0, writer=writer,
+            )  # fmt: skip
+        finally:
+            writer.close()
+
+
+def assert_same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(one), jax.device_get(other))
+
+
+def test_saved_once_and_resumed(tmp_path):
+    said = []
+    straight = fit(tmp_path / "straight", 8, said=said)
+    assert any("8 parameters and 64 frozen ones" in line for line in said)
+    path = tmp_path / "run"
+    fit(path, 4)
+    frozen = path / "checkpoints" / "frozen"
+    written = {file: file.stat().st_mtime_ns for file in frozen.rglob("*")}
+    step = checkpoint.describe(path / "checkpoints" / "4")
+    assert not any(name.startswith("frozen") for name in step)
+    assert_same(fit(path, 8), straight)
+    assert {file: file.stat().st_mtime_ns for file in frozen.rglob("*")} == written
+    # The values are those that are saved, where the objective has none of its own.
+    (other := tmp_path / "other").mkdir()
+    fit(other, 4)
+    assert_same(fit(other, 8, Head(values=False)), straight)
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "eval"] == [2, 4, 6, 8]
+
+
+def test_others_are_refused_and_nothing_is_lost(tmp_path):
+    fit(tmp_path, 2)
+    with pytest.raises(UserError, match="frozen/layer: the frozen parameters are not those"):
+        fit(tmp_path, 4, Head(seed=2))
+    with pytest.raises(UserError, match="no values"):
+        fit(tmp_path / "new", 4, Head(values=False))
+    fit(tmp_path, 4)
+    checkpoint.verify(tmp_path / "checkpoints" / "4")
+
+
+def test_damage_sets_no_step_aside(tmp_path):
+    fit(tmp_path, 4)
+    for file in (tmp_path / "checkpoints" / "frozen").rglob("*"):
+        if file.is_file() and "ocdbt.process_0/d" in str(file):
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 1
+            file.write_bytes(content)
+    for call in (lambda: fit(tmp_path, 6), lambda: checkpoint.verify(tmp_path / "checkpoints" / "4")):
+        with pytest.raises(UserError, match="frozen parameters of every step"):
+            call()
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} >= {"2", "4", "frozen"}
+
+
+def test_another_run_goes_on_from_the_state(tmp_path):
+    first = fit(tmp_path / "first", 4)
+    said = []
+    second = fit(tmp_path / "second", 4, said=said, resume_from=str(tmp_path / "first"))
+    assert_same(second, first)
+    mesh = sharding.make_mesh(2, 2, 2)
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    abstract = {"layer": jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=replicated)}
+    assert_same(checkpoint.load_frozen(tmp_path / "first", abstract), first.frozen)
