@@ -129,16 +129,16 @@ class Checkpoints:
     def __init__(self, folder: Path):
         # Here, since records need no devices.
         import jax
-        import test_checkpoint
+        from support import states
 
         from bert_jax import checkpoint
         from bert_jax.parallel import sharding
 
-        self._jax, self._checkpoint, self._support = jax, checkpoint, test_checkpoint
+        self._jax, self._checkpoint, self._support = jax, checkpoint, states
         self.mesh = sharding.make_mesh(data=len(jax.devices()))
         self.sound, self.case = folder / "sound", folder / "case"
-        test_checkpoint.save(self.sound, (2, 4), self.mesh)
-        self.states = {step: test_checkpoint.make_state(self.mesh, step) for step in (2, 4)}
+        states.save(self.sound, (2, 4), self.mesh)
+        self.states = {step: states.make_state(self.mesh, step) for step in (2, 4)}
 
     def try_one(self, rng: random.Random) -> tuple[str, str]:
         """(the corruption, what came of it)."""
