@@ -13,8 +13,10 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize("group", gate.programs(None))
 def test_programs(group, files):
-    found = gate.programs(files)[group]()
     recorded_programs = recorded.read("programs")
+    if recorded_programs["jax"] != recorded.jax_version():
+        pytest.skip(f"the digests of programs are those of jax {recorded_programs['jax']}")
+    found = gate.programs(files)[group]()
     expected = {name: recorded_programs[name] for name in found if name in recorded_programs}
     difference = recorded.differences("programs", expected, found)
     assert not difference, difference

@@ -63,6 +63,11 @@ def tree_digests(folder):
     return {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
 
 
+def jax_version():
+    """The version that lowers programs: another lowers the same ones to other operations."""
+    return importlib.metadata.version("jax")
+
+
 def machine():
     """The processor and the compiler, which decide the last bits of what is computed."""
     try:

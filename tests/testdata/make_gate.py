@@ -34,7 +34,7 @@ def compute(section, folder):
         for name, group in gate.programs(files).items():
             print(f"lowering {name}", flush=True)
             found |= group()
-        return found
+        return found | {"jax": recorded.jax_version()}
     if section == "records":
         gate.write_corpus(folder)
         gate.write_records(folder)
