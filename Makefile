@@ -97,6 +97,7 @@ lint: $(INSTALLED)
 	$(BIN)/codespell
 	.ci/large-files
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

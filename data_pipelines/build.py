@@ -81,7 +81,7 @@ def build(
         raise type(stop)(kept) from None
 
 
-def _beam_pool(arguments: str, options: Options) -> Pool:
+def _beam_pool(arguments: str, options: Options) -> Any:
     return beam_runner.BeamPool(arguments, scratch=f"{files.absolute(options.output_dir).rstrip('/')}-beam")
 
 
@@ -89,7 +89,7 @@ def _build(
     options: Options,
     tokenizer: tokenization.Tokenizer,
     paths: Sequence[str],
-    pool: Pool,
+    pool: Any,  # with the methods of Pool
     progress: Progress,
     overwrite: bool,
     warn: Callable[[str], None] | None,
@@ -104,8 +104,9 @@ def _build(
     if done:
         return Built(done, True, 0)
     with claimed(options.output_dir, settings, overwrite) as unfinished:
-        for line in readers.early_suspicions(paths, options.input_format) if warn else ():
-            warn(line)
+        if warn is not None:
+            for line in readers.early_suspicions(paths, options.input_format):
+                warn(line)
         build = _Build(options, tokenizer, settings, unfinished, pool, progress)
         manifest = build.run(paths, sum(sizes))
         files.remove_tree(unfinished)

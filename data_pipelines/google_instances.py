@@ -82,7 +82,8 @@ class Instances:
                 np.zeros((most, width), np.int32)
                 for width in (self._length, self._predictions, self._predictions)
             )
-            rows = google.Rows(ids, *by_row[:2], positions, labels, *by_row[2:])
+            lengths, first_lengths, predictions, next_labels = by_row
+            rows = google.Rows(ids, lengths, first_lengths, positions, labels, predictions, next_labels)
             corpus = self._tokens, self._sentences, self._documents
             count = _make(self._twister, self._place, *corpus, *self._settings, *rows)
             if count:

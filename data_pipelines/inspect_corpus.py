@@ -237,7 +237,7 @@ class _Found:
             sentence_lines = readers.FORMATS[input_format].sentence_lines
             problems.append(
                 f"lines of over {_LONG_LINE:,} characters: {self.long}, the longest of {self._longest[0]:,} "
-                f"in the document at {readers.place(*self._longest[1:])}: "
+                f"in the document at {readers.place(*self._longest[1:])}: "  # type: ignore[arg-type]
                 + ("one sentence a line is expected" if sentence_lines else "is that text?")
             )
         if self.read["undecodable"]:

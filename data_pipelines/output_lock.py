@@ -76,7 +76,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
         files.make_directory(unfinished)
         # An object store has no locks.
         local = not files.is_remote(directory)
-        lock = open(os.path.join(unfinished, "lock"), "w") if local else contextlib.nullcontext()  # noqa: SIM115
+        lock: Any = open(os.path.join(unfinished, "lock"), "w") if local else contextlib.nullcontext()  # noqa: SIM115
     except OSError as error:
         raise UserError(f"cannot write to --output_dir={directory}: {error.strerror}") from error
     with lock:

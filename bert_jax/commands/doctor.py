@@ -192,7 +192,7 @@ def probe() -> dict[str, Any]:
         "memory_limit": memory.get("bytes_limit"),
         "compile_seconds": time.perf_counter() - start,
         "wrong_products": {dtype: value for dtype, value in error.items() if value},
-        "x64": bool(jax.config.jax_enable_x64),
+        "x64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         "crc32c": google_crc32c.implementation,
         "kernels": probe_kernels(),
     }

@@ -245,7 +245,7 @@ class RecordFile:
                     self.read_at(offset)  # says which one it is
                 raise CorruptRecordError(self.path, int(self.offsets[chosen[0]]), "the index is wrong here")
             yield content, edges
-            if hasattr(mmap, "MADV_DONTNEED"):
+            if hasattr(mmap, "MADV_DONTNEED") and isinstance(self._bytes, mmap.mmap):
                 self._bytes.madvise(mmap.MADV_DONTNEED)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -375,7 +375,7 @@ def parse_lists(message: bytes) -> dict[str, tuple[int, int, int]]:
             number, *value = next(_fields(message, *value), (1, value[1], value[1]))
             if number != 1:
                 raise ValueError(f"the list {name!r} has no values")
-            spans[name] = kind, *value
+            spans[name] = kind, value[0], value[1]
     return spans
 
 

@@ -45,11 +45,12 @@ def estimate(
         if parts not in tried:
             batch_size = parts * step.unit
             say(f"compiling for {batch_size:,} rows, {_rows_per_chip(step, batch_size)} a chip")
-            tried[parts] = step.compile(batch_size)
-            fits = isinstance(tried[parts], Compiled)
-            memory = tried[parts].memory["total"] if fits else tried[parts].needed
-            took = f", compiled in {tried[parts].seconds:.0f} s" if fits else ""
-            say(f"{'fits' if fits else 'does not fit'}: {memory / _GIB:.2f} GiB a chip{took}")
+            result = tried[parts] = step.compile(batch_size)
+            if isinstance(result, Compiled):
+                memory = f"{result.memory['total'] / _GIB:.2f} GiB a chip, compiled in {result.seconds:.0f} s"
+                say(f"fits: {memory}")
+            else:
+                say(f"does not fit: {result.needed / _GIB:.2f} GiB a chip")
         return tried[parts]
 
     batch_size = step.config.batch_size
@@ -181,7 +182,9 @@ def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
     program = gpu_program.read(module)
     positions = [(0, (number,)) for number in range(step.mesh.size)]
     traffic = _sum_up(collectives.find(module, mesh_shape, None, positions))
-    peak = peaks.find(chip.kind).of(step.model.execution.dtype)
+    peaks_of_chip = peaks.find(chip.kind)
+    assert peaks_of_chip is not None, chip.kind
+    peak = peaks_of_chip.of(step.model.execution.dtype)
     return {
         "roofline_seconds": {
             "products": program.flops / peak,

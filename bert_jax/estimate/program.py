@@ -140,7 +140,7 @@ class TrainStep:
         )
         optimizer, schedule = make_optimizer(config.optimizer, config.steps)
         self.state = abstract_state(task, optimizer, self.mesh)
-        self._step = sharding.jit_train_step(
+        self._step: Any = sharding.jit_train_step(
             make_train_step(
                 task,
                 optimizer,

@@ -47,8 +47,8 @@ def residual_norm(
     Raises:
       UserError: there is no kernel for these shapes.
     """
-    rows, *shape = x.shape
-    dispatch.check_case("residual", "pallas", ResidualCase(*shape))
+    rows, length, features = x.shape
+    dispatch.check_case("residual", "pallas", ResidualCase(length, features))
     if key is None:
         rate = 0.0
     words = kernel_words(key if rate else None, rows)[:, None]

@@ -44,7 +44,7 @@ def enable_compilation_cache(directory: str | None = None) -> None:
         directory: where; "" for no cache, None for JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.
     """
     if directory is None:
-        if jax.config.jax_compilation_cache_dir:
+        if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
             return
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         directory = os.path.join(base, "bert_jax", "xla")

@@ -176,7 +176,7 @@ def bind_host(coordinator: str, timeout: float = 0.0) -> str:
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
             outward.connect(("192.0.2.1", 9))  # sends nothing: it asks for the route
             return str(outward.getsockname()[0])
-    return found
+    return str(found)
 
 
 def start(

@@ -69,7 +69,7 @@ def hide_libtpu() -> None:
     and prints errors into every command. Where JAX_PLATFORMS asks for a TPU nothing is hidden.
     """
     if "jax" not in sys.modules and "tpu" not in os.environ.get("JAX_PLATFORMS", "") and not may_have_tpu():
-        sys.modules.setdefault("libtpu", None)  # to import it is an ImportError, as if it were not installed
+        sys.modules.setdefault("libtpu", None)  # type: ignore[arg-type]  # to import it is an ImportError, as if it were not installed
 
 
 def show_libtpu() -> None:
@@ -88,7 +88,7 @@ def hide_gpu_plugins() -> None:
     if "jax" in sys.modules or has_nvidia_gpu() or "cuda" in asked or "gpu" in asked:
         return
     for name in GPU_PLUGINS:
-        sys.modules.setdefault(name, None)  # to import it is an ImportError, as if it were not installed
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # to import it is an ImportError, as if it were not installed
     for name in _BACKENDS:
         nothing = types.ModuleType(name)
         setattr(nothing, "initialize", lambda: None)  # noqa: B010  # all that jax calls

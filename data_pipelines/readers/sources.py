@@ -178,7 +178,7 @@ class TfdsSource:
 
 def source_of(path: str) -> Source:
     """Returns the source that a path or a pattern names."""
-    return TfdsSource(path) if path.startswith(tfds.PREFIX) else FileSource(path)
+    return TfdsSource(path) if path.startswith(tfds.PREFIX) else FileSource(path)  # type: ignore[return-value]
 
 
 def _local_files(pattern: str) -> list[str]:

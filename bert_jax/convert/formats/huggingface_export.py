@@ -103,7 +103,7 @@ def _save(tensors: dict[str, np.ndarray], path: str) -> None:
 def _write_tokenizer(model: Model, folder: str) -> None:
     tokenizer = model.tokenizer
     special = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
-    settings = {
+    settings: dict[str, Any] = {
         "do_lower_case": tokenizer.lower_case,
         "strip_accents": tokenizer.strip_accents,
         "model_max_length": model.config.max_position_embeddings,

@@ -71,6 +71,7 @@ def find(
         kind = visit.instruction.opcode.removesuffix("-start")
         transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', visit.instruction.attributes)
         if kind == "send" and transfer:
+            assert chip is not None  # there are slices of TPUs alone
             found.append(_between_slices(visit, transfer[1].lower().replace("_", "-"), chip, positions))
         if kind not in KINDS:
             continue
@@ -189,7 +190,7 @@ def _device_ids(text: str | None, devices: int) -> np.ndarray | None:
 
 def _groups_of_axes(mesh: str, chosen: str) -> np.ndarray:
     """`'a'=4,'b'=2` and `'a':(1)2,'b'`: an axis, or its part of that size behind one of that other size."""
-    parts: dict[str, tuple[int, int]] = {}
+    parts: dict[str, list[tuple[int, int | None]]] = {}
     for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
         parts.setdefault(name, []).append((int(before or 1), int(size) if size else None))
     sizes, inside = [], []
