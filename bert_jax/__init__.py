@@ -1,7 +1,28 @@
 """bert_jax: BERT pre-training and fine-tuning in JAX and Flax, from raw text to a task's score.
 
-Import what is needed by its module (`from bert_jax.parallel import sharding`): this package imports
-nothing, so that the command line starts at once and worker processes stay free of jax.
+    import bert_jax
+    model = bert_jax.load("runs/mini")
+    out = model.encode(["one text", ("a", "pair")])
+
+What is named in `__all__` is imported when it is first used, so that the command line starts at once and
+worker processes stay free of jax. Everything else is imported by its module
+(`from bert_jax.parallel import sharding`).
 """
 
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+
+__all__ = ["EncoderConfig", "Encoding", "LoadedModel", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # By its name, because every module of the package imports this one.
+    return getattr(importlib.import_module("bert_jax.library"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

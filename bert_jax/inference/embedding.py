@@ -50,7 +50,15 @@ class Features:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Row:
+class Row:
+    """The tokens of one text, or of one pair.
+
+    Attributes:
+        token_ids: int32 [L], with [CLS] and [SEP].
+        first_length: the tokens before the second text.
+        cut: whether the text was longer and lost its end.
+    """
+
     token_ids: np.ndarray
     first_length: int
     cut: bool
@@ -172,9 +180,9 @@ class Embedder:
             progress: called after each batch with the number of texts that are computed.
         """
         before = 0
-        window: list[_Row] = []
+        window: list[Row] = []
         size, only = 0, True
-        for row in self._rows(texts):
+        for row in self.rows(texts):
             window.append(row)
             size += 4 * self.width * (len(row.token_ids) if self.pooling == "none" else 1)
             if len(window) == _WINDOW_TEXTS or size >= _WINDOW_BYTES:
@@ -183,7 +191,8 @@ class Embedder:
                 window, size, only = [], 0, False
         yield from self._window(window, before, progress, len(window) if only else None)
 
-    def _rows(self, texts):
+    def rows(self, texts: Iterable[Text]) -> Iterator[Row]:
+        """Returns the tokens of each text, at most `max_seq_length` of them."""
         layout = self.tokenizer.layout
         texts = iter(texts)
         while chunk := list(itertools.islice(texts, _ENCODE_CHUNK)):
@@ -200,7 +209,7 @@ class Embedder:
                     keep_a, keep_b = truncate_pair(len(a), len(b), room)
                     ids = layout.row(a[:keep_a], b[:keep_b])
                 cut = keep_a + keep_b < len(a) + len(b or ())
-                yield _Row(ids, layout.first_length(keep_a, b is not None), cut)
+                yield Row(ids, layout.first_length(keep_a, b is not None), cut)
 
     def _window(self, rows, before, progress, texts=None):
         lengths = np.array([len(row.token_ids) for row in rows], np.int64)

@@ -1,0 +1,50 @@
+"""The recipes of docs/library.md run as they stand, one after the other."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import processes
+from support.conversions import random_model
+
+from bert_jax import tokenization
+from bert_jax.convert.formats import work_directory
+from bert_jax.models.config import EncoderConfig
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "library.md").read_text(encoding="utf-8")
+RECIPES = re.findall(r"^## (.+?)\n.*?^```python\n(.*?)^```", PAGE, re.M | re.S)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A working directory with runs/mini and records."""
+    processes.write_records(tmp_path / "records", rows=16)
+    tokenizer = tokenization.load(tmp_path / "records" / "vocab.txt")
+    config = EncoderConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=processes.LENGTH,
+    )
+    work_directory.FORMAT.write(random_model(config, tokenizer=tokenizer), tmp_path / "runs" / "mini")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("place")
+def test_the_recipes_run():
+    assert len(RECIPES) == 5 and PAGE.count("```python") == 5
+    names: dict = {}
+    for title, code in RECIPES:
+        with processes.quick_compilation():
+            exec(compile(code, title, "exec"), names)
+        if title.startswith("Hidden"):
+            out = names["out"]
+            assert out.tokens.shape == out.states.shape[:2] and out.pooled.shape == (2, 16)
+        elif title.startswith("A head"):
+            assert names["scores"].shape == (2,)
+        elif title.startswith("A training step"):
+            assert names["losses"][-1] < 0.7 * names["losses"][0]
+    assert len(names["history"]) == 3 and np.all(np.isfinite(names["history"]))

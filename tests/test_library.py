@@ -1,0 +1,79 @@
+"""`bert_jax.load` and `encode`, against the embedding command's own parts and transformers' numbers."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.embeddings import TEXTS, tiny_model
+
+import bert_jax
+from bert_jax import convert
+from bert_jax.convert.formats import huggingface_export
+from bert_jax.errors import UserError
+from bert_jax.inference.embedding import Embedder
+
+DISTILBERT = Path(__file__).parent / "testdata" / "distilbert" / "none"
+PAIRS = [*TEXTS[:4], ("the cat", "is big . one two")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("model")
+    folder = directory / "huggingface"
+    folder.mkdir()
+    huggingface_export.write(tiny_model(directory), folder)
+    return folder
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
+def test_encode_gives_what_embed_gives(folder, pooling):
+    model = bert_jax.load(folder)
+    out = model.encode(PAIRS, pooling)
+    assert np.allclose(out.pooled, Embedder(convert.load(folder), pooling=pooling).embed(PAIRS), atol=1e-5)
+    for i, states in enumerate(Embedder(convert.load(folder), pooling="none").embed(PAIRS)):
+        assert np.array_equal(out.states[i, : out.lengths[i]], states[:, 0])
+        assert not out.states[i, out.lengths[i] :].any()
+    assert out.tokens.dtype == np.int32 and out.tokens.shape == out.states.shape[:2]
+    assert (
+        out.tokens[0, 0] == model.tokenizer.cls_id
+        and out.tokens[0, out.lengths[0] - 1] == model.tokenizer.sep_id
+    )
+
+
+def test_module_and_params_compute_the_same(folder):
+    model = bert_jax.load(folder, dtype="float32")
+    out = model.encode(PAIRS, "pooler")
+    inputs = model.inputs(PAIRS)
+    assert inputs["input_ids"].shape == out.tokens.shape and np.array_equal(inputs["input_ids"], out.tokens)
+    assert inputs["token_type_ids"][-1].sum() > 0 and inputs["token_type_ids"][:-1].sum() == 0
+    outputs = model.module.apply({"params": model.params}, **inputs)
+    real = inputs["sequence_ids"] > 0
+    assert np.allclose(np.asarray(outputs["hidden"])[real], out.states[real], atol=1e-5)
+    assert np.allclose(outputs["pooled"], out.pooled, atol=1e-5)
+
+
+def test_another_family_is_loaded_alike():
+    model = bert_jax.load(DISTILBERT)
+    out = model.encode(["the capital of france", "a cat"])
+    assert out.states.shape == (2, 6, 12) and model.config.type_vocab_size == 0
+    with pytest.raises(UserError, match="has no pooler; try pooling='mean' or 'cls'"):
+        model.encode(["a cat"], "pooler")
+
+
+def test_mistakes_are_told(folder, tmp_path):
+    model = bert_jax.load(folder)
+    with pytest.raises(UserError, match="pooling='max': expected one of mean, cls, pooler"):
+        model.encode(["a"], "max")
+    with pytest.raises(UserError, match="expected a list of them"):
+        model.encode("a")
+    with pytest.raises(UserError, match="no such directory"):
+        bert_jax.load(tmp_path / "none")
+    assert model.encode([]).states.shape == (0, 0, model.config.hidden_size)
+
+
+def test_the_package_imports_nothing_heavy():
+    code = "import sys, bert_jax; bert_jax.__version__; print({'jax', 'flax', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
