@@ -75,9 +75,9 @@ test: $(INSTALLED)
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -m 'not slow and not peer'
 
 # Suites that touch every library: jax, flax, orbax, optax, numpy, tokenizers and what single features need.
-SAMPLE := tests/checkpoint tests/convert tests/data tests/data_pipelines tests/kernels tests/models tests/objectives \
-	tests/parallel/test_sharding.py tests/plots tests/tokenization tests/training/test_step.py \
-	tests/training/test_optimizers.py tests/test_extras.py
+SAMPLE := tests/checkpoint tests/convert tests/data tests/data_pipelines/test_google_rows.py \
+	tests/data_pipelines/test_workers.py tests/kernels/test_dispatch.py tests/models tests/parallel/test_sharding.py \
+	tests/plots tests/tokenization tests/training/test_optimizers.py tests/training/test_step.py tests/test_extras.py
 test-sample: $(INSTALLED)
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -m 'not slow and not peer and not multiprocess' $(SAMPLE)
 
