@@ -127,7 +127,7 @@ def of_repeats(run: str, settings: Sequence[Mapping[str, Any]]) -> str:
 
     Args:
         run: one of the best setting's work directories.
-        settings: their summaries (`tasks.repeats.Setting.summary`), the best first.
+        settings: their summaries (`runs.sweep.Trial.summary`), the best first.
     """
     described = run_directory.read_run(run)
     columns = ("median", "best", "worst", "deviation")

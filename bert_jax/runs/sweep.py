@@ -29,7 +29,7 @@ SUMMARY_FILE = "summary.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class Trial:
     """One point of the grid.
 
     Attributes:
@@ -91,17 +91,17 @@ def run_all(
     log: Callable[[str], None] = print,
     command_line: str = "",
     **fit_options: Any,
-) -> list[Setting]:
+) -> list[Trial]:
     """Fine-tunes once for each seed and each point of the grid; the seeds count up from `config.seed`.
 
-    Args are those of `finetuning.finetune`, with the number of seeds and {field: its values}.
+    Args are those of `finetune.finetune`, with the number of seeds and {field: its values}.
 
     Returns:
-        The settings, the best median first; summary.json in `directory` has their summaries, and README.md
+        The trials, the best median first; summary.json in `directory` has their summaries, and README.md
         a table of them.
 
     Raises:
-        UserError: as `finetuning.finetune`; a swept field that the configuration lacks; nothing to score.
+        UserError: as `finetune.finetune`; a swept field that the configuration lacks; nothing to score.
     """
     log = distributed.log_of_primary(log)
     if seeds < 1:
@@ -119,27 +119,27 @@ def run_all(
         problem, _ = finetune.prepare(configs[0], _run_directory(directory, name, configs[0]))
         if not problem.file("dev"):
             raise UserError("there is nothing to compare the runs by; give --config.data.eval=FILE")
-    settings, metric = [], ""
+    trials, metric = [], ""
     for name, configs in queue.items():
         runs = []
         for each in configs:
             path = _run_directory(directory, name, each)
-            log(f"run {len(settings) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
+            log(f"run {len(trials) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
             runs.append(finetune.finetune(each, path, log, command_line=command_line, **fit_options))
             metric = runs[-1]["metric"]
-        settings.append(Setting(name, metric, tuple(runs)))
+        trials.append(Trial(name, metric, tuple(runs)))
     sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
-    settings.sort(key=lambda setting: -sign * float(np.median(setting.scores)))
-    summaries = [setting.summary() for setting in settings]
+    trials.sort(key=lambda trial: -sign * float(np.median(trial.scores)))
+    summaries = [trial.summary() for trial in trials]
     if jax.process_index():
-        return settings  # the first process writes
-    best = _run_directory(directory, settings[0].name, config)
+        return trials  # the first process writes
+    best = _run_directory(directory, trials[0].name, config)
     for name, content in (
         (SUMMARY_FILE, json.dumps(summaries, indent=2) + "\n"),
         (model_card.FILE, model_card.of_repeats(best, summaries)),
     ):
         atomic.write_text(os.path.join(directory, name), content)
-    return settings
+    return trials
 
 
 def _run_directory(directory: str, name: str, config: ml_collections.ConfigDict) -> str:
@@ -153,24 +153,24 @@ def read_summary(directory: str) -> dict[str, Any] | None:
     path = os.path.join(directory, SUMMARY_FILE)
     if not files.exists(path):
         return None
-    settings = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])
-    best = settings[0] if settings else {"setting": ""}
+    trials = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])
+    best = trials[0] if trials else {"setting": ""}
     folder = os.path.join(directory, best["setting"].replace("\0", ""))
     runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
-    if not settings or not runs:
+    if not trials or not runs:
         raise UserError(f"{path}: it names no run beside it; expected the summary.json of --seeds or --sweep")
     return {"scores": {name: one["median"] for name, one in best["scores"].items()}, "run": runs[0]}
 
 
-def table(settings: Sequence[Setting]) -> list[str]:
+def table(trials: Sequence[Trial]) -> list[str]:
     """A line a setting and metric: median, best, worst and standard deviation over the seeds."""
-    width = max([7, *(len(setting.name) for setting in settings)])
+    width = max([7, *(len(trial.name) for trial in trials)])
     lines = [f"{'setting':<{width}}  {'metric':<18}  median    best   worst    std  seeds  degenerate"]
-    for setting in settings:
-        found = setting.summary()
+    for trial in trials:
+        found = trial.summary()
         for name, one in found["scores"].items():
             lines.append(
-                f"{setting.name:<{width}}  {name:<18}  {one['median']:.4f}  {one['best']:.4f}  "
+                f"{trial.name:<{width}}  {name:<18}  {one['median']:.4f}  {one['best']:.4f}  "
                 f"{one['worst']:.4f}  {one['deviation']:.3f}  {found['seeds']:>5}  {found['degenerate']:>10}"
             )
     return lines

@@ -91,7 +91,7 @@ def test_a_table_of_settings():
         {"scores": {"accuracy": score}, "degenerate": score == 0.5, "metric": "accuracy"}
         for score in (0.5, 0.9, 0.8)
     ]
-    setting = sweep.Setting("batch_size=16", "accuracy", tuple(runs))
+    setting = sweep.Trial("batch_size=16", "accuracy", tuple(runs))
     found = setting.summary()
     assert found["seeds"] == 3 and found["degenerate"] == 1
     one = found["scores"]["accuracy"]
