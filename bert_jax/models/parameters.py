@@ -62,8 +62,7 @@ def layer_axes(boxed: Any) -> dict[str, int]:
     something else, is never taken for a stack of layers.
 
     Args:
-        boxed: parameters in flax's boxes, such as `jax.eval_shape` of an objective's `init`; also with leaves
-            of any tree that repeats their boxes.
+        boxed: parameters in flax's boxes, such as `jax.eval_shape` of an objective's `init`.
     """
     axes = {}
     for name, leaf in _named(boxed).items():
@@ -89,7 +88,7 @@ def layer_numbers(boxed: Any, config: EncoderConfig) -> dict[str, LayerNumbers]:
     found = {}
     for name in _named(boxed):
         for prefix, numbers in prefixes.items():
-            if f"/{name}".find(f"/{prefix}") >= 0:
+            if f"/{prefix}" in f"/{name}":
                 found[name] = LayerNumbers(axes.get(name), numbers)
     return found
 
