@@ -14,7 +14,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import output_flags
-from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
+from bert_jax.commands.run_flags import define_threshold_flag
 from bert_jax.errors import UserError
 from bert_jax.io import checks, progress
 
@@ -73,23 +73,23 @@ def run(flags, args: list[str]) -> int:
         raise UserError("--input and --split are two files: give one of them")
     compiler_options.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
-    problem = model.problem
-    apply_threshold(problem, flags.null_score_diff_threshold)
+    task = model.task
+    if flags.null_score_diff_threshold is not None:
+        task.set_null_threshold(flags.null_score_diff_threshold)
     if flags.output:
-        checks.check_output(flags.output, problem.formats, overwrite=flags.overwrite)
-    path = flags.input or problem.file(flags.split)
+        checks.check_output(flags.output, task.formats, overwrite=flags.overwrite)
+    path = flags.input or model.file(flags.split)
     if not path:
         raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
-    examples = problem.read(path)
+    examples = task.read(path)
     if examples.warning():
         print(f"warning: {examples.warning()}", file=sys.stderr)
-    data = problem.encode(examples)
     with progress.of_batches("evaluating") as on_batch:
-        predicted = model(data, on_batch)
-    scores = problem.score(examples, data, predicted)
-    breakdown = problem.breakdown(examples, data, predicted)
+        predictions = model.predict(examples, on_batch)
+    scores = task.score(predictions)
+    breakdown = predictions.breakdown()
     if flags.output:
-        problem.write(flags.output, examples, data, predicted)
+        predictions.write(flags.output)
     if flags.json:
         found = {"file": path, "examples": len(examples), "checkpoint": model.source, "scores": scores}
         found |= {"by_class": breakdown} if breakdown else {}

@@ -20,13 +20,14 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import output_flags
-from bert_jax.commands.run_flags import apply_threshold, define_threshold_flag
+from bert_jax.commands.run_flags import define_threshold_flag
 from bert_jax.errors import UserError
 from bert_jax.io import checks, progress
 
 with epy.lazy_imports():
     from bert_jax.inference import predictor, streaming
     from bert_jax.parallel import compiler_options
+    from bert_jax.tasks import setup
     from bert_jax.tasks.glue import tables
 
 
@@ -95,20 +96,20 @@ def run(flags, args: list[str]) -> int:
         return _submit(directories, flags.output, flags.overwrite)
     compiler_options.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint)
-    problem = model.problem
-    apply_threshold(problem, flags.null_score_diff_threshold)
-    checks.check_output(flags.output, problem.formats, overwrite=flags.overwrite)
-    path = flags.input or problem.file(flags.split)
+    task = model.task
+    if flags.null_score_diff_threshold is not None:
+        task.set_null_threshold(flags.null_score_diff_threshold)
+    checks.check_output(flags.output, task.formats, overwrite=flags.overwrite)
+    path = flags.input or model.file(flags.split)
     if not path:
         raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
     given = _given(flags, "text_a", "text_b", "id", "header")
-    examples = problem.read_unlabelled(path, test=flags.split == "test", format=flags.format, **given)
+    examples = task.read(path, labelled=False, test=flags.split == "test", format=flags.format, **given)
     if examples.warning():
         print(f"warning: {examples.warning()}", file=sys.stderr)
-    data = problem.encode(examples)
     with progress.of_batches("predicting") as on_batch:
-        outputs = model(data, on_batch)
-    problem.write(flags.output, examples, data, outputs)
+        predictions = model.predict(examples, on_batch)
+    predictions.write(flags.output)
     print(f"wrote {flags.output}: {len(examples):,} predictions of {model.source}")
     return 0
 
@@ -132,8 +133,9 @@ def _serve(flags) -> int:
 
     compiler_options.enable_compilation_cache()
     model = predictor.Predictor(flags.workdir, flags.checkpoint, log=log)
-    apply_threshold(model.problem, flags.null_score_diff_threshold)
-    reader = streaming.RowReader(model.problem, flags.format, **_given(flags, "text_a", "text_b", "id"))
+    if flags.null_score_diff_threshold is not None:
+        model.task.set_null_threshold(flags.null_score_diff_threshold)
+    reader = model.task.line_reader(flags.format, **_given(flags, "text_a", "text_b", "id"))
     began = time.monotonic()
     programs = model.warm_up()
     log(
@@ -155,15 +157,14 @@ def _submit(directories: list[str], output: str, overwrite: bool) -> int:
     files = {}
     for directory in directories:
         model = predictor.Predictor(directory)
-        problem = model.problem
-        for split, name in tables.submission_files(problem.spec.name).items():
-            if split == "diagnostic" and not problem.has_file(split):
+        spec = model.task.spec
+        for split, name in tables.submission_files(spec.name).items():
+            if split == "diagnostic" and not setup.has_file(model.config, spec, split):
                 continue  # it is no part of GLUE's score
-            examples = problem.read_unlabelled(problem.file(split), test=True)
-            data = problem.encode(examples)
+            examples = model.task.read(model.file(split), labelled=False, test=True)
             with progress.of_batches(f"predicting {name}") as on_batch:
-                outputs = model(data, on_batch)
-            files[name] = tables.submission_file(examples.ids, outputs, problem.labels)
+                predictions = model.predict(examples, on_batch)
+            files[name] = tables.submission_file(examples.ids, predictions.outputs, model.task.labels)
             print(f"{name}: {len(examples):,} predictions of {model.source}")
     missing = tables.write_submission(output, files)
     print(f"wrote {output}" + (f"; the server also wants {', '.join(missing)}" if missing else ""))

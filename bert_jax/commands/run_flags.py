@@ -7,7 +7,6 @@ import shlex
 from absl import flags as absl_flags
 
 from bert_jax.commands.process_flags import define_process_flags
-from bert_jax.errors import UserError
 from bert_jax.settings import config_files
 
 
@@ -51,19 +50,3 @@ def define_threshold_flag(flag_values: absl_flags.FlagValues) -> None:
         "the run's.",
         flag_values=flag_values,
     )
-
-
-def apply_threshold(problem, threshold: float | None) -> None:
-    """Gives a fine-tuned `tasks.problem.Problem` another threshold, if one is given.
-
-    Raises:
-        UserError: its questions all have answers, or it answers none.
-    """
-    if threshold is None:
-        return
-    if not problem.config.v2:
-        raise UserError(
-            f"--null_score_diff_threshold={threshold:g}: is for questions that may have no answer, as in "
-            f"SQuAD 2.0; the run's task is {problem.spec.name}"
-        )
-    problem.config.null_score_diff_threshold = threshold

@@ -5,22 +5,22 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from typing import Any
 
-import flax.linen as nn
-import jax
 import ml_collections
 import numpy as np
 
-from bert_jax import checkpoint, tasks
+from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models import config as bert_config
 from bert_jax.parallel import sharding
-from bert_jax.tasks import fields
-from bert_jax.tasks.base import family
-from bert_jax.tasks.rows import assembly, batches, predictions
+from bert_jax.tasks import fields, registry
+from bert_jax.tasks.predictions import Predictions
+from bert_jax.tasks.rows import assembly, batches, outputs
+from bert_jax.tasks.setup import split_file
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
 
@@ -47,12 +47,13 @@ class Predictor:
             raise UserError(f"--checkpoint={which}: expected best or last")
         config = fields.complete(ml_collections.ConfigDict(run["config"]))
         tokenizer = run_directory.load_tokenizer(directory)
-        spec = tasks.get(config.task)
+        spec = registry.get(config.task)
         model = bert_config.from_dict(config.model)
-        self.problem = family(spec.kind)(
-            config, spec, run["labels"], tokenizer, model.for_inference(platform.target())
+        self.config = config
+        self.task = spec.task(
+            fields.of_task(config), spec, run["labels"], tokenizer, model.for_inference(platform.target())
         )
-        kernel_check.ensure(self.problem.bert, log)
+        kernel_check.ensure(self.task.model_config, log)
         self._mesh = sharding.make_mesh()
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
@@ -60,25 +61,32 @@ class Predictor:
         root = run_directory.find_root(directory)
         best = os.path.join(root, BEST)
         source = best if which == BEST and files.exists(best) else root
-        task = self.problem.task
-        replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-        abstract = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated),
-            nn.unbox(jax.eval_shape(task.init, jax.random.key(0))),
-        )
+        objective = self.task.objective()
+        abstract = sharding.abstract_replicated(objective.init, self._mesh)
         self._params, report = checkpoint.load_params(source, abstract, log=log)
         if report.new:
             raise UserError(f"{report.source} lacks {report.new[0]}: it is no checkpoint of this task")
         self.source = report.source
-        self._predict = predictions.make_predict(task, self._mesh)
+        self._predict = outputs.make_predict(objective, self._mesh)
+
+    def file(self, split: str) -> str:
+        """Returns the path of a split of the run; "" if it has none."""
+        return split_file(self.config, self.task.spec, split)
+
+    def predict(
+        self, examples: Any, on_batch: Callable[[int, int], None] = lambda done, total: None
+    ) -> Predictions:
+        """Returns the predictions for examples that the task has read; `on_batch` as in `predict_all`."""
+        rows = self.task.encode(examples)
+        return self.task.decode(examples, rows, self(rows, on_batch))
 
     def __call__(
         self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = lambda done, total: None
     ) -> np.ndarray:
-        """The outputs of every row, as `predictions.predict_all` returns them and with its `on_batch`."""
+        """The outputs of every row, as `outputs.predict_all` returns them and with its `on_batch`."""
         groups = len(data) // data.rows_per_example
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
-        return predictions.predict_all(
+        return outputs.predict_all(
             self._predict, self._params, data, size, self._mesh, self._buckets, on_batch=on_batch
         )
 
@@ -87,17 +95,17 @@ class Predictor:
 
         From then on batches have one row a device or `batch_size`, padded to 32, 64, ... `max_length` tokens.
         """
-        problem = self.problem
-        longest, group = problem.config.max_length, problem.group
+        task = self.task
+        longest, group = task.config.max_length, task.rows_per_example
         lengths = (_SHORTEST << power for power in itertools.count())
         self._buckets = (*itertools.takewhile(lambda length: length < longest, lengths), longest)
         self._sizes = tuple(sorted({self._mesh.size, self.batch_size}))
         empty = [([([], None)] * group, False)]
-        rows = assembly.assemble(empty, None, problem.tokenizer, longest, rows_per_example=group)
+        rows = assembly.assemble(empty, None, task.tokenizer, longest, rows_per_example=group)
         shapes = [
             batches.make_batch(rows, np.full(size, -1), (length,))
             for size in self._sizes
             for length in self._buckets
         ]
-        self._predict = predictions.compile_predict(problem.task, self._mesh, self._params, shapes)
+        self._predict = outputs.compile_predict(task.objective(), self._mesh, self._params, shapes)
         return len(shapes)

@@ -120,6 +120,20 @@ def unbox(boxed: Any) -> Any:
     return jax.tree.map(lambda box: box.value, boxed, is_leaf=_is_box)
 
 
+def abstract_replicated(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
+    """Returns the shapes of the parameters that `init` makes, each on every device of the mesh.
+
+    Args:
+        init: key -> parameters boxed with their logical names.
+        mesh: where they are wanted.
+    """
+    replicated = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated),
+        unbox(jax.eval_shape(init, jax.random.key(0))),
+    )
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows over data and fsdp."""
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))

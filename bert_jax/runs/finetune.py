@@ -20,12 +20,12 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import model_card
 from bert_jax.kernels import platform
 from bert_jax.parallel import distributed, sharding
-from bert_jax.settings import config_fields
 from bert_jax.tasks import fields, metrics
-from bert_jax.tasks.base import Problem, from_training_file, resolve_schedule
+from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.rows import batches, packing, windows
+from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file
 from bert_jax.training import flops, loop
 from bert_jax.training.evaluators import BestCheckpoint
 from bert_jax.training.metrics_writer import MetricsWriter
@@ -58,24 +58,23 @@ def finetune(
       UserError: a user's mistake, with file and line where there is one.
     """
     log = distributed.log_of_primary(log)
-    problem, training = prepare(config, directory, log)
-    config = problem.config
+    config, task, training = prepare(config, directory, log)
     examples = {"train": training}
-    if dev := problem.file("dev"):
-        examples["dev"] = problem.read(dev)
-    data = {split: problem.encode(found) for split, found in examples.items()}
+    if dev := split_file(config, task.spec, "dev"):
+        examples["dev"] = task.read(dev)
+    data = {split: task.encode(found) for split, found in examples.items()}
     resolve_schedule(config, len(data["train"].group_lengths))
-    config.model = ml_collections.ConfigDict(problem.bert.to_dict())
+    config.model = ml_collections.ConfigDict(task.model_config.to_dict())
     for split, found in examples.items():
-        log(_describe(split, found, data[split], problem))
+        log(_describe(split, found, data[split], task))
 
     run = {
         "command": "finetune",
         "config": config.to_dict(),
-        "vocabulary": problem.tokenizer.settings(),
-        "labels": problem.labels,
-        "head": problem.exported_as,
-        "problem_type": problem.problem_type,
+        "vocabulary": task.tokenizer.settings(),
+        "labels": task.labels,
+        "head": task.export_head,
+        "problem_type": task.problem_type,
         "files": {split: sources.digest(found.path) for split, found in examples.items()},
     }
     if command_line:
@@ -85,8 +84,8 @@ def finetune(
     with run_directory.WorkDir(directory, primary=primary, log=writer.message) as held:
         try:
             held.open_run(run)
-            held.copy_vocabulary(problem.tokenizer.path)
-            best = _train(problem, data, examples, held, writer, fit_options)
+            held.copy_vocabulary(task.tokenizer.path)
+            best = _train(config, task, data, examples, held, writer, fit_options)
             if primary:
                 held.write_text(model_card.FILE, model_card.of_run(directory))
             return best
@@ -96,8 +95,8 @@ def finetune(
 
 def prepare(
     config: Any, directory: str, log: Callable[[str], None] = lambda line: None
-) -> tuple[Problem, Any]:
-    """Returns the task that a configuration describes, and the examples of its training file.
+) -> tuple[ml_collections.ConfigDict, FinetuneTask, Any]:
+    """Returns the whole configuration, the task that it describes, and the examples of its training file.
 
     Args:
         config: as `default_config`; it is not changed.
@@ -110,35 +109,35 @@ def prepare(
     """
     config = fields.complete(config)
     fields.check(config)
-    config_fields.check_values(config)
     config.model.dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
     mesh = sharding.make_mesh(**config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0)  # the number of steps depends on the rows
-    problem, training = from_training_file(config)
-    problem.metrics  # noqa: B018, which refuses unknown names
-    return problem, training
+    task, training = from_training_file(config)
+    task.metrics  # noqa: B018, which refuses unknown names
+    return config, task, training
 
 
-def _train(problem, data, examples, held, writer, fit_options):
-    config = problem.config
+def _train(config, task, data, examples, held, writer, fit_options):
     mesh = sharding.make_mesh(**config.mesh)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps)
-    optimizer = problem.optimizer(optimizer)
-    data = problem.precompute(data, mesh, writer.message)
+    optimizer = task.optimizer(optimizer)
+    data = task.precompute(data, mesh, config, writer.message)
     best = None
     if "dev" in data:
-        evaluator = TaskEvaluator(problem, data["dev"], examples["dev"], mesh, held, every=config.eval.every)
+        evaluator = TaskEvaluator(
+            task, data["dev"], examples["dev"], config.batch_size, mesh, held, every=config.eval.every
+        )
         best = BestCheckpoint(
             evaluator,
             held,
-            metric=problem.metrics[0],
-            lower_is_better=problem.metrics[0] in metrics.LOWER_IS_BETTER,
+            metric=task.metrics[0],
+            lower_is_better=task.metrics[0] in metrics.LOWER_IS_BETTER,
             patience=config.early_stopping,
             on_best=evaluator.write_results,
             log=writer.message,
         )
-    packed = _plan_packing(problem, data["train"], mesh)
+    packed = _plan_packing(config, task, data["train"], mesh)
     lengths = data["train"].group_lengths
     buckets = batches.bucket_lengths(lengths, config.batch_size, data["train"].max_length, config.steps)
     if packed:
@@ -149,24 +148,23 @@ def _train(problem, data, examples, held, writer, fit_options):
     state = loop.fit(
         workdir=held,
         config=config,
-        objective=problem.task,
+        objective=task.objective(),
         optimizer=optimizer,
         schedule=schedule,
         train_data=lambda step, own: _train_batches(data["train"], packed, buckets, config, mesh, step, own),
         evaluators=[best] if best else [],
         mesh=mesh,
-        flops_per_step=0.0
-        if problem.frozen
-        else _flops_per_step(problem.bert, data["train"], config.batch_size, packed, buckets),
+        flops_per_step=_flops_per_step(task.model_config, data["train"], config.batch_size, packed, buckets)
+        if task.trains_encoder
+        else 0.0,
         writer=writer,
-        initial_params=_initial_params(problem, held, writer.message),
+        initial_params=_initial_params(config, task.objective().head, held, writer.message),
         **fit_options,
     )
     return best.best if best else {"step": int(state.step), "scores": {}}
 
 
-def _initial_params(problem, held, log):
-    config, head = problem.config, problem.task.head
+def _initial_params(config, head, held, log):
     if not config.init_from or config.from_scratch:
         return None
 
@@ -191,12 +189,13 @@ def _summary(names):
     return ", ".join(f"{head} ({sum(n.split('/')[0] == head for n in names)})" for head in heads) or "none"
 
 
-def _plan_packing(problem, data, mesh):
-    config = problem.config
-    if not (problem.packs and config.pack):
+def _plan_packing(config, task, data, mesh):
+    if not task.packs:
         return None
     devices = mesh.shape["data"] * mesh.shape["fsdp"]
-    return packing.plan(data, config.batch_size, config.steps, devices, problem.bert, config.accumulate_steps)
+    return packing.plan(
+        data, config.batch_size, config.steps, devices, task.model_config, config.accumulate_steps
+    )
 
 
 def _train_batches(data, packed, buckets, config, mesh, step, own):
@@ -219,9 +218,9 @@ def _flops_per_step(bert, data, batch_size, packed, buckets):
     return rows * float(np.mean([flops.train_flops_per_row(bert, int(width), 0) for width in widths]))
 
 
-def _describe(split, examples, data, problem):
+def _describe(split, examples, data, task):
     parts = [f"{split}: {len(examples):,} examples from {examples.path}"]
-    if described := problem.describe(examples, data):
+    if described := task.describe(examples, data):
         parts.append(described)
     cut = f"{data.truncated:,} cut at {data.max_length}"
     if data.row_weights is not None:

@@ -24,6 +24,7 @@ from bert_jax.io import atomic, files, json_files
 from bert_jax.parallel import distributed
 from bert_jax.runs import finetune
 from bert_jax.tasks import fields, metrics
+from bert_jax.tasks.setup import split_file
 
 SUMMARY_FILE = "summary.json"
 
@@ -116,8 +117,8 @@ def run_all(
             _set(queue[name][-1], chosen)
             queue[name][-1].seed = config.seed + number
     for name, configs in queue.items():
-        problem, _ = finetune.prepare(configs[0], _run_directory(directory, name, configs[0]))
-        if not problem.file("dev"):
+        complete, task, _ = finetune.prepare(configs[0], _run_directory(directory, name, configs[0]))
+        if not split_file(complete, task.spec, "dev"):
             raise UserError("there is nothing to compare the runs by; give --config.data.eval=FILE")
     trials, metric = [], ""
     for name, configs in queue.items():

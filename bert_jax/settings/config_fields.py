@@ -193,39 +193,19 @@ _PRETRAINING = {
     "masking.max_predictions": _count(0, 2**16),
 }
 
+# Those of every fine-tuning; a task adds those of its `Config` (`bert_jax.tasks.fields`).
 _FINETUNING = {
     "task": _TEXT,
     "epochs": Field("float", above=0, maximum=10**6),
     "warmup_fraction": Field("float", minimum=0, below=1),
     "early_stopping": _count(0),
-    "class_weights": _TEXT,
     "optimizer.layer_decay": Field("float", above=0, maximum=1),
-    "max_length": _count(4, 2**24),
-    "doc_stride": _count(0, 2**24),
-    "pack": _FLAG,
     "group_by_length": _FLAG,
-    "metrics": _TEXT,
     "data_dir": Field("str", resume="free"),
-    **{
-        f"data.{name}": _TEXT
-        for name in (
-            *("train", "eval", "text_a", "text_b", "label", "id", "choices", "answer_start"),
-            *("format", "quoting"),
-        )
-    },
-    "data.header": _FLAG,
-    "document_context": _FLAG,
-    "frozen": _FLAG,
-    "head": _TEXT,
-    "head_size": _count(1, 2**20),
-    "feature_layers": _TEXT,
+    "data.train": _TEXT,
+    "data.eval": _TEXT,
     "vocab": _TEXT,
     "from_scratch": _FLAG,
-    "v2": _FLAG,
-    "max_query_length": _count(1, 2**24),
-    "n_best": _count(1, 10**6),
-    "max_answer_length": _count(1, 2**24),
-    "null_score_diff_threshold": Field("float", minimum=-(10**30), maximum=10**30),
 }
 
 FIELDS: Mapping[str, Field] = _SHARED | _PRETRAINING | _FINETUNING
@@ -236,21 +216,21 @@ def with_resume(resume: str) -> tuple[str, ...]:
     return tuple(name for name, field in FIELDS.items() if field.resume == resume)
 
 
-def check(name: str, value: Any) -> None:
+def check(name: str, value: Any, fields: Mapping[str, Field] = FIELDS) -> None:
     """Raises UserError, which names the field, unless it may have this value."""
-    problem = FIELDS[name].problem(value)
+    problem = fields[name].problem(value)
     if problem:
         raise UserError(f"{name}={_short(value)} {problem}")
 
 
-def check_values(config: Mapping[str, Any]) -> None:
+def check_values(config: Mapping[str, Any], fields: Mapping[str, Field] = FIELDS) -> None:
     """Raises UserError, which names the field, unless every field has a value that it may have.
 
-    Fields that `FIELDS` does not have are the caller's to judge.
+    Fields that `fields` does not have are the caller's to judge; `bert_jax.tasks.fields` has those of tasks.
     """
     for name, value in config_files.fields(config):
-        if name in FIELDS:
-            check(name, value)
+        if name in fields:
+            check(name, value, fields)
 
 
 def check_pretraining(config: Mapping[str, Any]) -> None:

@@ -74,6 +74,12 @@ def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     c.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, tensor=1))
     c.checkpoint = ml_collections.ConfigDict(dict(every=1000, keep=1, keep_every=0))
     c.eval = ml_collections.ConfigDict(dict(every=0))  # every=0: once an epoch
+    c.task = "classification"
+    c.vocab = ""  # where there is no init_from; otherwise the checkpoint's own
+    c.from_scratch = False  # init_from's architecture and vocabulary, but none of its weights
+    c.data_dir = ""  # the folder with the files of tasks that know their names
+    c.data = ml_collections.ConfigDict(dict(train="", eval=""))
+    c.group_by_length = True  # otherwise, batches of similar lengths
     c.early_stopping = 0  # evaluations in a row without a better score; 0: the run goes to its end
     c.log_every = 20
     c.max_skipped_steps = 20

@@ -1,9 +1,10 @@
-"""Fine-tuning tasks: those known by name, their configurations, and how each is read and scored."""
+"""Fine-tuning tasks: each package of this folder defines how its examples are read, learned and scored."""
 
+from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.fields import default_config
-from bert_jax.tasks.glue.tables import GLUE
+from bert_jax.tasks.glue import GLUE
 from bert_jax.tasks.readers.tables import Columns
-from bert_jax.tasks.registry import TASKS, get
+from bert_jax.tasks.registry import get, tasks
 from bert_jax.tasks.spec import TaskSpec
 
-__all__ = ("GLUE", "TASKS", "Columns", "TaskSpec", "default_config", "get")
+__all__ = ("GLUE", "Columns", "FinetuneTask", "TaskSpec", "default_config", "get", "tasks")

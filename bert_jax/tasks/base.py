@@ -1,266 +1,214 @@
-"""A task as a run has it: which files, which labels, which model, how long."""
+"""What a fine-tuning task is: from a file to rows of tokens, and from the model's outputs to predictions and
+scores.
+"""
 
 from __future__ import annotations
 
 import abc
-import importlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
 import optax
 
-from bert_jax import convert, tasks, tokenization
+from bert_jax import tokenization
 from bert_jax.errors import UserError
-from bert_jax.kernels import platform
-from bert_jax.models import config as bert_config
-from bert_jax.settings import config_fields
-from bert_jax.tasks.readers import sources
-from bert_jax.tasks.rows import batches
+from bert_jax.models.config import EncoderConfig
+from bert_jax.objectives.rows import RowObjective
+from bert_jax.tasks import metrics
+from bert_jax.tasks.config import TaskConfig
+from bert_jax.tasks.predictions import TABLE_FORMATS, Predictions
+from bert_jax.tasks.readers.lines import LineReader
+from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.spec import TaskSpec
 
 
-class Problem(abc.ABC):
-    """One family of tasks, as a run has it: how its files are read, encoded, predicted and scored.
+class FinetuneTask(abc.ABC):
+    """One class of fine-tuning tasks.
+
+    A package of `bert_jax.tasks` defines one or more of them and registers each name under which they are
+    known as a `TaskSpec` in its `TASKS`.
 
     Attributes:
-      config: of the run, with every field of `bert_jax.tasks.default_config`.
-      spec: the task's entry in the table.
-      labels: names in the order of the logits; None where there are none.
-      tokenizer: of the model.
-      bert: the model.
+        Config: a frozen dataclass with the fields of the configuration that this class uses, and no others.
+        title: what messages call the class.
+        formats: the suffixes of a file of predictions; the first one is the default.
+        export_head: the head as `bert-jax convert` names it.
+        suffix_tells_format: whether a file without a suffix may have any format.
+        problem_type: what a sequence classification learns, as transformers calls it; "" for other heads.
+        config: the values of the fields.
+        spec: the task's entry in the registry.
+        labels: names in the order of the logits; None where there are none.
+        tokenizer: of the model.
+        model_config: of the encoder.
     """
+
+    Config: ClassVar[type[TaskConfig]] = TaskConfig
+    title: ClassVar[str]
+    formats: ClassVar[tuple[str, ...]] = TABLE_FORMATS
+    export_head: ClassVar[str] = "sequence_classification"
+    problem_type: ClassVar[str] = ""
+    suffix_tells_format: ClassVar[bool] = True
 
     def __init__(
         self,
-        config: Any,
-        spec: tasks.TaskSpec,
+        config: TaskConfig,
+        spec: TaskSpec,
         labels: Sequence[str] | None,
         tokenizer: tokenization.Tokenizer,
-        bert: bert_config.EncoderConfig,
+        model_config: EncoderConfig,
     ):
-        self.config, self.spec, self.tokenizer, self.bert = config, spec, tokenizer, bert
+        self.config, self.spec, self.tokenizer, self.model_config = config, spec, tokenizer, model_config
         self.labels = tuple(labels) if labels else None
 
     @classmethod
     @abc.abstractmethod
-    def from_training_file(cls, config, spec, tokenizer, bert, path: str) -> tuple[Problem, Any]:
-        """The problem with the labels that a training file has, and the examples of that file."""
+    def from_training_file(
+        cls,
+        config: TaskConfig,
+        spec: TaskSpec,
+        tokenizer: tokenization.Tokenizer,
+        model_config: EncoderConfig,
+        path: str,
+    ) -> tuple[Self, Any]:
+        """Returns the task with the labels of a training file, and the examples of that file."""
 
-    @property
     @abc.abstractmethod
-    def task(self) -> Any:
-        """Returns the model and the loss for `bert_jax.training.loop.fit` and `predictions.make_predict`. Its
-        `head` is the group of parameters that is always new.
+    def read(self, path: str, labelled: bool = True, **options: Any) -> Any:
+        """Returns the examples of a file: a `FileReport` with a length.
+
+        Args:
+            path: of the file.
+            labelled: whether every example must have a label. Otherwise no labels are read.
+            **options: of `bert-jax predict`, for files without labels: `test`, whether the file has the
+            columns of
+                the benchmark's test set; `format`; and the columns that differ from those of the training
+                file.
         """
 
-    @property
     @abc.abstractmethod
+    def encode(self, examples: Any) -> EncodedRows:
+        """Returns the rows of the examples, with targets if they have labels."""
+
+    @abc.abstractmethod
+    def objective(self) -> RowObjective:
+        """Returns what is learned. Its `head` is the group of parameters that is always new."""
+
+    @abc.abstractmethod
+    def decode(self, examples: Any, rows: EncodedRows, outputs: np.ndarray) -> Predictions:
+        """Returns the predictions, from which scores, files, reports and streams are made.
+
+        Args:
+            examples: of a file or a stream.
+            rows: the encoded examples.
+            outputs: of the objective's `predict`, as `outputs.predict_all` returns them.
+        """
+
+    @abc.abstractmethod
+    def score(self, predictions: Any) -> dict[str, float]:
+        """Returns every metric of predictions for labelled examples, in the order of `metrics`."""
+
+    @abc.abstractmethod
+    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
+        """Returns what reads the lines of a stream.
+
+        Args:
+            file_format: one of `lines.FORMATS`.
+            **columns: names of `text_a`, `text_b` and `id` that differ from those of the training file.
+        """
+
+    def loss(self, rows: EncodedRows, outputs: np.ndarray) -> float:
+        """Returns the mean loss of the outputs, each example counting the same."""
+        return self.objective().evaluation_loss(outputs, self.targets(rows))
+
+    @abc.abstractmethod
+    def targets(self, rows: EncodedRows) -> Any:
+        """Returns the targets of all outputs, as the objective's `criterion` takes them."""
+
+    @abc.abstractmethod
+    def known_metrics(self) -> tuple[Collection[str], str]:
+        """Returns the metrics that there are, and what messages say is scored."""
+
+    @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics' names; the first selects the best checkpoint."""
+        """Returns the names of the metrics that are reported; the first one selects the best checkpoint.
 
-    @abc.abstractmethod
-    def read(self, path: str) -> Any:
-        """The examples of a file, which must be labelled. They have a length, `path` and `warning()`."""
-
-    @abc.abstractmethod
-    def read_unlabelled(self, path: str, **options: Any) -> Any:
-        """The examples of a file that may have labels; `options` are those of `bert-jax predict`."""
-
-    @abc.abstractmethod
-    def encode(self, examples: Any) -> batches.EncodedRows: ...
-
-    @abc.abstractmethod
-    def loss(self, data: batches.EncodedRows, outputs: np.ndarray) -> float:
-        """The mean of what training minimises, of the outputs that `predictions.predict_all` returns."""
-
-    @abc.abstractmethod
-    def score(self, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, float]:
-        """Every metric of a labelled file."""
-
-    @abc.abstractmethod
-    def write(self, path: str, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
-        """Writes predictions in the order of the file; `path` has a suffix of `formats`."""
-
-    @abc.abstractmethod
-    def records(self, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> list[dict[str, Any]]:
-        """The prediction of each example as an object of JSON, with its `id`."""
-
-    group = 1  # rows of each example that are predicted together
-
-    def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
-        """Whether a model has learned nothing that tells examples apart."""
-        return not scores[self.metrics[0]]
-
-    @abc.abstractmethod
-    def report(self, directory: Any, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> None:
-        """Writes what a person wants to see of the evaluation file into the work directory: the mistakes, the
-        surest first, to errors-dev.tsv, and a picture to scores-dev.png.
+        Raises:
+            UserError: the configuration names one that does not exist.
         """
+        known, what = self.known_metrics()
+        return metrics.parse(self.config.metrics or ",".join(self.spec.metrics), known, what)
 
-    packs = False  # whether several examples may share a row
-    frozen = False  # whether only the head is trained
-    exported_as = "sequence_classification"  # the head as `bert-jax convert` names it
+    def describe(self, examples: Any, rows: EncodedRows) -> str:
+        """Returns one line on a file's labels, or an empty text."""
+        return ""
 
     @property
-    def problem_type(self) -> str:
-        """What a sequence classification learns, as transformers calls it; "" for other heads."""
-        return _PROBLEM_TYPES.get(self.spec.kind, "")
+    def rows_per_example(self) -> int:
+        """Returns the number of consecutive rows that form one question."""
+        return 1
+
+    @property
+    def packs(self) -> bool:
+        """Returns whether several examples may share a row in training."""
+        return False
+
+    @property
+    def trains_encoder(self) -> bool:
+        """Returns whether the encoder is trained, and not only the head."""
+        return True
 
     def optimizer(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-        """What trains the parameters, by the optimizer that the configuration describes."""
+        """Returns what updates the parameters, from the optimizer that the configuration describes."""
         return optimizer
 
     def precompute(
-        self, data: dict[str, batches.EncodedRows], mesh: jax.sharding.Mesh, log: Callable[[str], None]
-    ) -> dict[str, batches.EncodedRows]:
-        """The rows of each split, with what is the same in every epoch."""
-        return data
+        self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: Mapping[str, Any], log: Callable
+    ) -> dict[str, EncodedRows]:
+        """Returns the rows of each split, with what is the same in every epoch.
 
-    def breakdown(self, examples: Any, data: batches.EncodedRows, outputs: np.ndarray) -> dict[str, dict]:
-        """Scores by class; none where a task has no such table."""
-        return {}
+        Args:
+            rows: by split.
+            mesh: of the run.
+            run: the run's configuration.
+            log: gets one line for each thing that is worth saying.
+        """
+        return rows
 
-    formats: tuple[str, ...] = (".tsv", ".csv", ".jsonl")  # the first is the default
+    def set_null_threshold(self, threshold: float) -> None:
+        """Changes how much more likely no answer must be than the best one.
 
-    def describe(self, examples: Any, data: batches.EncodedRows) -> str:
-        """What is worth saying of a file's labels; one line, or nothing."""
-        return ""
-
-    def has_file(self, split: str) -> bool:
-        """Whether `file(split)` is one that is there."""
-        try:
-            return bool(self.file(split))
-        except UserError:
-            return False
-
-    def file(self, split: str) -> str:
-        """The path of a split's file; "" when the run has none."""
-        return split_file(self.config, self.spec, split)
-
-
-_PROBLEM_TYPES = {
-    "classification": "single_label_classification",
-    "regression": "regression",
-    "multilabel": "multi_label_classification",
-}
-
-# The module and the class of each kind of task; imported when it is asked for.
-_FAMILIES = {
-    "classification": ("bert_jax.tasks.text.task", "TextProblem"),
-    "regression": ("bert_jax.tasks.text.task", "TextProblem"),
-    "multilabel": ("bert_jax.tasks.text.multilabel", "MultiLabelProblem"),
-    "multiple_choice": ("bert_jax.tasks.multiple_choice.task", "MultipleChoiceProblem"),
-    "question_answering": ("bert_jax.tasks.question_answering.task", "QuestionAnswering"),
-    "tagging": ("bert_jax.tasks.tagging.task", "TaggingProblem"),
-}
-
-
-def family(kind: str) -> type[Problem]:
-    """The class of a `TaskSpec.kind`."""
-    module, name = _FAMILIES[kind]
-    return getattr(importlib.import_module(module), name)
-
-
-def from_training_file(config: Any) -> tuple[Problem, Any]:
-    """The task that a configuration describes, with the examples of its training file.
-
-    Raises:
-      UserError: a missing file or column, one class only, another vocabulary than the checkpoint's, ...
-    """
-    spec = tasks.get(config.task)
-    path = split_file(config, spec, "train")
-    if not path:
-        where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
-        raise UserError(f"what should be trained on? give {where}")
-    bert, tokenizer = resolve_model(config)
-    mistakes = []
-    try:
-        found = family(spec.kind).from_training_file(config, spec, tokenizer, bert, path)
-    except UserError as error:
-        mistakes.append(str(error))
-    # Told with the mistakes of the training file, because each try takes seconds.
-    if missing := _missing_evaluation_file(config, spec):
-        mistakes.append(missing)
-    if mistakes:
-        raise UserError("; ".join(mistakes))
-    return found
-
-
-def _missing_evaluation_file(config: Any, spec: tasks.TaskSpec) -> str:
-    """Returns what is wrong with the path of the evaluation file; "" if it is there, or the run has none."""
-    try:
-        path = split_file(config, spec, "dev")
-    except UserError as error:
-        return str(error)
-    if path and not sources.source_of(path).exists(path):
-        return f"{path}: no such file"
-    return ""
-
-
-def split_file(config: Any, spec: tasks.TaskSpec, split: str) -> str:
-    """The path of a split's file; "" when the configuration has none."""
-    given = {"train": config.data.train, "dev": config.data.eval}.get(split, "")
-    if not given and spec.file_name and config.data_dir:
-        return spec.file(config.data_dir, split)
-    return given
-
-
-def resolve_model(config: Any) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer]:
-    """The architecture and the vocabulary: the checkpoint's where there is one, else the configuration's.
-
-    Dropout and how the model is computed (dtype, attention, ...) always are the configuration's. A dtype of
-    "auto" is resolved for the device of this process.
-    """
-    fields = config.model.to_dict()
-    if config.init_from:
-        default = tasks.default_config().model
-        explicit = [name for name, value in fields.items() if value != default[name]]
-        fields, tokenizer = convert.adopt_architecture(config.init_from, fields, explicit)
-        if config.vocab:
-            given = tokenization.load(config.vocab)
-            if given.tokens != tokenizer.tokens:
-                raise UserError(
-                    f"vocab={config.vocab} is not the vocabulary of the checkpoint {config.init_from} "
-                    f"({tokenizer.path}): its ids would mean other words; leave config.vocab empty"
-                )
-    elif config.from_scratch:
+        Raises:
+            UserError: every question has an answer, or the task has no questions.
+        """
         raise UserError(
-            "from_scratch takes the architecture and vocabulary of a checkpoint; give --config.init_from"
+            f"--null_score_diff_threshold={threshold:g}: is for questions that may have no answer, as in "
+            f"SQuAD 2.0; the run's task is {self.spec.name}"
         )
-    elif config.vocab:
-        tokenizer = tokenization.load(config.vocab)
-    else:
-        raise UserError(
-            "what should be fine-tuned? give --config.init_from=CHECKPOINT (or, to train from scratch, "
-            "--config.vocab=FILE)"
-        )
-    fields["vocab_size"] = fields["vocab_size"] or tokenizer.vocab_size
-    bert = bert_config.from_dict(fields).resolve(platform.target())
-    if tokenizer.vocab_size > bert.vocab_size:
-        raise UserError(
-            f"{tokenizer.path} has {tokenizer.vocab_size} tokens and the model {bert.vocab_size} embeddings: "
-            "it is not the vocabulary that the model was trained with"
-        )
-    if not 4 <= config.max_length <= bert.max_position_embeddings:
-        raise UserError(
-            f"max_length={config.max_length}: expected 4 to {bert.max_position_embeddings}, the number of "
-            "positions that the model has"
-        )
-    return bert, tokenizer
 
+    @classmethod
+    def detect_format(cls, path: str, file_format: str) -> str:
+        """Returns the format of a file by its name, or the one that `config.data.format` gives.
 
-def resolve_schedule(config: Any, examples: int) -> int:
-    """Fills in steps, warm-up and evaluation interval from the epochs and the groups of rows; returns the
-    steps.
-    """
-    for name in ("epochs", "warmup_fraction"):
-        config_fields.check(name, config[name])
-    per_epoch = batches.steps_per_epoch(examples, config.batch_size)
-    config.steps = max(1, round(per_epoch * config.epochs))
-    config_fields.check("steps", config.steps)
-    if not config.optimizer.warmup_steps:
-        config.optimizer.warmup_steps = int(config.steps * config.warmup_fraction)
-    if not config.eval.every:
-        config.eval.every = per_epoch
-    return config.steps
+        Raises:
+            UserError: the task cannot read it, or its name does not say what it is.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def check_values(cls, config: Any, spec: TaskSpec) -> None:
+        """Raises UserError for values that contradict the task; `config` is that of the run."""
+        return
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec, formats: set[str]) -> Iterator[tuple[str, str]]:
+        """Yields (field, reason) for each field of this class that the run, as it is configured, does not
+        use.
+
+        Args:
+            config: of the run.
+            spec: of its task.
+            formats: of the run's files, as far as their names say.
+        """
+        yield from ()

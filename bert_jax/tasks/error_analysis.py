@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,55 +14,12 @@ import numpy as np
 from bert_jax.errors import install_hint, is_installed
 from bert_jax.io import atomic
 from bert_jax.plots import figures
-from bert_jax.tasks.readers.tables import Examples
 
 _MOST_LABELS = 40  # of a picture of confusions; more could not be read
 
 
-def write_errors(
-    path: os.PathLike,
-    examples: Examples,
-    targets: np.ndarray,
-    outputs: np.ndarray,
-    labels: Sequence[str] | None,
-) -> None:
-    """Writes the examples that were predicted wrong, the surest first; of a regression all, the furthest
-    first.
-
-    Args:
-      path: a TSV of line, label, prediction, confidence (of a regression: difference) and the texts.
-      targets: [N] label numbers, or numbers.
-      outputs: float32 [N, C] probabilities, or [N, 1] numbers.
-    """
-    if labels is None:
-        order = np.argsort(-np.abs(outputs[:, 0] - targets), kind="stable")
-        rows = [
-            (f"{targets[i]:g}", f"{outputs[i, 0]:.4f}", f"{outputs[i, 0] - targets[i]:+.4f}") for i in order
-        ]
-    else:
-        predicted = np.argmax(outputs, axis=-1)
-        order = surest_first(predicted == targets, outputs.max(axis=-1))
-        rows = [(labels[targets[i]], labels[predicted[i]], f"{outputs[i, predicted[i]]:.4f}") for i in order]
-    measure = "difference" if labels is None else "confidence"
-    write_table(
-        path,
-        ["line", "label", "prediction", measure, "text_a", "text_b"],
-        (
-            [examples.lines[i], *row, examples.texts_a[i], examples.texts_b[i] if examples.texts_b else ""]
-            for i, row in zip(order, rows, strict=True)
-        ),
-    )
-
-
-def write_table(path: os.PathLike, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Writes a TSV whose fields have no quotes, and one space for whatever white space they had."""
-    with atomic.replace_file(os.fspath(path)) as file:
-        for row in (header, *rows):
-            file.write(("\t".join(" ".join(str(field).split()) for field in row) + "\n").encode())
-
-
 def surest_first(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-    """int64 [wrong]: which of [N] are wrong, by falling confidence."""
+    """Returns int64 [wrong]: which of [N] are wrong, the most confident first."""
     wrong = np.flatnonzero(~right)
     return wrong[np.argsort(-confidence[wrong], kind="stable")]
 

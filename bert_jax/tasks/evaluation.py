@@ -8,22 +8,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
-from bert_jax.tasks.base import Problem
-from bert_jax.tasks.rows import batches, predictions
+from bert_jax.tasks.base import FinetuneTask
+from bert_jax.tasks.predictions import Predictions
+from bert_jax.tasks.rows import outputs
+from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.training.evaluators import EvaluationContext, Evaluator
 from bert_jax.training.state import TrainState
 from bert_jax.workdir.run_directory import WorkDir
 
 
 class TaskEvaluator(Evaluator):
-    """Predicts the whole evaluation file and scores the predictions.
+    """Predicts the whole evaluation file, decodes the outputs once, and scores the predictions.
 
     Args:
-        problem: the task.
-        data: the encoded rows of the evaluation file.
-        examples: its examples.
+        task: whose objective is trained.
+        rows: of the evaluation file.
+        examples: of the evaluation file.
+        batch_size: groups of rows of a global batch.
         mesh: where the state lies.
         workdir: held by the run; gets the files of `write_results`.
         every: the number of steps between two evaluations; 0 for one at the end.
@@ -31,18 +33,19 @@ class TaskEvaluator(Evaluator):
 
     def __init__(
         self,
-        problem: Problem,
-        data: batches.EncodedRows,
+        task: FinetuneTask,
+        rows: EncodedRows,
         examples: Any,
+        batch_size: int,
         mesh: jax.sharding.Mesh,
         workdir: WorkDir,
         every: int = 0,
     ):
         self.every = every
-        self._problem, self._data, self._examples = problem, data, examples
-        self._mesh, self._workdir = mesh, workdir
-        self._predict = predictions.make_predict(problem.task, mesh)
-        self._outputs = np.zeros(0, np.float32)  # of the last evaluation
+        self._task, self._rows, self._examples = task, rows, examples
+        self._batch_size, self._mesh, self._workdir = batch_size, mesh, workdir
+        self._predict = outputs.make_predict(task.objective(), mesh)
+        self._predictions: Predictions | None = None  # of the last evaluation
         self._scores: dict[str, float] = {}
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
@@ -52,17 +55,18 @@ class TaskEvaluator(Evaluator):
         """
         with context.watchdog.paused():
             with context.batches() as on_batch:
-                self._outputs = predictions.predict_all(
+                found = outputs.predict_all(
                     functools.partial(self._predict, frozen=state.frozen) if state.frozen else self._predict,
                     state.params,
-                    self._data,
-                    self._problem.config.batch_size,
+                    self._rows,
+                    self._batch_size,
                     self._mesh,
                     on_batch=on_batch,
                     run=context.wait_for,
                 )
-            self._scores = self._problem.score(self._examples, self._data, self._outputs)
-            return {"loss": self._problem.loss(self._data, self._outputs), **self._scores}
+            self._predictions = self._task.decode(self._examples, self._rows, found)
+            self._scores = self._task.score(self._predictions)
+            return {"loss": self._task.loss(self._rows, found), **self._scores}
 
     def write_results(self) -> dict[str, Any]:
         """Writes the predictions and the reports of the last evaluation into the work directory.
@@ -70,9 +74,8 @@ class TaskEvaluator(Evaluator):
         Returns:
             {"degenerate": whether the model predicts the same for every example}, for best.json.
         """
-        problem, outputs = self._problem, self._outputs
+        predictions = self._predictions
         if self._workdir.primary:
-            path = os.path.join(self._workdir.path, f"predictions-dev{problem.formats[0]}")
-            problem.write(path, self._examples, self._data, outputs)
-            problem.report(self._workdir.path, self._examples, self._data, outputs)
-        return {"degenerate": problem.is_degenerate(self._scores, outputs)}
+            predictions.write(os.path.join(self._workdir.path, f"predictions-dev{self._task.formats[0]}"))
+            predictions.report(self._workdir.path)
+        return {"degenerate": predictions.is_degenerate(self._scores)}

@@ -1,7 +1,9 @@
-"""The fields of a fine-tuning configuration: their defaults, and the tasks that use each of them.
+"""The fields of a fine-tuning configuration: their defaults, their ranges, and the tasks that use each of
+them.
 
 A configuration has the fields of every task, so that --config.task=NAME works with any config file. A field
-that is set although the task does not use it is refused, rather than ignored.
+that is set although the task does not use it is refused, rather than ignored. What a task uses is its
+`Config`.
 """
 
 from __future__ import annotations
@@ -14,89 +16,44 @@ import ml_collections
 
 from bert_jax.errors import UserError
 from bert_jax.settings import config_fields, config_files, defaults
+from bert_jax.tasks import config as task_config
 from bert_jax.tasks import registry
-from bert_jax.tasks.question_answering import question_files
-from bert_jax.tasks.readers import sources, tables
+from bert_jax.tasks.base import FinetuneTask
+from bert_jax.tasks.config import TaskConfig
+from bert_jax.tasks.readers import sources
 from bert_jax.tasks.spec import TaskSpec
-from bert_jax.tasks.tagging import word_files
-
-# Kinds of tasks, as in TaskSpec.kind.
-_CLASSES = ("classification",)
-_TEXTS = (*_CLASSES, "regression", "multilabel")
-_CHOICES = ("multiple_choice",)
-_TABLES = (*_TEXTS, *_CHOICES)
-_QUESTIONS = ("question_answering",)
-_TAGS = ("tagging",)
-_ALL = (*_TABLES, *_QUESTIONS, *_TAGS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A field of the configuration that fine-tuning adds to `defaults.finetune`.
+    """A field that some tasks use.
 
     Attributes:
-        default: its value unless a config file or a flag sets it; `TASK_DEFAULTS` has exceptions.
-        kinds: of the tasks that use it.
+        default: its value unless the task, a config file or a flag sets it.
+        limits: its type and range, and whether it may change on resume.
+        meaning: what docs/config.md says of it.
+        users: the classes of the tasks that use it.
     """
 
     default: Any
-    kinds: tuple[str, ...] = _ALL
+    limits: config_fields.Field
+    meaning: str
+    users: tuple[type[FinetuneTask], ...]
 
 
-FIELDS = {
-    "task": Field("classification"),
-    "metrics": Field(""),  # names with commas between; the first selects the best checkpoint
-    "max_length": Field(128),  # tokens, with [CLS] and [SEP]
-    # Tokens from one window of a longer text to the next; 0: it is cut.
-    "doc_stride": Field(0, (*_TABLES, *_QUESTIONS)),
-    "pack": Field(True, _TEXTS),  # random batches, several examples a row, where [CLS] alone is read
-    "group_by_length": Field(True),  # otherwise, batches of similar lengths
-    "class_weights": Field("", _CLASSES),  # of the loss: "balanced", or LABEL=WEIGHT with commas between
-    "head": Field("linear", _TAGS),  # or "bilstm", with a frozen encoder
-    "head_size": Field(768, _TAGS),  # of each direction of the BiLSTM
-    "frozen": Field(False, _TAGS),  # train the head alone
-    "feature_layers": Field("", _TAGS),  # that the head of a frozen encoder reads; the last four
-    "document_context": Field(False, _TAGS),  # rows are filled up with the sentences around
-    "v2": Field(False, _QUESTIONS),  # questions may have no answer
-    "max_query_length": Field(64, _QUESTIONS),  # tokens
-    "n_best": Field(20, _QUESTIONS),
-    "max_answer_length": Field(30, _QUESTIONS),  # tokens
-    # No answer is predicted where it is likelier by more than this.
-    "null_score_diff_threshold": Field(0.0, _QUESTIONS),
-    "data_dir": Field(""),  # of the tasks that know the names of their files: the folder that has them
-    "data.train": Field(""),
-    "data.eval": Field(""),
-    "data.text_a": Field(""),
-    "data.text_b": Field("", (*_TABLES, *_QUESTIONS)),
-    "data.label": Field(""),
-    "data.id": Field(""),
-    "data.choices": Field("", _CHOICES),
-    "data.answer_start": Field("", _QUESTIONS),  # of JSON-lines files
-    "data.header": Field(True, _TABLES),
-    "data.format": Field("auto"),
-    "data.quoting": Field("auto", _TABLES),
-    "vocab": Field(""),  # with no init_from; otherwise the checkpoint's own
-    "from_scratch": Field(False),  # init_from's architecture and vocabulary, but none of its weights
-}
+def classes() -> tuple[type[FinetuneTask], ...]:
+    """Returns the classes of all tasks."""
+    return tuple(dict.fromkeys(spec.task for spec in registry.tasks().values()))
 
-# What kinds of tasks, and then tasks, have instead of the defaults above. Of questions, see
-# google-research/bert; of multiple choice, section 4.4 of the paper.
-TASK_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "question_answering": {"max_length": 384, "doc_stride": 128},
-    "squad2": {"v2": True, "batch_size": 48, "epochs": 2.0},
-    "multiple_choice": {"batch_size": 16, "optimizer.learning_rate": 2e-5},
-    "conll": {"epochs": 4.0},
-}
 
-# How messages call the kinds of tasks.
-_NAMES = {
-    "classification": "classification",
-    "regression": "regression",
-    "multilabel": "multilabel",
-    "multiple_choice": "multiple choice",
-    "question_answering": "questions (squad, squad2)",
-    "tagging": "tagging (tagging, conll)",
-}
+def fields() -> dict[str, Field]:
+    """Returns the fields of all tasks by their dotted names."""
+    found: dict[str, Field] = {}
+    for task in classes():
+        for name, field in task_config.options(task.Config):
+            users = (*(found[name].users if name in found else ()), task)
+            found[name] = Field(field.default, field.metadata["field"], field.metadata["meaning"], users)
+    return found
 
 
 def default_config(size: str = "base", task: str = "classification") -> ml_collections.ConfigDict:
@@ -104,16 +61,14 @@ def default_config(size: str = "base", task: str = "classification") -> ml_colle
 
     Args:
         size: of the model where there is no `init_from`; see `bert_jax.models.config.named`.
-        task: a name of `registry.TASKS`.
+        task: a name of the registry.
     """
     spec = registry.get(task)
     config = defaults.finetune(size)
-    config.data = ml_collections.ConfigDict()
-    for name, field in FIELDS.items():
+    for name, field in fields().items():
         assign(config, name, field.default)
-    for changes in (TASK_DEFAULTS.get(spec.kind, {}), TASK_DEFAULTS.get(spec.name, {})):
-        for name, value in changes.items():
-            assign(config, name, value)
+    for name, value in spec.defaults.items():
+        assign(config, name, value)
     config.task = spec.name
     return config
 
@@ -132,8 +87,13 @@ def complete(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     return config
 
 
+def of_task(config: Mapping[str, Any]) -> TaskConfig:
+    """Returns the fields that the task of a configuration uses; see `complete`."""
+    return task_config.build(registry.get(config["task"]).task.Config, config)
+
+
 def check(config: ml_collections.ConfigDict) -> None:
-    """Refuses every field that would be ignored.
+    """Refuses every field that would be ignored, and every value out of its range.
 
     Args:
         config: as `complete` returns it.
@@ -144,21 +104,20 @@ def check(config: ml_collections.ConfigDict) -> None:
     """
     spec = registry.get(config.task)
     known = dict(config_files.fields(default_config(task=spec.name)))
+    of_tasks = fields()
     for name, value in config_files.fields(config):
         if name not in known:
             raise UserError(f"{name}={value}: {_no_such_field(name, known)}")
-        field = FIELDS.get(name)
-        if field and spec.kind not in field.kinds and value != field.default:
-            users = ", ".join(_NAMES[kind] for kind in field.kinds)
+        field = of_tasks.get(name)
+        if field and spec.task not in field.users and value != field.default:
+            users = ", ".join(user.title for user in field.users)
             raise UserError(
                 f"{name}={value}: the task {spec.name} does not use it, only {users}; leave it at "
                 f"{field.default!r}"
             )
-    if spec.name == "squad2" and not config.v2:
-        raise UserError(
-            "v2=False: questions of the task squad2 may have no answer; set --config.v2=true, as "
-            "--config=finetune/squad:v2 does, or --config.task=squad"
-        )
+    config_fields.check_values(config)
+    config_fields.check_values(config, {name: field.limits for name, field in of_tasks.items()})
+    spec.task.check_values(config, spec)
     for name, reason in _unused(config, spec):
         value = lookup(config, name)
         if value != known[name]:
@@ -182,39 +141,21 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
     if data.train and not data.eval and not (spec.file_name and config.data_dir):
         for name in ("early_stopping", "eval.every"):
             yield name, "there is nothing to evaluate on, give data.eval"
-    if not config.v2:
-        yield "null_score_diff_threshold", "every question has an answer unless v2=true"
-    if config.head != "bilstm":
-        yield "head_size", "it is of head=bilstm"
-    formats = _formats(config, spec)
-    if formats == {sources.PREPARED}:
-        for name in ("data.format", "data.quoting", "data.header"):
-            yield name, f"it is of files, and {config.data_dir} is a prepared data set"
-    elif formats == {"jsonl"} and spec.kind in _TABLES:
-        for name in ("data.quoting", "data.header"):
-            yield name, f"it is of TSV and CSV, and {data.train} is JSON-lines"
-    elif formats == {"conll"}:
-        yield "data.id", "it is of JSON-lines, and a file of CoNLL columns has none"
-    elif formats == {"json"}:
-        for name in ("text_a", "text_b", "label", "id", "answer_start"):
-            yield f"data.{name}", "it is of JSON-lines, and SQuAD's layout has names of its own"
+    yield from spec.task.unused(config, spec, _formats(config, spec))
 
 
 def _formats(config: ml_collections.ConfigDict, spec: TaskSpec) -> set[str]:
     """Returns the formats of the training and the evaluation file, as far as their names tell."""
-    detect = {_QUESTIONS: question_files.detect_format, _TAGS: word_files.detect_format}.get(
-        (spec.kind,), tables.detect_format
-    )
     found = set()
     for given in (config.data.train, config.data.eval):
         if given:
-            found.add(detect(given, config.data.format))
-        elif spec.file_name and config.data_dir.startswith(sources.PREPARED):
+            found.add(spec.task.detect_format(given, config.data.format))
+        elif spec.file_name and sources.is_prepared(config.data_dir):
             found.add(sources.PREPARED)
         elif spec.file_name and config.data_dir:
-            # A name without a suffix stands for files of several formats, but of those of CoNLL.
-            known = "." in spec.file_name or spec.kind in _TAGS
-            found.add(detect(spec.file_name, config.data.format) if known else "")
+            # A name without a suffix stands for files of several formats, unless the task has such files.
+            known = "." in spec.file_name or not spec.task.suffix_tells_format
+            found.add(spec.task.detect_format(spec.file_name, config.data.format) if known else "")
     return found
 
 

@@ -1,7 +1,7 @@
 """Scores of a whole evaluation set, as the benchmarks define them: numpy arrays in, floats out."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -61,40 +61,38 @@ def _correlation(function, predictions, targets):
     return float(function(predictions, targets)[0])
 
 
-CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+Metric = Callable[[np.ndarray, np.ndarray], float]
+
+CLASSIFICATION: dict[str, Metric] = {
     "accuracy": accuracy,
     "f1": f1,
     "f1_macro": f1_macro,
     "matthews": matthews,
 }
-REGRESSION = {"pearson": pearson, "spearman": spearman, "mean_squared_error": mean_squared_error}
+REGRESSION: dict[str, Metric] = {
+    "pearson": pearson,
+    "spearman": spearman,
+    "mean_squared_error": mean_squared_error,
+}
 LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss"})
 
 
-def parse(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
-    """Returns the metrics that `config.metrics` names, with commas between; all `known` ones if it is empty.
+def parse(text: str, known: Collection[str], what: str) -> tuple[str, ...]:
+    """Returns the metrics that a text names, with commas between; all `known` ones if it is empty.
 
     Args:
-        text: `config.metrics`.
+        text: such as `config.metrics`.
         known: the metrics that there are.
         what: is scored, for the message.
 
     Raises:
-        UserError: a name that is not known.
+        UserError: a name that is not known, or one whose package is not installed.
     """
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if name not in known:
             raise UserError(f"metrics: {name!r} is no metric of {what}; expected some of {', '.join(known)}")
-    return names or tuple(known)
-
-
-def choose(text: str, default: Sequence[str], kind: str, num_labels: int) -> tuple[str, ...]:
-    """As `parse`, of a task of `kind` "classification" or "regression"; `default` where the text is empty."""
-    table = REGRESSION if kind == "regression" else CLASSIFICATION
-    names = parse(text or ",".join(default), table, f"a {kind} task")
-    if "f1" in names and num_labels != 2:
-        raise UserError(f"metrics: f1 is defined for two labels and there are {num_labels}; use f1_macro")
+    names = names or tuple(known)
     check_packages(names)
     return names
 
@@ -106,7 +104,15 @@ def check_packages(names: Sequence[str]) -> None:
             check_installed("sklearn", "metrics", f"the metric {name}")
 
 
-def score(names: Sequence[str], kind: str, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """Every named metric of [N] predictions (label numbers, or numbers) against [N] targets."""
-    table = REGRESSION if kind == "regression" else CLASSIFICATION
+def score(
+    names: Sequence[str], table: Mapping[str, Metric], predictions: np.ndarray, targets: np.ndarray
+) -> dict[str, float]:
+    """Returns every named metric of [N] predictions (label numbers, or numbers) against [N] targets.
+
+    Args:
+        names: of metrics.
+        table: the functions by name: `CLASSIFICATION` or `REGRESSION`.
+        predictions: [N].
+        targets: [N].
+    """
     return {name: table[name](np.asarray(predictions), np.asarray(targets)) for name in names}

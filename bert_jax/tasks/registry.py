@@ -1,62 +1,27 @@
-"""The fine-tuning tasks that are known by name."""
+"""The fine-tuning tasks that are known by name: those that the packages of this folder define.
+
+A package registers its tasks as `TASKS`, a sequence of `TaskSpec`. There is no other list of them.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
 from bert_jax.errors import UserError
-from bert_jax.tasks.glue.tables import GLUE
-from bert_jax.tasks.readers.tables import Columns
 from bert_jax.tasks.spec import TaskSpec
 
-TASKS = {
-    spec.name: spec
-    for spec in (
-        # The user's own files: columns come from the configuration.
-        TaskSpec("classification", "classification", ("accuracy", "f1_macro")),
-        TaskSpec("regression", "regression", ("pearson", "spearman", "mean_squared_error")),
-        # Tags of words; those without B and I, such as parts of speech, have the accuracy alone.
-        TaskSpec("tagging", "tagging", ()),
-        TaskSpec(
-            "conll",
-            "tagging",
-            (),
-            "conll2003",
-            file_name="{split}",
-            splits=(
-                ("train", ("eng.train", "train.txt")),
-                ("dev", ("eng.testa", "valid.txt")),
-                ("test", ("eng.testb", "test.txt")),
-            ),
-        ),
-        TaskSpec("multilabel", "multilabel", ("f1_micro", "f1_macro", "exact_match")),
-        TaskSpec("multiplechoice", "multiple_choice", ("accuracy",)),
-        # SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019), as their authors' files have them.
-        TaskSpec(
-            "swag",
-            "multiple_choice",
-            ("accuracy",),
-            "swag",
-            columns=Columns("sent1", "sent2", "label", "", True, "ending0,ending1,ending2,ending3"),
-            file_name="{split}",
-            splits=(
-                ("train", ("train.csv", "train.jsonl")),
-                ("dev", ("val.csv", "dev.csv", "val.jsonl", "dev.jsonl")),
-                ("test", ("test.csv", "test.jsonl")),
-            ),
-        ),
-        TaskSpec(
-            "codah",
-            "multiple_choice",
-            ("accuracy",),
-            "codah",
-            columns=Columns("1", "", "6", "", False, "2,3,4,5"),
-            file_name="{split}.tsv",
-        ),
-        *GLUE,
-        # SQuAD (Rajpurkar et al. 2016, 2018), and files in its layout.
-        TaskSpec("squad", "question_answering", ("f1", "exact_match"), file_name="{split}-v1.1.json"),
-        TaskSpec("squad2", "question_answering", ("f1", "exact"), file_name="{split}-v2.0.json"),
-    )
-}
+
+@functools.cache
+def tasks() -> Mapping[str, TaskSpec]:
+    """Returns all tasks by name, those for files of the user's own first."""
+    parent = importlib.import_module("bert_jax.tasks")
+    packages = (module.name for module in pkgutil.iter_modules(parent.__path__) if module.ispkg)
+    modules = (importlib.import_module(f"{parent.__name__}.{name}") for name in packages)
+    specs = (spec for module in modules for spec in getattr(module, "TASKS", ()))
+    return {spec.name: spec for spec in sorted(specs, key=lambda spec: (bool(spec.file_name), spec.name))}
 
 
 def get(name: str) -> TaskSpec:
@@ -65,7 +30,7 @@ def get(name: str) -> TaskSpec:
     Raises:
         UserError: there is none.
     """
-    spec = TASKS.get(name.lower().replace("-", "").replace("_", ""))
+    spec = tasks().get(name.lower().replace("-", "").replace("_", ""))
     if spec is None:
-        raise UserError(f"task={name}: expected one of {', '.join(TASKS)}")
+        raise UserError(f"task={name}: expected one of {', '.join(tasks())}")
     return spec

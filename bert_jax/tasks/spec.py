@@ -1,31 +1,49 @@
-"""What sets one task apart from the others of its kind."""
+"""What distinguishes one task from the others of its class."""
+
+from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.readers.tables import Columns
 
+if TYPE_CHECKING:
+    from bert_jax.tasks.base import FinetuneTask
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-    """What sets one task apart: its columns, labels and metrics.
+    """A task that `config.task` can name.
 
-    `metrics` are reported in order, and the first selects the best checkpoint. `labels` fixes the order of
-    the logits; None means that they are inferred from the training rows. `test_columns` differ from `columns`
-    where the benchmark's test file has another layout; it never holds labels. `file_name` is what data_dir
-    has for a split, in it or in `folder`; empty: the files are named one by one.
+    Attributes:
+        name: in lower case, without punctuation.
+        task: the class that reads, encodes and scores it.
+        metrics: reported in this order; the first one selects the best checkpoint. Empty: all that the class
+            has.
+        columns: of its files; None where the configuration names them.
+        test_columns: of the benchmark's test file, where its layout differs. It never has labels.
+        labels: the order of the logits; None where the labels are those of the training rows.
+        folder: of `data_dir`, where the files may also lie in such a folder of it.
+        file_name: the name of a split's file in `data_dir`, with {split}; empty where files are given one by
+            one.
+        splits: what {split} may be, for the splits whose files have other names.
+        prepared: whether the data set `glue` of tensorflow-datasets has it.
+        defaults: values of fields of the configuration that differ from those of other tasks.
     """
 
     name: str
-    kind: str  # of `bert_jax.tasks.base`
-    metrics: tuple[str, ...]
-    folder: str = ""
+    task: type[FinetuneTask]
+    metrics: tuple[str, ...] = ()
     columns: Columns | None = None
     test_columns: Columns | None = None
     labels: tuple[str, ...] | None = None
-    file_name: str = ""  # with {split} in it
-    splits: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what {split} may be, where it is not the split
-    prepared: bool = False  # whether tensorflow-datasets has it, in `glue`
+    folder: str = ""
+    file_name: str = ""
+    splits: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    prepared: bool = False
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def file(self, data_dir: str, split: str) -> str:
         """Returns the path of a split: DATA_DIR/FOLDER/FILE_NAME, DATA_DIR/FILE_NAME, or a prepared one.

@@ -14,7 +14,7 @@ from support.fine_tuned import make_run
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.inference import predictor, streaming
-from bert_jax.tasks.readers import file_rows
+from bert_jax.tasks.readers import report
 
 # Of each family a run, and rows as an object a line.
 QUESTION = {"max_query_length": 4, "doc_stride": 4, "v2": True}
@@ -81,10 +81,9 @@ def test_a_stream_gives_what_a_file_gives(run_of, predict, tmp_path, task):
     code, answers, said = predict(lines, f"--workdir={run_of(task)}")
     assert code == 0 and "20 lines" in said and "bad" not in said
     model = predictor.Predictor(str(run_of(task)))
-    reader = streaming.RowReader(model.problem)
+    reader = model.task.line_reader()
     examples = reader.examples([(n, reader.parse(json.dumps(row).encode())) for n, row in enumerate(rows, 1)])
-    data = model.problem.encode(examples)
-    model.problem.write(str(tmp_path / "out.jsonl"), examples, data, model(data))
+    model.predict(examples).write(str(tmp_path / "out.jsonl"))
     if task == "squad2":
         expected = [*json.loads((tmp_path / "out.jsonl").read_text()).values()]
         assert [answer["prediction"] for answer in answers] == expected
@@ -119,7 +118,7 @@ def _numbers(value):
     ],
 )
 def test_plain_text_is_what_an_object_is(run_of, task, plain, row):
-    reader = streaming.RowReader(predictor.Predictor(str(run_of(task))).problem)
+    reader = predictor.Predictor(str(run_of(task))).task.line_reader()
     assert reader.parse(plain.encode()) == reader.parse(json.dumps(row).encode())
 
 
@@ -142,8 +141,8 @@ def test_plain_text_is_what_an_object_is(run_of, task, plain, row):
     ],
 )
 def test_what_is_wrong_with_a_line(run_of, task, line, message):
-    reader = streaming.RowReader(predictor.Predictor(str(run_of(task))).problem)
-    with pytest.raises(file_rows.Malformed, match=r".*") as raised:
+    reader = predictor.Predictor(str(run_of(task))).task.line_reader()
+    with pytest.raises(report.Malformed, match=r".*") as raised:
         reader.parse(line)
     assert message in str(raised.value)
 
@@ -168,7 +167,7 @@ def test_other_names_for_columns(run_of, predict):
 def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(run_of):
     model = predictor.Predictor(str(run_of("classification")))
     assert model.warm_up() == 2  # a row a device, and a batch
-    reader = streaming.RowReader(model.problem)
+    reader = model.task.line_reader()
     (source, ours), (theirs, out) = os.pipe(), os.pipe()
     compiled = []
     listening = True
@@ -197,7 +196,7 @@ class _Broken(io.BytesIO):
 def test_a_stream_that_breaks_off(run_of):
     model = predictor.Predictor(str(run_of("classification")))
     with pytest.raises(UserError, match="standard input: cannot be read: Input/output error"):
-        streaming.serve(model, streaming.RowReader(model.problem), _Broken(), io.BytesIO())
+        streaming.serve(model, model.task.line_reader(), _Broken(), io.BytesIO())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from support import fine_tuned
 from support.tiny_model import draw_parameters
 
 from bert_jax.parallel import pipelining, sharding
-from bert_jax.tasks.rows import predictions
+from bert_jax.tasks.rows import outputs
 
 
 class Output:
@@ -48,15 +48,15 @@ def test_a_whole_set_is_predicted_with_two_outputs_on_the_devices(vocabulary, tm
     path = tmp_path / "rows.csv"
     path.write_text("text,label\n" + "".join(f"a {word} cat,{word}\n" for word in 20 * ["red", "blue"]))
     columns = dict(text_a="text", label="label")
-    problem = fine_tuned.make_problem(vocabulary, "classification", ["blue", "red"], **columns)
-    data = problem.encode(problem.read(str(path)))
+    task = fine_tuned.make_task(vocabulary, "classification", ["blue", "red"], **columns)
+    data = task.encode(task.read(str(path)))
     mesh = sharding.make_mesh()
-    params = jax.device_put(draw_parameters(problem.task))
-    predict = predictions.make_predict(problem.task, mesh)
+    params = jax.device_put(draw_parameters(task.objective()))
+    predict = outputs.make_predict(task.objective(), mesh)
     Output.held = Output.most = 0
-    found = predictions.predict_all(lambda *args: Watched(predict(*args)), params, data, 8, mesh)
+    found = outputs.predict_all(lambda *args: Watched(predict(*args)), params, data, 8, mesh)
     assert found.shape == (40, 2) and Watched.most == 2
-    np.testing.assert_array_equal(found, predictions.predict_all(predict, params, data, 8, mesh))
+    np.testing.assert_array_equal(found, outputs.predict_all(predict, params, data, 8, mesh))
 
 
 class Watched(Output):

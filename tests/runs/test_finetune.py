@@ -14,7 +14,7 @@ from support import fine_tuned
 from bert_jax import checkpoint, cli
 from bert_jax.inference.fill_mask import MaskFiller
 from bert_jax.runs import finetune
-from bert_jax.tasks.rows import predictions
+from bert_jax.tasks.rows import outputs
 from bert_jax.training.metrics_writer import read_metrics
 
 COLOURS = ("red", "blue")
@@ -162,7 +162,7 @@ def test_the_same_command_resumes(finetuned, files, pretrained, tmp_path, capsys
 def test_sigterm_in_an_evaluation_does_not_wait_for_its_end(files, pretrained, tmp_path, monkeypatch, capsys):
     """It comes before the second of two batches, with a step that is not saved yet."""
     changes = ["--config.epochs=1", "--config.eval.every=2", "--config.checkpoint.every=0"]
-    predicted, real = [], predictions.make_predict
+    predicted, real = [], outputs.make_predict
 
     def make_predict(*arguments):
         predict = real(*arguments)
@@ -175,12 +175,12 @@ def test_sigterm_in_an_evaluation_does_not_wait_for_its_end(files, pretrained, t
 
         return call
 
-    monkeypatch.setattr(predictions, "make_predict", make_predict)
+    monkeypatch.setattr(outputs, "make_predict", make_predict)
     assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 3
     assert "stopped at step 2, saved; run the same command to go on" in capsys.readouterr().err
     assert len(predicted) <= 2 and not (tmp_path / "run" / "best.json").exists()
     assert checkpoint.verify(tmp_path / "run" / "checkpoints" / "2")
-    monkeypatch.setattr(predictions, "make_predict", real)
+    monkeypatch.setattr(outputs, "make_predict", real)
     assert cli.main(arguments(files, tmp_path / "run", pretrained, *changes)) == 0
     assert next(line["step"] for line in read_metrics(tmp_path / "run", "eval")) == 2
 

@@ -7,7 +7,7 @@ from bert_jax import tasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.kernels import check, platform
 from bert_jax.kernels.dispatch import Target
-from bert_jax.tasks.base import resolve_model
+from bert_jax.tasks.setup import resolve_model
 from bert_jax.workdir import run_directory
 
 CPU, TPU = Target("cpu"), Target("tpu")
@@ -65,4 +65,4 @@ def test_prediction_keeps_the_dtype_of_training_but_a_cpu_computes_in_float32(
         return found
 
     monkeypatch.setattr(run_directory, "read_run", read_run)
-    assert Predictor(run).problem.bert.execution.dtype == dtype
+    assert Predictor(run).task.model_config.execution.dtype == dtype

@@ -12,7 +12,7 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.objectives.classification import Classification
 from bert_jax.runs import sweep
-from bert_jax.tasks import error_analysis
+from bert_jax.tasks import error_analysis, predictions
 from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.text.task import parse_class_weights
 
@@ -134,7 +134,9 @@ def test_mistakes_and_confusions_are_written(files, pretrained, tmp_path):
 def test_the_furthest_numbers_come_first(tmp_path):
     examples = Examples("f", ["0", "1", "2"], ["a", "b", "c"], None, None, [2, 3, 4], rows=3)
     outputs = np.float32([[1.0], [5.0], [2.5]])
-    error_analysis.write_errors(tmp_path / "e.tsv", examples, np.float32([1.5, 2.0, 2.4]), outputs, None)
+    predictions.NumberPredictions(examples, outputs, np.float32([1.5, 2.0, 2.4])).write_errors(
+        tmp_path / "e.tsv"
+    )
     rows = [line.split("\t") for line in (tmp_path / "e.tsv").read_text().splitlines()[1:]]
     assert [row[0] for row in rows] == ["3", "2", "4"] and rows[0][3] == "+3.0000"
     error_analysis.plot_numbers(tmp_path / "e.png", np.float32([1.5, 2.0, 2.4]), outputs[:, 0])

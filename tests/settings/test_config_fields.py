@@ -13,7 +13,8 @@ from bert_jax.models import config as bert_config
 from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields, config_files, defaults
-from bert_jax.tasks import base
+from bert_jax.tasks import fields as task_fields
+from bert_jax.tasks import setup
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.workdir import run_directory
 
@@ -26,22 +27,27 @@ def configs():
     }
 
 
+def of_tasks():
+    return {name: field.limits for name, field in task_fields.fields().items()}
+
+
 def test_the_table_has_every_field_and_no_other():
     every = {name for config in configs().values() for name, _ in config_files.fields(config)}
-    assert every == set(config_fields.FIELDS)
+    assert not set(of_tasks()) & set(config_fields.FIELDS)
+    assert every == set(config_fields.FIELDS) | set(of_tasks())
     for config in configs().values():
         config_fields.check_values(config)
 
 
 def use(config):
     """What a run makes of its configuration before it reads a file or compiles a program."""
-    config_fields.check_values(config)
+    config_fields.check_values(config, config_fields.FIELDS | of_tasks())
     fields = config.model.to_dict()
     bert_config.from_dict(fields | {"vocab_size": fields["vocab_size"] or 100})
     if "masking" in config:
         MaskingOptions(**config.masking.to_dict() | {"max_predictions": config.masking.max_predictions or 20})
     if "epochs" in config:
-        base.resolve_schedule(config, 1000)
+        setup.resolve_schedule(config, 1000)
     schedule = make_optimizer(config.optimizer, config.steps)[1]
     assert np.isfinite(schedule(np.int32(config.steps - 1)))
     mesh = sharding.make_mesh(**config.mesh.to_dict())
@@ -62,7 +68,7 @@ NUMERIC = [
     (command, name)
     for command, config in configs().items()
     for name, _ in config_files.fields(config)
-    if config_fields.FIELDS[name].type in ("int", "float")
+    if (config_fields.FIELDS | of_tasks())[name].type in ("int", "float")
 ]
 VALUES = st.one_of(
     st.sampled_from([math.nan, math.inf, -math.inf, -1, -5, 0, 1, 2**31 - 1, 2**31, 2**32, 2**40, 10**20]),

@@ -4,30 +4,41 @@ with drawn weights, where nothing has to be trained."""
 from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax import checkpoint, tasks, tokenization
-from bert_jax.tasks.base import family
+from bert_jax.tasks import fields as task_fields
 from bert_jax.workdir import run_directory as workdir
 
 
-def make_problem(vocabulary, task, labels=None, fields=(), **data):
+def make_config(vocabulary, task, fields=(), **data):
     """`fields` are of the configuration, `data` those of `config.data`."""
-    spec, tokenizer = tasks.get(task), tokenization.load(vocabulary)
+    tokenizer = tokenization.load(vocabulary)
     config = tasks.default_config("tiny", task)
     bert = tiny_config(tokenizer.vocab_size)
     config.update(dict(task=task, max_length=16, batch_size=16) | dict(fields))
     config.model, config.data = bert.to_dict(), dict(config.data) | data
-    return family(spec.kind)(config, spec, labels, tokenizer, bert)
+    return config
+
+
+def make_task(vocabulary, task, labels=None, fields=(), **data):
+    """The task of `make_config`."""
+    config, spec, tokenizer = (
+        make_config(vocabulary, task, fields, **data),
+        tasks.get(task),
+        tokenization.load(vocabulary),
+    )
+    return spec.task(task_fields.of_task(config), spec, labels, tokenizer, tiny_config(tokenizer.vocab_size))
 
 
 def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
-    """As `make_problem`. Returns the directory."""
-    problem = make_problem(vocabulary, task, labels, fields, **data)
+    """As `make_task`. Returns the directory."""
+    config = make_config(vocabulary, task, fields, **data)
+    task = make_task(vocabulary, task, labels, fields, **data)
     with workdir.WorkDir(directory) as held:
-        run = {"command": "finetune", "config": problem.config.to_dict(), "labels": labels}
-        run |= {"head": problem.exported_as, "problem_type": problem.problem_type}
-        held.open_run(run | {"vocabulary": problem.tokenizer.settings()})
-        held.copy_vocabulary(problem.tokenizer.path)
+        run = {"command": "finetune", "config": config.to_dict(), "labels": labels}
+        run |= {"head": task.export_head, "problem_type": task.problem_type}
+        held.open_run(run | {"vocabulary": task.tokenizer.settings()})
+        held.copy_vocabulary(task.tokenizer.path)
         keeper = checkpoint.Checkpointer(held.checkpoints)
-        keeper.save(3, {"params": draw_parameters(problem.task)})
+        keeper.save(3, {"params": draw_parameters(task.objective())})
         keeper.close()
     return directory
 

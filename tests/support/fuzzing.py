@@ -45,6 +45,7 @@ from bert_jax.io import compression
 from bert_jax.models import config as bert_config
 from bert_jax.runs import sweep
 from bert_jax.settings import config_fields, defaults
+from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.readers.tables import Columns, read_examples
 from bert_jax.tasks.tagging.word_files import read_sentences
@@ -515,9 +516,11 @@ class Inputs:
             if isinstance(model, dict):
                 bert_config.from_dict(model)
         leaves = dict(_flatten(config))
+        of_tasks = {name: field.limits for name, field in task_fields.fields().items()}
+        limits = config_fields.FIELDS | of_tasks
         for field, value in leaves.items():
-            if field in config_fields.FIELDS:
-                config_fields.check(field, value)
+            if field in limits:
+                config_fields.check(field, value, limits)
 
 
 _NAMES = [

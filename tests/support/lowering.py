@@ -23,8 +23,12 @@ from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.settings import config_files
-from bert_jax.tasks.base import family
+from bert_jax.tasks import fields as task_fields
+from bert_jax.tasks.multiple_choice import MultipleChoiceTask
+from bert_jax.tasks.question_answering import QuestionAnsweringTask
 from bert_jax.tasks.rows import batches, packing
+from bert_jax.tasks.tagging import TaggingTask
+from bert_jax.tasks.text import MultiLabel, TextClassification, TextRegression
 from bert_jax.training.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import make_eval_step, make_train_step, spike_rule
@@ -167,12 +171,24 @@ def finetuning_config(name, files, kind=None):
         kind = "three classes"
     config = load(f"finetune/{given}")
     config.update(fields | {"head_size": 16})
-    data = files[kind or of_more or tasks.get(config.task).kind]
-    if tasks.get(config.task).columns:  # the files of GLUE
-        kind = kind or ("pair of a regression" if tasks.get(config.task).kind == "regression" else "pair")
-        config.task = "regression" if tasks.get(config.task).kind == "regression" else "classification"
+    spec = tasks.get(config.task)
+    data = files[kind or of_more or _FILES[spec.task]]
+    if spec.columns:  # the files of GLUE
+        kind = kind or ("pair of a regression" if spec.task is TextRegression else "pair")
+        config.task = "regression" if spec.task is TextRegression else "classification"
         data = files[kind]
     return config, data
+
+
+# The files of each class of tasks.
+_FILES = {
+    TextClassification: "classification",
+    TextRegression: "regression",
+    MultiLabel: "multilabel",
+    MultipleChoiceTask: "multiple_choice",
+    TaggingTask: "tagging",
+    QuestionAnsweringTask: "question_answering",
+}
 
 
 def make_problem(config, files, data, bert):
@@ -180,15 +196,17 @@ def make_problem(config, files, data, bert):
     config.update(dict(max_length=LENGTH, batch_size=BATCH, init_from="the checkpoint of a frozen encoder"))
     config.data.update(data)
     tokenizer, spec = tokenization.load(files["vocabulary"]), tasks.get(config.task)
-    problem, examples = family(spec.kind).from_training_file(config, spec, tokenizer, bert, config.data.train)
-    rows = problem.encode(examples)
+    task, examples = spec.task.from_training_file(
+        task_fields.of_task(config), spec, tokenizer, bert, config.data.train
+    )
+    rows = task.encode(examples)
     update, schedule = make_optimizer(config.optimizer, 100)
-    plan = packing.plan(rows, BATCH, 100, 1, problem.bert) if problem.packs and config.pack else None
+    plan = packing.plan(rows, BATCH, 100, 1, task.model_config) if task.packs else None
     train = next(batches.train_batches(rows, BATCH, 0, 0))
     if plan:
         train = next(packing.train_batches(rows, plan, BATCH, 0, 0))
     predicted = next(batches.eval_batches(rows, BATCH))
-    return problem.task, problem.optimizer(update), schedule, abstract(train), abstract(predicted)
+    return task.objective(), task.optimizer(update), schedule, abstract(train), abstract(predicted)
 
 
 def lower_pretrained_models(lower, target, dtype):

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from support.fine_tuned import make_problem
+from support.fine_tuned import make_task
 
 from bert_jax.tasks import error_analysis
 
@@ -17,18 +17,19 @@ def softmax(logits):
     return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(np.float32)
 
 
-def report(problem, path, outputs_of, directory):
-    """(examples, data, outputs, scores, the rows of errors-dev.tsv) of outputs that `outputs_of` draws."""
-    examples = problem.read(str(path))
-    data = problem.encode(examples)
+def report(task, path, outputs_of, directory):
+    """(predictions, data, outputs, scores, the rows of errors-dev.tsv) of outputs that `outputs_of` draws."""
+    examples = task.read(str(path))
+    data = task.encode(examples)
     outputs = outputs_of(np.random.default_rng(0), data)
-    problem.report(directory, examples, data, outputs)
+    predictions = task.decode(examples, data, outputs)
+    predictions.report(directory)
     assert (directory / "scores-dev.png").read_bytes().startswith(b"\x89PNG")
     with open(directory / "errors-dev.tsv", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     confidence = [float(row["confidence"]) for row in rows]
     assert rows and confidence == sorted(confidence, reverse=True)
-    return examples, data, outputs, problem.score(examples, data, outputs), rows
+    return predictions, data, outputs, task.score(predictions), rows
 
 
 def test_multiple_choice(vocabulary, tmp_path):
@@ -36,18 +37,17 @@ def test_multiple_choice(vocabulary, tmp_path):
     path.write_text(
         "q\ta\tb\tc\ty\n" + "".join(f"the one {i}\tcat {i}\tdog\tbird\t{i % 3}\n" for i in range(20))
     )
-    problem = make_problem(
-        vocabulary, "multiplechoice", ("0", "1", "2"), text_a="q", choices="a,b,c", label="y"
-    )
-    examples, _, outputs, scores, rows = report(
-        problem, path, lambda rng, data: softmax(rng.normal(size=(20, 3))), tmp_path
+    task = make_task(vocabulary, "multiplechoice", ("0", "1", "2"), text_a="q", choices="a,b,c", label="y")
+    predictions, data, outputs, scores, rows = report(
+        task, path, lambda rng, data: softmax(rng.normal(size=(20, 3))), tmp_path
     )
     assert len(rows) == round(20 * (1 - scores["accuracy"]))
-    assert not problem.is_degenerate(scores, outputs)
-    assert problem.is_degenerate(scores, np.tile(outputs[:1], (20, 1)))
+    assert not predictions.is_degenerate(scores)
+    same = np.tile(outputs[:1], (20, 1))
+    assert task.decode(predictions.examples, data, same).is_degenerate(scores)
     for row in rows:
         number = int(row["line"]) - 2
-        choices = examples.choices[number]
+        choices = predictions.examples.choices[number]
         assert row["text"] == f"the one {number}" and row["label"] == str(number % 3)
         assert row["right choice"] == choices[number % 3] != row["predicted choice"]
         assert row["prediction"] == str(outputs[number].argmax())
@@ -70,7 +70,7 @@ def test_questions(vocabulary, tmp_path, v2):
         for i in range(3, 15)
     ]
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": " ".join(words), "qas": asked}]}]}))
-    problem = make_problem(vocabulary, "squad2" if v2 else "squad", fields=QUESTION_FIELDS | {"v2": v2})
+    task = make_task(vocabulary, "squad2" if v2 else "squad", fields=QUESTION_FIELDS | {"v2": v2})
 
     def outputs_of(rng, data):
         outputs = rng.normal(size=(len(data.tokens), 2)).astype(np.float32)
@@ -79,16 +79,17 @@ def test_questions(vocabulary, tmp_path, v2):
                 outputs[data.offsets[row] + max(0, data.targets[name][row]), column] += 9
         return outputs
 
-    examples, data, outputs, scores, rows = report(problem, path, outputs_of, tmp_path)
+    predictions, data, outputs, scores, rows = report(task, path, outputs_of, tmp_path)
     exact = scores["exact" if v2 else "exact_match"]
     assert 0 < exact < 100 and len(rows) == round(12 * (1 - exact / 100))
-    assert not problem.is_degenerate(scores, outputs)
+    assert not predictions.is_degenerate(scores)
     if v2:  # every question gets none
         silent = np.zeros_like(outputs)
         silent[data.offsets[:-1]] = 9
-        scored = problem.score(examples, data, silent)
-        assert scored["exact"] > 0 and problem.is_degenerate(scored, silent)
-    predicted = {row["id"]: row for row in problem.records(examples, data, outputs)}
+        unanswered = task.decode(predictions.examples, data, silent)
+        scored = task.score(unanswered)
+        assert scored["exact"] > 0 and unanswered.is_degenerate(scored)
+    predicted = {row["id"]: row for row in predictions.records()}
     for row in rows:
         number = int(row["id"][1:])
         assert row["question"] == f"is {words[number]} the"
@@ -103,12 +104,12 @@ def test_tags(vocabulary, tmp_path):
     path = tmp_path / "dev.conll"
     sentences = ["the O\nred B-X\ncat I-X\n", "one B-Y\ntwo O\n", "a O\nbig O\ndog B-X\n"] * 4
     path.write_text("\n".join(sentences))
-    problem = make_problem(vocabulary, "tagging", ("O", "B-X", "I-X", "B-Y", "I-Y"))
-    examples, data, outputs, scores, rows = report(
-        problem, path, lambda rng, data: softmax(rng.normal(size=(len(data.tokens), 5))), tmp_path
+    task = make_task(vocabulary, "tagging", ("O", "B-X", "I-X", "B-Y", "I-Y"))
+    predictions, _, _, scores, rows = report(
+        task, path, lambda rng, data: softmax(rng.normal(size=(len(data.tokens), 5))), tmp_path
     )
     assert len(rows) == round(32 * (1 - scores["accuracy"]))
-    predicted, probabilities = problem.predicted(examples, data, outputs)
+    examples, predicted, probabilities = predictions.examples, predictions.tags, predictions.probabilities
     flat = [
         (str(line), tag, guess, f"{p:.4f}", word, " ".join(words))
         for (line, tag, guess, word, words), p in zip(
@@ -134,7 +135,7 @@ def test_several_labels(vocabulary, tmp_path):
     path.write_text(
         "t,y\n" + "".join(f'the one {n},"{",".join(labels)}"\n' for n, labels in enumerate(given))
     )
-    problem = make_problem(vocabulary, "multilabel", ("x", "y", "z"), text_a="t", label="y")
+    task = make_task(vocabulary, "multilabel", ("x", "y", "z"), text_a="t", label="y")
 
     def outputs_of(rng, data):
         right = np.array([[label in labels for label in "xyz"] for labels in given])
@@ -143,7 +144,7 @@ def test_several_labels(vocabulary, tmp_path):
             rng.uniform(0, 0.05, right.shape)
         )
 
-    _, _, outputs, scores, rows = report(problem, path, outputs_of, tmp_path)
+    _, _, outputs, scores, rows = report(task, path, outputs_of, tmp_path)
     assert len(rows) == round(24 * (1 - scores["exact_match"]))
     for row in rows:
         number = int(row["line"]) - 2

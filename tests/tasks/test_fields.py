@@ -5,6 +5,7 @@ fields that were not read another value is given, which must be refused by name.
 """
 
 import contextlib
+import dataclasses
 import json
 import sys
 import types
@@ -22,15 +23,18 @@ from bert_jax.errors import UserError
 from bert_jax.models import config as bert_config
 from bert_jax.runs import finetune
 from bert_jax.settings import config_files
+from bert_jax.tasks import config as task_config
 from bert_jax.tasks import fields
-from bert_jax.tasks.base import split_file
-from bert_jax.tasks.rows import predictions
+from bert_jax.tasks.rows import outputs as task_outputs
+from bert_jax.tasks.setup import split_file
+from bert_jax.tasks.tagging import TaggingTask
 from bert_jax.training.evaluators import EvaluationContext
 
 PACKAGE = Path(bert_jax.__file__).parent
 # What is read in order to check it, or to copy it, has no effect by that.
 CHECKS = {
     PACKAGE / "tasks" / "fields.py",
+    PACKAGE / "tasks" / "config.py",
     PACKAGE / "settings" / "config_fields.py",
     PACKAGE / "models" / "config.py",
 }
@@ -71,8 +75,8 @@ class Recorder:
 def reads(monkeypatch):
     """{field: files that read it}, filled by the runs of a test."""
     seen = {}
-    prepare = finetune.from_training_file
-    monkeypatch.setattr(finetune, "from_training_file", lambda config: prepare(Recorder(config, seen)))
+    note_run_fields(monkeypatch, seen)
+    note_task_fields(monkeypatch, seen)
     plain = bert_config.EncoderConfig.__getattribute__
 
     def noting(self, name):
@@ -83,6 +87,38 @@ def reads(monkeypatch):
 
     monkeypatch.setattr(bert_config.EncoderConfig, "__getattribute__", noting)
     return seen
+
+
+def note_run_fields(monkeypatch, seen):
+    """Notes which fields of a run's configuration are read, and by which file."""
+    from_training_file, prepare = finetune.from_training_file, finetune.prepare
+
+    def prepare_and_note(*arguments):
+        config, *others = prepare(*arguments)
+        return Recorder(config, seen), *others
+
+    monkeypatch.setattr(
+        finetune, "from_training_file", lambda config: from_training_file(Recorder(config, seen))
+    )
+    monkeypatch.setattr(finetune, "prepare", prepare_and_note)
+
+
+def note_task_fields(monkeypatch, seen):
+    """Notes which fields of a task's own configuration are read, and by which file."""
+
+    def noting(prefix):
+        def get(self, name):
+            value = object.__getattribute__(self, name)
+            reader = Path(sys._getframe(1).f_code.co_filename)
+            known = name in type(self).__dataclass_fields__ and not dataclasses.is_dataclass(value)
+            if known and PACKAGE in reader.parents and reader not in CHECKS:
+                seen.setdefault(prefix + name, set()).add(reader)
+            return value
+
+        return get
+
+    monkeypatch.setattr(task_config.TaskConfig, "__getattribute__", noting(""))
+    monkeypatch.setattr(task_config.DataConfig, "__getattribute__", noting("data."))
 
 
 SENTENCES = ["the red cat", "a blue dog is big", "one bird", "two small cat", "the dog", "a cat three"]
@@ -185,8 +221,7 @@ def read_by_the_loop(files, vocabulary, pretrained, tmp_path_factory):
     """The fields that `train.fit` and what it calls read; of a whole run, from a checkpoint."""
     seen = {}
     with pytest.MonkeyPatch.context() as patch:
-        prepare = finetune.from_training_file
-        patch.setattr(finetune, "from_training_file", lambda config: prepare(Recorder(config, seen)))
+        note_run_fields(patch, seen)
         config = configured("classification", files, vocabulary)
         config.model = tasks.default_config("base").model
         config.init_from, config.vocab, config.epochs = str(pretrained), "", 2.0
@@ -198,7 +233,7 @@ def read_by_the_loop(files, vocabulary, pretrained, tmp_path_factory):
 
 def run(config, directory, monkeypatch):
     monkeypatch.setattr(finetune.loop, "fit", loop)
-    monkeypatch.setattr(predictions, "make_predict", outputs)
+    monkeypatch.setattr(task_outputs, "make_predict", outputs)
     finetune.finetune(config, str(directory), lambda line: None)
 
 
@@ -218,20 +253,24 @@ def test_every_field_is_read_or_refused(
 
 
 def fields_of(task):
-    return [name for name, field in fields.FIELDS.items() if tasks.get(task).kind in field.kinds]
+    return [name for name, field in fields.fields().items() if tasks.get(task).task in field.users]
 
 
 def test_a_new_field_that_nothing_reads_is_found(
     files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(fields.FIELDS, "useless", fields.Field(0))
+    useless = task_config.option(0, "nothing")
+    larger = dataclasses.make_dataclass(
+        "Larger", [("useless", int, useless)], bases=(TaggingTask.Config,), frozen=True
+    )
+    monkeypatch.setattr(TaggingTask, "Config", larger)
     config = configured("tagging", files, vocabulary)
     run(config, tmp_path / "run", monkeypatch)
     split_file(Recorder(config, reads), tasks.get("tagging"), "test")
     assert list(ignored(config, set(reads) | read_by_the_loop)) == ["useless"]
 
 
-@pytest.mark.parametrize("task", tasks.TASKS)
+@pytest.mark.parametrize("task", tasks.tasks())
 def test_every_task_has_a_configuration_with_the_same_fields(task):
     config = tasks.default_config(task=task)
     fields.check(config)
@@ -312,8 +351,8 @@ def test_questions_with_the_config_of_another_task_say_what_they_need(files, voc
     with pytest.raises(UserError, match="finetune/squad"):
         finetune.prepare(config, "")
     config.v2, config.doc_stride, config.max_query_length = task == "squad2", 4, 4
-    problem, examples = finetune.prepare(config, "")
-    assert len(examples) == len(SENTENCES) and problem.config.n_best == 20
+    _, found, examples = finetune.prepare(config, "")
+    assert len(examples) == len(SENTENCES) and found.config.n_best == 20
 
 
 def test_a_configuration_of_an_older_version_gets_the_fields_that_came_later():

@@ -2,16 +2,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import fine_tuned
 
 from bert_jax.errors import UserError
-from bert_jax.tasks import TASKS, metrics
+from bert_jax.tasks import metrics, tasks
 
 
 def test_golden_values():
     # 3 true positives, 1 false positive, 2 false negatives, 2 true negatives.
     predictions = np.array([1, 1, 1, 1, 0, 0, 0, 0])
     targets = np.array([1, 1, 1, 0, 1, 1, 0, 0])
-    scores = metrics.score(("accuracy", "f1", "f1_macro", "matthews"), "classification", predictions, targets)
+    scores = metrics.score(
+        ("accuracy", "f1", "f1_macro", "matthews"), metrics.CLASSIFICATION, predictions, targets
+    )
     assert scores["accuracy"] == 5 / 8
     assert scores["f1"] == pytest.approx(6 / 9)  # 2 tp / (2 tp + fp + fn)
     assert scores["f1_macro"] == pytest.approx((6 / 9 + 4 / 7) / 2)
@@ -30,7 +33,7 @@ def test_correlations():
 @pytest.mark.parametrize("targets", [[0, 0, 0], [1, 1, 1], [0, 1, 0]])
 def test_one_class_only_is_defined(predictions, targets):
     scores = metrics.score(
-        list(metrics.CLASSIFICATION), "classification", np.array(predictions), np.array(targets)
+        list(metrics.CLASSIFICATION), metrics.CLASSIFICATION, np.array(predictions), np.array(targets)
     )
     assert all(np.isfinite(value) for value in scores.values())
     if len(set(predictions)) == 1 or len(set(targets)) == 1:
@@ -60,12 +63,16 @@ def test_two_class_scores_against_their_definition(rows):
     assert metrics.accuracy(predictions, targets) == pytest.approx(1 - (fp + fn) / len(rows))
 
 
-def test_metrics_are_checked_before_training():
-    assert metrics.choose("accuracy, f1", ("f1",), "classification", 2) == ("accuracy", "f1")
+def test_metrics_are_checked_before_training(vocabulary):
+    def names(task, labels, text):
+        return fine_tuned.make_task(vocabulary, task, labels, {"metrics": text}).metrics
+
+    assert names("classification", ["a", "b"], "accuracy, f1") == ("accuracy", "f1")
     with pytest.raises(UserError, match="f1 is defined for two labels and there are 3"):
-        metrics.choose("f1", (), "classification", 3)
+        names("classification", ["a", "b", "c"], "f1")
     with pytest.raises(UserError, match="'accuracy' is no metric of a regression task"):
-        metrics.choose("accuracy", (), "regression", 1)
-    for spec in TASKS.values():
-        if spec.kind in ("classification", "regression"):  # others have metrics of their own
-            metrics.choose("", spec.metrics, spec.kind, 2)
+        names("regression", None, "accuracy")
+    for name, spec in tasks().items():
+        fields = {"max_query_length": 4, "doc_stride": 4} if name.startswith("squad") else {}
+        known = fine_tuned.make_task(vocabulary, name, ["O", "B-X"], fields).metrics
+        assert known and known[: len(spec.metrics)] == spec.metrics

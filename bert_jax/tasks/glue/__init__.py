@@ -1,1 +1,7 @@
-"""GLUE: its tables, its scores and its submissions."""
+"""GLUE: its tasks, and submissions to its server."""
+
+from bert_jax.tasks.glue.tables import GLUE
+
+TASKS = GLUE
+
+__all__ = ("GLUE", "TASKS")

@@ -12,6 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic
 from bert_jax.tasks.readers.tables import Columns
 from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.text.task import TextClassification, TextRegression
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -20,9 +21,18 @@ _TEST_PAIR = Columns("sentence1", "sentence2", id="index")
 _TEST_SENTENCE = Columns("sentence", id="index")
 
 
-def _task(name, folder, metrics, columns, test_columns, labels, kind="classification", **more) -> TaskSpec:
+def _task(name, folder, metrics, columns, test_columns, labels, splits=()) -> TaskSpec:
     return TaskSpec(
-        name, kind, metrics, folder, columns, test_columns, labels, "{split}.tsv", prepared=True, **more
+        name,
+        TextClassification if labels else TextRegression,
+        metrics,
+        columns,
+        test_columns,
+        labels,
+        folder,
+        "{split}.tsv",
+        splits,
+        prepared=True,
     )
 
 
@@ -46,7 +56,7 @@ GLUE = (
         _BINARY,
     ),
     _task("stsb", "STS-B", ("pearson", "spearman"), Columns("sentence1", "sentence2", "score", "index"),
-          _TEST_PAIR, None, "regression"),
+          _TEST_PAIR, None),
     _task(
         "qqp",
         "QQP",

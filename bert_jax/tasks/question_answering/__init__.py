@@ -1,1 +1,17 @@
 """Answers as spans of a context, such as SQuAD."""
+
+from bert_jax.tasks.question_answering.task import QuestionAnsweringTask
+from bert_jax.tasks.spec import TaskSpec
+
+_DEFAULTS = {"max_length": 384, "doc_stride": 128}  # google-research/bert
+
+# SQuAD (Rajpurkar et al. 2016, 2018), and files in its layout.
+TASKS = (
+    TaskSpec("squad", QuestionAnsweringTask, file_name="{split}-v1.1.json", defaults=_DEFAULTS),
+    TaskSpec(
+        "squad2",
+        QuestionAnsweringTask,
+        file_name="{split}-v2.0.json",
+        defaults={**_DEFAULTS, "v2": True, "batch_size": 48, "epochs": 2.0},
+    ),
+)

@@ -1,31 +1,75 @@
-"""Answers to questions as stretches of a text (paper, sections 4.2 and 4.3): SQuAD 1.1 and 2.0, and files
-like them.
+"""Answers to questions as spans of a text (paper, sections 4.2 and 4.3): SQuAD 1.1 and 2.0, and files like
+them.
 """
 
 from __future__ import annotations
 
-import os
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.spans import Spans
-from bert_jax.tasks import error_analysis, metrics
-from bert_jax.tasks.base import Problem
-from bert_jax.tasks.question_answering import decoding, encoding, squad_scores
-from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Keys, Questions, read_questions
+from bert_jax.tasks.base import FinetuneTask
+from bert_jax.tasks.config import DataConfig, TaskConfig, option
+from bert_jax.tasks.question_answering import decoding, encoding, question_files, squad_scores
+from bert_jax.tasks.question_answering.predictions import AnswerPredictions
+from bert_jax.tasks.question_answering.question_files import (
+    NO_ANSWER,
+    UNKNOWN,
+    Keys,
+    Questions,
+    read_questions,
+)
+from bert_jax.tasks.readers.lines import FIELDS, SOURCE, LineReader, ids_of
+from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.spec import TaskSpec
 
 _HINT = "--config=finetune/squad has the defaults of questions"
 
 
-class QuestionAnswering(Problem):
-    """A stretch of the context a question, or, under `config.v2`, none."""
+@dataclasses.dataclass(frozen=True)
+class QuestionData(DataConfig):
+    """The fields `config.data.*` of questions."""
 
+    text_b: str = option("", "the column of the second text of a pair")
+    answer_start: str = option("", "of JSON-lines files: the place of an answer that is one string")
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionConfig(TaskConfig):
+    """The fields of question answering."""
+
+    doc_stride: int = option(
+        0, "tokens from one window of a longer text, of a question its context, to the next; 0: it is cut",
+        maximum=2**24,
+    )  # fmt: skip
+    v2: bool = option(False, "questions may have no answer")
+    max_query_length: int = option(64, "tokens of a question; longer ones are cut", minimum=1, maximum=2**24)
+    n_best: int = option(
+        20, "starts and ends that are combined in each window, and answers that are listed",
+        minimum=1, maximum=10**6,
+    )  # fmt: skip
+    max_answer_length: int = option(30, "tokens", minimum=1, maximum=2**24)
+    null_score_diff_threshold: float = option(
+        0.0, "no answer is predicted where its score is above the best answer's by more; only with `v2`",
+        minimum=-(10**30), maximum=10**30,
+    )  # fmt: skip
+    data: QuestionData = QuestionData()
+
+
+class QuestionAnsweringTask(FinetuneTask):
+    """A span of the context for each question, or, under `config.v2`, none."""
+
+    Config = QuestionConfig
+    config: QuestionConfig
+    title = "questions (squad, squad2)"
     formats = (".json",)
 
-    def __init__(self, config, spec, labels, tokenizer, bert):
-        super().__init__(config, spec, labels, tokenizer, bert)
+    def __init__(self, config, spec, labels, tokenizer, model_config):
+        super().__init__(config, spec, labels, tokenizer, model_config)
         special = tokenizer.template.special_count(pair=True)
         if config.max_length <= config.max_query_length + special:
             raise UserError(
@@ -33,39 +77,36 @@ class QuestionAnswering(Problem):
                 f"{config.max_query_length + special}, so that a window of the context has room beside the "
                 f"question; {_HINT}"
             )
-        for name in ("max_query_length", "doc_stride", "n_best", "max_answer_length"):
-            if config[name] < 1:
-                raise UserError(f"{name}={config[name]}: expected 1 or more; {_HINT}")
+        if config.doc_stride < 1:
+            raise UserError(f"doc_stride={config.doc_stride}: expected 1 or more; {_HINT}")
 
     @classmethod
-    def from_training_file(cls, config, spec, tokenizer, bert, path):
-        problem = cls(config, spec, None, tokenizer, bert)
-        return problem, problem._read(path, training=True)
+    def from_training_file(cls, config, spec, tokenizer, model_config, path):
+        task = cls(config, spec, None, tokenizer, model_config)
+        return task, task._read(path, training=True)
 
-    @property
-    def task(self) -> Spans:
-        return Spans(self.bert, self.tokenizer.layout.types)
+    def objective(self) -> Spans:
+        return Spans(self.model_config, self.tokenizer.layout.types)
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        known = ("f1", "exact") if self.config.v2 else ("f1", "exact_match")
-        return metrics.parse(self.config.metrics, known, "these questions")
+    def known_metrics(self) -> tuple[Collection[str], str]:
+        return ("f1", "exact" if self.config.v2 else "exact_match"), "these questions"
 
-    def read(self, path: str) -> Questions:
-        return self._read(path)
+    def read(self, path: str, labelled: bool = True, **options: Any) -> Questions:
+        return self._read(path) if labelled else self._read_unlabelled(path, **options)
 
-    def read_unlabelled(self, path: str, *, test: bool = False, format: str = "auto", **keys) -> Questions:
-        """`keys`: those of a JSON-lines file that differ from the training file's."""
-        del test
+    def _read_unlabelled(
+        self, path: str, *, test: bool = False, format: str = "auto", **keys: str
+    ) -> Questions:
+        del test  # its layout is that of the other splits
         for name in keys:
-            if name not in ("text_a", "text_b", "id"):
+            if name not in FIELDS:
                 raise UserError(f"--{name} is for tables; questions are read from JSON")
         return self._read(path, labelled=False, file_format=format, **keys)
 
-    def _read(self, path, file_format="", **options):
+    def _read(self, path: str, file_format: str = "", **options: Any) -> Questions:
         data = self.config.data
         fields = {"question": "text_a", "context": "text_b", "answers": "label", "id": "id"}
-        given = {name: options.pop(field, None) or data[field] for name, field in fields.items()}
+        given = {name: options.pop(field, None) or getattr(data, field) for name, field in fields.items()}
         given["answer_start"] = data.answer_start
         keys = Keys(**{name: value for name, value in given.items() if value})
         return read_questions(
@@ -76,69 +117,90 @@ class QuestionAnswering(Problem):
         c = self.config
         return encoding.encode(examples, self.tokenizer, c.max_length, c.doc_stride, c.max_query_length)
 
-    def decode(self, examples: Questions, data: encoding.WindowRows, outputs: np.ndarray) -> decoding.Answers:
-        """The answers by the run's configuration."""
-        names = ("n_best", "max_answer_length", "v2", "null_score_diff_threshold")
-        return decoding.decode(examples, data, outputs, **{name: self.config[name] for name in names})
+    def targets(self, rows: EncodedRows) -> Mapping[str, np.ndarray]:
+        return rows.targets
 
-    def loss(self, data: encoding.WindowRows, outputs: np.ndarray) -> float:
-        return self.task.evaluation_loss(encoding.padded(data, outputs), data.targets)
+    def loss(self, rows: EncodedRows, outputs: np.ndarray) -> float:
+        """Returns the mean loss over the windows whose answer is known."""
+        return super().loss(rows, encoding.padded(rows, outputs))
 
-    def score(self, examples, data, outputs) -> dict[str, float]:
-        found = self.decode(examples, data, outputs)
-        if self.config.v2:
-            return squad_scores.score_v2(examples.answers, found.texts, found.non_null, found.null_odds)
-        return squad_scores.score(examples.answers, found.texts)
-
-    def write(self, path, examples, data, outputs) -> None:
-        decoding.write(path, examples.ids, self.decode(examples, data, outputs))
-
-    def records(self, examples, data, outputs) -> list[dict[str, Any]]:
-        """The answer, "" for none, its probability among the `n_best`, and under `v2` its null odds."""
-        found = self.decode(examples, data, outputs)
-        rows = []
-        for i, (id_, text) in enumerate(zip(examples.ids, found.texts, strict=True)):
-            probability = next((one["probability"] for one in found.n_best[i] if one["text"] == text), 0.0)
-            rows.append({"id": id_, "prediction": text, "probability": round(probability, 6)})
-            if found.null_odds is not None:
-                rows[-1]["null_odds"] = round(found.null_odds[i], 6)
-        return rows
-
-    def is_degenerate(self, scores: dict[str, float], outputs: np.ndarray) -> bool:
-        """Whether no question that has an answer gets any of it, however many have none."""
-        return not scores.get("HasAns_f1", scores[self.metrics[0]])
-
-    def report(
-        self, directory: Any, examples: Questions, data: encoding.WindowRows, outputs: np.ndarray
-    ) -> None:
-        """Right is what matches an answer exactly; errors-dev.tsv has the F1 of what does not."""
-        rows = self.records(examples, data, outputs)
-        confidence = np.array([row["probability"] for row in rows])
-        matches = [
-            squad_scores.best_match(answers, row["prediction"], self.config.v2)
-            for answers, row in zip(examples.answers, rows, strict=True)
-        ]
-        right = np.array([exact > 0 for exact, _ in matches])
-        error_analysis.write_table(
-            os.path.join(directory, "errors-dev.tsv"),
-            ["id", "question", "answers", "prediction", "confidence", "f1"],
-            (
-                [
-                    *(examples.ids[i], examples.questions[i], " | ".join(dict.fromkeys(examples.answers[i]))),
-                    *(rows[i]["prediction"], f"{confidence[i]:.4f}", f"{100 * matches[i][1]:.1f}"),
-                ]
-                for i in error_analysis.surest_first(right, confidence)
-            ),
+    def decode(
+        self, examples: Questions, rows: encoding.WindowRows, outputs: np.ndarray
+    ) -> AnswerPredictions:
+        c = self.config
+        answers = decoding.decode(
+            examples,
+            rows,
+            outputs,
+            n_best=c.n_best,
+            max_answer_length=c.max_answer_length,
+            v2=c.v2,
+            null_score_diff_threshold=c.null_score_diff_threshold,
         )
-        error_analysis.plot_confidence(
-            os.path.join(directory, "scores-dev.png"), confidence, right, "questions"
-        )
+        return AnswerPredictions(examples, answers)
 
-    def describe(self, examples: Questions, data: encoding.WindowRows) -> str:
+    def score(self, predictions: AnswerPredictions) -> dict[str, float]:
+        expected, found = predictions.examples.answers, predictions.answers
+        if predictions.v2:
+            return squad_scores.score_v2(expected, found.texts, found.non_null, found.null_odds)
+        return squad_scores.score(expected, found.texts)
+
+    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
+        data, own = self.config.data, QuestionLines.own_names
+        names = {field: getattr(data, field) or own[field] for field in FIELDS}
+        return QuestionLines(file_format, names | columns)
+
+    def describe(self, examples: Questions, rows: encoding.WindowRows) -> str:
         parts = [
-            f"{len(examples.contexts):,} contexts, {len(data):,} windows",
-            f"{data.cut_questions:,} questions cut at {self.config.max_query_length}",
+            f"{len(examples.contexts):,} contexts, {len(rows):,} windows",
+            f"{rows.cut_questions:,} questions cut at {self.config.max_query_length}",
         ]
         if self.config.v2:
             parts.append(f"{examples.starts.count(NO_ANSWER):,} without an answer")
         return ", ".join(parts)
+
+    def set_null_threshold(self, threshold: float) -> None:
+        if not self.config.v2:
+            super().set_null_threshold(threshold)
+        self.config = dataclasses.replace(self.config, null_score_diff_threshold=threshold)
+
+    @classmethod
+    def detect_format(cls, path: str, file_format: str) -> str:
+        return question_files.detect_format(path, file_format)
+
+    @classmethod
+    def check_values(cls, config: Any, spec: TaskSpec) -> None:
+        if spec.name == "squad2" and not config.v2:
+            raise UserError(
+                "v2=False: questions of the task squad2 may have no answer; set --config.v2=true, as "
+                "--config=finetune/squad:v2 does, or --config.task=squad"
+            )
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec, formats: set[str]) -> Iterator[tuple[str, str]]:
+        if not config.v2:
+            yield "null_score_diff_threshold", "every question has an answer unless v2=true"
+        if formats == {"json"}:
+            for name in ("text_a", "text_b", "label", "id", "answer_start"):
+                yield f"data.{name}", "it is of JSON-lines, and SQuAD's layout has names of its own"
+
+
+class QuestionLines(LineReader):
+    """Questions with their contexts."""
+
+    own_names = {"text_a": "question", "text_b": "context", "id": "id"}  # noqa: RUF012
+    needs_text = True
+
+    def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Questions:
+        asked, texts = ([row[field] for _, row in rows] for field in ("text_a", "text_b"))
+        contexts = {context: place for place, context in enumerate(dict.fromkeys(texts))}
+        return Questions(
+            SOURCE,
+            ids_of(rows),
+            asked,
+            list(contexts),
+            [contexts[context] for context in texts],
+            [[] for _ in rows],
+            [UNKNOWN] * len(rows),
+            rows=len(rows),
+        )

@@ -44,6 +44,11 @@ class Counts(NamedTuple):
         }
 
 
+def are_of_entities(labels: Sequence[str]) -> bool:
+    """Returns whether tags spell entities, as B-PER I-PER does, rather than stand for themselves."""
+    return labels[0] == OUTSIDE and all(map(is_entity_tag, labels))
+
+
 def is_entity_tag(tag: str) -> bool:
     return tag == OUTSIDE or _TAG.match(tag) is not None
 

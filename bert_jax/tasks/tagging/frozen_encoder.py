@@ -1,4 +1,6 @@
-"""Training a head on a frozen encoder: what the encoder says is computed once, and only the head moves."""
+"""Training a head on a frozen encoder: the encoder's outputs are computed once, and only the head is
+updated.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,18 @@ import optax
 
 from bert_jax import convert
 from bert_jax.kernels import check as kernel_check
+from bert_jax.objectives.tagging import Tagging
 from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows import batches
 
-_MOST_BYTES = 2 << 30  # of features that are kept; more of them are computed in each step
+_MAX_BYTES = 2 << 30  # of features that are kept; more of them are computed in each step
 
 
 def head_only(optimizer: optax.GradientTransformation, head: str) -> optax.GradientTransformation:
-    """Updates the group `head` of the parameters alone; the others get no moments, no decay and no change."""
+    """Returns an optimizer that updates only the group `head` of the parameters.
+
+    The others have no moments, no decay and no change.
+    """
 
     def others(params):
         return {name: name != head for name in params}
@@ -31,37 +37,35 @@ def head_only(optimizer: optax.GradientTransformation, head: str) -> optax.Gradi
 
 
 def compute(
-    problem: Any,
+    objective: Tagging,
     data: Mapping[str, batches.EncodedRows],
     mesh: jax.sharding.Mesh,
+    run: Mapping[str, Any],
     log: Callable[[str], None],
 ) -> dict[str, batches.EncodedRows]:
-    """The rows with the `token_features` of the frozen encoder, unless these would take too much memory.
+    """Returns the rows with the `token_features` of the frozen encoder, unless these would take too much
+    memory.
 
     Args:
-      problem: with `task.features`; its configuration names the checkpoint.
-      data: by split.
-      mesh: that computes them.
-      log: told what is done.
+        objective: of a head that reads features.
+        data: by split.
+        mesh: that computes them.
+        run: the configuration, which names the checkpoint.
+        log: gets a line on what is done.
     """
-    task, config = problem.task, problem.config
-    width = len(task.layers) * problem.bert.hidden_size
+    width = len(objective.layers) * objective.config.hidden_size
     tokens = sum(len(rows.tokens) for rows in data.values())
     size = tokens * width * np.dtype(np.float16).itemsize
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         log(f"features of {tokens:,} tokens would take {size / 2**30:.1f} GiB: computed anew in each step")
-        return data
-    kernel_check.ensure(problem.bert, log)
+        return dict(data)
+    kernel_check.ensure(objective.config, log)
+    abstract = {"encoder": sharding.abstract_replicated(objective.init, mesh)["encoder"]}
+    params, _ = convert.load_params(run["init_from"], abstract, ignore=run["init_ignore"], log=log)
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    boxed = jax.eval_shape(task.init, jax.random.key(0))["encoder"]
-    abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated), sharding.unbox(boxed)
-    )
-    params, _ = convert.load_params(
-        config.init_from, {"encoder": abstract}, ignore=config.init_ignore, log=log
-    )
-    apply = jax.jit(task.features, out_shardings=replicated)
-    local_rows = sharding.local_rows(mesh, config.batch_size)
+    batch_size = run["batch_size"]
+    apply = jax.jit(objective.features, out_shardings=replicated)
+    local_rows = sharding.local_rows(mesh, batch_size)
 
     def call(batch):
         with sharding.on_mesh(mesh):
@@ -70,8 +74,8 @@ def compute(
     result = {}
     for split, rows in data.items():
         kept = np.empty((len(rows.tokens), width), np.float16)
-        order = batches.eval_order(rows, config.batch_size)
-        found = batches.eval_batches(rows, config.batch_size, local_rows=local_rows)
+        order = batches.eval_order(rows, batch_size)
+        found = batches.eval_batches(rows, batch_size, local_rows=local_rows)
         for indices, output in pipelining.computed(call, zip(order, found, strict=True)):
             for place, row in enumerate(indices):
                 if row >= 0:

@@ -2,46 +2,70 @@
 
 from __future__ import annotations
 
-import io
-import json
-import os
+import dataclasses
 import re
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.tagging import Tagging
-from bert_jax.tasks import error_analysis, metrics
-from bert_jax.tasks.base import Problem
-from bert_jax.tasks.tagging import entities, frozen_encoder
+from bert_jax.tasks import metrics
+from bert_jax.tasks.base import FinetuneTask
+from bert_jax.tasks.config import TaskConfig, option
+from bert_jax.tasks.readers.lines import FIELDS, SOURCE, LineReader, ids_of
+from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.tagging import entities, frozen_encoder, word_files
 from bert_jax.tasks.tagging.encoding import TaggedRows, encode
-from bert_jax.tasks.tagging.word_files import DOCUMENT_START, TaggedSentences, read_sentences
+from bert_jax.tasks.tagging.predictions import TagPredictions
+from bert_jax.tasks.tagging.word_files import WORDS, TaggedSentences, json_list, read_sentences
 
 _ENTITY_METRICS = ("f1", "precision", "recall", "accuracy")
 _TAG_METRICS = ("accuracy", "f1_macro")
 _HEADS = {"linear": 0, "bilstm": 2}  # layers of the LSTM
 _LAST_FOUR = (-4, -3, -2, -1)
-# Of the tags beside O: with fewer B- and I- among them, each tag stands for itself.
+# Share of the tags other than O that must be B- or I- tags; with fewer, each tag stands for itself.
 _ENTITY_SHARE = 0.5
 
 
-class TaggingProblem(Problem):
-    """A tag a word, from its first word-piece."""
+@dataclasses.dataclass(frozen=True)
+class TaggingConfig(TaskConfig):
+    """The fields of tagging."""
 
+    document_context: bool = option(
+        False, "rows are filled up with the sentences around ([tagging.md](tagging.md))"
+    )
+    frozen: bool = option(False, "the encoder stays as it is, and the head alone is trained")
+    head: str = option("linear", "`bilstm`: two layers, of a frozen encoder")
+    head_size: int = option(768, "of each direction of the BiLSTM", minimum=1, maximum=2**20)
+    feature_layers: str = option(
+        "", "that a frozen encoder's head reads, such as `-4,-3,-2,-1`, the default; 0 is the embeddings"
+    )
+
+
+class TaggingTask(FinetuneTask):
+    """A tag for each word, from its first word piece."""
+
+    Config = TaggingConfig
+    config: TaggingConfig
+    title = "tagging (tagging, conll)"
     formats = (".conll", ".txt", ".tsv", ".jsonl")
-    exported_as = "token_classification"
+    export_head = "token_classification"
+    suffix_tells_format = False  # files of CoNLL-2003 have no suffix
 
-    def __init__(self, config, spec, labels, tokenizer, bert):
-        super().__init__(config, spec, labels, tokenizer, bert)
-        self.layers = _feature_layers(config, bert)
+    def __init__(self, config, spec, labels, tokenizer, model_config):
+        super().__init__(config, spec, labels, tokenizer, model_config)
+        self.layers = _feature_layers(config, model_config)
 
     @classmethod
-    def from_training_file(cls, config, spec, tokenizer, bert, path):
-        examples = read_tagged(config, path)
+    def from_training_file(cls, config, spec, tokenizer, model_config, path):
+        examples = _read_tagged(config, path)
         counts = Counter(tag for tags in examples.tags for tag in tags)
         if len(counts) < 2:
             raise UserError(
@@ -59,51 +83,52 @@ class TaggingProblem(Problem):
             labels = tuple(sorted(counts))
         else:
             labels = entities.tag_set(filter(entities.is_entity_tag, counts))
-        problem = cls(config, spec, labels, tokenizer, bert)
-        problem.check(examples)
-        return problem, examples
+        task = cls(config, spec, labels, tokenizer, model_config)
+        task.check(examples)
+        return task, examples
 
     @property
     def of_entities(self) -> bool:
-        """Whether the tags spell entities, as B-PER I-PER does, or each stands for itself."""
-        return self.labels[0] == entities.OUTSIDE and all(map(entities.is_entity_tag, self.labels))
+        """Returns whether the tags spell entities, as B-PER I-PER does, or each stands for itself."""
+        return entities.are_of_entities(self.labels)
 
     @property
-    def frozen(self) -> bool:
-        return self.config.frozen
+    def trains_encoder(self) -> bool:
+        return not self.config.frozen
 
-    @property
-    def task(self) -> Tagging:
-        lstm_layers = _HEADS[self.config.head]
+    def objective(self) -> Tagging:
+        c = self.config
         return Tagging(
-            self.bert,
+            self.model_config,
             len(self.labels),
             self.layers,
-            lstm_layers,
-            self.config.head_size,
+            _HEADS[c.head],
+            c.head_size,
             token_types=self.tokenizer.layout.types,
         )
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        known = _ENTITY_METRICS if self.of_entities else _TAG_METRICS
-        return metrics.parse(self.config.metrics, known, "entities" if self.of_entities else "tags")
+    def known_metrics(self) -> tuple[Collection[str], str]:
+        return (_ENTITY_METRICS, "entities") if self.of_entities else (_TAG_METRICS, "tags")
 
     def optimizer(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-        return frozen_encoder.head_only(optimizer, self.task.head) if self.frozen else optimizer
+        return optimizer if self.trains_encoder else frozen_encoder.head_only(optimizer, Tagging.head)
 
-    def precompute(self, data, mesh, log):
-        return frozen_encoder.compute(self, data, mesh, log) if self.frozen else data
+    def precompute(
+        self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: Mapping[str, Any], log: Callable
+    ) -> dict[str, EncodedRows]:
+        return rows if self.trains_encoder else frozen_encoder.compute(self.objective(), rows, mesh, run, log)
 
-    def read(self, path: str) -> TaggedSentences:
-        examples = read_tagged(self.config, path)
+    def read(self, path: str, labelled: bool = True, **options: Any) -> TaggedSentences:
+        if not labelled:
+            return self._read_words(path, **options)
+        examples = _read_tagged(self.config, path)
         self.check(examples)
         return examples
 
-    def read_unlabelled(
-        self, path: str, *, test: bool = False, format: str = "auto", **columns
+    def _read_words(
+        self, path: str, *, test: bool = False, format: str = "auto", **columns: str
     ) -> TaggedSentences:
-        del test
+        del test  # its columns are those of the other splits
         for name in columns:
             if name not in ("text_a", "id"):
                 raise UserError(f"--{name} is for tables of texts; tagging has --text_a and --id alone")
@@ -140,97 +165,30 @@ class TaggingProblem(Problem):
             examples, self.tokenizer, self.config.max_length, self.labels, self.config.document_context
         )
 
-    def loss(self, data: TaggedRows, outputs: np.ndarray) -> float:
-        return self.task.evaluation_loss(outputs, data.token_targets["tags"])
+    def targets(self, rows: EncodedRows) -> np.ndarray:
+        return rows.token_targets["tags"]
 
-    def predicted(self, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray):
-        """(the tags of each sentence, float32 [words] the probability of each tag) of the model's outputs."""
-        found = outputs[data.word_tokens]
-        best = np.argmax(found, axis=-1)
-        sentences, begin = [], 0
-        for words in examples.words:
-            tags = [self.labels[i] for i in best[begin : begin + len(words)]]
-            sentences.append(entities.to_bio2(tags) if self.of_entities else tags)
-            begin += len(words)
-        return sentences, found[np.arange(len(best)), best]
+    def decode(self, examples: TaggedSentences, rows: TaggedRows, outputs: np.ndarray) -> TagPredictions:
+        return TagPredictions.decode(examples, self.labels, outputs[rows.word_tokens])
 
-    def score(self, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray) -> dict[str, float]:
-        sentences, _ = self.predicted(examples, data, outputs)
+    def score(self, predictions: TagPredictions) -> dict[str, float]:
         truth, guess = (
-            np.array([tag for tags in side for tag in tags]) for side in (examples.tags, sentences)
+            np.array([tag for tags in side for tag in tags])
+            for side in (predictions.examples.tags, predictions.tags)
         )
         found = {"accuracy": metrics.accuracy(guess, truth)}
         if self.of_entities:
-            found |= entities.total(entities.count(examples.tags, sentences)).scores
+            found |= entities.total(entities.count(predictions.examples.tags, predictions.tags)).scores
         elif "f1_macro" in self.metrics:
             found["f1_macro"] = metrics.f1_macro(guess, truth)
         return {name: found[name] for name in self.metrics}
 
-    def breakdown(self, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray) -> dict[str, dict]:
-        sentences, _ = self.predicted(examples, data, outputs)
-        as_entities = [
-            tags if self.of_entities else [f"S-{tag}" for tag in tags]
-            for tags in (*examples.tags, *sentences)
-        ]
-        counts = entities.count(as_entities[: len(sentences)], as_entities[len(sentences) :])
-        return {type: counts[type].scores | counts[type]._asdict() for type in counts}
-
-    def write(self, path: str, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray) -> None:
-        content = io.StringIO()
-        if files.suffix(path) == ".jsonl":
-            for row in self.records(examples, data, outputs):
-                content.write(json.dumps(row, ensure_ascii=False) + "\n")
-        else:
-            _write_columns(content, examples, self.predicted(examples, data, outputs)[0])
-        atomic.write_text(path, content.getvalue())
-
-    def records(
-        self, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray
-    ) -> list[dict[str, Any]]:
-        sentences, probabilities = self.predicted(examples, data, outputs)
-        rows, begin = [], 0
-        for id_, words, tags in zip(examples.ids, examples.words, sentences, strict=True):
-            row = {"id": id_, "words": words, "tags": tags}
-            if self.of_entities:
-                row["entities"] = [
-                    span._asdict()
-                    | {
-                        "text": " ".join(words[span.start : span.end]),
-                        "probability": round(
-                            float(np.prod(probabilities[begin + span.start : begin + span.end])), 6
-                        ),
-                    }
-                    for span in entities.spans(tags)
-                ]
-            rows.append(row)
-            begin += len(words)
-        return rows
-
-    def report(
-        self, directory: Any, examples: TaggedSentences, data: TaggedRows, outputs: np.ndarray
-    ) -> None:
-        """A row of errors-dev.tsv is a word with its sentence."""
-        sentences, confidence = self.predicted(examples, data, outputs)
-        numbers = {tag: number for number, tag in enumerate(self.labels)}
-        targets, predicted = (
-            np.array([numbers[tag] for tags in side for tag in tags]) for side in (examples.tags, sentences)
-        )
-        places = [(i, j) for i, words in enumerate(examples.words) for j in range(len(words))]
-        wrong = error_analysis.surest_first(targets == predicted, confidence)
-        error_analysis.write_table(
-            os.path.join(directory, "errors-dev.tsv"),
-            ["line", "label", "prediction", "confidence", "word", "sentence"],
-            (
-                [
-                    *(examples.lines[i][j], examples.tags[i][j], sentences[i][j], f"{confidence[word]:.4f}"),
-                    *(examples.words[i][j], " ".join(examples.words[i])),
-                ]
-                for word, (i, j) in ((word, places[word]) for word in wrong)
-            ),
-        )
-        error_analysis.plot_confusions(
-            os.path.join(directory, "scores-dev.png"), targets, predicted, self.labels, "words"
-        )
+    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
+        data, own = self.config.data, WordLines.own_names
+        names = {field: getattr(data, field, "") or own[field] for field in FIELDS} | columns
+        if names["text_b"]:
+            raise UserError(f"--text_b={names['text_b']}: tagging has no second text; leave it out")
+        return WordLines(file_format, names)
 
     def describe(self, examples: TaggedSentences, data: TaggedRows) -> str:
         parts = [f"{len(data.word_tokens):,} words"]
@@ -242,47 +200,66 @@ class TaggingProblem(Problem):
             parts.append("entities " + ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else ""))
         return "; ".join(parts)
 
+    @classmethod
+    def detect_format(cls, path: str, file_format: str) -> str:
+        return word_files.detect_format(path, file_format)
 
-def read_tagged(config: Any, path: str) -> TaggedSentences:
-    """The sentences of a file with tags, in the columns that a configuration names."""
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec, formats: set[str]) -> Iterator[tuple[str, str]]:
+        if config.head != "bilstm":
+            yield "head_size", "it is of head=bilstm"
+        if formats == {"conll"}:
+            yield "data.id", "it is of JSON-lines, and a file of CoNLL columns has none"
+
+    @classmethod
+    def check_values(cls, config: Any, spec: TaskSpec) -> None:
+        if config.head not in _HEADS:
+            raise UserError(f"head={config.head}: expected {' or '.join(_HEADS)}")
+        if not config.frozen:
+            for name, default in (("head", "linear"), ("feature_layers", "")):
+                if config[name] != default:
+                    raise UserError(
+                        f"{name}={config[name]}: is for a frozen encoder; add --config.frozen=true"
+                    )
+        elif not config.init_from or config.from_scratch:
+            raise UserError(
+                "frozen=true keeps the weights of a checkpoint as they are; give --config.init_from"
+            )
+
+
+class WordLines(LineReader):
+    """Sentences: a list of words, or words with spaces between."""
+
+    own_names = {"text_a": WORDS, "text_b": "", "id": "id"}  # noqa: RUF012
+    needs_text = True
+
+    @property
+    def expected(self) -> str:
+        return "the words of a sentence with spaces between"
+
+    def from_text(self, text: str) -> dict[str, Any]:
+        return {"text_a": [word for word in re.split("[ \t]+", text) if word]}
+
+    def value(self, row: Mapping[str, Any], field: str, key: str) -> list[str]:
+        return json_list(row, key)
+
+    def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> TaggedSentences:
+        lines = [line for line, _ in rows]
+        words = [row["text_a"] for _, row in rows]
+        places = [[line] * len(each) for line, each in zip(lines, words, strict=True)]
+        return TaggedSentences(SOURCE, words, None, lines, places, ids_of(rows), rows=len(rows))
+
+
+def _read_tagged(config: TaggingConfig, path: str) -> TaggedSentences:
     data = config.data
-    if data.text_b:
-        raise UserError(f"data.text_b={data.text_b}: tagging has no second text; leave it empty")
     return read_sentences(path, word=data.text_a, tag=data.label, id=data.id, format=data.format)
 
 
-def _write_columns(file, examples, sentences):
-    """A word, its tag where the file has one, and the predicted one a line: what conlleval reads."""
-    words = [[_one_field(word) for word in sentence] for sentence in examples.words]
-    separator = "\t" if any(" " in word for sentence in words for word in sentence) else " "
-    for i, tags in enumerate(sentences):
-        if examples.has_documents and (i == 0 or examples.documents[i] != examples.documents[i - 1]):
-            width = 2 if examples.tags is None else 3
-            file.write(separator.join([DOCUMENT_START, *["O"] * (width - 1)]) + "\n\n")
-        columns = [words[i], tags] if examples.tags is None else [words[i], examples.tags[i], tags]
-        for fields in zip(*columns, strict=True):
-            file.write(separator.join(fields) + "\n")
-        file.write("\n")
-
-
-def _one_field(word):
-    return re.sub(r"[ \t\r\n]+", " ", word).strip(" ") or "_"
-
-
-def _feature_layers(config, bert) -> tuple[int, ...]:
-    """The encoder's layers that a frozen model's head reads; none where the encoder is trained."""
-    if config.head not in _HEADS:
-        raise UserError(f"head={config.head}: expected {' or '.join(_HEADS)}")
+def _feature_layers(config: TaggingConfig, model_config: EncoderConfig) -> tuple[int, ...]:
+    """Returns the layers that a frozen encoder's head reads; none where the encoder is trained."""
     if not config.frozen:
-        for name, default in (("head", "linear"), ("feature_layers", "")):
-            if config[name] != default:
-                raise UserError(f"{name}={config[name]}: is for a frozen encoder; add --config.frozen=true")
         return ()
-    if not config.init_from or config.from_scratch:
-        raise UserError("frozen=true keeps the weights of a checkpoint as they are; give --config.init_from")
-    if config.head_size < 1:
-        raise UserError(f"head_size={config.head_size}: expected 1 or more")
-    depth = bert.num_hidden_layers
+    depth = model_config.num_hidden_layers
     if not config.feature_layers:
         return _LAST_FOUR[-depth:]
     try:

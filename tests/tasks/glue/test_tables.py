@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import cli, tasks
 from bert_jax.errors import UserError
-from bert_jax.tasks import base
+from bert_jax.tasks import fields, setup
 from bert_jax.tasks.glue import tables
 from bert_jax.tasks.readers import prepared, sources
 
@@ -70,21 +70,24 @@ def make(name, archive, vocabulary):
     config = tasks.default_config("tiny")
     config.task, config.data_dir = name, str(archive)
     spec, tokenizer = tasks.get(name), tokenization.load(vocabulary)
-    return base.family(spec.kind)(config, spec, spec.labels, tokenizer, tiny_config(tokenizer.vocab_size))
+    bert = tiny_config(tokenizer.vocab_size)
+    return spec.task(
+        fields.of_task(config), spec, spec.labels, tokenizer, bert
+    ), lambda split: setup.split_file(config, spec, split)
 
 
 @pytest.mark.parametrize("spec", tasks.GLUE, ids=lambda spec: spec.name)
 def test_every_file_of_the_archive_is_read(spec, archive, vocabulary):
-    found = make(spec.name, archive, vocabulary)
+    found, file = make(spec.name, archive, vocabulary)
     for split in ("train", "dev", *(["dev_mismatched"] if spec.name == "mnli" else [])):
-        examples = found.read(found.file(split))
+        examples = found.read(file(split))
         label = {"stsb": 2.5, "mnli": 2, "qnli": 1, "rte": 0, "qqp": 0}.get(spec.name, 1)
         assert examples.labels == [label] and examples.texts_a[0] == "the cat" + " is big" * (
             spec.folder in ("CoLA", "SST-2")
         )
         assert (examples.texts_b is None) == (spec.folder in ("CoLA", "SST-2"))
     for split in tables.submission_files(spec.name):
-        examples = found.read_unlabelled(found.file(split), test=True)
+        examples = found.read(file(split), labelled=False, test=True)
         assert len(examples) == 1 and examples.labels is None
 
 
@@ -133,28 +136,30 @@ def test_a_prepared_data_set_is_what_the_files_are(folder, archive, prepare, voc
         (archive / folder / f"{name}.tsv").write_text("\n".join([head, *lines] if head else lines) + "\n")
     spec = next(spec for spec in tasks.GLUE if spec.folder == folder)
     prepare(archive, spec.name)
-    files = make(spec.name, archive, vocabulary)
-    data_sets = make(spec.name, "tfds:", vocabulary)
+    files, file = make(spec.name, archive, vocabulary)
+    data_sets, prepared_split = make(spec.name, "tfds:", vocabulary)
     for split in ("train", "dev", *dev):
-        expected, found = files.read(files.file(split)), data_sets.read(data_sets.file(split))
+        expected, found = files.read(file(split)), data_sets.read(prepared_split(split))
         assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b)
         assert np.float32(found.labels).tolist() == np.float32(expected.labels).tolist()
         assert found.ids == ["0", "1", "2"]
     test_split = "test_mismatched" if folder == "MNLI" else "test"
-    path = data_sets.file(test_split)
-    found = data_sets.read_unlabelled(path, test=True)
-    expected = files.read_unlabelled(files.file(test_split), test=True)
+    path = prepared_split(test_split)
+    found = data_sets.read(path, labelled=False, test=True)
+    expected = files.read(file(test_split), labelled=False, test=True)
     assert found.labels is None and (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b)
     with pytest.raises(UserError, match="a split without labels is one for `bert-jax predict`"):
         data_sets.read(path)
 
 
 def test_the_prepared_diagnostic_set_is_one_of_its_own(archive, prepare, vocabulary):
-    files, data_sets = make("mnli", archive, vocabulary), make("mnli", "tfds:", vocabulary)
-    assert not data_sets.has_file("diagnostic")
+    files, file = make("mnli", archive, vocabulary)
+    data_sets, prepared_split = make("mnli", "tfds:", vocabulary)
+    with pytest.raises(UserError, match="not prepared"):
+        prepared_split("diagnostic")
     prepare(archive, "ax")
-    expected = files.read_unlabelled(files.file("diagnostic"), test=True)
-    found = data_sets.read_unlabelled(data_sets.file("diagnostic"), test=True)
+    expected = files.read(file("diagnostic"), labelled=False, test=True)
+    found = data_sets.read(prepared_split("diagnostic"), labelled=False, test=True)
     texts = (["the cat"], ["the dog"])
     assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b) == texts
 

@@ -12,9 +12,10 @@ from bert_jax.errors import UserError
 from bert_jax.objectives import losses
 from bert_jax.objectives.multiple_choice import MultipleChoice
 from bert_jax.parallel import sharding
-from bert_jax.tasks.multiple_choice.task import MultipleChoiceProblem
+from bert_jax.tasks import fields
+from bert_jax.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_jax.tasks.readers.tables import Examples
-from bert_jax.tasks.rows import batches, predictions
+from bert_jax.tasks.rows import batches, outputs
 
 COLORS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
 
@@ -37,17 +38,19 @@ def files(tmp_path_factory):
     return directory
 
 
-def problem(vocabulary, *, max_length=16, doc_stride=0, **columns):
+def make_task(vocabulary, *, max_length=16, doc_stride=0, **columns):
     config = tasks.default_config("tiny")
     config.task, config.max_length, config.doc_stride = "multiplechoice", max_length, doc_stride
     config.data.update(dict(text_a="question", choices="a,b,c", label="right") | columns)
     tokenizer = tokenization.load(vocabulary)
     bert = tiny_config(tokenizer.vocab_size)
-    return MultipleChoiceProblem(config, tasks.get("multiple_choice"), ("0", "1", "2"), tokenizer, bert)
+    return MultipleChoiceTask(
+        fields.of_task(config), tasks.get("multiple_choice"), ("0", "1", "2"), tokenizer, bert
+    )
 
 
 def test_a_question_is_a_group_of_rows(vocabulary, files):
-    found = problem(vocabulary)
+    found = make_task(vocabulary)
     examples = found.read(str(files / "dev.tsv"))
     data = found.encode(examples)
     assert data.rows_per_example == 3 and len(data) == 3 * len(examples) == 72
@@ -65,10 +68,10 @@ def test_a_question_is_a_group_of_rows(vocabulary, files):
 
 
 def test_the_softmax_is_over_the_choices_of_a_question(vocabulary, files):
-    found = problem(vocabulary)
+    found = make_task(vocabulary)
     data = found.encode(found.read(str(files / "dev.tsv")))
     batch = batches.make_batch(data, np.array([3, 0, -1]), (16,))
-    task = MultipleChoice(found.bert, 3)
+    task = MultipleChoice(found.model_config, 3)
     params = draw_parameters(task)
     logits = task.logits(params, task.prepare(batch, None, False))
     inputs = task.prepare(batch, None, False)
@@ -141,7 +144,7 @@ def long_questions():
 
 
 def test_a_long_text_has_windows_with_every_choice(vocabulary):
-    found = problem(vocabulary, max_length=12, doc_stride=4)
+    found = make_task(vocabulary, max_length=12, doc_stride=4)
     examples = long_questions()
     data = found.encode(examples)
     assert (
@@ -160,25 +163,25 @@ def test_a_long_text_has_windows_with_every_choice(vocabulary):
             assert tokens == [cls, *text[start : start + 5], sep, *ids, sep]
 
     # Its loss is the mean over questions, its output the mean over a question's windows.
-    task = found.task
+    task = found.objective()
     rng = np.random.default_rng(0)  # parameters so large that windows differ
     params = jax.tree.map(lambda x: x + np.float32(rng.normal(0, 0.3, x.shape)), draw_parameters(task))
     batch = batches.make_batch(data, np.array([0, 1, 2, 3, 4, -1]), (12,))
     prepared = task.prepare(batch, None, True)
     total, weight = task.loss(params, prepared, None)[0]["task"]
-    outputs = np.asarray(task.predict(params, batch))[:5]
-    each = -np.log(outputs[np.arange(5), [1, 0, 0, 0, 2]])
+    predicted = np.asarray(task.predict(params, batch))[:5]
+    each = -np.log(predicted[np.arange(5), [1, 0, 0, 0, 2]])
     assert weight == task.weights(prepared)["task"] == 5
     assert float(total) / 5 == pytest.approx(np.mean([each[0], each[1:4].mean(), each[4]]), rel=1e-4)
     mesh = sharding.make_mesh()
-    joined = predictions.predict_all(predictions.make_predict(task, mesh), params, data, 8, mesh)
-    expected = np.stack([outputs[0], outputs[1:4].mean(axis=0), outputs[4]])
+    joined = outputs.predict_all(outputs.make_predict(task, mesh), params, data, 8, mesh)
+    expected = np.stack([predicted[0], predicted[1:4].mean(axis=0), predicted[4]])
     np.testing.assert_allclose(joined, expected, atol=1e-5)
-    assert np.ptp(outputs[1:4], axis=0).max() > 1e-3
+    assert np.ptp(predicted[1:4], axis=0).max() > 1e-3
     right = np.mean(expected.argmax(-1) == [1, 0, 2])
-    assert found.score(examples, data, joined) == {"accuracy": right}
+    assert found.score(found.decode(examples, data, joined)) == {"accuracy": right}
     assert found.loss(data, joined) == pytest.approx(-np.log(expected[[0, 1, 2], [1, 0, 2]]).mean(), rel=1e-4)
-    assert [one["id"] for one in found.records(examples, data, joined)] == ["x", "y", "z"]
+    assert [one["id"] for one in found.decode(examples, data, joined).records()] == ["x", "y", "z"]
 
 
 def test_the_authors_files(shared_data, vocabulary):
@@ -186,9 +189,7 @@ def test_the_authors_files(shared_data, vocabulary):
     config = tasks.default_config("tiny")
     config.task = "codah"
     tokenizer = tokenization.load(vocabulary)
-    found = MultipleChoiceProblem(
-        config, tasks.get("codah"), None, tokenizer, tiny_config(tokenizer.vocab_size)
-    )
+    found = MultipleChoiceTask(config, tasks.get("codah"), None, tokenizer, tiny_config(tokenizer.vocab_size))
     examples = found.read(str(codah))
     assert len(examples) == 556 and all(len(choices) == 4 for choices in examples.choices)
     assert set(examples.labels) == {0, 1, 2, 3}
@@ -202,7 +203,7 @@ def test_choices_in_a_json_list_that_go_on_from_a_text(vocabulary, tmp_path):
         + json.dumps({"q": "the dog", "s": "is", "c": ["blue", "big"], "y": 0})
         + "\n"
     )
-    found = problem(vocabulary, text_a="q", text_b="s", choices="c", label="y")
+    found = make_task(vocabulary, text_a="q", text_b="s", choices="c", label="y")
     found.labels = ("0", "1")
     examples = found.read(str(path))
     assert examples.choices == [["red", "small"], ["blue", "big"]] and examples.labels == [1, 0]
@@ -216,7 +217,7 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
     path = tmp_path / "q.csv"
     rows = [f"is {i},cat,dog,{label}" for i, label in enumerate(("A", "b", "1", "0", "B") * 20)]
     path.write_text("\n".join(["q,a,b,y", *rows[:7], "is it,cat,dog,C", *rows[7:]]) + "\n")
-    found = problem(vocabulary, text_a="q", choices="a,b", label="y")
+    found = make_task(vocabulary, text_a="q", choices="a,b", label="y")
     found.labels = ("0", "1")
     examples = found.read(str(path))
     assert examples.labels == [0, 1, 1, 0, 1] * 20 and examples.malformed_count == 1
@@ -244,7 +245,7 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
 def test_mistakes(vocabulary, tmp_path, content, columns, message):
     path = tmp_path / "q.tsv"
     path.write_text(content)
-    found = problem(vocabulary, **dict(text_a="q", choices="a,b", label="y") | columns)
+    found = make_task(vocabulary, **dict(text_a="q", choices="a,b", label="y") | columns)
     found.labels = None
     with pytest.raises(UserError, match=message):
         found.read(str(path))

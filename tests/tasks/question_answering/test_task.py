@@ -120,8 +120,8 @@ def test_answers_do_not_depend_on_the_batch(finetuned, toy):
     found = []
     for size in (3, 40):
         model = Predictor(str(finetuned), batch_size=size)
-        examples = model.problem.read(str(toy / "dev-v2.0.json"))
-        data = model.problem.encode(examples)
+        examples = model.task.read(str(toy / "dev-v2.0.json"))
+        data = model.task.encode(examples)
         assert len(data) > 20  # several windows
         found.append(model(data))
     np.testing.assert_allclose(*found, atol=1e-4)
@@ -129,18 +129,18 @@ def test_answers_do_not_depend_on_the_batch(finetuned, toy):
 
 def test_the_loss_of_an_evaluation_is_that_of_training(finetuned, toy):
     model = Predictor(str(finetuned))
-    examples = model.problem.read(str(toy / "dev-v2.0.json"))
-    data = model.problem.encode(examples)
+    examples = model.task.read(str(toy / "dev-v2.0.json"))
+    data = model.task.encode(examples)
     batch = batches.make_batch(data, np.array([*range(len(data)), -1]), (16,))
-    evaluate = jax.jit(make_eval_step(model.problem.task, 0))
+    evaluate = jax.jit(make_eval_step(model.task.objective(), 0))
     pairs = evaluate(model._params, batch, 0)
     assert pairs["task_loss"][1] == len(data)
     expected = float(pairs["task_loss"][0] / pairs["task_loss"][1])
-    assert model.problem.loss(data, model(data)) == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    assert model.task.loss(data, model(data)) == pytest.approx(expected, rel=1e-3, abs=1e-6)
     data.targets["starts"][:3] = -1  # not known: left out
     rest = batches.make_batch(data, np.array([*range(3, len(data)), -1, -1, -1, -1]), (16,))
     pairs = evaluate(model._params, rest, 0)
-    assert model.problem.loss(data, model(data)) == pytest.approx(
+    assert model.task.loss(data, model(data)) == pytest.approx(
         float(pairs["task_loss"][0] / pairs["task_loss"][1]), rel=1e-3, abs=1e-6
     )
 

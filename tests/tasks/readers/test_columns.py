@@ -5,7 +5,7 @@ from support import fine_tuned
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.tasks.text.task import columns_of
+from bert_jax.tasks import fields
 
 # Quoted, the tab belongs to the text; as plain TSV the first row has one column more than the header.
 QUOTED = '"a\tred cat"'
@@ -30,12 +30,9 @@ LABELS = {"classification": ["dog", "one"], "multilabel": ["dog", "one"]}
 def test_prediction_reads_a_table_as_training_does(vocabulary, tmp_path, task, columns, header, row):
     path = tmp_path / "rows.tsv"
     path.write_text(f"{header}\n{row}\n")
-    problem = fine_tuned.make_problem(
-        vocabulary, task, LABELS.get(task), label="label", quoting="csv", **columns
-    )
-    if task == "multiplechoice":
-        problem.labels = ("0", "1")
-    labelled, unlabelled = problem.read(str(path)), problem.read_unlabelled(str(path))
+    labels = ("0", "1") if task == "multiplechoice" else LABELS.get(task)
+    found = fine_tuned.make_task(vocabulary, task, labels, label="label", quoting="csv", **columns)
+    labelled, unlabelled = found.read(str(path)), found.read(str(path), labelled=False)
     assert unlabelled.texts_a == labelled.texts_a == ["a\tred cat"]
     assert unlabelled.texts_b == labelled.texts_b
     assert unlabelled.choices == labelled.choices
@@ -45,68 +42,70 @@ def test_prediction_reads_a_table_as_training_does(vocabulary, tmp_path, task, c
 def test_every_line_of_a_txt_file_is_a_text(vocabulary, tmp_path, task):
     path = tmp_path / "texts.txt"
     path.write_text('a red cat\n\n"one\ttwo, three\r\nthe last')
-    problem = fine_tuned.make_problem(vocabulary, task, LABELS[task], label="label", text_a="text")
-    examples = problem.read_unlabelled(str(path))
+    found = fine_tuned.make_task(vocabulary, task, LABELS[task], label="label", text_a="text")
+    examples = found.read(str(path), labelled=False)
     assert examples.texts_a == ["a red cat", "", '"one\ttwo, three', "the last"]
     assert examples.ids == ["0", "1", "2", "3"]
     with pytest.raises(UserError, match=r"texts.txt:3: 2 columns"):
-        problem.read_unlabelled(str(path), format="tsv", text_a="0", header=False)
+        found.read(str(path), labelled=False, format="tsv", text_a="0", header=False)
 
     path.write_text("text\nred\n")  # the run's training file was such a table, and was called .txt too
-    problem.config.data.format = "tsv"
-    assert problem.read_unlabelled(str(path)).texts_a == ["red"]
+    found = fine_tuned.make_task(vocabulary, task, LABELS[task], label="label", text_a="text", format="tsv")
+    assert found.read(str(path), labelled=False).texts_a == ["red"]
 
 
 def test_hints_of_predict_name_its_own_flags(vocabulary, tmp_path):
     path = tmp_path / "texts.txt"
     path.write_text("a red cat\na dog, one\n")
     options = dict(label="label", text_a="text", text_b="b")
-    pairs = fine_tuned.make_problem(vocabulary, "classification", ["dog", "one"], **options)
+    pairs = fine_tuned.make_task(vocabulary, "classification", ["dog", "one"], **options)
     for given, hint in (
         ({}, "say which it is with --format"),
         ({"format": "tsv"}, "for --text_a; .* give --noheader --text_a=0"),
         ({"format": "tsv", "header": False}, r"--text_a=text: .* \(or set --header=true\)"),
     ):
         with pytest.raises(UserError, match=hint) as caught:
-            pairs.read_unlabelled(str(path), **given)
+            pairs.read(str(path), labelled=False, **given)
         assert "data." not in str(caught.value)
 
 
 def test_columns_that_a_file_cannot_have_are_refused(vocabulary, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a red cat", "x": "one", "y": "two", "words": ["a"]}\n')
-    problem = fine_tuned.make_problem(vocabulary, "classification", ["dog", "one"], text_a="text", label="l")
+    task = fine_tuned.make_task(vocabulary, "classification", ["dog", "one"], text_a="text", label="l")
     with pytest.raises(UserError, match="--header is for TSV and CSV"):
-        problem.read_unlabelled(str(path), header=False)
-    choices = fine_tuned.make_problem(vocabulary, "multiplechoice", text_a="text", choices="x,y", label="l")
+        task.read(str(path), labelled=False, header=False)
+    choices = fine_tuned.make_task(vocabulary, "multiplechoice", text_a="text", choices="x,y", label="l")
     with pytest.raises(UserError, match="--header is for TSV and CSV"):
-        choices.read_unlabelled(str(path), header=True)
-    tagging = fine_tuned.make_problem(vocabulary, "tagging", ["O", "B-X", "I-X"])
+        choices.read(str(path), labelled=False, header=True)
+    tagging = fine_tuned.make_task(vocabulary, "tagging", ["O", "B-X", "I-X"])
     for name in ("header", "text_b"):
         with pytest.raises(UserError, match=f"--{name} is for tables of texts"):
-            tagging.read_unlabelled(str(path), **{name: "n"})
-    assert len(tagging.read_unlabelled(str(path))) == 1
+            tagging.read(str(path), labelled=False, **{name: "n"})
+    assert len(tagging.read(str(path), labelled=False)) == 1
+
+
+def columns_of(task, **data):
+    config = tasks.default_config()
+    config.task = task
+    config.data.update(data)
+    spec = tasks.get(task)
+    return spec.task.columns_of(fields.of_task(config), spec)
 
 
 def test_an_id_or_the_lack_of_a_header_alone_changes_the_columns_of_a_known_task():
-    config = tasks.default_config()
-    spec = tasks.get("sst2")
-    assert columns_of(config, spec) == spec.columns
-    config.data.id = "number"
-    assert columns_of(config, spec) == tasks.Columns("sentence", label="label", id="number")
-    config.data.header = False
-    assert not columns_of(config, spec).header
-    assert not columns_of(tasks.default_config(), tasks.get("cola")).header  # its own files have none
-    config = tasks.default_config()
-    config.data.choices = "a,b"
-    assert columns_of(config, tasks.get("swag")).choices == "a,b"
-    config.data.text_a = "review"  # another table: nothing of the task's own is left
-    assert columns_of(config, spec) == tasks.Columns("review", choices="a,b")
+    assert columns_of("sst2") == tasks.get("sst2").columns
+    assert columns_of("sst2", id="number") == tasks.Columns("sentence", label="label", id="number")
+    assert not columns_of("sst2", header=False).header
+    assert not columns_of("cola").header  # its own files have none
+    assert columns_of("swag", choices="a,b").choices == "a,b"
+    # Another table: nothing of the task's own is left.
+    assert columns_of("swag", choices="a,b", text_a="review") == tasks.Columns("review", choices="a,b")
 
 
 def test_a_known_task_without_a_header_says_what_its_columns_are_by_name(vocabulary, tmp_path):
     path = tmp_path / "rows.tsv"
     path.write_text("a red cat\t1\n")
-    problem = fine_tuned.make_problem(vocabulary, "sst2", ["0", "1"], header=False)
+    task = fine_tuned.make_task(vocabulary, "sst2", ["0", "1"], header=False)
     with pytest.raises(UserError, match="sentence"):
-        problem.read(str(path))
+        task.read(str(path))

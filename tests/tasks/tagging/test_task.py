@@ -127,7 +127,7 @@ def test_predictions_keep_the_sentences(finetuned, tmp_path):
 )
 def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatch, capsys, head, cached):
     if not cached:
-        monkeypatch.setattr("bert_jax.tasks.tagging.frozen_encoder._MOST_BYTES", 0)
+        monkeypatch.setattr("bert_jax.tasks.tagging.frozen_encoder._MAX_BYTES", 0)
     options = ["--config.frozen=true", f"--config.head={head}", "--config.epochs=2"]
     options += ["--config.head_size=8"] if head == "bilstm" else []
     options += ["--config.feature_layers=0,-1", "--config.model.hidden_dropout_prob=0.1"]

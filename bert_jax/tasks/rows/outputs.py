@@ -1,15 +1,11 @@
-"""Predictions of a fine-tuned model over a whole set, and the file they are written to."""
+"""The outputs of a fine-tuned model for a whole data set."""
 
-import csv
-import io
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from bert_jax.io import atomic, files
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows import batches, windows
@@ -37,17 +33,15 @@ def _jit(objective: Objective, mesh: jax.sharding.Mesh) -> Callable:
 
 
 def compile_predict(
-    objective: Objective, mesh: jax.sharding.Mesh, params, shapes: Iterable[dict]
+    objective: Objective, mesh: jax.sharding.Mesh, params: Any, shapes: Iterable[dict]
 ) -> Callable:
-    """Returns (params, global batch) -> outputs as `make_predict`, but compiled at once, and for no other
-    shapes.
+    """Returns (params, global batch) -> outputs as `make_predict`, but compiled at once, for no other shapes.
 
     Args:
-      objective: without frozen parameters.
-      mesh: where the parameters lie.
-      params: on the mesh.
-      shapes: a batch of each shape, all with the same arrays; those that later batches have besides are left
-        out.
+        objective: without frozen parameters.
+        mesh: where the parameters lie.
+        params: on the mesh.
+        shapes: a batch of each shape, all with the same arrays. Other arrays of later batches are ignored.
     """
     predict = _jit(objective, mesh)
     compiled = {}
@@ -77,9 +71,8 @@ def predict_all(
 ) -> np.ndarray:
     """Returns the output of every group of rows, in their order.
 
-    That is float32 [N / group, C], or, of a task whose outputs are [B, L, C], float32 [total, C] for every
-    token. Of windows with `row_weights` it is the mean over the windows of each
-    example: float32 [examples, C].
+    This is float32 [groups, C], or, where the outputs are [B, L, C], float32 [total, C] for every token. For
+    windows with `row_weights` it is the mean over the windows of each example: float32 [examples, C].
 
     Args:
       predict: as `make_predict` returns it.
@@ -116,53 +109,3 @@ def predict_all(
                 begin, end = data.offsets[row : row + 2]
                 result[begin:end] = states[: end - begin]
     return result if data.row_weights is None else windows.join(result, data.group_examples)
-
-
-def write_predictions(
-    path: str, ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str] | None
-) -> None:
-    """Writes one row an example: its id, the prediction and the probability of each label.
-
-    Args:
-      path: .tsv or .csv (a header, then `id`, `prediction` and one column `p(LABEL)` a label), or .jsonl.
-      ids: [N].
-      outputs: float32 [N, C] probabilities, or [N, 1] numbers of a regression.
-      labels: the C label names; None for a regression.
-    """
-    suffix = files.suffix(path)
-    content = io.StringIO()
-    if suffix == ".jsonl":
-        for row in records(ids, outputs, labels):
-            content.write(json.dumps(row, ensure_ascii=False) + "\n")
-    else:
-        _write_table(content, suffix, ids, outputs, labels)
-    atomic.write_text(path, content.getvalue())
-
-
-def records(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str] | None) -> list[dict]:
-    """What a .jsonl of `write_predictions` has of each example."""
-    return [_record(id_, row, labels) for id_, row in zip(ids, outputs, strict=True)]
-
-
-def _record(id_, row, labels):
-    if labels is None:
-        return {"id": id_, "prediction": round(float(row[0]), 6)}
-    probabilities = {label: round(float(p), 6) for label, p in zip(labels, row, strict=True)}
-    return {"id": id_, "prediction": labels[int(np.argmax(row))], "probabilities": probabilities}
-
-
-def _write_table(file, suffix, ids, outputs, labels):
-    header = ["id", "prediction", *(f"p({label})" for label in labels or ())]
-    if suffix == ".csv":
-        write = csv.writer(file, lineterminator="\n").writerow
-    else:
-        # As TSV is read here: no quoting, so no tab or newline may be inside a field.
-        def write(row):
-            file.write("\t".join(" ".join(field.split()) for field in row) + "\n")
-
-    write(header)
-    for id_, row in zip(ids, outputs, strict=True):
-        if labels is None:
-            write([id_, f"{row[0]:.6f}"])
-        else:
-            write([id_, labels[int(np.argmax(row))], *(f"{p:.6f}" for p in row)])

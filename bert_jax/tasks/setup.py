@@ -1,0 +1,136 @@
+"""From a configuration to its task: the files, the model and the vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bert_jax import convert, tokenization
+from bert_jax.errors import UserError
+from bert_jax.kernels import platform
+from bert_jax.models import config as model_config
+from bert_jax.settings import config_fields
+from bert_jax.tasks import fields, registry
+from bert_jax.tasks.base import FinetuneTask
+from bert_jax.tasks.readers import sources
+from bert_jax.tasks.rows import batches
+from bert_jax.tasks.spec import TaskSpec
+
+
+def from_training_file(config: Any) -> tuple[FinetuneTask, Any]:
+    """Returns the task that a configuration describes, and the examples of its training file.
+
+    Args:
+        config: checked by `fields.check`.
+
+    Raises:
+        UserError: a missing file or column, one class only, another vocabulary than the checkpoint's, ...
+    """
+    spec = registry.get(config.task)
+    path = split_file(config, spec, "train")
+    if not path:
+        where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
+        raise UserError(f"what should be trained on? give {where}")
+    encoder, tokenizer = resolve_model(config)
+    mistakes = []
+    try:
+        found = spec.task.from_training_file(fields.of_task(config), spec, tokenizer, encoder, path)
+    except UserError as error:
+        mistakes.append(str(error))
+    # Reported together with the mistakes of the training file, because each try takes seconds.
+    if missing := _missing_evaluation_file(config, spec):
+        mistakes.append(missing)
+    if mistakes:
+        raise UserError("; ".join(mistakes))
+    return found
+
+
+def _missing_evaluation_file(config: Any, spec: TaskSpec) -> str:
+    """Returns what is wrong with the path of the evaluation file; "" if it is there, or the run has none."""
+    try:
+        path = split_file(config, spec, "dev")
+    except UserError as error:
+        return str(error)
+    if path and not sources.source_of(path).exists(path):
+        return f"{path}: no such file"
+    return ""
+
+
+def split_file(config: Any, spec: TaskSpec, split: str) -> str:
+    """Returns the path of a split's file; "" when the configuration has none.
+
+    Raises:
+        UserError: `data_dir` does not have it.
+    """
+    given = {"train": config.data.train, "dev": config.data.eval}.get(split, "")
+    if not given and spec.file_name and config.data_dir:
+        return spec.file(config.data_dir, split)
+    return given
+
+
+def has_file(config: Any, spec: TaskSpec, split: str) -> bool:
+    """Returns whether `split_file` finds one."""
+    try:
+        return bool(split_file(config, spec, split))
+    except UserError:
+        return False
+
+
+def resolve_model(config: Any) -> tuple[model_config.EncoderConfig, tokenization.Tokenizer]:
+    """Returns the architecture and the vocabulary: the checkpoint's where there is one, else the
+    configuration's.
+
+    Dropout and how the model is computed (dtype, attention, ...) always are the configuration's. A dtype of
+    "auto" is resolved for the device of this process.
+    """
+    values = config.model.to_dict()
+    if config.init_from:
+        default = fields.default_config().model
+        explicit = [name for name, value in values.items() if value != default[name]]
+        values, tokenizer = convert.adopt_architecture(config.init_from, values, explicit)
+        if config.vocab:
+            given = tokenization.load(config.vocab)
+            if given.tokens != tokenizer.tokens:
+                raise UserError(
+                    f"vocab={config.vocab} is not the vocabulary of the checkpoint {config.init_from} "
+                    f"({tokenizer.path}): its ids would mean other words; leave config.vocab empty"
+                )
+    elif config.from_scratch:
+        raise UserError(
+            "from_scratch takes the architecture and vocabulary of a checkpoint; give --config.init_from"
+        )
+    elif config.vocab:
+        tokenizer = tokenization.load(config.vocab)
+    else:
+        raise UserError(
+            "what should be fine-tuned? give --config.init_from=CHECKPOINT (or, to train from scratch, "
+            "--config.vocab=FILE)"
+        )
+    values["vocab_size"] = values["vocab_size"] or tokenizer.vocab_size
+    encoder = model_config.from_dict(values).resolve(platform.target())
+    if tokenizer.vocab_size > encoder.vocab_size:
+        raise UserError(
+            f"{tokenizer.path} has {tokenizer.vocab_size} tokens and the model {encoder.vocab_size} "
+            "embeddings: it is not the vocabulary that the model was trained with"
+        )
+    if not 4 <= config.max_length <= encoder.max_position_embeddings:
+        raise UserError(
+            f"max_length={config.max_length}: expected 4 to {encoder.max_position_embeddings}, the number of "
+            "positions that the model has"
+        )
+    return encoder, tokenizer
+
+
+def resolve_schedule(config: Any, examples: int) -> int:
+    """Fills in steps, warm-up and evaluation interval from the epochs and the groups of rows; returns the
+    steps.
+    """
+    for name in ("epochs", "warmup_fraction"):
+        config_fields.check(name, config[name])
+    per_epoch = batches.steps_per_epoch(examples, config.batch_size)
+    config.steps = max(1, round(per_epoch * config.epochs))
+    config_fields.check("steps", config.steps)
+    if not config.optimizer.warmup_steps:
+        config.optimizer.warmup_steps = int(config.steps * config.warmup_fraction)
+    if not config.eval.every:
+        config.eval.every = per_epoch
+    return config.steps

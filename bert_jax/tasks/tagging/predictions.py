@@ -1,0 +1,134 @@
+"""The tags that are predicted for words, and what is made from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from bert_jax.io import atomic, files
+from bert_jax.tasks import error_analysis, writers
+from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE, Predictions
+from bert_jax.tasks.tagging import entities
+from bert_jax.tasks.tagging.word_files import DOCUMENT_START, TaggedSentences
+
+
+@dataclasses.dataclass
+class TagPredictions(Predictions):
+    """The tag of each word.
+
+    Attributes:
+        examples: the sentences.
+        labels: the tags that the model knows.
+        tags: of each sentence, in BIO2 where tags spell entities.
+        probabilities: float32 [words of all sentences], of each most likely tag.
+    """
+
+    examples: TaggedSentences
+    labels: Sequence[str]
+    tags: list[list[str]]
+    probabilities: np.ndarray
+
+    @classmethod
+    def decode(cls, examples: TaggedSentences, labels: Sequence[str], outputs: np.ndarray) -> Self:
+        """Returns the predictions of outputs [words of all sentences, tags]."""
+        best = np.argmax(outputs, axis=-1)
+        of_entities = entities.are_of_entities(labels)
+        sentences, begin = [], 0
+        for words in examples.words:
+            tags = [labels[i] for i in best[begin : begin + len(words)]]
+            sentences.append(entities.to_bio2(tags) if of_entities else tags)
+            begin += len(words)
+        return cls(examples, labels, sentences, outputs[np.arange(len(best)), best])
+
+    @property
+    def of_entities(self) -> bool:
+        """Returns whether the tags spell entities."""
+        return entities.are_of_entities(self.labels)
+
+    def records(self) -> list[dict[str, Any]]:
+        rows, begin = [], 0
+        for id_, words, tags in zip(self.examples.ids, self.examples.words, self.tags, strict=True):
+            row = {"id": id_, "words": words, "tags": tags}
+            if self.of_entities:
+                row["entities"] = [
+                    span._asdict()
+                    | {
+                        "text": " ".join(words[span.start : span.end]),
+                        "probability": round(
+                            float(np.prod(self.probabilities[begin + span.start : begin + span.end])), 6
+                        ),
+                    }
+                    for span in entities.spans(tags)
+                ]
+            rows.append(row)
+            begin += len(words)
+        return rows
+
+    def write(self, path: str) -> None:
+        if files.suffix(path) == ".jsonl":
+            writers.write_json_lines(path, self.records())
+            return
+        content = io.StringIO()
+        _write_columns(content, self.examples, self.tags)
+        atomic.write_text(path, content.getvalue())
+
+    def breakdown(self) -> dict[str, dict[str, float]]:
+        """Returns the scores of each type of entity, or of each tag."""
+        truth, guess = (
+            [tags if self.of_entities else [f"S-{tag}" for tag in tags] for tags in side]
+            for side in (self.examples.tags, self.tags)
+        )
+        counts = entities.count(truth, guess)
+        return {type: counts[type].scores | counts[type]._asdict() for type in counts}
+
+    def is_degenerate(self, scores: Mapping[str, float]) -> bool:
+        """Returns whether the score is 0."""
+        return not next(iter(scores.values()))
+
+    def report(self, directory: str) -> None:
+        """A row of errors-dev.tsv is a word with its sentence."""
+        examples, confidence = self.examples, self.probabilities
+        numbers = {tag: number for number, tag in enumerate(self.labels)}
+        targets, predicted = (
+            np.array([numbers[tag] for tags in side for tag in tags]) for side in (examples.tags, self.tags)
+        )
+        positions = [(i, j) for i, words in enumerate(examples.words) for j in range(len(words))]
+        wrong = error_analysis.surest_first(targets == predicted, confidence)
+        writers.write_table(
+            os.path.join(directory, ERRORS_FILE),
+            ["line", "label", "prediction", "confidence", "word", "sentence"],
+            (
+                [
+                    *(examples.lines[i][j], examples.tags[i][j], self.tags[i][j], f"{confidence[word]:.4f}"),
+                    *(examples.words[i][j], " ".join(examples.words[i])),
+                ]
+                for word, (i, j) in ((word, positions[word]) for word in wrong)
+            ),
+        )
+        error_analysis.plot_confusions(
+            os.path.join(directory, SCORES_FILE), targets, predicted, self.labels, "words"
+        )
+
+
+def _write_columns(file, examples, sentences):
+    """A word, its tag where the file has one, and the predicted one a line: what conlleval reads."""
+    words = [[_one_field(word) for word in sentence] for sentence in examples.words]
+    separator = "\t" if any(" " in word for sentence in words for word in sentence) else " "
+    for i, tags in enumerate(sentences):
+        if examples.has_documents and (i == 0 or examples.documents[i] != examples.documents[i - 1]):
+            width = 2 if examples.tags is None else 3
+            file.write(separator.join([DOCUMENT_START, *["O"] * (width - 1)]) + "\n\n")
+        columns = [words[i], tags] if examples.tags is None else [words[i], examples.tags[i], tags]
+        for fields in zip(*columns, strict=True):
+            file.write(separator.join(fields) + "\n")
+        file.write("\n")
+
+
+def _one_field(word):
+    return re.sub(r"[ \t\r\n]+", " ", word).strip(" ") or "_"

@@ -1,0 +1,114 @@
+"""Ordinal regression: grades in an order, from one score and the thresholds between the grades.
+
+A task of its own in one folder: its configuration, its model with a new head, and its objective. With the
+folder in `bert_jax.tasks` it is known to every command.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.models import Encoder, Pooler
+from bert_jax.objectives import losses
+from bert_jax.objectives.rows import RowObjective
+from bert_jax.tasks import metrics
+from bert_jax.tasks.config import option
+from bert_jax.tasks.predictions import ClassPredictions
+from bert_jax.tasks.rows import assembly
+from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.table_task import TableConfig, TableTask
+
+
+class OrdinalModel(nn.Module):
+    config: object
+    grades: int
+    spread: float
+
+    @nn.compact
+    def __call__(self, ids, types, positions, sequences, deterministic=True):
+        hidden = Encoder(self.config, name="encoder")(ids, types, positions, sequences, deterministic)
+        pooled = Pooler(self.config, name="pooler")(hidden[:, 0])
+        return OrdinalHead(self.grades, self.spread, name="ordinal")(pooled)
+
+
+class OrdinalHead(nn.Module):
+    grades: int
+    spread: float
+
+    @nn.compact
+    def __call__(self, pooled):
+        kernel = nn.with_logical_partitioning(nn.initializers.normal(0.02), ("embed",))
+        score = pooled @ self.param("score", kernel, (pooled.shape[-1],))
+        even = np.linspace(-self.spread, self.spread, self.grades - 1, dtype=np.float32)
+        start = nn.with_logical_partitioning(lambda key, shape: jnp.asarray(even), ("classes",))
+        above = nn.sigmoid(score[:, None] - self.param("thresholds", start, (self.grades - 1,)))
+        one = jnp.ones((len(score), 1))
+        return jnp.log(jnp.clip(jnp.append(one, above, 1) - jnp.append(above, 0 * one, 1), 1e-6, 1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ordinal(RowObjective):
+    config: object
+    grades: int
+    spread: float
+    head = "ordinal"
+    initial_loss = None
+
+    @property
+    def model(self):
+        return OrdinalModel(self.config, self.grades, self.spread)
+
+    def logits(self, params, batch, rngs=None):
+        return self.apply(params, batch, rngs)
+
+    def criterion(self, logits, targets, weights):
+        return losses.cross_entropy(logits, targets, weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class OrdinalConfig(TableConfig):
+    spread: float = option(2.0, "between the first and the last threshold", above=0)
+
+
+class OrdinalTask(TableTask):
+    Config = OrdinalConfig
+    title = "ordinal"
+
+    @classmethod
+    def from_training_file(cls, config, spec, tokenizer, model_config, path):
+        grades = sorted(
+            {int(text) for text in cls(config, spec, None, tokenizer, model_config)._read(path, str).labels}
+        )
+        task = cls(config, spec, [str(grade) for grade in grades], tokenizer, model_config)
+        return task, task.read(path)
+
+    def _read(self, path, parse):
+        return self.read_table(path, self.columns, parse)
+
+    def read(self, path, labelled=True, **options):
+        return self._read(path, self.labels.index if labelled else None)
+
+    def encode(self, examples):
+        return assembly.encode(examples, self.tokenizer, self.config.max_length, self.config.doc_stride)
+
+    def objective(self):
+        return Ordinal(self.model_config, len(self.labels), self.config.spread)
+
+    def decode(self, examples, rows, outputs):
+        return ClassPredictions(examples, outputs, self.targets_if_any(rows), self.labels)
+
+    def known_metrics(self):
+        return ("accuracy", "mean_absolute_error"), "ordinal regression"
+
+    def score(self, predictions):
+        distance = np.abs(predictions.predicted - predictions.targets).mean()
+        found = {
+            "accuracy": metrics.accuracy(predictions.predicted, predictions.targets),
+            "mean_absolute_error": float(distance),
+        }
+        return {name: found[name] for name in self.metrics}
+
+
+TASKS = (TaskSpec("ordinal", OrdinalTask),)
