@@ -6,10 +6,17 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from etils import epy
 
 from bert_jax.kernels import dispatch, pallas_attention, platform
 from bert_jax.kernels.dispatch import AttentionCase, Choice
 from bert_jax.kernels.dropout import dropout, kernel_words
+
+with epy.lazy_imports():  # programs of other platforms need not wait for it
+    from jax.experimental.pallas.ops.tpu.splash_attention import (
+        splash_attention_kernel,
+        splash_attention_mask,
+    )
 
 # google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax of either is
 # exactly 0.
@@ -181,11 +188,6 @@ def _splash(query, key, value, sequence_ids, causal):
 
 
 def _splash_local(query, key, value, sequence_ids, *, causal, interpret):
-    from jax.experimental.pallas.ops.tpu.splash_attention import (
-        splash_attention_kernel,
-        splash_attention_mask,
-    )
-
     _, heads, length, _ = query.shape
     block = next(size for size in (512, 256, 128) if length % size == 0)
     mask = (splash_attention_mask.CausalMask if causal else splash_attention_mask.FullMask)((length, length))

@@ -18,10 +18,15 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from etils import epy
 
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import LANES, LONGEST_ROW, AttentionCase
 from bert_jax.kernels.dropout import keep, threshold
+
+with epy.lazy_imports():  # programs of other platforms need not wait for it
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
 
 _MASKED = -1e9
 
@@ -102,9 +107,6 @@ def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
 
     `products` are those of a head, [L, L] by D.
     """
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import tpu as pltpu
-
     words, sequence_ids = by_row
     batch, length, width = arrays[0].shape
     rows = _rows_a_step(batch, length)
@@ -187,8 +189,6 @@ def _drop(how, x, words, row, head):
     """Dropout of what belongs to the probabilities of a head, float32 [L, L]."""
     if not how.rate:
         return x
-    from jax.experimental import pallas as pl
-
     first, second, first_head = (words[row, 0, i] for i in range(3))
     length = x.shape[0]
     head = first_head + pl.program_id(1) * how.heads + head

@@ -11,11 +11,16 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from etils import epy
 
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.dispatch import RESIDUAL_TOKENS, ResidualCase
 from bert_jax.kernels.dropout import keep, kernel_words, threshold
 from bert_jax.kernels.layer_norm import normalise, normalise_bwd
+
+with epy.lazy_imports():  # programs of other platforms need not wait for it
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
 
 SCOPE = "residual_norm"  # in the name of the operation, by which a compiled program's kernels are told apart
 
@@ -82,9 +87,6 @@ _residual.defvjp(_residual_fwd, _residual_bwd)
 
 def _call(kernel, arrays, parameters, words, interpret, sums=False):
     """The kernel over (rows, tokens): two arrays like the first; with `sums` also float32 [steps, 3, F]."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import tpu as pltpu
-
     rows, length, features = arrays[0].shape
     parts = length // RESIDUAL_TOKENS
     block = pl.BlockSpec((1, RESIDUAL_TOKENS, features), lambda row, part: (row, part, 0))
@@ -133,8 +135,6 @@ def _drop(x, words, rate):
     """Dropout of a block [tokens, F] of float32."""
     if not rate:
         return x
-    from jax.experimental import pallas as pl
-
     tokens, features = x.shape
     token = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) + pl.program_id(1) * tokens
     index = token * features + jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)

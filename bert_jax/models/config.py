@@ -12,7 +12,6 @@ from bert_jax.errors import UserError
 from bert_jax.io import json_files
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import AttentionCase, ResidualCase, Target
-from bert_jax.models.runs import Run, layer_runs
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 POSITIONS = ("learned", "none", "sinusoid", "scaled_sinusoid", "rotary", "alibi")
@@ -242,10 +241,6 @@ class EncoderConfig:
     @property
     def inner_dropout_rate(self) -> float:
         return self.hidden_dropout_prob if self.inner_dropout is None else self.inner_dropout
-
-    def runs(self) -> tuple[Run, ...]:
-        """Returns the layers as runs, each of which is one scan."""
-        return layer_runs(self)
 
     def attention_case(self) -> AttentionCase:
         """Returns what is known of the attention of every layer before a program is traced."""

@@ -145,7 +145,7 @@ class Layers(Module):
         if execution.remat != "none":
             body = nn.remat(body, prevent_cse=False, policy=_REMAT[execution.remat])
         collected = []
-        for name, run in runs.named(config.runs()):
+        for name, run in runs.named(runs.layer_runs(config)):
             parameters = dict(
                 variable_axes={"params": 0},
                 split_rngs={"params": True, "dropout": True},

@@ -82,7 +82,7 @@ def layer_numbers(boxed: Any, config: EncoderConfig) -> dict[str, LayerNumbers]:
     axes = layer_axes(boxed)
     prefixes = {
         f"{LAYERS}/{name}/{runs.member_name(run, member)}/": run.numbers(member)
-        for name, run in runs.named(config.runs())
+        for name, run in runs.named(runs.layer_runs(config))
         for member in range(len(run.layers))
     }
     found = {}

@@ -15,6 +15,7 @@ import numpy as np
 
 from bert_jax.kernels.attention import distances
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.runs import layer_runs
 
 Angles = dict[float, tuple[jax.Array, jax.Array]]
 
@@ -120,7 +121,7 @@ class Rotary(NoPositions):
     """
 
     def angles(self, position_ids):
-        thetas = {spec.theta for run in self.config.runs() for spec in run.layers}
+        thetas = {spec.theta for run in layer_runs(self.config) for spec in run.layers}
         each = {theta: _angles(position_ids, self.config.head_dim, theta) for theta in sorted(thetas)}
         # [B, L, 1, D/2]: the same for every head
         return {theta: (jnp.cos(x)[:, :, None], jnp.sin(x)[:, :, None]) for theta, x in each.items()}

@@ -6,10 +6,8 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import EncoderConfig
 
 
 @dataclasses.dataclass(frozen=True)
