@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.readers.tables import Columns
-
-if TYPE_CHECKING:
-    from bert_jax.tasks.base import FinetuneTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +16,7 @@ class TaskSpec:
 
     Attributes:
         name: in lower case, without punctuation.
-        task: the class that reads, encodes and scores it.
+        task: the class that reads, encodes and scores it: a subclass of `base.FinetuneTask`.
         metrics: reported in this order; the first one selects the best checkpoint. Empty: all that the class
             has.
         columns: of its files; None where the configuration names them.
@@ -34,7 +31,7 @@ class TaskSpec:
     """
 
     name: str
-    task: type[FinetuneTask]
+    task: type[Any]
     metrics: tuple[str, ...] = ()
     columns: Columns | None = None
     test_columns: Columns | None = None
