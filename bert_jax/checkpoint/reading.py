@@ -348,7 +348,7 @@ def agree(read):
 
 def one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    # TensorStore tells a page; what the operating system said stands in the middle of it.
-    if reason := re.search(r"([^:]+) \[os_error_code", text):
-        return reason[1].strip()
+    # TensorStore's message is a page long, with the operating system's error somewhere in the middle.
+    if code := re.search(r"os_error_code='(\d+)'", text):
+        return os.strerror(int(code[1]))
     return f"{type(error).__name__}: {text[:160]}"
