@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models import PretrainingModel, parameters
 from bert_jax.models.config import EncoderConfig, Execution
+from bert_jax.models.runs import layer_runs
 from bert_jax.training import peaks
 
 
@@ -32,7 +33,7 @@ def train_flops_per_row(config: EncoderConfig, length: int, predictions: int, se
     """
     products = _products(config.replace(execution=Execution()))
     scores = 0
-    for run in config.runs():
+    for run in layer_runs(config):
         for spec in run.layers:
             seen = min(length, 2 * spec.window + 1) if spec.window else length
             scores += run.repeats * 2 * config.hidden_size * length * seen
