@@ -12,6 +12,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import ClassificationHead
 
 TOLERANCE = 2e-5  # of the largest output, or of 1
 _ROWS, _LENGTH = 2, 24
@@ -29,16 +30,20 @@ def random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "token_type_ids": types, "mask": mask}
 
 
-def flax_outputs(model: Model) -> dict[str, np.ndarray]:
+def flax_outputs(model: Model, classification: ClassificationHead | None = None) -> dict[str, np.ndarray]:
     """Returns what each part of a model computes of `random_inputs`, in float32 and without padding.
 
     The names are those of `AssembledModel`.
+
+    Args:
+        model: to compute.
+        classification: what its classifier is; by default what its family and its head say.
     """
     plain = model.config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
     inputs = random_inputs(plain)
     params = nest({name: jnp.asarray(array, jnp.float32) for name, array in model.params.items()})
     positions = np.broadcast_to(np.arange(inputs["mask"].shape[1]), inputs["mask"].shape)
-    module = model.module.clone(config=plain)
+    module = model.module.clone(config=plain, classification=classification or model.classification)
     forward = jax.jit(lambda params, *arrays: module.apply({"params": params}, *arrays))
     arrays = (inputs["input_ids"], inputs["token_type_ids"], positions, inputs["mask"])
     with jax.default_matmul_precision("highest"):
@@ -66,7 +71,8 @@ def check_same(what: str, one: Model, other: Model) -> float:
         bits = [np.ascontiguousarray(x, np.float32).view(np.uint32) for x in (array, other.params[name])]
         if bits[0].shape != bits[1].shape or np.any(bits[0] != bits[1]):
             raise UserError(f"{what}: the values of {name} differ; {_ADVICE}")
-    return compare(what, flax_outputs(one), flax_outputs(other))
+    # Not every format keeps what a classifier is of: a TF1 checkpoint only has its weights.
+    return compare(what, flax_outputs(one), flax_outputs(other, one.classification))
 
 
 def compare(what: str, one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
@@ -77,6 +83,12 @@ def compare(what: str, one: Mapping[str, np.ndarray], other: Mapping[str, np.nda
     """
     if one.keys() != other.keys():
         raise UserError(f"{what}: one side has {', '.join(one)} and the other {', '.join(other)}")
+    for name in one:
+        if one[name].shape != other[name].shape:
+            raise UserError(
+                f"{what}: {name} is {list(one[name].shape)} on one side and {list(other[name].shape)} on the "
+                f"other; {_ADVICE}"
+            )
     differences = {
         name: float(np.max(np.abs(one[name] - other[name])) / max(1.0, np.max(np.abs(one[name]))))
         for name in one

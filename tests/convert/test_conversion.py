@@ -91,6 +91,23 @@ def test_a_configuration_that_is_not_kept_is_seen_by_what_the_model_computes(exp
         conversion.convert(str(folder), str(tmp_path / "out"), "bert_jax")
 
 
+@pytest.mark.parametrize("head", ["token_classification", "multiple_choice"])
+def test_a_format_that_does_not_keep_what_a_classifier_is_of_is_compared_by_what_was_written(
+    make_model, head
+):
+    """A TF1 checkpoint has a classifier, and does not say whether it is of texts or of tokens."""
+    model = make_model(head)
+    read_back = model.replace(head="sequence_classification")
+    assert parity.check_same("it", model, read_back) == 0
+
+
+def test_outputs_of_another_shape_are_a_difference(make_model):
+    right = parity.flax_outputs(make_model("token_classification"))
+    wrong = right | {"classifier": right["classifier"][:2]}
+    with pytest.raises(UserError, match=r"classifier is .* on one side and \[2, 3\] on the other"):
+        parity.compare("it", right, wrong)
+
+
 def test_not_a_number_is_a_difference(make_model):
     model = make_model()
     right = parity.flax_outputs(model)
