@@ -6,6 +6,7 @@ fields that were not read another value is given, which must be refused by name.
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import sys
 import types
@@ -77,16 +78,24 @@ def reads(monkeypatch):
     seen = {}
     note_run_fields(monkeypatch, seen)
     note_task_fields(monkeypatch, seen)
-    plain = bert_config.EncoderConfig.__getattribute__
+    for part in (bert_config.EncoderConfig, bert_config.Execution):
+        monkeypatch.setattr(part, "__getattribute__", noting_model(part.__getattribute__, seen))
+    return seen
+
+
+def noting_model(plain, seen):
+    """`plain`, the attributes of a model's configuration, with a note of the files that read its fields."""
 
     def noting(self, name):
-        reader = Path(sys._getframe(1).f_code.co_filename)
-        if PACKAGE in reader.parents and reader not in CHECKS and name in self.__dataclass_fields__:
+        caller = sys._getframe(1).f_code
+        reader, kind = Path(caller.co_filename), inspect.getattr_static(type(self), caller.co_name, None)
+        # A property of the configuration reads a field for whoever reads the property.
+        reads = reader not in CHECKS or isinstance(kind, property)
+        if PACKAGE in reader.parents and reads and name in self.__dataclass_fields__:
             seen.setdefault(f"model.{name}", set()).add(reader)
         return plain(self, name)
 
-    monkeypatch.setattr(bert_config.EncoderConfig, "__getattribute__", noting)
-    return seen
+    return noting
 
 
 def note_run_fields(monkeypatch, seen):
@@ -172,9 +181,9 @@ def configured(task, files, vocabulary):
 
 def loop(**given):
     """Stands for `train.fit`, which every task calls: traces the loss, and scores drawn weights."""
-    config, task = given["config"], given["task"]
+    config, task = given["config"], given["objective"]
     batch, key = next(given["train_data"](0, np.arange(config.batch_size))), jax.random.key(0)
-    state = types.SimpleNamespace(step=config.steps, params=draw_parameters(task))
+    state = types.SimpleNamespace(step=config.steps, params=draw_parameters(task), frozen=None)
     jax.eval_shape(lambda params: task.loss(params, task.prepare(batch, key, True), key), state.params)
     quiet = types.SimpleNamespace(
         check=lambda: None, heartbeat=lambda: None, paused=contextlib.nullcontext, wait_for=lambda f: f(),
@@ -198,20 +207,22 @@ def outputs(task, mesh):
 def another(value):
     if isinstance(value, bool):
         return not value
+    if value is None:
+        return 0.5
     return value + "x" if isinstance(value, str) else value + type(value)(1)
 
 
 def ignored(config, seen):
     """The fields of a configuration that were not read, and are not refused when they have another value."""
     for name, value in list(config_files.fields(config)):
-        if name in seen:
+        if name in seen or name == "model.model_type":  # which names the family of a run that is converted
             continue
         changed = ml_collections.ConfigDict(config.to_dict())
         fields.assign(changed, name, another(value))
         try:
             finetune.prepare(changed, "")
         except UserError as error:
-            if name in str(error):
+            if name.removeprefix("model.") in str(error):
                 continue
         yield name
 
