@@ -36,12 +36,12 @@ class MaskFiller:
     """A pre-trained checkpoint, loaded once.
 
     Args:
-      path: a checkpoint of any kind.
-      log: called with one line when something is worth saying.
-      dtype: of the computation: "float32", "bfloat16", or "auto", see `EncoderConfig.for_inference`.
+        path: a checkpoint of any kind.
+        log: called with one line when something is worth saying.
+        dtype: of the computation: "float32", "bfloat16", or "auto", see `EncoderConfig.for_inference`.
 
     Raises:
-      UserError: no checkpoint there, or one without the masked LM head.
+        UserError: no checkpoint there, or one without the masked LM head.
     """
 
     def __init__(self, path: str, log: Callable[[str], None] = print, dtype: str = "auto"):
@@ -62,7 +62,7 @@ class MaskFiller:
         """The `top` candidates, most likely first, for each [MASK] of each text, in the order of the text.
 
         Raises:
-          UserError: a text without [MASK], or longer than the model's positions.
+            UserError: a text without [MASK], or longer than the model's positions.
         """
         rows = [self._encode(text) for text in texts]
         found = []
@@ -120,12 +120,12 @@ def probabilities(
     """Returns float32 [B, P, V], the probability of each token at some positions of rows with one text each.
 
     Args:
-      params: `encoder` and `mlm`.
-      ids: int32 [B, L].
-      lengths: int32 [B, 1], tokens of each row.
-      positions: int32 [B, P].
-      config: of the model.
-      types: token types of the first text and of the second.
+        params: `encoder` and `mlm`.
+        ids: int32 [B, L].
+        lengths: int32 [B, 1], tokens of each row.
+        positions: int32 [B, P].
+        config: of the model.
+        types: token types of the first text and of the second.
     """
     inputs = row_inputs(ids, lengths, types=types)
     hidden = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))

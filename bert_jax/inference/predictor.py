@@ -31,10 +31,10 @@ class Predictor:
     """A fine-tuned work directory, ready to predict.
 
     Args:
-      directory: a work directory of `finetune`.
-      which: "best" on the evaluation file, or "last".
-      batch_size: groups of rows at a time, at most; 0 for the training's.
-      log: gets one line for each thing worth saying.
+        directory: a work directory of `finetune`.
+        which: "best" on the evaluation file, or "last".
+        batch_size: groups of rows at a time, at most; 0 for the training's.
+        log: gets one line for each thing worth saying.
     """
 
     def __init__(

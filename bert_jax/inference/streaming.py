@@ -21,14 +21,14 @@ def serve(model: Predictor, reader: LineReader, source: IO[bytes], out: IO[bytes
     of its number, `line`, and what is wrong with it, `error`.
 
     Args:
-      source: UTF-8, a line an example.
-      out: gets the answers, and is flushed after each batch.
+        source: UTF-8, a line an example.
+        out: gets the answers, and is flushed after each batch.
 
     Returns:
-      (lines, those that could not be read).
+        (lines, those that could not be read).
 
     Raises:
-      UserError: the source cannot be read on.
+        UserError: the source cannot be read on.
     """
     count = bad = 0
     for lines in _waiting(source, model.batch_size):

@@ -25,10 +25,11 @@ class Answers:
     """What is predicted for each question, in the order of the file.
 
     Attributes:
-      texts: [N]; "" for no answer.
-      n_best: [N] lists of what nbest_predictions.json holds: text, probability, start_logit, end_logit.
-      null_odds: [N], the score of no answer less that of the best answer; None where every question has one.
-      non_null: [N], the best answer whether or not no answer is likelier.
+        texts: [N]; "" for no answer.
+        n_best: [N] lists of what nbest_predictions.json holds: text, probability, start_logit, end_logit.
+        null_odds: [N], the score of no answer less that of the best answer; None where every question has
+            one.
+        non_null: [N], the best answer whether or not no answer is likelier.
     """
 
     texts: list[str]
@@ -50,12 +51,12 @@ def decode(
     """The answers to every question.
 
     Args:
-      questions, data: see `encoding.encode`.
-      outputs: float32 [total, 2], the scores of start and end of every token.
-      n_best: so many starts and ends of each window are combined, and so many answers listed.
-      max_answer_length: in tokens.
-      v2: no answer is a candidate, with the score of [CLS] in the window where that is least.
-      null_score_diff_threshold: how much likelier no answer has to be.
+        questions, data: see `encoding.encode`.
+        outputs: float32 [total, 2], the scores of start and end of every token.
+        n_best: so many starts and ends of each window are combined, and so many answers listed.
+        max_answer_length: in tokens.
+        v2: no answer is a candidate, with the score of [CLS] in the window where that is least.
+        null_score_diff_threshold: how much likelier no answer has to be.
     """
     found = _candidates(data, outputs, n_best, max_answer_length)
     bounds = np.searchsorted(found["example"], np.arange(len(questions) + 1)).tolist()

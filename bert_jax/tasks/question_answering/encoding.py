@@ -25,9 +25,9 @@ class WindowRows(EncodedRows):
     hold the answer, and `NO_TARGET` where that is not known.
 
     Attributes:
-      characters: int32 [total, 2], where in the context a token begins and ends; -1 for any other token.
-      is_max_context: bool [total], whether no other window shows more around this token of the context.
-      cut_questions: questions that were longer than `max_query_length`.
+        characters: int32 [total, 2], where in the context a token begins and ends; -1 for any other token.
+        is_max_context: bool [total], whether no other window shows more around this token of the context.
+        cut_questions: questions that were longer than `max_query_length`.
     """
 
     characters: np.ndarray
@@ -65,11 +65,11 @@ def answer_tokens(
     "(1895–1943)" is narrowed to "1895", while "Japan" in "Japanese" stays the whole word.
 
     Args:
-      tokens: int32 [n] of the context.
-      characters: int32 [n, 2].
-      words: int64 [characters], see `word_of_characters`.
-      start, end: characters of the context.
-      answer: tokens of the answer alone.
+        tokens: int32 [n] of the context.
+        characters: int32 [n, 2].
+        words: int64 [characters], see `word_of_characters`.
+        start, end: characters of the context.
+        answer: tokens of the answer alone.
     """
     word_of_token = words[characters[:, 0].clip(max=len(words) - 1)]
     first = int(np.searchsorted(word_of_token, words[start], "left"))

@@ -44,9 +44,9 @@ class Questions(FileReport):
     """The questions of one file, column by column: entry i of every list belongs to the same question.
 
     Attributes:
-      contexts: the distinct texts; question i is on `contexts[context_of[i]]`.
-      answers: every answer's text; none where the question has no answer.
-      starts: the place in the context of the first of them, `NO_ANSWER` or `UNKNOWN`.
+        contexts: the distinct texts; question i is on `contexts[context_of[i]]`.
+        answers: every answer's text; none where the question has no answer.
+        starts: the place in the context of the first of them, `NO_ANSWER` or `UNKNOWN`.
     """
 
     unit = "questions"
@@ -80,18 +80,18 @@ def read_questions(
     """Reads a whole file of questions.
 
     Args:
-      path: UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
-      keys: of a JSON-lines file.
-      file_format: "json" for SQuAD's layout, "jsonl", or "auto" for the suffix.
-      v2: questions may have no answer.
-      labelled: whether answers are read; every question must then have some, or be unanswerable under `v2`.
-      training: the first answer must be where its `answer_start` says. Scores take the answers' texts alone,
-        so an evaluation keeps a question whose answer is elsewhere.
-      max_malformed: the share of malformed questions above which the file is refused.
+        path: UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
+        keys: of a JSON-lines file.
+        file_format: "json" for SQuAD's layout, "jsonl", or "auto" for the suffix.
+        v2: questions may have no answer.
+        labelled: whether answers are read; every question must then have some, or be unanswerable under `v2`.
+        training: the first answer must be where its `answer_start` says. Scores take the answers' texts
+            alone, so an evaluation keeps a question whose answer is elsewhere.
+        max_malformed: the share of malformed questions above which the file is refused.
 
     Raises:
-      UserError: a missing file, one that is not JSON or has no questions, or too many bad ones; with the
-        question's id.
+        UserError: a missing file, one that is not JSON or has no questions, or too many bad ones; with the
+            question's id.
     """
     path = str(path)
     items = _jsonl_items if detect_format(path, file_format) == "jsonl" else _squad_items

@@ -30,10 +30,10 @@ def best_match(answers: Sequence[str], prediction: str, v2: bool = False) -> tup
     """Exact match and F1, each the best over the answers, from 0 to 1.
 
     Args:
-      answers: of one question; none where it has no answer.
-      prediction: "" for no answer.
-      v2: as the script of SQuAD 2.0 has it: answers of nothing but punctuation and articles don't count, and
-        two empty texts agree.
+        answers: of one question; none where it has no answer.
+        prediction: "" for no answer.
+        v2: as the script of SQuAD 2.0 has it: answers of nothing but punctuation and articles don't count,
+            and two empty texts agree.
     """
     expected = [normalize_answer(answer) for answer in answers]
     if v2:
@@ -57,14 +57,14 @@ def score_v2(
     """The figures of SQuAD 2.0, in percent, under the names of its script.
 
     Args:
-      answers: [N] lists, empty for a question without an answer.
-      predictions: [N], "" for no answer.
-      non_null, null_odds: [N], the best answer and how much likelier none is: what a threshold decides on.
+        answers: [N] lists, empty for a question without an answer.
+        predictions: [N], "" for no answer.
+        non_null, null_odds: [N], the best answer and how much likelier none is: what a threshold decides on.
 
     Returns:
-      exact, f1, total, the same of the questions with an answer (HasAns_) and without (NoAns_), where there
-      are any, and, apart from them, best_exact and best_f1: what the threshold that is best on these very
-      questions (best_exact_thresh, best_f1_thresh) would give.
+        exact, f1, total, the same of the questions with an answer (HasAns_) and without (NoAns_), where there
+        are any, and, apart from them, best_exact and best_f1: what the threshold that is best on these very
+        questions (best_exact_thresh, best_f1_thresh) would give.
     """
     exact, f1 = _matches(answers, predictions, v2=True)
     answerable = np.array([bool(texts) for texts in answers])
@@ -87,9 +87,9 @@ def best_threshold(
     """The best mean, in percent, and the odds up to which an answer is given for it; 0 when none should be.
 
     Args:
-      matches: float [N], of each prediction.
-      answerable: bool [N].
-      predictions, null_odds: [N].
+        matches: float [N], of each prediction.
+        answerable: bool [N].
+        predictions, null_odds: [N].
     """
     given = np.array([bool(text) for text in predictions])
     # Questions are answered one by one, the surest first; one without an answer is lost when it is.

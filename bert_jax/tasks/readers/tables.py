@@ -113,25 +113,25 @@ def read_examples(
     """Reads a whole file of examples.
 
     Args:
-      path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly
-        compressed (.gz, .bz2, .xz, .zst).
-      columns: which columns to read.
-      file_format: "tsv", "csv", "jsonl", "auto" for the suffix, or LINES: every line is a text, blank
-        lines included.
-      quoting: "none", "csv", or "auto": off in TSV, on in CSV.
-      parse_label: turns a label's text into a value, with choices into the number of one; a ValueError makes
-        the row malformed. None: no labels are read.
-      label_may_be_empty: an empty label is a label, and no malformed row.
-      label_optional: a file without the label column is read as unlabelled, not refused.
-      max_malformed: the share of malformed rows above which the file is refused.
-      flags: begins the names of the flags in error messages.
+        path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly compressed
+            (.gz, .bz2, .xz, .zst).
+        columns: which columns to read.
+        file_format: "tsv", "csv", "jsonl", "auto" for the suffix, or LINES: every line is a text, blank lines
+            included.
+        quoting: "none", "csv", or "auto": off in TSV, on in CSV.
+        parse_label: turns a label's text into a value, with choices into the number of one; a ValueError
+            makes the row malformed. None: no labels are read.
+        label_may_be_empty: an empty label is a label, and no malformed row.
+        label_optional: a file without the label column is read as unlabelled, not refused.
+        max_malformed: the share of malformed rows above which the file is refused.
+        flags: begins the names of the flags in error messages.
 
     Returns:
-      The examples in file order. An id is the id column's value, or the row's number from 0, malformed rows
-      counted.
+        The examples in file order. An id is the id column's value, or the row's number from 0, malformed rows
+        counted.
 
     Raises:
-      UserError: a missing or empty file, a missing column, or too many malformed rows; with file and line.
+        UserError: a missing or empty file, a missing column, or too many malformed rows; with file and line.
     """
     check_columns(path, columns, flags)
     if file_format != LINES:

@@ -85,10 +85,10 @@ def bucket_lengths(
     for every eight batches, and eight in all.
 
     Args:
-      lengths: int [N] tokens of each group of rows.
-      batch_size: groups per batch.
-      batches: how many batches will be computed, where that is less than an epoch.
-      max_length: what no padded length exceeds, and no row.
+        lengths: int [N] tokens of each group of rows.
+        batch_size: groups per batch.
+        batches: how many batches will be computed, where that is less than an epoch.
+        max_length: what no padded length exceeds, and no row.
     """
     longest = int(np.max(lengths, initial=1))
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_length)
@@ -101,12 +101,12 @@ def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int) -> tuple
     """The sizes that waste least on these values, each of which takes the next size that holds it.
 
     Args:
-      values: int [N], none over the last candidate.
-      candidates: int [C], ascending.
-      most: how many sizes at most; there is one more only where it saves 3% of all.
+        values: int [N], none over the last candidate.
+        candidates: int [C], ascending.
+        most: how many sizes at most; there is one more only where it saves 3% of all.
 
     Returns:
-      Some of the candidates, ascending, the last of them included.
+        Some of the candidates, ascending, the last of them included.
     """
     counts = np.bincount(np.searchsorted(candidates, values), minlength=len(candidates))
     below = np.concatenate([[0], np.cumsum(counts)])
@@ -135,16 +135,15 @@ def make_batch(
     """The rows of one batch, padded to the first bucket that holds the longest of them.
 
     Args:
-      indices: int64 [B] groups of the global batch; -1 is padding, without weight.
-      local_rows: int [b], the places of the groups that this process feeds (`sharding.local_rows`); all by
-          default.
-        The padded length is the whole batch's on every process.
+        indices: int64 [B] groups of the global batch; -1 is padding, without weight.
+        local_rows: int [b], the places of the groups that this process feeds (`sharding.local_rows`); all by
+            default. The padded length is the whole batch's on every process.
 
     Returns:
-      int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the places in the global
-      batch; float32 `weights` [b], and `row_weights` [b] where there are some; every target [b, ...], 0 where
-      there is none, every target of tokens, int32 [b, L], and every feature of tokens [b, L, F]. With groups
-      of several rows, [b, group, ...] of each.
+        int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the places in the
+        global batch; float32 `weights` [b], and `row_weights` [b] where there are some; every target [b,
+        ...], 0 where there is none, every target of tokens, int32 [b, L], and every feature of tokens [b, L,
+        F]. With groups of several rows, [b, group, ...] of each.
     """
     places = expand(np.arange(len(indices)) if local_rows is None else local_rows, data.rows_per_example)
     indices = expand(indices, data.rows_per_example)

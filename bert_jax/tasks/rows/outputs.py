@@ -75,15 +75,15 @@ def predict_all(
     windows with `row_weights` it is the mean over the windows of each example: float32 [examples, C].
 
     Args:
-      predict: as `make_predict` returns it.
-      params: on the mesh.
-      data: the encoded rows, the same in every process.
-      batch_size: groups of the global batch; a multiple of the mesh's data and fsdp axes.
-      mesh: of `predict`.
-      buckets: the lengths that rows are padded to; else they are chosen to suit the data.
-      on_batch: called with the number of batches that are done and of all, at the start and after each; what
-        it raises ends the prediction.
-      run: calls the function it is given, which dispatches a batch, and compiles where its shape is new.
+        predict: as `make_predict` returns it.
+        params: on the mesh.
+        data: the encoded rows, the same in every process.
+        batch_size: groups of the global batch; a multiple of the mesh's data and fsdp axes.
+        mesh: of `predict`.
+        buckets: the lengths that rows are padded to; else they are chosen to suit the data.
+        on_batch: called with the number of batches that are done and of all, at the start and after each;
+            what it raises ends the prediction.
+        run: calls the function it is given, which dispatches a batch, and compiles where its shape is new.
     """
     order = batches.eval_order(data, batch_size)
     local_rows = sharding.local_rows(mesh, batch_size)

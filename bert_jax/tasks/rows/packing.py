@@ -36,11 +36,11 @@ class Packing:
     """The shape of packed batches.
 
     Attributes:
-      length: tokens of a row.
-      sequences: examples that a row holds at most.
-      rows: how many rows a batch may have, ascending; one that needs more has the next of their multiples.
-      multiple: what each number of rows is a multiple of.
-      mean_rows: of the batches that were counted.
+        length: tokens of a row.
+        sequences: examples that a row holds at most.
+        rows: how many rows a batch may have, ascending; one that needs more has the next of their multiples.
+        multiple: what each number of rows is a multiple of.
+        mean_rows: of the batches that were counted.
     """
 
     length: int
@@ -60,12 +60,12 @@ def plan(
     padded to a length of its own, compute much less, as when every device has only an example or two.
 
     Args:
-      batch_size: examples a batch.
-      steps: of the run.
-      multiple: what the number of rows must be a multiple of: the devices that the batch is split over.
-      bert: the model, for its FLOPs.
-      parts: `accumulate_steps`. The number of rows is also a multiple of these on every device, filled up
-          with empty ones; which examples share a row does not depend on it.
+        batch_size: examples a batch.
+        steps: of the run.
+        multiple: what the number of rows must be a multiple of: the devices that the batch is split over.
+        bert: the model, for its FLOPs.
+        parts: `accumulate_steps`. The number of rows is also a multiple of these on every device, filled up
+            with empty ones; which examples share a row does not depend on it.
     """
     lengths = data.lengths
     shortest, longest = int(lengths.min()), int(lengths.max())
@@ -124,13 +124,13 @@ def make_batch(
     """The examples of one batch, in rows of `packing`.
 
     Args:
-      indices: int64 [B] rows of `data`; -1 is left out.
-      local_rows: as in `train_batches`.
+        indices: int64 [B] rows of `data`; -1 is left out.
+        local_rows: as in `train_batches`.
 
     Returns:
-      int32 `input_ids` [R, L] and `lengths` [R]; `starts` and `first_lengths`, int32 [R, S], L and 0 where
-      there is no example; float32 `weights` [R, S], and `row_weights` where there are some; targets [R, S,
-      ...].
+        int32 `input_ids` [R, L] and `lengths` [R]; `starts` and `first_lengths`, int32 [R, S], L and 0 where
+        there is no example; float32 `weights` [R, S], and `row_weights` where there are some; targets [R, S,
+        ...].
     """
     rows = _fit(data.lengths, indices, packing.length, packing.sequences)
     places = local_rows(packing.rows_for(len(rows)))

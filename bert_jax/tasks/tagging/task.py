@@ -140,7 +140,7 @@ class TaggingTask(FinetuneTask):
         """Tags as the model has them: in BIO2, and none but its own; sentences with others are left out.
 
         Raises:
-          UserError: these are too many.
+            UserError: these are too many.
         """
         known = set(self.labels)
 

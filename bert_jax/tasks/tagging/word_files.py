@@ -27,13 +27,13 @@ class TaggedSentences(FileReport):
     """The sentences of one file; entry i of every list is of sentence i.
 
     Attributes:
-      path: of the file.
-      words: the words.
-      tags: a tag a word; None where they were not asked for.
-      documents: the document that a sentence is of, counted from 0.
-      lines: the file's line of each word.
-      ids: of JSON-lines with ids; else the sentence's number from 0, malformed ones counted.
-      has_documents: whether the file says where documents begin.
+        path: of the file.
+        words: the words.
+        tags: a tag a word; None where they were not asked for.
+        documents: the document that a sentence is of, counted from 0.
+        lines: the file's line of each word.
+        ids: of JSON-lines with ids; else the sentence's number from 0, malformed ones counted.
+        has_documents: whether the file says where documents begin.
     """
 
     unit = "sentences"
@@ -53,7 +53,7 @@ class TaggedSentences(FileReport):
         """Leaves out the sentences that have a tag of which `wrong` says what is wrong with it.
 
         Raises:
-          UserError: that is more than `MAX_MALFORMED` of the file, with what was left out before.
+            UserError: that is more than `MAX_MALFORMED` of the file, with what was left out before.
         """
         kept = []
         for i, (tags, lines) in enumerate(zip(self.tags, self.lines, strict=True)):
@@ -87,15 +87,17 @@ def read_sentences(
     """Reads a whole file.
 
     Args:
-      path: UTF-8, with or without a byte-order mark, possibly compressed (.gz, .bz2, .xz, .zst).
-      word, tag: CoNLL: numbers of columns from 0, or from the end, as -1; empty: the first and the last.
-        JSON-lines: keys; empty: "words" and "tags". "document" there may tell which document a line is of.
-      id: JSON-lines: a key.
-      format: "conll", "jsonl", or "auto": by the suffix, which is .jsonl, .json or .ndjson, or anything else.
-      tagged: whether there must be tags, which else are not read.
+        path: UTF-8, with or without a byte-order mark, possibly compressed (.gz, .bz2, .xz, .zst).
+        word, tag: CoNLL: numbers of columns from 0, or from the end, as -1; empty: the first and the last.
+            JSON-lines: keys; empty: "words" and "tags". "document" there may tell which document a line is
+            of.
+        id: JSON-lines: a key.
+        format: "conll", "jsonl", or "auto": by the suffix, which is .jsonl, .json or .ndjson, or anything
+            else.
+        tagged: whether there must be tags, which else are not read.
 
     Raises:
-      UserError: a missing or empty file, no such column, or more than 5% of the sentences malformed.
+        UserError: a missing or empty file, no such column, or more than 5% of the sentences malformed.
     """
     path = str(path)
     checks.check_input(path, "CoNLL or JSON-lines")

@@ -37,7 +37,7 @@ class LabelSet:
         """The sorted distinct labels of the training rows; whole numbers are sorted as numbers.
 
         Raises:
-          UserError: one class only, or so many that the column cannot be one of classes.
+            UserError: one class only, or so many that the column cannot be one of classes.
         """
         counts = Counter(label.strip() for label in labels)
         if len(counts) < 2:
