@@ -1,4 +1,4 @@
-"""Fine-tuning tasks: each package of this folder defines how its examples are read, learned and scored."""
+"""Fine-tuning tasks. Each subpackage defines how its examples are read, encoded, trained on and scored."""
 
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.fields import default_config

@@ -1,5 +1,7 @@
-"""What a fine-tuning task is: from a file to rows of tokens, and from the model's outputs to predictions and
-scores.
+"""The base class of fine-tuning tasks.
+
+A task reads files, encodes examples as rows of tokens, decodes the model's outputs into predictions, and
+scores the predictions.
 """
 
 from __future__ import annotations
@@ -25,23 +27,24 @@ from bert_jax.tasks.spec import TaskSpec
 
 
 class FinetuneTask(abc.ABC):
-    """One class of fine-tuning tasks.
+    """Base class of fine-tuning tasks.
 
-    A package of `bert_jax.tasks` defines one or more of them and registers each name under which they are
-    known as a `TaskSpec` in its `TASKS`.
+    A package of `bert_jax.tasks` defines one or more subclasses. Its `TASKS` has a `TaskSpec` for each name
+    under which they can be chosen.
 
     Attributes:
-        Config: a frozen dataclass with the fields of the configuration that this class uses, and no others.
-        title: what messages call the class.
-        formats: the suffixes of a file of predictions; the first one is the default.
-        export_head: the head as `bert-jax convert` names it.
-        suffix_tells_format: whether a file without a suffix may have any format.
-        problem_type: what a sequence classification learns, as transformers calls it; "" for other heads.
-        config: the values of the fields.
+        Config: a frozen dataclass with exactly the configuration fields that this class uses.
+        title: the name of the class in messages.
+        formats: the suffixes that a file of predictions may have; the first one is the default.
+        export_head: the name of the head in `bert-jax convert`.
+        suffix_tells_format: whether the format of a file is known only from its suffix, so that a file
+            without a suffix may have any format.
+        problem_type: the `problem_type` of a sequence classification in transformers; "" for other heads.
+        config: the values of the fields of `Config`.
         spec: the task's entry in the registry.
-        labels: names in the order of the logits; None where there are none.
-        tokenizer: of the model.
-        model_config: of the encoder.
+        labels: the label names in the order of the logits; None if the task has no labels.
+        tokenizer: the tokenizer of the model.
+        model_config: the configuration of the encoder.
     """
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
@@ -72,19 +75,18 @@ class FinetuneTask(abc.ABC):
         model_config: EncoderConfig,
         path: str,
     ) -> tuple[Self, Any]:
-        """Returns the task with the labels of a training file, and the examples of that file."""
+        """Returns the task, with the labels found in a training file, and the examples of that file."""
 
     @abc.abstractmethod
     def read(self, path: str, labelled: bool = True, **options: Any) -> Any:
         """Returns the examples of a file: a `FileReport` with a length.
 
         Args:
-            path: of the file.
+            path: the path of the file.
             labelled: whether every example must have a label. Otherwise no labels are read.
-            **options: of `bert-jax predict`, for files without labels: `test`, whether the file has the
-            columns of
-                the benchmark's test set; `format`; and the columns that differ from those of the training
-                file.
+            **options: options of `bert-jax predict` for files without labels: `test`, whether the file has
+                the columns of the benchmark's test set; `format`; and the columns that differ from those of
+                the training file.
         """
 
     @abc.abstractmethod
@@ -93,42 +95,42 @@ class FinetuneTask(abc.ABC):
 
     @abc.abstractmethod
     def objective(self) -> RowObjective:
-        """Returns what is learned. Its `head` is the group of parameters that is always new."""
+        """Returns the training objective. Its `head` names the parameter group that is always initialized."""
 
     @abc.abstractmethod
     def decode(self, examples: Any, rows: EncodedRows, outputs: np.ndarray) -> Predictions:
-        """Returns the predictions, from which scores, files, reports and streams are made.
+        """Returns the predictions, which scores, files, reports and streams are made from.
 
         Args:
-            examples: of a file or a stream.
+            examples: the examples of a file or a stream.
             rows: the encoded examples.
-            outputs: of the objective's `predict`, as `outputs.predict_all` returns them.
+            outputs: the outputs of the objective's `predict`, as `outputs.predict_all` returns them.
         """
 
     @abc.abstractmethod
     def score(self, predictions: Any) -> dict[str, float]:
-        """Returns every metric of predictions for labelled examples, in the order of `metrics`."""
+        """Returns the value of each metric for predictions of labeled examples, in the order of `metrics`."""
 
     @abc.abstractmethod
     def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
-        """Returns what reads the lines of a stream.
+        """Returns a reader for the lines of a stream.
 
         Args:
             file_format: one of `lines.FORMATS`.
-            **columns: names of `text_a`, `text_b` and `id` that differ from those of the training file.
+            **columns: the names of `text_a`, `text_b` and `id`, where they differ from the training file's.
         """
 
     def loss(self, rows: EncodedRows, outputs: np.ndarray) -> float:
-        """Returns the mean loss of the outputs, each example counting the same."""
+        """Returns the mean loss of the outputs, in which every example has the same weight."""
         return self.objective().evaluation_loss(outputs, self.targets(rows))
 
     @abc.abstractmethod
     def targets(self, rows: EncodedRows) -> Any:
-        """Returns the targets of all outputs, as the objective's `criterion` takes them."""
+        """Returns the targets of all outputs, in the form that the objective's `criterion` expects."""
 
     @abc.abstractmethod
     def known_metrics(self) -> tuple[Collection[str], str]:
-        """Returns the metrics that there are, and what messages say is scored."""
+        """Returns the names of all available metrics, and a description of what they score, for messages."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -141,7 +143,7 @@ class FinetuneTask(abc.ABC):
         return metrics.parse(self.config.metrics or ",".join(self.spec.metrics), known, what)
 
     def describe(self, examples: Any, rows: EncodedRows) -> str:
-        """Returns one line on a file's labels, or an empty text."""
+        """Returns a one-line summary of a file's labels, or an empty string."""
         return ""
 
     @property
@@ -151,33 +153,35 @@ class FinetuneTask(abc.ABC):
 
     @property
     def packs(self) -> bool:
-        """Returns whether several examples may share a row in training."""
+        """Returns whether several examples may be packed into one row in training."""
         return False
 
     @property
     def trains_encoder(self) -> bool:
-        """Returns whether the encoder is trained, and not only the head."""
+        """Returns whether the encoder is trained along with the head."""
         return True
 
     def optimizer(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-        """Returns what updates the parameters, from the optimizer that the configuration describes."""
+        """Returns the optimizer to use, given the one that the configuration describes."""
         return optimizer
 
     def precompute(
         self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: Mapping[str, Any], log: Callable
     ) -> dict[str, EncodedRows]:
-        """Returns the rows of each split, with what is the same in every epoch.
+        """Returns the rows of each split, with everything added that stays the same in every epoch.
 
         Args:
-            rows: by split.
-            mesh: of the run.
+            rows: the rows by split.
+            mesh: the device mesh of the run.
             run: the run's configuration.
-            log: gets one line for each thing that is worth saying.
+            log: called with each line to be logged.
         """
         return rows
 
     def set_null_threshold(self, threshold: float) -> None:
-        """Changes how much more likely no answer must be than the best one.
+        """Sets the null threshold of question answering.
+
+        No answer is predicted where its score exceeds that of the best answer by more than the threshold.
 
         Raises:
             UserError: every question has an answer, or the task has no questions.
@@ -189,26 +193,29 @@ class FinetuneTask(abc.ABC):
 
     @classmethod
     def detect_format(cls, path: str, file_format: str) -> str:
-        """Returns the format of a file by its name, or the one that `config.data.format` gives.
+        """Returns the format of a file: `file_format`, or the one that the name implies if that is "auto".
+
+        Args:
+            path: the path of the file.
+            file_format: the value of `config.data.format`.
 
         Raises:
-            UserError: the task cannot read it, or its name does not say what it is.
+            UserError: the task cannot read the format, or the name does not determine it.
         """
         raise NotImplementedError
 
     @classmethod
     def check_values(cls, config: Any, spec: TaskSpec) -> None:
-        """Raises UserError for values that contradict the task; `config` is that of the run."""
+        """Raises UserError for values of the run's configuration that contradict the task."""
         return
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec, formats: set[str]) -> Iterator[tuple[str, str]]:
-        """Yields (field, reason) for each field of this class that the run, as it is configured, does not
-        use.
+        """Yields (field, reason) for each field of this class that has no effect in the configured run.
 
         Args:
-            config: of the run.
-            spec: of its task.
-            formats: of the run's files, as far as their names say.
+            config: the configuration of the run.
+            spec: the registry entry of its task.
+            formats: the formats of the run's files; "" stands for one that the name does not determine.
         """
         yield from ()

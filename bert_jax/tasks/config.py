@@ -1,8 +1,8 @@
 """The fields of a task's configuration, as frozen dataclasses.
 
-Each task has a dataclass with the fields that it uses, and no others. `option` declares a field with its
-default, its range and its meaning; docs/config.md, the checks and the list of who uses a field all follow
-from it.
+Each task has a dataclass with exactly the fields that it uses. `option` declares a field with its default,
+its range and its meaning. docs/config.md, the checks of values, and the list of the tasks that use a field
+are all derived from these declarations.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def option(default: Any, meaning: str, **limits: Any) -> Any:
     """Returns a dataclass field of a configuration.
 
     Args:
-        default: its value unless a config file or a flag sets it. It determines the type.
-        meaning: what docs/config.md says of it.
-        **limits: of `config_fields.Field`: the smallest and largest value, and whether it may change on
-        resume.
+        default: the value unless a config file or a flag sets it. Its type is the type of the field.
+        meaning: the description of the field in docs/config.md.
+        **limits: arguments of `config_fields.Field`: the smallest and largest value, and whether the field
+            may change on resume.
     """
     kind = _TYPES[type(default)]
     if kind == "int":
@@ -37,7 +37,7 @@ def option(default: Any, meaning: str, **limits: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """The fields `config.data.*` that every task uses."""
+    """The `config.data.*` fields that every task uses."""
 
     text_a: str = option("", "the column of the text, by name or by number from 0")
     label: str = option("", "the column of the label")
@@ -57,7 +57,7 @@ class TaskConfig:
 
 
 def options(config: type, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field]]:
-    """Yields (dotted name, field) of a configuration's fields, those of nested dataclasses included."""
+    """Yields (dotted name, field) for all fields of a configuration class, including nested dataclasses."""
     for field in dataclasses.fields(config):
         if dataclasses.is_dataclass(field.default):
             yield from options(type(field.default), f"{prefix}{field.name}.")
@@ -66,7 +66,10 @@ def options(config: type, prefix: str = "") -> Iterator[tuple[str, dataclasses.F
 
 
 def build(config: type[Config], values: Mapping[str, Any]) -> Config:
-    """Returns a configuration with the values of a nested mapping, which may have further fields."""
+    """Returns an instance of a configuration class with the values of a nested mapping.
+
+    Further entries of the mapping are ignored.
+    """
     return config(
         **{
             field.name: build(type(field.default), values[field.name])

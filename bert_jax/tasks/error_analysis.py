@@ -1,4 +1,4 @@
-"""What a person looks at after a fine-tuning: the mistakes, and a picture of the scores."""
+"""Reports for error analysis after fine-tuning: the order of the mistakes, and plots of the scores."""
 
 from __future__ import annotations
 
@@ -15,17 +15,28 @@ from bert_jax.errors import install_hint, is_installed
 from bert_jax.io import atomic
 from bert_jax.plots import figures
 
-_MOST_LABELS = 40  # of a picture of confusions; more could not be read
+_MOST_LABELS = 40  # a plot with more labels would be illegible
 
 
 def surest_first(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-    """Returns int64 [wrong]: which of [N] are wrong, the most confident first."""
+    """Returns the indices of the wrong predictions, the most confident first.
+
+    Args:
+        right: bool [N], whether each prediction is correct.
+        confidence: float [N], the confidence of each prediction.
+
+    Returns:
+        int64 [number of wrong predictions].
+    """
     wrong = np.flatnonzero(~right)
     return wrong[np.argsort(-confidence[wrong], kind="stable")]
 
 
 def _optional(draw: Callable[..., None]) -> Callable[..., None]:
-    """Leaves a picture out, with a note, where matplotlib is not installed: a training ends with it."""
+    """Decorates a plotting function to print a note if matplotlib is not installed, instead of failing.
+
+    Plots are drawn at the end of training, where an error would be costly.
+    """
 
     @functools.wraps(draw)
     def draw_or_note(path: os.PathLike, *args: Any, **options: Any) -> None:
@@ -45,7 +56,7 @@ def plot_confusions(
     labels: Sequence[str],
     unit: str = "examples",
 ) -> None:
-    """Draws how many examples of each label were given which. Nothing is drawn for over 40 labels."""
+    """Plots the confusion matrix of labels and predictions. Draws nothing for more than 40 labels."""
     if len(labels) > _MOST_LABELS:
         return
     counts = np.zeros((len(labels), len(labels)), np.int64)
@@ -70,7 +81,7 @@ def plot_confusions(
 
 @_optional
 def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) -> None:
-    """Draws the numbers predicted over those that are right."""
+    """Plots predicted numbers against the labels."""
     with _saved_axes(path, (4.6, 4.4)) as axis:
         axis.scatter(targets, predicted, s=8, alpha=0.35, color="#0072B2", edgecolors="none")
         ends = [min(targets.min(), predicted.min()), max(targets.max(), predicted.max())]
@@ -83,7 +94,7 @@ def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) 
 
 @_optional
 def plot_confidence(path: os.PathLike, confidence: np.ndarray, right: np.ndarray, unit: str) -> None:
-    """Draws how many predictions of each confidence, from 0 to 1, were right and how many wrong."""
+    """Plots a histogram of the confidence, from 0 to 1, of correct and of wrong predictions."""
     with _saved_axes(path, (5.2, 3.6)) as axis:
         edges = np.linspace(0, 1, 21)
         axis.hist(
@@ -105,7 +116,7 @@ def plot_confidence(path: os.PathLike, confidence: np.ndarray, right: np.ndarray
 
 @_optional
 def plot_by_label(path: os.PathLike, scores: Sequence[float], labels: Sequence[str], metric: str) -> None:
-    """Draws a score from 0 to 1 for each label. Nothing is drawn for over 40 labels."""
+    """Plots a score from 0 to 1 for each label. Draws nothing for more than 40 labels."""
     if len(labels) > _MOST_LABELS:
         return
     with _saved_axes(path, (5.2, 1.2 + 0.28 * len(labels))) as axis:

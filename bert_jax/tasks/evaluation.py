@@ -1,4 +1,4 @@
-"""Evaluation of a fine-tuning task while it is trained."""
+"""Evaluation of a fine-tuning task during training."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class TaskEvaluator(Evaluator):
     """Predicts the whole evaluation file, decodes the outputs once, and scores the predictions.
 
     Args:
-        task: whose objective is trained.
-        rows: of the evaluation file.
-        examples: of the evaluation file.
-        batch_size: groups of rows of a global batch.
-        mesh: where the state lies.
-        workdir: held by the run; gets the files of `write_results`.
-        every: the number of steps between two evaluations; 0 for one at the end.
+        task: the task whose objective is trained.
+        rows: the encoded rows of the evaluation file.
+        examples: the examples of the evaluation file.
+        batch_size: the number of groups of rows in a global batch.
+        mesh: the device mesh that holds the train state.
+        workdir: the work directory of the run, to which `write_results` writes its files.
+        every: the number of steps between two evaluations; 0 to evaluate only at the end.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TaskEvaluator(Evaluator):
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the loss and every metric of the task.
 
-        The loss, like every score, is taken from the outputs for whole examples.
+        The loss, like every metric, is computed from the outputs for whole examples.
         """
         with context.watchdog.paused():
             with context.batches() as on_batch:
@@ -69,7 +69,7 @@ class TaskEvaluator(Evaluator):
             return {"loss": self._task.loss(self._rows, found), **self._scores}
 
     def write_results(self) -> dict[str, Any]:
-        """Writes the predictions and the reports of the last evaluation into the work directory.
+        """Writes the predictions and the reports of the last evaluation to the work directory.
 
         Returns:
             {"degenerate": whether the model predicts the same for every example}, for best.json.

@@ -1,9 +1,8 @@
-"""The fields of a fine-tuning configuration: their defaults, their ranges, and the tasks that use each of
-them.
+"""The fields of a fine-tuning configuration: their defaults, their ranges, and the tasks that use each field.
 
-A configuration has the fields of every task, so that --config.task=NAME works with any config file. A field
-that is set although the task does not use it is refused, rather than ignored. What a task uses is its
-`Config`.
+A configuration has the fields of every task, so that --config.task=NAME works with any config file. Setting a
+field that the task does not use is an error; it is not silently ignored. The `Config` of a task declares the
+fields that it uses.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from bert_jax.tasks.spec import TaskSpec
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A field that some tasks use.
+    """A configuration field, with the tasks that use it.
 
     Attributes:
-        default: its value unless the task, a config file or a flag sets it.
-        limits: its type and range, and whether it may change on resume.
-        meaning: what docs/config.md says of it.
-        users: the classes of the tasks that use it.
+        default: the value unless the task, a config file or a flag sets it.
+        limits: the type and range, and whether the field may change on resume.
+        meaning: the description of the field in docs/config.md.
+        users: the classes of the tasks that use the field.
     """
 
     default: Any
@@ -60,8 +59,8 @@ def default_config(size: str = "base", task: str = "classification") -> ml_colle
     """Returns the configuration of a task, with every field at its default.
 
     Args:
-        size: of the model where there is no `init_from`; see `bert_jax.models.config.named`.
-        task: a name of the registry.
+        size: the size of the model where there is no `init_from`; see `bert_jax.models.config.named`.
+        task: the name of a task in the registry.
     """
     spec = registry.get(task)
     config = defaults.finetune(size)
@@ -74,9 +73,9 @@ def default_config(size: str = "base", task: str = "classification") -> ml_colle
 
 
 def complete(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """Returns a copy of a configuration, with the defaults of fields that it lacks.
+    """Returns a copy of a configuration in which missing fields have their defaults.
 
-    A work directory of an older version lacks those that came later.
+    The configuration in a work directory of an older version lacks the fields that were added later.
     """
     config = ml_collections.ConfigDict(config.to_dict())
     default = default_config(task=config.task)
@@ -88,19 +87,19 @@ def complete(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
 
 def of_task(config: Mapping[str, Any]) -> TaskConfig:
-    """Returns the fields that the task of a configuration uses; see `complete`."""
+    """Returns the fields that the task of a configuration uses; `config` is a result of `complete`."""
     return task_config.build(registry.get(config["task"]).task.Config, config)
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-    """Refuses every field that would be ignored, and every value out of its range.
+    """Checks that every value is in its range, and that no field is set that would be ignored.
 
     Args:
-        config: as `complete` returns it.
+        config: a configuration as `complete` returns it.
 
     Raises:
-        UserError: naming a field that no fine-tuning has, or that is set although this task, or the run as it
-            is configured, does not use it.
+        UserError: a field does not exist, is set although the task or the configured run does not use it, or
+            has a value out of its range. The message names the field.
     """
     spec = registry.get(config.task)
     known = dict(config_files.fields(default_config(task=spec.name)))
@@ -125,7 +124,7 @@ def check(config: ml_collections.ConfigDict) -> None:
 
 
 def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-    """Yields (a field that the task uses, but not as the run is configured; why not)."""
+    """Yields (field, reason) for each field that the task uses but that has no effect in this run."""
     data = config.data
     if not config.init_from:
         yield "init_ignore", "there is no init_from"
@@ -145,7 +144,7 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
 
 
 def _formats(config: ml_collections.ConfigDict, spec: TaskSpec) -> set[str]:
-    """Returns the formats of the training and the evaluation file, as far as their names tell."""
+    """Returns the formats of the training and evaluation files; "" where the name does not determine it."""
     found = set()
     for given in (config.data.train, config.data.eval):
         if given:
@@ -160,10 +159,10 @@ def _formats(config: ml_collections.ConfigDict, spec: TaskSpec) -> set[str]:
 
 
 def lookup(config: ml_collections.ConfigDict, name: str) -> Any:
-    """Returns the value of a field.
+    """Returns the value of the field with this dotted name.
 
     Raises:
-        UserError: there is no field of this dotted name; with the one that is most alike.
+        UserError: there is no such field. The message suggests the most similar name.
     """
     known = dict(config_files.fields(config))
     if name not in known:
@@ -178,7 +177,7 @@ def _no_such_field(name: str, known: Iterable[str]) -> str:
 
 
 def assign(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
-    """Sets the field of a dotted name, which may be a new one."""
+    """Sets the field with this dotted name, and creates it if it does not exist."""
     *parents, last = name.split(".")
     for parent in parents:
         if parent not in config:

@@ -1,4 +1,4 @@
-"""Scores of a whole evaluation set, as the benchmarks define them: numpy arrays in, floats out."""
+"""Metrics of a whole evaluation set, as the benchmarks define them, from numpy arrays to floats."""
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,41 +15,42 @@ _BY_SCIKIT_LEARN = frozenset({"f1", "f1_micro", "f1_macro", "matthews"})
 
 
 def accuracy(predictions: np.ndarray, targets: np.ndarray) -> float:
-    """The share of int arrays' [N] entries that agree."""
+    """Returns the fraction of entries that agree in two int arrays [N]."""
     return float(np.mean(predictions == targets))
 
 
 def f1(predictions: np.ndarray, targets: np.ndarray) -> float:
-    """F1 of label 1 of two (GLUE's MRPC and QQP); 0 when there is neither a positive nor a predicted
-    positive.
+    """Returns the F1 of label 1 of two labels, as for MRPC and QQP in GLUE.
+
+    It is 0 when there is neither a positive example nor a positive prediction.
     """
     return float(metrics.f1_score(targets, predictions, pos_label=1, average="binary", zero_division=0.0))
 
 
 def f1_macro(predictions: np.ndarray, targets: np.ndarray) -> float:
-    """The unweighted mean of every label's F1, over the labels that occur in either array."""
+    """Returns the unweighted mean of the F1 of every label that occurs in either array."""
     return float(metrics.f1_score(targets, predictions, average="macro", zero_division=0.0))
 
 
 def matthews(predictions: np.ndarray, targets: np.ndarray) -> float:
-    """Matthews' correlation (GLUE's CoLA); 0 when either array holds one class only."""
+    """Returns Matthews' correlation, as for CoLA in GLUE; 0 when either array holds only one class."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn warns of a single class; 0 is the defined answer
+        warnings.simplefilter("ignore")  # scikit-learn warns of a single class, for which 0 is correct here
         return float(metrics.matthews_corrcoef(targets, predictions))
 
 
 def pearson(predictions: np.ndarray, targets: np.ndarray) -> float:
-    """Pearson's correlation of float arrays [N]; 0 when either is constant."""
+    """Returns Pearson's correlation of two float arrays [N]; 0 when either is constant."""
     return _correlation(stats.pearsonr, predictions, targets)
 
 
 def spearman(predictions: np.ndarray, targets: np.ndarray) -> float:
-    """Spearman's rank correlation of float arrays [N]; 0 when either is constant."""
+    """Returns Spearman's rank correlation of two float arrays [N]; 0 when either is constant."""
     return _correlation(stats.spearmanr, predictions, targets)
 
 
 def mean_squared_error(predictions: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of the squared differences of float arrays [N]."""
+    """Returns the mean squared difference of two float arrays [N]."""
     difference = np.asarray(predictions, np.float64) - np.asarray(targets, np.float64)
     return float(np.mean(difference**2))
 
@@ -78,15 +79,15 @@ LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss"})
 
 
 def parse(text: str, known: Collection[str], what: str) -> tuple[str, ...]:
-    """Returns the metrics that a text names, with commas between; all `known` ones if it is empty.
+    """Parses a comma-separated list of metrics; an empty list stands for all known metrics.
 
     Args:
-        text: such as `config.metrics`.
-        known: the metrics that there are.
-        what: is scored, for the message.
+        text: the list, such as `config.metrics`.
+        known: the names of all available metrics.
+        what: a description of what is scored, for the message.
 
     Raises:
-        UserError: a name that is not known, or one whose package is not installed.
+        UserError: a metric is not known, or needs a package that is not installed.
     """
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
@@ -98,7 +99,7 @@ def parse(text: str, known: Collection[str], what: str) -> tuple[str, ...]:
 
 
 def check_packages(names: Sequence[str]) -> None:
-    """Raises a UserError, before any training, if a metric needs scikit-learn and it is not installed."""
+    """Raises UserError if a metric needs scikit-learn and it is not installed; called before training."""
     for name in names:
         if name in _BY_SCIKIT_LEARN:
             check_installed("sklearn", "metrics", f"the metric {name}")
@@ -107,12 +108,12 @@ def check_packages(names: Sequence[str]) -> None:
 def score(
     names: Sequence[str], table: Mapping[str, Metric], predictions: np.ndarray, targets: np.ndarray
 ) -> dict[str, float]:
-    """Returns every named metric of [N] predictions (label numbers, or numbers) against [N] targets.
+    """Returns the value of each named metric.
 
     Args:
-        names: of metrics.
-        table: the functions by name: `CLASSIFICATION` or `REGRESSION`.
-        predictions: [N].
-        targets: [N].
+        names: the names of the metrics.
+        table: the metric functions by name: `CLASSIFICATION` or `REGRESSION`.
+        predictions: [N] label numbers, or numbers for regression.
+        targets: [N], of the same kind.
     """
     return {name: table[name](np.asarray(predictions), np.asarray(targets)) for name in names}

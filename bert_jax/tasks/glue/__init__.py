@@ -1,4 +1,4 @@
-"""GLUE: its tasks, and submissions to its server."""
+"""The tasks of GLUE, and submissions to its server."""
 
 from bert_jax.tasks.glue.tables import GLUE
 

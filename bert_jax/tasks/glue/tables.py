@@ -1,4 +1,4 @@
-"""GLUE (Wang et al. 2018): columns, metrics and files as gluebenchmark.com has them, and its submissions."""
+"""The tasks of GLUE (Wang et al. 2018) as defined by gluebenchmark.com, and submissions to it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ GLUE = (
         _BINARY,
     ),
     _task("sst2", "SST-2", ("accuracy",), Columns("sentence", label="label"), _TEST_SENTENCE, _BINARY),
-    # Selected by accuracy: calling every pair a paraphrase already gives an F1 of .81.
+    # Accuracy selects the best checkpoint, because calling every pair a paraphrase already gives an F1 of
+    # 0.81.
     _task(
         "mrpc",
         "MRPC",
@@ -80,8 +81,8 @@ GLUE = (
     _task("wnli", "WNLI", ("accuracy",), _PAIR, _TEST_PAIR, _BINARY),
 )  # fmt: skip
 
-# The files of a submission: {task: {the split of its data_dir: the name in the zip}}. AX, the diagnostic set,
-# is answered by the model of MNLI; its diagnostic.tsv lies beside MNLI's files.
+# The files of a submission: {task: {split in data_dir: name in the zip}}. The model of MNLI also predicts AX,
+# the diagnostic set, whose diagnostic.tsv is in the same folder as MNLI's files.
 _SUBMISSION = {
     "cola": {"test": "CoLA.tsv"},
     "sst2": {"test": "SST-2.tsv"},
@@ -96,10 +97,10 @@ _SUBMISSION = {
 
 
 def submission_files(task: str) -> Mapping[str, str]:
-    """{split: name in the zip} of what the server wants of a task.
+    """Returns the files that a submission needs for a task, as {split: name in the zip}.
 
     Raises:
-        UserError: the task is none of GLUE's.
+        UserError: the task is not part of GLUE.
     """
     if task not in _SUBMISSION:
         raise UserError(f"{task} is no task of GLUE; a submission has {', '.join(_SUBMISSION)}")
@@ -107,10 +108,13 @@ def submission_files(task: str) -> Mapping[str, str]:
 
 
 def submission_file(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str] | None) -> str:
-    """A file of the zip: a header, then `index` and `prediction` of every row.
+    """Returns the content of one file of a submission: a header, then `index` and `prediction` of every row.
 
     Args:
-        outputs: float32 [N, C] probabilities, or [N, 1] numbers of STS-B, which are cut to 0 to 5.
+        ids: the N ids of the rows.
+        outputs: float32 [N, C] probabilities, or [N, 1] scores of STS-B, which are clipped to the range 0 to
+            5.
+        labels: the C label names; None for STS-B.
     """
     if labels is None:
         predicted = [f"{value:.3f}" for value in np.clip(outputs[:, 0], 0, 5)]
@@ -121,7 +125,12 @@ def submission_file(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[st
 
 
 def write_submission(path: str, files: Mapping[str, str]) -> list[str]:
-    """Writes the zip; returns the names that the server wants and that are not in it."""
+    """Writes the zip of a submission, and returns the names of the files that are missing from it.
+
+    Args:
+        path: the path of the zip.
+        files: the content of each file by its name in the zip.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
@@ -132,7 +141,11 @@ def write_submission(path: str, files: Mapping[str, str]) -> list[str]:
 
 
 def table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """A line a task, with its metrics, and the average over them."""
+    """Returns one line for each task with its metrics, and a last line with their average.
+
+    Args:
+        scores: {task: {metric: value}}, as for `average`.
+    """
     lines = []
     for task, found in scores.items():
         shown = "  ".join(f"{name} {value:.4f}" for name, value in found.items())
@@ -141,13 +154,12 @@ def table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def average(scores: Mapping[str, Mapping[str, float]]) -> float:
-    """GLUE's score: the mean over tasks of the mean of each task's metrics.
+    """Returns the GLUE score: the mean over tasks of the mean of each task's metrics.
 
-    CoLA counts by Matthews' correlation alone; MNLI's two sets count as one task.
+    For CoLA only Matthews' correlation counts. The two evaluation sets of MNLI count as one task.
 
     Args:
-        scores: {task: {metric: value}}, of MNLI with `accuracy` and, where it was scored,
-            `accuracy_mismatched`.
+        scores: {task: {metric: value}}. MNLI has `accuracy` and, if it was scored, `accuracy_mismatched`.
     """
     means = [
         found["matthews"] if task == "cola" else float(np.mean(list(found.values())))
