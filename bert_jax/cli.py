@@ -37,16 +37,16 @@ from bert_jax.parallel import distributed, host_tuning
 with epy.lazy_imports():
     from bert_jax.settings import config_fields, config_files
 
-# In the order of the way from text to a task. A module is imported only when called: most of them need jax.
+# In the order of a typical workflow. A command's module is imported only when called: most of them need jax.
 COMMANDS = (
     "doctor", "demo", "configs", "vocab", "data", "inspect", "pretrain", "finetune", "evaluate", "predict",
     "fill-mask", "embed", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
 
-# Those that compute for long enough to gain from it.
+# Commands that run long enough to benefit from huge pages.
 _ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "evaluate", "predict", "embed", "bench")
 
-# What int() and float() say of a value, in words for those who gave it.
+# The messages of int() and float(), reworded for the user.
 _PYTHONS_WORDS = {
     r"invalid literal for int\(\) with base \d+: .*": "expected a whole number",
     r"could not convert string to float: .*": "expected a number",
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        argv: the arguments after the program's name; those of the process by default.
+        argv: The arguments after the program's name; by default those of the process.
 
     Returns:
         The exit code.
@@ -69,19 +69,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:]
     try:
         if argv and argv[0] in _ON_HUGE_PAGES:
-            signals.block()  # one that comes now is heeded by the program that takes this one's place
+            signals.block()  # a signal that arrives now is handled by the program that replaces this one
             host_tuning.use_huge_pages()
         signals.install(argv[0] if argv else "")
         host_tuning.hide_gpu_plugins()
         host_tuning.hide_libtpu()
         code = _main(argv)
-    except (Preempted, Terminated, KeyboardInterrupt) as stop:  # while an error was being told
+    except (Preempted, Terminated, KeyboardInterrupt) as stop:  # raised while an error was being reported
         code = _stopped(stop)
     except Exception:
         if not signals.received():
             raise
-        code = _stopped(signals.stop_of(signals.received()))  # a library has made an error of the stop
-    # Threads in which JAX compiles or writes may be left behind by a stop. Nobody waits for them.
+        code = _stopped(signals.stop_of(signals.received()))  # a library turned the signal into an error
+    # A stop may leave threads in which JAX compiles or writes. The process does not wait for them.
     if code not in (0, 2) and "jax" in sys.modules and not distributed.is_one_of_several():
         signals.leave(code)
     return code
@@ -109,11 +109,11 @@ def _run(argv: list[str]) -> int:
     except (Preempted, Terminated, KeyboardInterrupt) as stop:
         return _stopped(stop)
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`); without this Python would complain again as it ends.
+        # The reader of the output has gone (`| head`). Otherwise Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        # One that names no file, or a file that is missing, is more likely a bug, whose traceback is needed.
+        # An error without a file name, or about a missing file, is likely a bug, so its traceback is needed.
         if (error.filename is None and not _is_full(error)) or isinstance(error, FileNotFoundError):
             raise
         code = 2 if is_wrong_path(error) else 1
@@ -135,7 +135,7 @@ def _stopped(stop: BaseException) -> int:
 
 
 def _is_full(error: Exception) -> bool:
-    """Whether a disk is full, also where a library has wrapped what the operating system said."""
+    """Returns whether a disk is full, also if a library has wrapped the operating system's error."""
     return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
@@ -163,17 +163,20 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def commands() -> list[str]:
-    """The commands that this installation has."""
+    """Returns the commands that this installation has."""
     return [name for name in COMMANDS if importlib.util.find_spec(_module_name(name))]
 
 
 def parse_flags(
     module: types.ModuleType, name: str, argv: list[str]
 ) -> tuple[absl_flags.FlagValues | None, list[str]]:
-    """(flags, remaining arguments) of a command; (None, []) after printing its help.
+    """Parses the flags of a command.
+
+    Returns:
+        The flags and the remaining arguments; (None, []) after printing the command's help.
 
     Raises:
-        UserError: an unknown flag, a value of the wrong type, or a config that cannot be read.
+        UserError: A flag is unknown, a value has the wrong type, or a config cannot be read.
     """
     flags = absl_flags.FlagValues()
     flags.set_gnu_getopt(True)
@@ -201,7 +204,7 @@ def parse_flags(
 
 
 def _with_home(arg: str) -> str:
-    """--name=~/x with the home directory: bash leaves it as it is, and a folder named ~ would be made."""
+    """Expands ~ in --name=~/x, which bash leaves as it is, so that no folder named ~ is created."""
     name, _, value = arg.partition("=")
     return f"{name}={os.path.expanduser(value)}" if name.startswith("--") and value[:2] == "~/" else arg
 
@@ -216,11 +219,11 @@ def _config_flags(flags: absl_flags.FlagValues) -> list[str]:
 
 
 def _config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> list[Path]:
-    """The files that `--config=CONFIG[:ARG]` and `--config CONFIG[:ARG]` stand for.
+    """Returns the files that `--config=CONFIG[:ARG]` and `--config CONFIG[:ARG]` refer to.
 
     Raises:
-        UserError: a CONFIG that is neither a name nor a file; ml_collections would report it only when the
-            config is first used, and as a page of attempts.
+        UserError: A CONFIG is neither a name nor a file. ml_collections would report this only when the
+            config is first used, with a page of attempts.
     """
     return [
         config_files.find(config_files.split(arg.partition("=")[2] or following)[0])
@@ -231,7 +234,7 @@ def _config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> list[Path]:
 
 
 def _line_of_config(paths: Sequence[Path], error: Exception) -> str:
-    """`FILE, line N: ` when a config file raised the error, else nothing."""
+    """Returns `FILE, line N: ERROR: ` if a config file raised the error, else ""."""
     files = {str(path.resolve()) for path in paths}
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if str(Path(frame.filename).resolve()) in files]
@@ -239,7 +242,7 @@ def _line_of_config(paths: Sequence[Path], error: Exception) -> str:
 
 
 def _unknown_flag(command: str, flags: absl_flags.FlagValues, unknown: str) -> str:
-    """What to say of a flag that a command does not have."""
+    """Returns the message for a flag that a command does not have."""
     near = ""
     for name in _config_flags(flags):
         config, example = flags[name].value, config_files.example(command)
@@ -254,7 +257,7 @@ def _unknown_flag(command: str, flags: absl_flags.FlagValues, unknown: str) -> s
 
 
 def _unknown_override(flags: absl_flags.FlagValues, argv: list[str], error: Exception) -> str:
-    """What to say of a `--config.a.b=V` whose field the config does not have, or ''."""
+    """Returns the message for an override `--config.a.b=V` of a field that does not exist, or ""."""
     if not isinstance(error, KeyError | AttributeError):
         return ""
     for name in _config_flags(flags):
@@ -270,7 +273,7 @@ def _unknown_override(flags: absl_flags.FlagValues, argv: list[str], error: Exce
 
 
 def _likely_field(flag: absl_flags.Flag, argv: list[str], parts: Sequence[str]) -> str:
-    """What to say of an override of an unknown field: the one that it stands for, or those beside it."""
+    """Returns a hint for an override of an unknown field: the closest field, or its possible siblings."""
     given = [value for arg, value in zip(argv, [*argv[1:], ""], strict=True) if arg == f"--{flag.name}"]
     given += [arg.partition("=")[2] for arg in argv if arg.startswith(f"--{flag.name}=")]
     config, within = flag.parser.parse(given[-1]), "it"
@@ -289,7 +292,7 @@ def _check_configs(flags: absl_flags.FlagValues) -> None:
         if config is not None:
             try:
                 _ = config.keys
-            except OSError as error:  # ml_collections puts the error of the file itself off to the first use
+            except OSError as error:  # ml_collections raises the file's own error only at its first use
                 raise UserError(f"--{name}={flags[name].config_filename}: {_last_line(error)}") from error
 
 
@@ -312,7 +315,7 @@ def _module_name(command: str) -> str:
 
 
 def _overview() -> str:
-    """Help lines are read from the source, so that `--help` imports no jax."""
+    """Returns the help of `bert-jax`; the lines are read from the sources, so that jax is not imported."""
     lines = ["usage: bert-jax COMMAND [flags] [arguments]", ""]
     for name in commands():
         source = Path(importlib.util.find_spec(_module_name(name)).origin).read_text(encoding="utf-8")
@@ -326,7 +329,7 @@ def _command_help(module: types.ModuleType, name: str, flags: absl_flags.FlagVal
     lines += ["", "flags:"]
     for flag_name in flags:
         flag = flags[flag_name]
-        if flag_name != flag.name:  # a second entry of the same flag, by its short name
+        if flag_name != flag.name:  # the short name of a flag is a second entry
             continue
         lines.append(f"  --[no]{flag_name}" if flag.boolean else f"  --{flag_name}")
         text = " ".join((flag.help or "").split()).replace(".; repeat", "; repeat")

@@ -1,4 +1,4 @@
-"""Errors that the command line turns into one line and an exit code."""
+"""Defines the errors that the command line reports as one line and an exit code."""
 
 import contextlib
 import errno
@@ -7,53 +7,56 @@ from collections.abc import Iterator
 
 from etils import epy
 
-# What the operating system says of a path that was given wrongly; anything else is the storage's own failure.
+# Errors that mean the path was given wrongly; any other error is a failure of the storage.
 _WRONG_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _WRONG_PATH_NUMBERS = frozenset({errno.ENAMETOOLONG, errno.EROFS, errno.ELOOP, errno.EINVAL})
 
 
 class UserError(Exception):
-    """A user's mistake: one line that says what was given, what was expected and what to try. Exit code 2."""
+    """A mistake of the user. The one-line message says what was given, what was expected and what to try.
+
+    Exit code 2.
+    """
 
 
 class ClusterError(Exception):
-    """Other processes of the run, or the network, are not there: one line, exit code 1, to be tried again."""
+    """Other processes of the run, or the network, are unreachable: one line, exit code 1, may be retried."""
 
 
 class StorageError(Exception):
-    """A disk or a bucket failed (full, broken, not reachable): one line, exit code 1, to be tried again."""
+    """A disk or a bucket failed (full, broken, unreachable): one line, exit code 1, may be retried."""
 
 
 class Preempted(BaseException):
-    """Stopped on purpose, with everything saved, to be started again with the same command. Exit code 3.
+    """The command was stopped with all work saved and resumes when it is run again. Exit code 3.
 
-    As KeyboardInterrupt it is no Exception: it may come at any point, and no library should take it for an
-    error of its own.
+    Like KeyboardInterrupt it does not derive from Exception: it can be raised at any point, and no library
+    should handle it as an error of its own.
     """
 
 
 class Terminated(BaseException):
-    """Stopped by SIGTERM with nothing to go on from; nothing half is left. Exit code 143."""
+    """SIGTERM stopped a command that cannot be resumed; no partial output is left. Exit code 143."""
 
 
 def file_error(message: str, error: OSError) -> UserError | StorageError:
-    """The error to raise from `error`: a UserError where the path is at fault, else a StorageError.
+    """Returns a UserError if the path is at fault, else a StorageError.
 
     Args:
-        message: the line for the user; it says what was being done, and to which path.
-        error: what the operating system, or a remote file system, raised.
+        message: The line for the user, which says what was being done and with which path.
+        error: The error that the operating system or a remote file system raised.
     """
     return UserError(message) if is_wrong_path(error) else StorageError(message)
 
 
 def is_wrong_path(error: OSError) -> bool:
-    """Whether the path that was given is at fault: missing, forbidden, or of another kind."""
+    """Returns whether the path is at fault: it is missing, forbidden, or of another kind."""
     return isinstance(error, _WRONG_PATH) or error.errno in _WRONG_PATH_NUMBERS
 
 
 @contextlib.contextmanager
 def optional_imports(extra: str) -> Iterator[None]:
-    """Imports modules of an extra of setup.py at their first use, which raises a UserError if one is missing.
+    """Imports modules of an extra of setup.py lazily; a missing module raises a UserError at its first use.
 
     Example:
         with optional_imports("metrics"):
@@ -62,7 +65,7 @@ def optional_imports(extra: str) -> Iterator[None]:
 
     def refuse(error: Exception) -> None:
         name = getattr(error, "name", None)
-        if not name or is_installed(name.partition(".")[0]):  # it is there, and fails for another reason
+        if not name or is_installed(name.partition(".")[0]):  # it is installed and fails for another reason
             raise error
         raise _missing(name.partition(".")[0], extra) from None
 
@@ -71,19 +74,19 @@ def optional_imports(extra: str) -> Iterator[None]:
 
 
 def check_installed(package: str, extra: str, wanted_by: str = "this command") -> None:
-    """Raises a UserError if a package of an extra is missing, before any work that would be lost later.
+    """Raises a UserError if a package of an extra is missing, before any work is done that would be lost.
 
     Args:
-        package: the name that is imported.
-        extra: the extra of setup.py that has it.
-        wanted_by: what needs the package, such as a flag with its value.
+        package: The import name of the package.
+        extra: The extra of setup.py that contains it.
+        wanted_by: What needs the package, such as a flag with its value.
     """
     if not is_installed(package):
         raise _missing(package, extra, wanted_by)
 
 
 def is_installed(package: str) -> bool:
-    """Returns whether a package can be found by the name that is imported; it is not imported."""
+    """Returns whether a package can be found by its import name, without importing it."""
     return importlib.util.find_spec(package) is not None
 
 

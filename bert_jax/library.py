@@ -1,4 +1,4 @@
-"""The front door of the library: a checkpoint of any format as a model to compute with and to go on from."""
+"""Loads a checkpoint of any format as a model for inference or further training."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ POOLINGS = ("mean", "cls", "pooler")
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """What a model makes of B texts, of which the longest has L tokens.
+    """The encodings of B texts, of which the longest has L tokens.
 
     Attributes:
-        tokens: int32 [B, L] ids, with [CLS] and [SEP]; [PAD] behind shorter texts.
-        lengths: int32 [B], the tokens of each text.
-        states: float32 [B, L, H], the last layer's; 0 at padding.
+        tokens: int32 [B, L], token ids with [CLS] and [SEP], padded with [PAD].
+        lengths: int32 [B], the number of tokens of each text.
+        states: float32 [B, L, H], the hidden states of the last layer; 0 at padding.
         pooled: float32 [B, H], one vector per text.
     """
 
@@ -46,11 +46,11 @@ class LoadedModel:
     """A model in memory.
 
     Attributes:
-        module: the Flax module with every part that the checkpoint has; see `AssembledModel`.
-        params: its parameters, a nested dict of float32 arrays.
-        config: its architecture, and how it is computed on this platform.
-        tokenizer: of its vocabulary.
-        labels: names of the classes of a fine-tuned model; None for others.
+        module: The Flax module with every part that the checkpoint has; see `AssembledModel`.
+        params: The parameters, a nested dict of float32 arrays.
+        config: The architecture, and how it is computed on this platform.
+        tokenizer: The tokenizer with the model's vocabulary.
+        labels: The class names of a fine-tuned model; None for other models.
     """
 
     def __init__(self, model: convert.Model, dtype: str = "auto", log: Callable[[str], None] = print):
@@ -67,15 +67,16 @@ class LoadedModel:
     def encode(self, texts: Iterable[Text], pooling: str = "mean") -> Encoding:
         """Returns the tokens and the last hidden states of texts, or of pairs of texts.
 
-        A text that is longer than the model's positions loses its end.
+        Texts that exceed the model's number of positions are truncated at the end.
 
         Args:
-            texts: each is a str, or (first, second).
-            pooling: what `pooled` is: "mean" over the tokens of a text, as `bert-jax embed` has it; "cls",
-                the state at [CLS]; "pooler", the same after the pre-trained dense layer and tanh.
+            texts: Each is a str, or a tuple (first, second).
+            pooling: How `pooled` is computed: "mean", the mean over the tokens of a text, as in `bert-jax
+                embed`; "cls", the hidden state at [CLS]; "pooler", the same after the pre-trained dense layer
+                and tanh.
 
         Raises:
-            UserError: a pooling that there is not, or that this model does not have.
+            UserError: The pooling is unknown, this model does not have it, or `texts` is a single str.
         """
         if pooling not in POOLINGS:
             raise UserError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS)}")
@@ -91,10 +92,10 @@ class LoadedModel:
         return Encoding(tokens, lengths, states, self._pool(states, lengths, pooling))
 
     def inputs(self, texts: Iterable[Text]) -> dict[str, np.ndarray]:
-        """Returns what `module` takes for texts: int32 [B, L] arrays by the names of its arguments.
+        """Returns the inputs of `module` for texts: int32 [B, L] arrays by argument name.
 
         Args:
-            texts: see `encode`.
+            texts: See `encode`.
         """
         rows = list(self._embedder.rows(texts))
         tokens, lengths = self._padded(rows)
@@ -124,15 +125,18 @@ class LoadedModel:
 
 
 def load(path: files.PathLike, *, dtype: str = "auto", log: Callable[[str], None] = print) -> LoadedModel:
-    """Returns the model of a checkpoint.
+    """Loads the model of a checkpoint.
 
     Args:
-        path: what `--checkpoint` takes: a work directory or one of its checkpoints, a Hugging Face folder,
-            the prefix of a TF1 checkpoint; local or a URL.
-        dtype: of the computation: "float32", "bfloat16", or "auto" for what suits the platform.
-        log: called with one line when there is something to say.
+        path: The same as for `--checkpoint`: a work directory or one of its checkpoints, a Hugging Face
+            folder, or the prefix of a TF1 checkpoint; a local path or a URL.
+        dtype: The dtype of the computation: "float32", "bfloat16", or "auto", which depends on the platform.
+        log: Called with one line of text for each notice.
+
+    Returns:
+        The model with its parameters and its tokenizer.
 
     Raises:
-        UserError: no checkpoint, a damaged one, or one without a vocabulary.
+        UserError: There is no checkpoint, it is damaged, or it has no vocabulary.
     """
     return LoadedModel(convert.load(path, log=log), dtype, log)

@@ -1,11 +1,11 @@
-"""SIGTERM and SIGINT from the first moment of a command to its last.
+"""Handles SIGTERM and SIGINT from the first moment of a command to its last.
 
-While a run has steps that are not saved, `preemption.PreemptionGuard` takes note of a signal and the run
-saves. At any other time there is nothing to lose, and a signal ends the command where it stands: by an
-exception, which lets it clean up, and without one where the process is in a compilation or the like and does
-not come back to Python.
+While a run has unsaved steps, `preemption.PreemptionGuard` records a signal and the run saves. At any other
+time there is nothing to lose, and a signal ends the command at once: normally by an exception, which lets the
+command clean up, but without one if the process is in a compilation or another long call that does not return
+to Python.
 
-This module imports no JAX, so that it is there before JAX is.
+This module does not import JAX, so that signals are handled before JAX is imported.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from collections.abc import Iterator
 
 from bert_jax.errors import Preempted, Terminated
 
-# Commands that go on from what they have done. Another one begins anew.
+# Commands that resume from what they have already done. All others start again.
 RESUMABLE = ("demo", "data", "pretrain", "finetune")
 
-_OUTSIDE_PYTHON_SECONDS = 2.0  # until a process that does not come back to Python is ended
-_LATER_SECONDS = 0.01  # until the exception is raised, where it would be swallowed now
-# Functions that Python or JAX calls on the side: an exception that leaves one is printed, and ends nothing.
+_OUTSIDE_PYTHON_SECONDS = 2.0  # delay before a process that does not return to Python is ended
+_LATER_SECONDS = 0.01  # delay before the exception is raised, where it would be swallowed now
+# Functions that Python or JAX calls in passing: an exception that they raise is printed and then ignored.
 _SWALLOWING = ("__del__", "_xla_gc_callback")
-_CLEANING_SECONDS = 20.0  # the same for one that cleans up
+_CLEANING_SECONDS = 20.0  # delay before a process that is cleaning up is ended
 
 
 class _State:
     command = ""
     received: int | None = None  # the signal that is ending this command
-    handled = threading.Event()  # Python has got to it
-    noting = 0  # how many `noted` blocks this process is in
+    handled = threading.Event()  # set when the Python handler has run
+    noting = 0  # number of nested `noted` blocks
 
 
 def install(command: str) -> None:
-    """Ends this process as `command` should be ended when SIGTERM or SIGINT comes. In the main thread, once.
+    """Installs handlers for SIGTERM and SIGINT that end this process as appropriate for `command`.
 
-    A signal that this process was started to ignore stays ignored. Those that came after `block` come now.
+    Call it once, in the main thread. A signal that this process was started to ignore stays ignored. Signals
+    that arrived since `block` are delivered now.
     """
     _State.command = command
     for number, default in (
@@ -50,20 +51,20 @@ def install(command: str) -> None:
             signal.signal(number, _end)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    # The interpreter's own handler, which runs at once, writes here. Ours waits for Python's main thread.
+    # The interpreter's own handler runs at once and writes here. A Python handler waits for the main thread.
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reader,), name="signals", daemon=True).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
 
 
 def block() -> None:
-    """Keeps signals until `install`, also one in the program that replaces this one."""
+    """Blocks SIGTERM and SIGINT until `install`, which may be called by a program that replaces this one."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
 
 
 @contextlib.contextmanager
 def noted() -> Iterator[None]:
-    """Inside, whoever has set handlers sees to it that a signal ends the command."""
+    """While the block runs, the handlers that the caller has set are responsible for ending the command."""
     _State.noting += 1
     try:
         yield
@@ -72,19 +73,19 @@ def noted() -> Iterator[None]:
 
 
 def received() -> int | None:
-    """The signal that is ending this command, if there is one."""
+    """Returns the signal that is ending this command, or None."""
     return _State.received
 
 
 def tell(message: str) -> None:
-    """Prints one line from a handler, which may have interrupted another print."""
+    """Prints one line from a signal handler, which may have interrupted another print."""
     clear = "\r\x1b[K" if sys.stderr is not None and sys.stderr.isatty() else ""
     with contextlib.suppress(OSError):
         os.write(2, f"{clear}bert-jax: {message}\n".encode())
 
 
 def stop_of(number: int) -> BaseException:
-    """What ends the command by this signal, where it has nothing to save."""
+    """Returns the exception with which a signal ends a command that has nothing to save."""
     if number == signal.SIGINT:
         return KeyboardInterrupt("interrupted" + _what_next())
     if _State.command in RESUMABLE:
@@ -98,14 +99,14 @@ def _what_next() -> str:
 
 
 def exit_code(number: int) -> int:
-    """Of a command that this signal ends."""
+    """Returns the exit code of a command that this signal ends."""
     if number == signal.SIGINT:
         return 130
     return 3 if _State.command in RESUMABLE else 143
 
 
 def leave(code: int) -> None:
-    """Ends this process now, without waiting for threads that are in JAX's hands."""
+    """Ends this process now, without waiting for threads that are running inside JAX."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -117,7 +118,7 @@ def _end(number, frame) -> None:
     _State.handled.set()
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            # Extension modules print what interrupts their imports, and make other errors of it.
+            # Extension modules print an exception that interrupts their import and raise another one.
             tell(str(stop_of(number)))
             leave(exit_code(number))
         if frame.f_code.co_name in _SWALLOWING:
@@ -129,14 +130,14 @@ def _end(number, frame) -> None:
 
 
 def _watch(reader: int) -> None:
-    """Ends the process when a signal came that Python has not got to."""
+    """Ends the process when a signal has arrived and Python has not handled it in time."""
     while numbers := os.read(reader, 64):
         number = next((n for n in numbers if n in (signal.SIGTERM, signal.SIGINT)), None)
         if number is None or _State.noting or signal.getsignal(number) != _end:
             continue
         handled = _State.handled.wait(_OUTSIDE_PYTHON_SECONDS)
         if handled:
-            # The process ends before this does, unless it hangs, or has swallowed the exception.
+            # Normally the process ends during this wait, unless it hangs or has swallowed the exception.
             threading.Event().wait(_CLEANING_SECONDS)
         if not _State.noting:
             tell(str(stop_of(number)))

@@ -1,1 +1,1 @@
-"""Files, local or behind a URL. Nothing outside of this package asks which of the two a path is."""
+"""Reads and writes files by path. Only this package distinguishes local paths from URLs."""

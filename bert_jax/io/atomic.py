@@ -1,6 +1,7 @@
-"""Files that appear whole or not at all: written under a unique name, flushed to the disk, then renamed.
+"""Writes files atomically: under a unique temporary name, flushed to the disk, then renamed.
 
-The only writer of the project, but for logs that are appended to and for what libraries write by themselves.
+All files of the project are written here, except logs that are appended to and files that libraries write
+themselves.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from typing import IO, Any
 from bert_jax.io import files, fonts, owners, scratch
 
 _TEMPORARY = ".tmp-"  # NAME.tmp-OWNER-RANDOM
-_cleaned: set[str] = set()  # directories in which this process has removed what dead ones left
+_cleaned: set[str] = set()  # directories in which this process has removed leftovers of dead processes
 
 
 @contextlib.contextmanager
 def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]:
-    """Opens a temporary file beside `path` for writing and renames it to `path` when the block ends without
-    an error. For a URL it is a local one, and is copied there.
+    """Opens a temporary file for writing and renames it to `path` when the block ends without an error.
+
+    The temporary file lies next to `path`. For a URL it is a local file, which is uploaded at the end.
 
     Args:
-        path: the final name; an older file of that name is replaced in one step. A device or a pipe, such as
-            /dev/stdout, is written to as it is.
-        sync: whether the bytes reach the disk before the new name does, so that a power failure leaves the
-            old file or the new one. False for what is made again after a failure.
+        path: The final name. An existing file of that name is replaced in one step. A device or a pipe, such
+            as /dev/stdout, is written to directly.
+        sync: Whether the bytes are flushed to the disk before the file is renamed, so that a power failure
+            leaves either the old file or the new one. Use False for files that are recreated after a failure.
     """
     path = os.fspath(path)
     if files.is_remote(path):
@@ -61,7 +63,7 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
 
 
 def _sync_directory(directory: str) -> None:
-    """Flushes the names in a local directory to the disk."""
+    """Flushes the entries of a local directory to the disk."""
     with contextlib.suppress(OSError):  # some network file systems refuse it for directories
         descriptor = os.open(directory, os.O_RDONLY)
         try:
@@ -71,31 +73,31 @@ def _sync_directory(directory: str) -> None:
 
 
 def write_file(path: files.PathLike, content: bytes, sync: bool = True) -> None:
-    """Writes `content` to `path` atomically; `sync` as in `replace_file`."""
+    """Writes `content` to `path` atomically. For `sync`, see `replace_file`."""
     with replace_file(path, sync) as file:
         file.write(content)
 
 
 def write_text(path: files.PathLike, content: str, sync: bool = True) -> None:
-    """Writes `content` to `path` in UTF-8, atomically; `sync` as in `replace_file`."""
+    """Writes `content` to `path` in UTF-8, atomically. For `sync`, see `replace_file`."""
     write_file(path, content.encode(), sync)
 
 
 def save_figure(figure: Any, path: files.PathLike, dpi: int) -> None:
-    """Writes a matplotlib figure, and makes its directory; the suffix of the path names the format."""
+    """Writes a matplotlib figure in the format that the suffix of `path` names, and creates its directory."""
     picture = fonts.render(figure, format=files.suffix(path).removeprefix("."), dpi=dpi)
     files.make_directory(files.parent(path))
     write_file(path, picture)
 
 
 def copy_file(source: files.PathLike, target: files.PathLike) -> None:
-    """Copies a file, local or remote, to where it appears whole."""
+    """Copies a local or remote file atomically."""
     with files.open_read(source) as file, replace_file(target) as out:
         shutil.copyfileobj(file, out, 1 << 20)
 
 
 def copy_directory(source: files.PathLike, target: files.PathLike) -> None:
-    """Copies the files of a directory one after the other, in order of their names."""
+    """Copies the files of a directory one by one, in the order of their names."""
     for name in files.walk(source):
         files.make_directory(os.path.dirname(os.path.join(target, name)))
         copy_file(os.path.join(source, name), os.path.join(target, name))

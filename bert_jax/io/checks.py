@@ -1,4 +1,4 @@
-"""Paths that a user gave, checked before anything is computed."""
+"""Checks the paths that a user gave before anything is computed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ PICTURES = (".png", ".pdf", ".svg")
 
 
 def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") -> None:
-    """Refuses an output that exists, unless it may be replaced.
+    """Raises a UserError if an output exists and may not be replaced.
 
-    What takes long to make (a vocabulary, records, a converted model, predictions, embeddings) is replaced
-    only when --overwrite says so. Pictures, which are made anew in seconds, are replaced. What resumes, such
-    as a work directory, goes on.
+    Outputs that take long to compute (a vocabulary, records, a converted model, predictions, embeddings) are
+    replaced only with --overwrite. Pictures, which take seconds to draw again, are always replaced. Outputs
+    that can be resumed, such as a work directory, are continued.
 
     Args:
-        path: of a file or a directory. An empty directory is as good as none.
-        overwrite: whether it may be replaced.
-        flag: that gave the path.
+        path: A file or a directory. An empty directory counts as free.
+        overwrite: Whether the output may be replaced.
+        flag: The flag that gave the path, for the message.
 
     Raises:
-        UserError: it exists and may not be replaced.
+        UserError: The output exists and may not be replaced.
     """
     if overwrite or not files.exists(path) or (files.is_directory(path) and not files.names(path)):
         return
@@ -32,7 +32,7 @@ def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") ->
 
 
 def check_picture(path: files.PathLike, flag: str = "--output") -> None:
-    """Refuses a picture that could not be drawn in the end: `check_output`, and matplotlib is installed."""
+    """Checks that a picture can be written (see `check_output`) and that matplotlib is installed."""
     check_output(path, PICTURES, flag)
     check_installed("matplotlib", "plots", f"{flag}={path}")
 
@@ -40,19 +40,21 @@ def check_picture(path: files.PathLike, flag: str = "--output") -> None:
 def check_output(
     path: files.PathLike, suffixes: Sequence[str] = (), flag: str = "--output", *, overwrite: bool = True
 ) -> None:
-    """Refuses a file that could not be written in the end, and makes the directory that it goes to.
+    """Checks that a file can be written later, and creates its directory.
 
-    A URL is written to and cleared again: nothing else tells whether a bucket is there and may be written.
+    For a URL, an empty file is written and removed again, since only a write shows whether a bucket exists
+    and is writable.
 
     Args:
-        path: what the flag was given.
-        suffixes: those of the formats that there are; none where any name will do.
-        flag: for the message.
-        overwrite: whether a file that exists may be replaced; see `check_free`.
+        path: The value of the flag.
+        suffixes: The suffixes of the supported formats; empty if any name is allowed.
+        flag: The flag that gave the path, for the message.
+        overwrite: Whether an existing file may be replaced; see `check_free`.
 
     Raises:
-        UserError: Another suffix, a file that exists and may not be replaced, a directory, or a place that
-            cannot be written. StorageError: The disk or the bucket failed.
+        UserError: The path has another suffix, is a directory, exists and may not be replaced, or cannot be
+            written.
+        StorageError: The disk or the bucket failed.
     """
     if suffixes and files.suffix(path) not in suffixes:
         raise UserError(f"{flag}={path}: expected a name ending in {_either(suffixes)}")
@@ -73,7 +75,7 @@ def check_output(
 
 
 def check_input(path: files.PathLike, expected: str) -> None:
-    """Raises UserError unless a file is there; `expected` is what it should hold."""
+    """Raises a UserError unless `path` is a file. `expected` describes its content, for the message."""
     if not files.exists(path):
         raise UserError(f"{path}: no such file")
     if files.is_directory(path):
@@ -81,14 +83,14 @@ def check_input(path: files.PathLike, expected: str) -> None:
 
 
 def check_checkpoint_place(path: files.PathLike) -> None:
-    """Raises UserError for a URL that orbax and TensorStore, which write checkpoints, have no client for."""
+    """Raises a UserError for a URL that orbax and TensorStore, which write checkpoints, cannot access."""
     if files.scheme(path) not in ("", "gs", "s3"):
         raise UserError(
             f"{path}: checkpoints can be on a disk, gs:// or s3://, and nowhere else; copy the directory "
             "there first, or choose another"
         )
     if files.is_remote(path):
-        files.file_system(path)  # which says how to install what is missing
+        files.file_system(path)  # its error says how to install a missing client
 
 
 def _either(words: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Compressed files, by the suffix of their names: opened for reading, and what is wrong with a broken one."""
+"""Opens compressed files according to their suffix and reports damaged ones."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
 
 
 def suffix(path: str) -> str:
-    """Returns the suffix that says how a file is compressed, in lower case; "" if it is not compressed."""
+    """Returns the suffix that names a file's compression, in lower case; "" if the file is not compressed."""
     found = os.path.splitext(path)[1].lower()
     return found if found in OPENERS else ""
 
 
 def strip_suffix(path: str) -> str:
-    """Returns a file's name without the suffix of its compression, if it has one."""
+    """Returns a file's name without its compression suffix, if it has one."""
     return path[: len(path) - len(suffix(path))]
 
 
 @contextlib.contextmanager
 def opened(path: files.PathLike) -> Iterator[BinaryIO]:
-    """Yields the content of a file, local or remote, decompressed as its name says.
+    """Yields a local or remote file, opened for reading and decompressed according to its suffix.
 
     Raises:
-        UserError: The file is not what its suffix says, or is truncated or damaged.
+        UserError: The content does not match the suffix, or is truncated or damaged.
         OSError: The file cannot be read.
     """
     with files.open_read(path) as raw, decompressed(raw, os.fspath(path)) as file:
@@ -52,14 +52,14 @@ def opened(path: files.PathLike) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def decompressed(raw: BinaryIO, path: str) -> Iterator[BinaryIO]:
-    """Yields the content of an open file, decompressed if the suffix of its name says that it is compressed.
+    """Yields an open file, decompressed if the suffix of its name says that it is compressed.
 
     Args:
         raw: The file as it is stored.
         path: Its name.
 
     Raises:
-        UserError: The file is not what its suffix says, or is truncated or damaged.
+        UserError: The content does not match the suffix, or is truncated or damaged.
         OSError: The file cannot be read.
     """
     kind = suffix(path)
@@ -72,7 +72,7 @@ def decompressed(raw: BinaryIO, path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def errors(path: str) -> Iterator[None]:
-    """Turns what the decompressors raise for damaged content into UserErrors that name the file."""
+    """Turns the errors that decompressors raise for damaged content into UserErrors that name the file."""
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError) as error:

@@ -1,15 +1,15 @@
-"""Files by their path: a local one, or a URL of anything that fsspec opens (gs://, s3://, hf://, memory://).
+"""Reads, writes and lists files by path: a local path, or a URL that fsspec opens.
 
-A path is a `str` (or anything with `__fspath__`) everywhere in this project, and these functions are all that
-is done with one, so that every command takes a URL wherever it takes a path. Strings rather than a path type,
-since `os.path.join` and `os.path.basename` work on URLs, while `pathlib` and `etils.epath` turn one that they
-do not know (for epath: all but gs, s3, az and hf) into the name of a local folder. fsspec alone is used for
-remote files; here its many kinds of errors become OSErrors with the path in them, and its listing caches are
-switched off, since other processes write too.
+Examples of URLs are gs://, s3://, hf:// and memory://. Throughout the project a path is a `str` (or any
+object with `__fspath__`) and is used only through these functions, so every command accepts a URL wherever it
+accepts a path. Paths are strings because `os.path.join` and `os.path.basename` work on URLs, while `pathlib`
+and `etils.epath` turn a URL with a scheme they do not know (for epath: all but gs, s3, az and hf) into the
+name of a local folder. Remote files are accessed through fsspec only. Its many kinds of errors are turned
+into OSErrors that contain the path, and its listing caches are disabled, since other processes write too.
 
-Checkpoints are the exception: orbax and TensorStore write arrays with their own clients, which know local
-paths, gs:// and s3:// (`bert_jax.checkpoint` says so to those who give another URL). Libraries that open a
-local file by its name get one from `local_copy`.
+Checkpoints are the exception: orbax and TensorStore write arrays with their own clients, which support local
+paths, gs:// and s3:// (`checks.check_checkpoint_place` reports other URLs). Libraries that open a local file
+by its name get one from `local_copy`.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from bert_jax.errors import UserError, install_hint
 from bert_jax.io import scratch
 
 with epy.lazy_imports():
-    import fsspec  # workers that read local files need not wait for it
+    import fsspec  # slow to import, and not needed by workers that read local files
 
 PathLike = str | os.PathLike[str]
 
 _BUFFER = 1 << 20
 
-# What is left of a URL that went through pathlib, or was typed so; it would become a folder named `gs:`.
+# A URL that went through pathlib or was mistyped has one slash; it would create a folder named `gs:`.
 _ONE_SLASH = re.compile(r"(gs|gcs|s3|s3a|az|abfs|abfss|adl|hf|https?|s?ftp|hdfs|memory|file):/(?!/)")
 
-# File systems without directories: making one does nothing there, or even makes a bucket.
+# File systems without directories: creating one there does nothing, or even creates a bucket.
 _OBJECT_STORES = ("gs", "gcs", "s3", "s3a", "az", "abfs", "abfss")
 
-# Of errors that a remote file system raised without a number.
+# Error numbers for errors that a remote file system raised without one.
 _NUMBERS = {
     FileNotFoundError: errno.ENOENT,
     FileExistsError: errno.EEXIST,
@@ -56,10 +56,10 @@ _STATUS_NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
 
 
 def is_remote(path: PathLike) -> bool:
-    """Whether a path is a URL.
+    """Returns whether a path is a URL.
 
     Raises:
-        UserError: It is a URL of which a slash is missing.
+        UserError: The path is a URL in which a slash is missing.
     """
     path = os.fspath(path)
     if match := _ONE_SLASH.match(path):
@@ -69,18 +69,18 @@ def is_remote(path: PathLike) -> bool:
 
 
 def scheme(path: PathLike) -> str:
-    """`gs` of gs://bucket/name; "" of a local path."""
+    """Returns the scheme of a URL, such as `gs` for gs://bucket/name; "" for a local path."""
     return os.fspath(path).partition("://")[0] if is_remote(path) else ""
 
 
 def absolute(path: PathLike) -> str:
-    """The path from the root, without a slash at its end; a URL as it is, but for that."""
+    """Returns the absolute path without a trailing slash; a URL only loses its trailing slash."""
     path = os.fspath(path)
     return _strip(path) if is_remote(path) else os.path.abspath(path)
 
 
 def parent(path: PathLike) -> str:
-    """The directory that a path lies in; of a URL never less than its scheme and its bucket or host."""
+    """Returns the directory that contains a path; for a URL, at least its scheme and its bucket or host."""
     path = absolute(path)
     if not is_remote(path):
         return os.path.dirname(path)
@@ -89,24 +89,24 @@ def parent(path: PathLike) -> str:
 
 
 def name(path: PathLike) -> str:
-    """The last part of a path."""
+    """Returns the last component of a path."""
     return os.path.basename(_strip(os.fspath(path)))
 
 
 def suffix(path: PathLike) -> str:
-    """The ending of the last part of a path, in lower case, with its dot; "" without one."""
+    """Returns the suffix of a path's last component, in lower case and with its dot; "" if it has none."""
     return os.path.splitext(name(path))[1].lower()
 
 
 def file_system(path: PathLike) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it.
+    """Returns the fsspec file system of a URL, and the path within it.
 
     Raises:
-        UserError: There is no such file system, or the package for it is missing.
+        UserError: There is no such file system, or its package is missing.
     """
-    # Else a request that failed prints a traceback of what is also raised.
+    # Without a handler, a failed request prints a traceback of the error that is also raised.
     logging.getLogger("gcsfs").addHandler(logging.NullHandler())
-    for protocol in _OBJECT_STORES:  # as orbax opens them, too
+    for protocol in _OBJECT_STORES:  # set globally, since orbax opens them too
         fsspec.config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
     path = os.fspath(path)
     try:
@@ -114,13 +114,13 @@ def file_system(path: PathLike) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         hint = f"; {install_hint('gcs')}" if scheme(path) in ("gs", "gcs") else ""
         raise UserError(f"can't open {path}: {' '.join(str(error).split())}{hint}") from None
-    system.invalidate_cache()  # of a file system that was opened with one elsewhere
+    system.invalidate_cache()  # the file system may have been opened with a cache elsewhere
     return system, bare
 
 
 @contextlib.contextmanager
 def remote_errors(path: PathLike) -> Iterator[None]:
-    """Turns whatever a remote file system raises into an OSError of one line with the path in it."""
+    """Turns any error of a remote file system into a one-line OSError that contains the path."""
     try:
         yield
     except UserError:
@@ -141,10 +141,11 @@ def remote_errors(path: PathLike) -> Iterator[None]:
 
 
 def open_read(path: PathLike) -> BinaryIO:
-    """Opens a file for reading; it can be sought in.
+    """Opens a file for reading; the file supports seeking.
 
     Raises:
-        OSError: it cannot be read. UserError: fsspec has no such file system here.
+        OSError: The file cannot be read.
+        UserError: fsspec has no such file system here.
     """
     if not is_remote(path):
         return open(path, "rb")
@@ -152,7 +153,7 @@ def open_read(path: PathLike) -> BinaryIO:
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file of fsspec whose errors are OSErrors, whatever the file system calls them."""
+    """An fsspec file that raises OSErrors whatever errors its file system raises."""
 
     def __init__(self, path: str):
         self.name = path
@@ -180,14 +181,14 @@ class _RemoteFile(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
-            if hasattr(self, "_file"):  # else it was never opened
+            if hasattr(self, "_file"):  # not set if opening the file failed
                 self._file.close()
             super().close()
 
 
 @contextlib.contextmanager
 def local_copy(path: PathLike) -> Iterator[str]:
-    """The local path of a file or directory: its own, or that of a copy, which goes when the block ends."""
+    """Yields the local path of a file or directory; for a URL, that of a copy that is removed afterwards."""
     if not is_remote(path):
         yield os.fspath(path)
         return
@@ -203,7 +204,7 @@ def local_copy(path: PathLike) -> Iterator[str]:
 
 
 def open_local(path: PathLike) -> BinaryIO:
-    """Opens a file, or a copy of a remote one on the local disk that goes when it is closed."""
+    """Opens a file for reading; for a URL, a temporary local copy that is deleted when it is closed."""
     if not is_remote(path):
         return open(path, "rb")
     copy: Any = tempfile.NamedTemporaryFile()  # noqa: SIM115 (the caller closes it)
@@ -214,35 +215,35 @@ def open_local(path: PathLike) -> BinaryIO:
 
 
 def load_array(path: PathLike) -> np.ndarray:
-    """A .npy file, mapped into memory; of a remote one, a copy of it."""
+    """Returns a memory-mapped .npy file; a remote file is copied to the local disk first."""
     with open_local(path) as file:
         return np.load(file.name, mmap_mode="r")
 
 
 def upload(source: str, path: PathLike) -> None:
-    """Puts a local file into an object store, where it appears whole."""
+    """Uploads a local file to an object store, where it appears atomically."""
     system, bare = file_system(path)
     with remote_errors(path):
         system.put_file(source, bare)
 
 
 def read(path: PathLike) -> bytes:
-    """The content of a file."""
+    """Returns the content of a file."""
     with open_read(path) as file:
         return file.read()
 
 
 def read_text(path: PathLike) -> str:
-    """The content of a file in UTF-8.
+    """Returns the content of a UTF-8 file.
 
     Raises:
-        UnicodeDecodeError: it is of another encoding.
+        UnicodeDecodeError: The file is not UTF-8.
     """
     return read(path).decode()
 
 
 def size(path: PathLike) -> int:
-    """The bytes of a file."""
+    """Returns the size of a file in bytes."""
     if not is_remote(path):
         return os.path.getsize(path)
     system, bare = file_system(path)
@@ -251,12 +252,12 @@ def size(path: PathLike) -> int:
 
 
 def exists(path: PathLike) -> bool:
-    """Whether there is a file or a directory."""
+    """Returns whether a file or a directory exists."""
     return os.path.exists(path) if not is_remote(path) else _info(path) is not None
 
 
 def is_directory(path: PathLike) -> bool:
-    """Whether there is a directory; in an object store, whether anything lies under the path."""
+    """Returns whether a directory exists; in an object store, whether any object lies under the path."""
     if not is_remote(path):
         return os.path.isdir(path)
     info = _info(path)
@@ -264,15 +265,15 @@ def is_directory(path: PathLike) -> bool:
 
 
 def is_file(path: PathLike) -> bool:
-    """Whether there is something that is not a directory."""
+    """Returns whether a path exists and is not a directory."""
     return exists(path) and not is_directory(path)
 
 
 def _info(path: PathLike) -> dict[str, Any] | None:
-    """What a remote file system knows of a path; None where there is none.
+    """Returns a remote file system's information about a path; None if it does not exist.
 
-    An error of the network is raised: fsspec's own `isdir` and, for some file systems, `exists` take it for
-    an absence, by which a run would start again from scratch.
+    Network errors are raised. fsspec's own `isdir` and, for some file systems, `exists` report them as a
+    missing file, which would make a run start again from scratch.
     """
     system, bare = file_system(path)
     try:
@@ -283,7 +284,7 @@ def _info(path: PathLike) -> dict[str, Any] | None:
 
 
 def names(directory: PathLike) -> list[str]:
-    """The names of what a directory holds, sorted; none where there is no directory."""
+    """Returns the sorted names of the entries of a directory; empty if the directory does not exist."""
     if not is_remote(directory):
         return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     system, bare = file_system(directory)
@@ -292,13 +293,13 @@ def names(directory: PathLike) -> list[str]:
             entries = system.ls(bare, detail=False)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    # An empty object with the name of the directory stands for it, where one was made in a browser.
+    # A directory created in a browser is represented by an empty object of its name.
     entries = [entry for entry in entries if entry.strip("/") != bare.strip("/")]
     return sorted({name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2])})
 
 
 def walk(directory: PathLike) -> list[str]:
-    """The files under a directory, relative to it, sorted; none where there is no directory."""
+    """Returns the sorted relative paths of all files under a directory; empty if it does not exist."""
     if not is_remote(directory):
         found = [os.path.join(folder, each) for folder, _, files in os.walk(directory) for each in files]
         return sorted(os.path.relpath(path, directory) for path in found)
@@ -313,7 +314,7 @@ def walk(directory: PathLike) -> list[str]:
 
 
 def make_directory(path: PathLike) -> None:
-    """Makes a directory and those above it, where they are missing; an object store has none to make."""
+    """Creates a directory and its missing parents; an object store has no directories to create."""
     if not is_remote(path):
         os.makedirs(path, exist_ok=True)
         return
@@ -324,9 +325,9 @@ def make_directory(path: PathLike) -> None:
 
 
 def move(source: PathLike, target: PathLike) -> None:
-    """Renames a file over another, or a directory to where none is.
+    """Renames a file, replacing the target, or renames a directory to a path that does not exist.
 
-    In an object store it is copied; a file appears whole there all the same, a directory file by file.
+    In an object store the data is copied: each file still appears atomically, a directory file by file.
     """
     if not is_remote(source):
         os.replace(source, target)
@@ -349,7 +350,7 @@ def remove(path: PathLike, missing_ok: bool = False) -> None:
 
 
 def remove_tree(path: PathLike) -> None:
-    """Deletes a directory with all that it holds, if it is there."""
+    """Deletes a directory and its content, if it exists."""
     if not is_remote(path):
         shutil.rmtree(path, ignore_errors=True)
         return
@@ -359,6 +360,6 @@ def remove_tree(path: PathLike) -> None:
 
 
 def _strip(path: str) -> str:
-    """Without slashes at the end, but for a root's."""
+    """Returns a path without trailing slashes, except those of a root."""
     stripped = path.rstrip("/")
     return path if not stripped or stripped.endswith(":") else stripped

@@ -1,4 +1,4 @@
-"""Pictures whose text is in any script: the fonts of this machine stand in for one another."""
+"""Renders pictures with text in any script, using the installed fonts as fallbacks for one another."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ with optional_imports("plots"):
     from matplotlib import font_manager, ft2font, text
 
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
-_PLACEHOLDERS = ("Last Resort",)  # has a glyph for every character: a box
+_PLACEHOLDERS = ("Last Resort",)  # draws a box for every character
 _EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")
 
 
 def render(figure: Any, **options: Any) -> bytes:
-    """The bytes of a picture of a matplotlib figure.
+    """Returns a matplotlib figure as the bytes of a picture.
 
-    Where the font has no glyph for a character, others that are installed are tried; what none of them has is
-    a box in the picture, and one line on the standard error names a package that has it.
+    If the font has no glyph for a character, other installed fonts are tried. Characters that none of them
+    has are drawn as boxes, and one line on standard error names a package that contains them.
 
     Args:
-        figure: changed to the fonts that it needs.
-        options: of `figure.savefig`.
+        figure: The figure; its fonts are changed where necessary.
+        options: Arguments of `figure.savefig`.
     """
     content, missing = _save(figure, options)
     if missing:
@@ -44,7 +44,7 @@ def render(figure: Any, **options: Any) -> bytes:
 
 
 def _save(figure: Any, options: dict[str, Any]) -> tuple[bytes, set[str]]:
-    """(the picture, the characters without a glyph)."""
+    """Returns the picture and the characters without a glyph."""
     picture, missing = io.BytesIO(), set()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -59,14 +59,14 @@ def _save(figure: Any, options: dict[str, Any]) -> tuple[bytes, set[str]]:
 
 @functools.lru_cache(maxsize=64)
 def _families(characters: frozenset[str]) -> tuple[str, ...]:
-    """The fewest families of installed fonts that have glyphs for as many of the characters as can be had."""
+    """Returns few installed font families that together cover as many of the characters as possible."""
     manager = font_manager.fontManager
-    # matplotlib remembers the fonts of its first start; others may have been installed since.
+    # matplotlib caches the font list of its first start; other fonts may have been installed since.
     known = {entry.fname for entry in manager.ttflist}
     for path in sorted(set(font_manager.findSystemFonts()) - known):
         try:
             manager.addfont(path)
-        except Exception:  # a font that FreeType cannot read is of no use here; it raises several kinds
+        except Exception:  # FreeType raises several kinds of errors for a font that it cannot read
             continue
     glyphs: dict[str, frozenset[str]] = {}
     for entry in manager.ttflist:
@@ -89,7 +89,7 @@ _REGULAR = (("normal", "400"), ("normal", "normal"), ("normal", "regular"), ("no
 def _characters(path: str) -> set[str]:
     try:
         return set(map(chr, ft2font.FT2Font(path).get_charmap()))
-    except Exception:  # as above
+    except Exception:  # FreeType cannot read the font
         return set()
 
 

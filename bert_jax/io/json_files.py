@@ -1,11 +1,12 @@
-"""JSON files, read and checked against a schema, so that no code after it meets a value of another type.
+"""Reads JSON files and checks them against a schema, so that later code never meets a value of another type.
 
 A schema is one of
-    str, bool, int (of 64 bits), float (whole numbers too), dict or list (of anything);
-    range(a, b): a whole number in it;
-    [schema]: a list; {str: schema}: an object with any names;
-    {"name": schema, "other?": schema}: an object with these names, of which those with "?" may be missing;
-    (schema, None): alternatives; None is null.
+    str, bool, int (64 bits), float (also accepts integers), dict or list (with any content);
+    range(a, b): an integer in the range;
+    [schema]: a list of values of that schema;
+    {str: schema}: an object with arbitrary names;
+    {"name": schema, "other?": schema}: an object with these names, where names ending in "?" are optional;
+    (schema, None): alternatives; None stands for null.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from typing import Any
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import files
 
-LARGEST = 256 << 20  # bytes of a file
+LARGEST = 256 << 20  # maximum file size in bytes
 _INTEGERS = range(-(1 << 63), 1 << 63)
 _SHOWN = 60  # characters of a value in a message
 _TYPES = {str: "text", bool: "true or false", float: "a number", dict: "an object", list: "a list"}
 
 
 def read(path: os.PathLike | str, schema: Any = dict) -> Any:
-    """Returns what a JSON file holds.
+    """Returns the content of a JSON file.
 
     Args:
         path: A local path or a URL.
-        schema: What is expected, as the module says.
+        schema: The expected schema; see the module docstring.
 
     Raises:
-        UserError: No such file, not JSON, or not of the schema: one line with the file, the field, its value
-            and what is expected.
+        UserError: The file does not exist, is not JSON, or does not match the schema. The message is one line
+            with the file, the field, its value and what is expected.
     """
     try:
         if files.size(path) > LARGEST:
@@ -45,7 +46,7 @@ def read(path: os.PathLike | str, schema: Any = dict) -> Any:
 
 
 def parse(content: bytes | str, path: os.PathLike | str, schema: Any = dict) -> Any:
-    """Returns what the content of a JSON file holds; `path` is named in messages. See `read`."""
+    """Returns the parsed content of a JSON file. `path` is used in error messages. See `read`."""
     try:
         value = json.loads(content.decode("utf-8-sig") if isinstance(content, bytes) else content)
     except json.JSONDecodeError as error:
@@ -61,7 +62,7 @@ def parse(content: bytes | str, path: os.PathLike | str, schema: Any = dict) -> 
 
 
 def read_lines(content: bytes) -> Iterator[dict[str, Any]]:
-    """Yields the objects of JSON-lines, without what is none, such as a line that a killed run cut short."""
+    """Yields the objects of JSON Lines; skips invalid lines, such as one truncated when a run was killed."""
     for line in content.splitlines():
         try:
             value = json.loads(line)
@@ -72,11 +73,14 @@ def read_lines(content: bytes) -> Iterator[dict[str, Any]]:
 
 
 def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "") -> None:
-    """Raises UserError unless a value is of a schema.
+    """Raises a UserError unless a value matches a schema.
 
     Args:
-        path: The file that the value is from.
-        field: Where in the file the value is, such as "splits.train.files[0].rows"; "" for all of it.
+        value: The parsed value.
+        schema: The expected schema; see the module docstring.
+        path: The file that contains the value, for the message.
+        field: The place of the value in the file, such as "splits.train.files[0].rows"; "" for the whole
+            file.
     """
     if not is_of(value, schema):
         shown = json.dumps(value, default=str)[: _SHOWN + 1] if not isinstance(value, dict | list) else ""
@@ -101,7 +105,7 @@ def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "") -> 
 
 
 def describe(schema: Any) -> str:
-    """Returns what a schema expects, in words."""
+    """Returns a description of what a schema expects, for error messages."""
     if isinstance(schema, tuple):
         return " or ".join(describe(one) for one in schema)
     if schema is None:
@@ -114,7 +118,7 @@ def describe(schema: Any) -> str:
 
 
 def is_of(value: Any, schema: Any) -> bool:
-    """Returns whether a value is of a schema; not whether what is in an object or a list is."""
+    """Returns whether a value's type matches a schema; the content of objects and lists is not checked."""
     if isinstance(schema, tuple):
         return any(is_of(value, one) for one in schema)
     if schema is None or schema is bool:

@@ -1,7 +1,7 @@
-"""Which process something on a disk belongs to, and whether that process is dead.
+"""Identifies the process that owns a file, and whether that process is dead.
 
-A process is known by its machine, its id and its start: an id alone is used again, and processes of several
-machines or containers may have the same one and write to one disk.
+A process is identified by its machine, its process id and its start time. The id alone is not enough: ids are
+reused, and processes on several machines or in several containers can have the same id and share a disk.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ _TOKEN = re.compile(r"([0-9a-f]{12})-(\d+)-(\d+|unknown)")
 
 
 def token() -> str:
-    """The name of this process, for the names of files: MACHINE-PID-START."""
+    """Returns an identifier of this process for use in file names: MACHINE-PID-START."""
     return f"{machine()}-{os.getpid()}-{process_start(os.getpid())}"
 
 
 def is_dead(text: str) -> bool | None:
-    """Whether the process whose `token` stands in a text is dead; None when only another machine knows."""
+    """Returns whether the process whose `token` occurs in `text` is dead.
+
+    The result is None if there is no token, or if the process belongs to another machine.
+    """
     found = _TOKEN.search(text)
     if found is None or found[1] != machine():
         return None
@@ -29,13 +32,16 @@ def is_dead(text: str) -> bool | None:
 
 
 def is_token(text: str) -> bool:
-    """Whether a `token` stands in a text."""
+    """Returns whether a `token` occurs in `text`."""
     return _TOKEN.search(text) is not None
 
 
 @functools.cache
 def machine() -> str:
-    """12 hex digits of what shares process ids: a machine between two starts, or a container in it."""
+    """Returns 12 hex digits that identify a process id namespace.
+
+    Such a namespace is a machine since its last boot, or a container on it.
+    """
     try:
         namespace = str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:
@@ -44,7 +50,7 @@ def machine() -> str:
 
 
 def boot_id() -> str:
-    """The same in all processes of a machine until it is started again."""
+    """Returns a string that is the same in all processes of a machine until the machine is rebooted."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -53,7 +59,7 @@ def boot_id() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """When a process of this machine started, in a form to compare; None when there is no such process."""
+    """Returns the start time of a local process as an opaque string; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[19]

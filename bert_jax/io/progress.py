@@ -1,4 +1,7 @@
-"""How far a long job is and when it will end: a bar on a terminal, a plain line now and then elsewhere."""
+"""Shows the progress of a long job and its remaining time.
+
+Progress is shown as a bar on a terminal, and as a plain line from time to time elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,18 @@ with epy.lazy_imports():
     import rich.progress as rich_progress
 
 _SECONDS_BETWEEN_LINES = 10.0
-_SECONDS_BETWEEN_UPDATES = 0.1  # of a bar: what is counted may be as small as a word
+_SECONDS_BETWEEN_UPDATES = 0.1  # limits bar updates, since a unit may be as small as a word
 
 
 class Progress:
-    """Reports one stage after another.
+    """Reports the progress of one stage after another.
 
-    On a terminal something moves every second, also while the caller does not come back to Python for
-    minutes: the time that has gone by. The time left is that of the stage at its mean rate so far.
+    On a terminal, the elapsed time is updated every second, even while the caller does not return to Python
+    for minutes. The remaining time is estimated from the mean rate of the current stage.
 
     Args:
-        stream: where to; the standard error by default.
-        terminal: whether `stream` is one; None to look.
+        stream: The output stream; standard error by default.
+        terminal: Whether `stream` is a terminal; None detects it.
     """
 
     def __init__(self, stream: TextIO | None = None, terminal: bool | None = None):
@@ -45,10 +48,11 @@ class Progress:
         """Begins a stage.
 
         Args:
-            stage: its name.
-            total: how many units it has; None where that is not known.
-            unit: their name; amounts are shown times `scale`.
-            done: units that an earlier process did, which say nothing of this one's rate.
+            stage: The name of the stage.
+            total: The number of units; None if unknown.
+            unit: The name of a unit. Amounts are multiplied by `scale` for display.
+            scale: The factor for display.
+            done: The number of units that an earlier process completed; they do not count towards the rate.
         """
         self.close()
         self._stage, self._total, self._unit, self._scale = stage, total, unit, scale
@@ -60,11 +64,11 @@ class Progress:
             self._task = add_stage(self._bars, stage, total, unit, scale, done)
 
     def advance(self, amount: float) -> None:
-        """Tells that `amount` more units are done."""
+        """Reports that `amount` more units are done."""
         self.at(self._done + amount)
 
     def at(self, done: float) -> None:
-        """Tells how many units are done."""
+        """Reports the number of units done so far."""
         self._done = done
         now = time.monotonic()
         if self._bars is not None:
@@ -77,7 +81,7 @@ class Progress:
             print(self.line(now - self._begun), file=self._stream, flush=True)
 
     def line(self, elapsed: float) -> str:
-        """The state of the stage in words, `elapsed` seconds after its start."""
+        """Returns a line describing the stage, `elapsed` seconds after its start."""
         rate = (self._done - self._first) / elapsed if elapsed else 0.0
         done, shown = self._done * self._scale, rate * self._scale
         if self._total is None:
@@ -94,7 +98,7 @@ class Progress:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Ends the stage; the bar is left as it stands."""
+        """Ends the stage and leaves the bar in its current state."""
         if self._bars is not None:
             self._bars.update(self._task, completed=self._done)
             self._bars.stop()
@@ -109,7 +113,7 @@ class Progress:
 
 @contextlib.contextmanager
 def of_batches(stage: str) -> Iterator[Callable[[int, int], None]]:
-    """A stage on the standard error, as a function of the number of batches that are done and of all."""
+    """Yields a function of the numbers of batches done and in total that shows progress on standard error."""
     with Progress() as shown:
 
         def on_batch(done: int, total: int) -> None:
@@ -121,7 +125,7 @@ def of_batches(stage: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def make_bars(stream: TextIO) -> Any:
-    """A `rich.progress.Progress` on this terminal, for the stages that `add_stage` gives it."""
+    """Returns a `rich.progress.Progress` on this terminal, for the stages that `add_stage` adds."""
 
     class Amount(rich_progress.ProgressColumn):
         def render(self, task):
@@ -151,14 +155,14 @@ def make_bars(stream: TextIO) -> Any:
 def add_stage(
     bars: Any, stage: str, total: float | None, unit: str = "", scale: float = 1.0, done: float = 0.0
 ) -> int:
-    """Adds a stage to `make_bars`; returns the number by which `bars.update` knows it."""
+    """Adds a stage to the bars of `make_bars` and returns its task id for `bars.update`."""
     return bars.add_task(
         stage, total=total, completed=done, unit=unit, scale=scale, first=done, begun=time.monotonic()
     )
 
 
 def time_left(task: Any, now: float | None = None) -> str:
-    """`left 1:23` of a stage, at its mean rate since it began; nothing where that is not known."""
+    """Returns `left 1:23`, estimated from the mean rate of the stage so far; "" if that is unknown."""
     done = task.completed - task.fields["first"]
     if task.total is None or done <= 0 or task.completed >= task.total:
         return ""
@@ -167,13 +171,13 @@ def time_left(task: Any, now: float | None = None) -> str:
 
 
 def print_above(bars: Any, text: str) -> None:
-    """Prints one line above the bars, as it is."""
+    """Prints one line above the bars, without markup or wrapping."""
     bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
 def stage(bars: Any, name: str, total: float | None = None, unit: str = "") -> Iterator[Any]:
-    """A bar for the time of the block, beside those that are there; nothing where `bars` is None."""
+    """Shows a bar for the duration of the block, next to existing bars; does nothing if `bars` is None."""
     if bars is None:
         yield lambda done, total=None: None
         return
@@ -185,6 +189,6 @@ def stage(bars: Any, name: str, total: float | None = None, unit: str = "") -> I
 
 
 def clock(seconds: float) -> str:
-    """`1:02:03`, or `2:03` of less than an hour."""
+    """Returns a duration as `1:02:03`, or as `2:03` if it is shorter than an hour."""
     hours, rest = divmod(int(seconds), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

@@ -1,9 +1,9 @@
-"""Temporary directories and files that do not outlive their process for long, however it ended.
+"""Creates temporary directories and files, and removes those that dead processes left behind.
 
-Their names carry the process that made them (`owners.token`). A process that is killed leaves them behind,
-and the next one that makes a temporary in the same directory removes those whose process is dead. Of a
-process on another machine, which may be alive and write to the same disk, they are removed once nothing in
-them has changed for a day.
+Their names contain the identifier of the process that created them (`owners.token`). A killed process leaves
+its temporaries behind; the next process that creates one in the same directory removes those whose owner is
+dead. A process on another machine may be alive and share the disk, so its temporaries are removed only when
+nothing in them has changed for a day.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ _PREFIX = ".bert_jax-"
 
 @contextlib.contextmanager
 def directory(parent: str | None = None) -> Iterator[str]:
-    """A new local directory in `parent`, or where temporary files go, that is removed when the block ends."""
+    """Yields a new local directory and removes it afterwards.
+
+    Args:
+        parent: The directory in which it is created; by default the system's directory for temporary files.
+    """
     parent = parent or tempfile.gettempdir()
     remove_leftovers(parent, prefix=_PREFIX)
     path = tempfile.mkdtemp(prefix=f"{_PREFIX}{owners.token()}-", dir=parent)
@@ -41,7 +45,7 @@ def remove_leftovers(directory: str, prefix: str = "", infix: str = "") -> None:
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
-                    with contextlib.suppress(OSError):  # another process was faster
+                    with contextlib.suppress(OSError):  # another process may have removed it first
                         os.unlink(entry.path)
 
 
@@ -53,7 +57,7 @@ def _is_left_over(entry: os.DirEntry) -> bool:
 
 
 def _changed(entry: os.DirEntry) -> float:
-    """When anything in a file or directory was last changed; now where that cannot be told."""
+    """Returns when a file, or anything in a directory, was last modified; the current time if unknown."""
     try:
         newest = entry.stat(follow_symlinks=False).st_mtime
         for folder, _, names in os.walk(entry.path):

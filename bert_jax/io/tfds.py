@@ -1,6 +1,6 @@
-"""`tfds:NAME`: data sets prepared by tensorflow-datasets as array_record files, read without TensorFlow.
+"""Reads data sets prepared by tensorflow-datasets as array_record files (`tfds:NAME`), without TensorFlow.
 
-A path here is PREFIX and the absolute folder of a data set, as `find` returns it.
+In this module a path is PREFIX followed by the absolute folder of a data set, as `find` returns it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ with epy.lazy_imports():
     from array_record.python import array_record_data_source
 
 PREFIX = "tfds:"
-SPLIT = "train"  # what is read unless another split is named
+SPLIT = "train"  # the default split
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 def find(pattern: str, data_dir: str = "", split: str = SPLIT) -> str:
-    """Returns the folder of a prepared data set, after PREFIX.
+    """Returns the folder of a prepared data set, prefixed with PREFIX.
 
     Args:
-        pattern: tfds:NAME, tfds:NAME/CONFIG, either with /VERSION (the newest without), or tfds:/FOLDER.
-        data_dir: Where data sets lie; "": $TFDS_DATA_DIR, or ~/tensorflow_datasets.
-        split: One that it must have.
+        pattern: tfds:NAME, tfds:NAME/CONFIG, either followed by /VERSION (by default the newest), or
+            tfds:/FOLDER.
+        data_dir: The folder that contains the data sets; "" means $TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        split: A split that the data set must have.
 
     Raises:
-        UserError: It is not there, can't be read without TensorFlow, or the package is missing.
+        UserError: The data set does not exist, cannot be read without TensorFlow, or the package is missing.
     """
     path = locate(pattern, data_dir)
     if not path:
@@ -54,12 +55,12 @@ def find(pattern: str, data_dir: str = "", split: str = SPLIT) -> str:
 
 
 def root(data_dir: str = "") -> Path:
-    """Returns the folder that data sets lie in."""
+    """Returns the folder that contains the data sets."""
     return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
 def locate(pattern: str, data_dir: str = "") -> str:
-    """Returns the folder of a prepared data set, after PREFIX; "" where there is none."""
+    """Returns the folder of a prepared data set, prefixed with PREFIX; "" if there is none."""
     name = pattern.removeprefix(PREFIX)
     folder = root(data_dir) / name
     versions = []
@@ -77,7 +78,7 @@ def _is_data_set(folder: Path) -> bool:
 @functools.lru_cache(maxsize=8)
 def _builder(path: str) -> Any:
     try:
-        _ = array_record_data_source.ArrayRecordDataSource  # what tensorflow-datasets reads its files with
+        _ = array_record_data_source.ArrayRecordDataSource  # tensorflow-datasets reads the files with it
         read_builder = tensorflow_datasets.builder_from_directory
     except ImportError as error:
         raise UserError(
@@ -85,7 +86,7 @@ def _builder(path: str) -> Any:
         ) from None
     try:
         return read_builder(path.removeprefix(PREFIX))
-    except Exception as error:  # of whatever its JSON files lack
+    except Exception as error:  # many kinds, depending on what is missing from its JSON files
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"can't read the data set in {path.removeprefix(PREFIX)} ({reason}); prepare it again"
@@ -93,12 +94,12 @@ def _builder(path: str) -> Any:
 
 
 def name(path: str) -> str:
-    """Returns NAME/CONFIG/VERSION of a data set that `find` found."""
+    """Returns NAME/CONFIG/VERSION of a data set that `find` returned."""
     return _builder(path).info.full_name
 
 
 def length(path: str) -> int:
-    """Returns the number of records of its split SPLIT."""
+    """Returns the number of records in the split SPLIT."""
     return _builder(path).info.splits[SPLIT].num_examples
 
 
@@ -108,7 +109,7 @@ def files(path: str, split: str = SPLIT) -> list[str]:
 
 
 def features(path: str) -> Any:
-    """Returns what its records hold: tensorflow-datasets' features by name."""
+    """Returns the features of the records, as tensorflow-datasets describes them, by name."""
     return _builder(path).info.features
 
 
@@ -116,7 +117,7 @@ def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
     """Returns the records of a split.
 
     Raises:
-        UserError: Its files can't be read.
+        UserError: The files of the split cannot be read.
     """
     try:
         return _builder(path).as_data_source(split=split)
@@ -126,20 +127,20 @@ def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
 
 
 def record(source: Sequence[dict[str, Any]], place: int, path: str) -> dict[str, Any]:
-    """Returns one record of what `open_split` returned.
+    """Returns one record of a sequence that `open_split` returned.
 
     Raises:
-        UserError: It can't be read.
+        UserError: The record cannot be read.
     """
     try:
         return source[place]
-    except Exception as error:  # array_record's, of a damaged file
+    except Exception as error:  # array_record raises several kinds for a damaged file
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"can't read record {place} of {path} ({reason}); prepare it again") from None
 
 
 def size(path: str) -> int:
-    """Returns the number of bytes of the files of its split SPLIT."""
+    """Returns the total size in bytes of the files of the split SPLIT."""
     return sum(map(os.path.getsize, files(path)))
 
 
