@@ -1,1 +1,1 @@
-"""Many devices and many processes: the mesh, the sharding rules, and how processes start and meet."""
+"""Parallelism over devices and processes: the mesh, the sharding rules, and the startup of processes."""

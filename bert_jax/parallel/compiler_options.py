@@ -1,7 +1,8 @@
-"""How XLA compiles: its options by platform and mesh, each with the reason for it, and the cache of programs.
+"""XLA compiler options for each platform and mesh, and the cache of compiled programs.
 
-An option is here where the compiled program is better with it, on TPU by `bert-jax estimate`, or where its
-makers say so and no such hardware was at hand, which is said beside it.
+An option is set only if it improves the compiled program (on TPU as measured by `bert-jax estimate`), or if
+the vendor recommends it and the hardware to measure it was not available. A comment beside each option gives
+the reason.
 """
 
 from __future__ import annotations
@@ -13,35 +14,44 @@ from jax.sharding import Mesh
 
 
 def for_mesh(mesh: Mesh) -> dict[str, str | bool]:
-    """Options of `jax.jit(compiler_options=...)` for programs on this mesh; none for most."""
+    """Returns the `compiler_options` of `jax.jit` for programs on a mesh; empty for most meshes."""
     return options(mesh.devices.flat[0].platform, dict(mesh.shape))
 
 
 def options(platform: str, shape: dict[str, int]) -> dict[str, str | bool]:
-    """The same, by the platform's name and the sizes of the mesh's axes.
+    """Returns the compiler options for a platform and a mesh shape.
 
-    Tried and left out, because the program stays the same (libtpu 0.0.42): on several slices
-    `xla_tpu_enable_data_parallel_all_reduce_opt` and `xla_tpu_data_parallel_opt_different_sized_ops`, whose
-    all-reduces go between slices beside the computation without them; on one slice the async collective
-    fusion of all-reduces, which are combined at the end of the step, where nothing is left to compute. And
-    `xla_tpu_scoped_vmem_limit_kib`, of which four times the default makes the step 2% longer.
+    These options were tried on libtpu 0.0.42 and are not used:
+
+    - On several slices, `xla_tpu_enable_data_parallel_all_reduce_opt` and
+      `xla_tpu_data_parallel_opt_different_sized_ops` do not change the program, because the all-reduces
+      between slices overlap with the computation without them.
+    - On one slice, the async collective fusion of all-reduces does not change the program, because they are
+      combined at the end of the step, where no computation is left to overlap with.
+    - `xla_tpu_scoped_vmem_limit_kib` at four times its default makes the step 2% longer.
+
+    Args:
+        platform: the name of the platform, such as "tpu".
+        shape: the size of each mesh axis.
     """
     chosen: dict[str, str | bool] = {}
     if platform == "tpu" and shape["fsdp"] > 1:
-        # Products with a sharded kernel are otherwise split into a chain of exchanges with neighbours, which
-        # are too small for BERT's kernels: at fsdp=16 two layers of Base take four times as long a step.
+        # By default, a matrix product with a sharded kernel becomes a chain of exchanges between neighbors.
+        # BERT's kernels are too small for that: at fsdp=16, a step of two layers of Base takes four times as
+        # long.
         chosen["xla_jf_spmd_threshold_for_windowed_einsum_mib"] = "1000000"
     if platform == "gpu" and shape["data"] * shape["fsdp"] * shape["tensor"] > 1:
-        # All-reduces run beside the backward pass (NVIDIA's advice for JAX; not measured here).
+        # Overlaps all-reduces with the backward pass (recommended by NVIDIA for JAX; not measured here).
         chosen["xla_gpu_enable_latency_hiding_scheduler"] = True
     return chosen
 
 
 def enable_compilation_cache(directory: str | None = None) -> None:
-    """Keeps compiled programs on disk, so that a run that is started again does not compile again.
+    """Enables JAX's compilation cache on disk, so that a restarted run does not compile again.
 
     Args:
-        directory: where; "" for no cache, None for JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.
+        directory: the cache directory; "" disables the cache, and None selects JAX_COMPILATION_CACHE_DIR or
+            else ~/.cache/bert_jax/xla (under XDG_CACHE_HOME where that is set).
     """
     if directory is None:
         if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]

@@ -1,8 +1,9 @@
-"""Several processes as one run: which of them this is, how they meet, and how they end.
+"""Runs of several processes: cluster detection, startup and shutdown.
 
-On Cloud TPU, GKE, Slurm and Open MPI the environment tells; elsewhere flags do. Before jax.distributed starts
-the processes meet at the coordinator's address by a protocol of one line each way, so that a run that cannot
-begin says who is missing instead of aborting after the time-out.
+On Cloud TPU, GKE, Slurm and Open MPI the environment gives the number and the index of the processes;
+elsewhere flags do. Before jax.distributed starts, the processes rendezvous at the coordinator's address: each
+sends one line and receives one line. A run that cannot start therefore reports which processes are missing
+instead of aborting after the timeout.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ with epy.lazy_imports():
 
 _FLAGS = ("coordinator_address", "num_processes", "process_id")
 
-# Variables of Slurm, Open MPI, Cloud TPU and GKE from which the number of processes can be read.
+# Environment variables of Slurm, Open MPI, Cloud TPU and GKE that give the number of processes.
 _CLUSTER_SIZES = (
     "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES",
 )  # fmt: skip
@@ -38,13 +39,14 @@ _CLUSTER_SIZES = (
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """One process among those of a run.
+    """The place of one process in a run of several processes.
 
     Attributes:
-      coordinator: HOST:PORT of process 0.
-      processes: how many there are; process: which one this is, from 0.
-      local_devices: the numbers of the devices that are this process's own on a machine that several share;
-        None for all.
+        coordinator: HOST:PORT of process 0.
+        processes: the number of processes of the run.
+        process: the index of this process, from 0.
+        local_devices: the ids of the devices that this process uses on a machine that several processes
+            share; None for all of the machine's devices.
     """
 
     coordinator: str
@@ -62,15 +64,20 @@ def find_place(
     timeout: int = 300,
     environ: Mapping[str, str] = os.environ,
 ) -> Place | None:
-    """Where this process stands; None when it is alone.
+    """Returns the place of this process in its run, or None if the run has one process.
 
     Args:
-      coordinator_address, num_processes, process_id: as given; all three or none.
-      detect: look at the environment when none is given.
-      timeout: seconds to wait for the coordinator's name to be known.
+        coordinator_address: HOST:PORT of process 0. Either all of this and the next two arguments are given,
+            or none of them.
+        num_processes: the number of processes.
+        process_id: the index of this process.
+        detect: whether to read the environment when none of the three is given.
+        timeout: seconds to wait until the coordinator's name can be resolved.
+        environ: the environment variables.
 
     Raises:
-      UserError: some of the three are missing or wrong, or the environment cannot be read.
+        UserError: some of the three arguments are missing or invalid, or the environment indicates a cluster
+            but does not give this process's place in it.
     """
     given = (coordinator_address, num_processes, process_id)
     if any(value is not None for value in given):
@@ -100,8 +107,9 @@ def _given_place(address, processes, process):
 def _detected_place(timeout, environ):
     """Returns the place that JAX's cluster detection finds.
 
-    The detection has no public name (`jax.distributed.initialize` calls it after connecting), so a JAX that
-    moves it must not make the processes of a cluster run alone, each as if it were the only one.
+    The detection is a private API of JAX, which `jax.distributed.initialize` calls only after connecting. If
+    a version of JAX moves it, an error is raised, since otherwise each process of a cluster would start a run
+    of its own.
     """
     try:
         clusters = importlib.import_module("jax._src.clusters")
@@ -117,7 +125,8 @@ def _detected_place(timeout, environ):
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on any Kubernetes pod without the client package
+            # JAX warns on every Kubernetes pod that lacks the client package.
+            warnings.simplefilter("ignore")
             address, processes, process, local = clusters.ClusterEnv.auto_detect_unset_distributed_params(
                 None, None, None, None, None, timeout
             )
@@ -134,13 +143,14 @@ def _detected_place(timeout, environ):
 
 
 def _is_several(value: str) -> bool:
-    """Whether a variable names more than one process: a count, or a list of hosts."""
+    """Returns whether a variable, a count or a list of hosts, stands for more than one process."""
     return int(value) > 1 if value.isdigit() else "," in value
 
 
 def _shares_devices(processes: int, environ: Mapping[str, str]) -> bool:
-    """Whether several processes see the devices of one machine. Slurm may give each of them its own, or
-    start one a node.
+    """Returns whether several processes see all devices of one machine.
+
+    They do not if Slurm gives each process its own device, or starts one process per node.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and len(visible.split(",")) == 1:
@@ -150,13 +160,17 @@ def _shares_devices(processes: int, environ: Mapping[str, str]) -> bool:
 
 
 def bind_host(coordinator: str, timeout: float = 0.0) -> str:
-    """The address that process 0 listens on: the coordinator's own, and no other interface.
+    """Returns the IP address that process 0 listens on, which is the coordinator's address and no other.
 
-    A machine's name may stand for its loopback address in its own /etc/hosts, where nobody else would find
-    it: then the address of its route outwards.
+    The /etc/hosts of a machine may map its own name to a loopback address, which other machines cannot reach.
+    The result is then the address of the interface that routes to other networks.
+
+    Args:
+        coordinator: HOST:PORT of process 0.
+        timeout: seconds to wait until the name can be resolved, which takes a while when a cluster starts.
 
     Raises:
-      ClusterError: the name is not known after `timeout` seconds; a cluster's takes a while to be.
+        ClusterError: the name cannot be resolved after `timeout` seconds.
     """
     host = coordinator.rpartition(":")[0].strip("[]")
     deadline = time.monotonic() + timeout
@@ -174,7 +188,7 @@ def bind_host(coordinator: str, timeout: float = 0.0) -> str:
             ) from error
     if ipaddress.ip_address(found).is_loopback and host not in ("localhost", found):
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
-            outward.connect(("192.0.2.1", 9))  # sends nothing: it asks for the route
+            outward.connect(("192.0.2.1", 9))  # Connecting a UDP socket sends nothing; it selects the route.
             return str(outward.getsockname()[0])
     return str(found)
 
@@ -187,25 +201,27 @@ def start(
     heartbeat_timeout: int = 100,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Meets the other processes and starts jax.distributed. Once, before any other use of JAX's devices.
+    """Waits for the other processes and starts jax.distributed.
+
+    Call it once, before any other use of JAX's devices.
 
     Args:
-      place: of this process.
-      bind_address: HOST:PORT that process 0 listens on; by default the coordinator's own address.
-      meet_timeout: seconds until all have to be there.
-      heartbeat_timeout: seconds after which a process that is no longer heard of ends the others.
-      say: gets one line when there is something to wait for.
+        place: the place of this process.
+        bind_address: HOST:PORT that process 0 listens on; by default the coordinator's own address.
+        meet_timeout: seconds within which all processes have to connect.
+        heartbeat_timeout: seconds without a heartbeat of a process after which the other processes end.
+        say: called with a line of progress while process 0 waits for others.
 
     Raises:
-      ClusterError: some did not come, and which.
-      UserError: the port is taken; two have one number.
-      Preempted: SIGTERM came to one of them before all were there.
+        ClusterError: some processes did not connect; the message names them.
+        UserError: the port is in use, or two processes have the same index.
+        Preempted: a process received SIGTERM before all had connected.
     """
     port = place.coordinator.rpartition(":")[2]
     if bind_address is None:
         host = bind_host(place.coordinator, meet_timeout) if place.process == 0 else ""
         bind_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    faulthandler.enable()  # what ends a process in C++ leaves the stacks of its threads
+    faulthandler.enable()  # so that a crash in C++ code prints the stacks of all threads
     with _leaving_on_sigterm():
         rendezvous.meet(
             place.coordinator, place.processes, place.process, bind_address, meet_timeout, say=say
@@ -235,10 +251,14 @@ def _leaving_on_sigterm() -> Iterator[None]:
 
 
 def leave(code: int) -> None:
-    """Ends this process of several at once after a failure.
+    """Ends this process immediately if it failed and is one of several.
 
-    JAX would wait at its end for the others, which wait for this one in a collective: they should see that it
-    is gone. After success, or a stop that all agreed on, it returns.
+    At a normal exit JAX would wait for the other processes, which in turn wait for this one in a collective.
+    An immediate exit lets them notice that it is gone.
+
+    Args:
+        code: the exit code. With 0 (success) or 3 (a stop that all processes agreed on), the function
+            returns, as it does in a run of one process.
     """
     if code in (0, 3) or not is_one_of_several():
         return
@@ -249,12 +269,12 @@ def leave(code: int) -> None:
 
 
 def log_of_primary(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns `log` in the first process of a run, and a function that drops its lines in the others."""
+    """Returns `log` in process 0 of a run, and a function that discards its lines in the others."""
     return log if jax.process_index() == 0 else lambda line: None
 
 
 def is_one_of_several() -> bool:
-    """Whether `start` has joined this process to others."""
+    """Returns whether jax.distributed has been started in this process."""
     if "jax" not in sys.modules:
         return False
     return jax.distributed.is_initialized()

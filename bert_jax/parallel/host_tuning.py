@@ -1,4 +1,4 @@
-"""What has to be set before the process starts, or before it imports jax."""
+"""Host settings that have to be made before the process starts, or before it imports jax."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import shutil
 import sys
 import types
 
-# The host allocates and frees each step's activations anew. In 4 KiB pages their first touch takes a fifth of
-# a CPU train step; with this glibc asks the kernel for huge pages. Read once, when a process starts.
+# On a CPU, every step allocates and frees its activations. With pages of 4 KiB, the page faults take a fifth
+# of a train step; with this setting glibc requests huge pages. glibc reads it once, when a process starts.
 _MALLOC = "glibc.malloc.hugetlb=1"
 
 
 def use_huge_pages() -> None:
-    """Starts this Python program again, in the same process, with huge pages for its heap. Linux only, and
-    once.
+    """Restarts this Python program, in the same process, with huge pages for its heap.
 
-    A GLIBC_TUNABLES in the environment, also an empty one, is left as it is and nothing is started again.
+    Does nothing on other systems than Linux, or if GLIBC_TUNABLES is set, even to "". The restarted program
+    therefore does not restart again.
     """
     if sys.platform != "linux" or "GLIBC_TUNABLES" in os.environ:
         return
@@ -30,16 +30,16 @@ def use_huge_pages() -> None:
 
 GPU_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 _BACKENDS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
-_NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # the last in Windows's Linux
+_NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # /dev/dxg is the one of WSL
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether the operating system has an NVIDIA GPU, or its driver's tools."""
+    """Returns whether the machine has an NVIDIA GPU device file, or the nvidia-smi tool."""
     return any(map(os.path.exists, _NVIDIA_DEVICES)) or shutil.which("nvidia-smi") is not None
 
 
 _TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
-_TPU_PCI_VENDOR = "0x1ae0"  # Google's: also of its network cards
+_TPU_PCI_VENDOR = "0x1ae0"  # Google, whose network cards have the same vendor id
 _TPU_VARIABLES = (
     "CLOUD_TPU_TASK_ID",
     "JAX_FORCE_TPU_INIT",
@@ -52,7 +52,7 @@ _TPU_VARIABLES = (
 
 
 def may_have_tpu() -> bool:
-    """Whether there is any sign of a TPU in this machine or its environment."""
+    """Returns whether device files, PCI devices or environment variables indicate a TPU."""
     if any(map(glob.glob, _TPU_DEVICES)) or any(name in os.environ for name in _TPU_VARIABLES):
         return True
     for path in glob.glob("/sys/bus/pci/devices/*/vendor"):
@@ -63,40 +63,44 @@ def may_have_tpu() -> bool:
 
 
 def hide_libtpu() -> None:
-    """Keeps jax from loading libtpu where there is no TPU; before anything imports jax.
+    """Prevents jax from loading libtpu on a machine without a TPU.
 
-    Estimates for TPUs need no more than the library. Loaded without a TPU it asks for one that is not there,
-    and prints errors into every command. Where JAX_PLATFORMS asks for a TPU nothing is hidden.
+    libtpu may be installed on such a machine for `bert-jax estimate`, which needs only the library. If jax
+    loads it in other commands, it looks for a TPU and prints errors. Call this function before anything
+    imports jax. It does nothing if JAX_PLATFORMS names the TPU.
     """
     if "jax" not in sys.modules and "tpu" not in os.environ.get("JAX_PLATFORMS", "") and not may_have_tpu():
-        sys.modules.setdefault("libtpu", None)  # type: ignore[arg-type]  # to import it is an ImportError, as if it were not installed
+        # With None in sys.modules, an import raises ImportError, as if the package were not installed.
+        sys.modules.setdefault("libtpu", None)  # type: ignore[arg-type]
 
 
 def show_libtpu() -> None:
-    """Undoes `hide_libtpu`, while jax has not been imported."""
+    """Undoes `hide_libtpu`. Has no effect once jax has been imported."""
     if "jax" not in sys.modules and sys.modules.get("libtpu", sys) is None:
         del sys.modules["libtpu"]
 
 
 def hide_gpu_plugins() -> None:
-    """Keeps jax from loading its CUDA plugin where there is no GPU; before anything imports jax.
+    """Prevents jax from loading its CUDA plugins on a machine without a GPU.
 
-    Estimates for GPUs need no more than the plugin. Loaded without a driver it prints a traceback and many
-    lines into every command. Where JAX_PLATFORMS asks for a GPU they are wanted, and nothing is hidden.
+    The plugins may be installed on such a machine for `bert-jax estimate`, which needs only the libraries.
+    Without a driver, they print a traceback in every command. Call this function before anything imports
+    jax. It does nothing if JAX_PLATFORMS names the GPU.
     """
     asked = os.environ.get("JAX_PLATFORMS", "")
     if "jax" in sys.modules or has_nvidia_gpu() or "cuda" in asked or "gpu" in asked:
         return
     for name in GPU_PLUGINS:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # to import it is an ImportError, as if it were not installed
+        # With None in sys.modules, an import raises ImportError, as if the package were not installed.
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     for name in _BACKENDS:
         nothing = types.ModuleType(name)
-        setattr(nothing, "initialize", lambda: None)  # noqa: B010  # all that jax calls
+        setattr(nothing, "initialize", lambda: None)  # noqa: B010  # the only function that jax calls
         sys.modules.setdefault(name, nothing)
 
 
 def show_gpu_plugins() -> None:
-    """Undoes `hide_gpu_plugins`, while jax has not been imported."""
+    """Undoes `hide_gpu_plugins`. Has no effect once jax has been imported."""
     if "jax" in sys.modules:
         return
     for name in (*GPU_PLUGINS, *_BACKENDS):

@@ -1,4 +1,4 @@
-"""Overlapping computation on the devices with work on the host, in bounded memory."""
+"""Overlaps computation on the devices with work on the host, in bounded device memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-IN_FLIGHT = 2  # outputs that the devices hold before the first of them is copied to the host
+IN_FLIGHT = 2  # The number of outputs in device memory before the oldest is copied to the host.
 
 Key = TypeVar("Key")
 
@@ -19,12 +19,15 @@ def computed(
 ) -> Iterator[tuple[Key, np.ndarray]]:
     """Yields the output of every batch in order, as an array on the host.
 
-    The next batch is dispatched before the output of the previous one is waited for, so that the devices
-    always have work, but no more than `IN_FLIGHT` outputs take device memory at a time.
+    The next batch is dispatched before the output of the previous one is copied to the host, so that the
+    devices always have work. At most `IN_FLIGHT` outputs are in device memory at a time.
 
     Args:
         compute: dispatches a batch and returns its output without waiting for it.
-        batches: (key, batch) pairs, read as they are needed. The key is handed back with the output.
+        batches: (key, batch) pairs, which are read lazily.
+
+    Yields:
+        (key, output) pairs.
     """
     pending: deque[tuple[Key, jax.Array]] = deque()
     for key, batch in batches:

@@ -1,8 +1,9 @@
-"""How the processes of a run find each other: all are there, or everyone knows who is not.
+"""The rendezvous of the processes of a run, which reports missing processes by their index.
 
-jax.distributed aborts a process when others do not come, and names nobody. Here process 0 listens at the
-coordinator's address first; the others tell their number and machine in a line of JSON, and get a line back:
-go, or who is missing, or that one was preempted. Then the port is free for jax.distributed.
+If some processes do not connect, jax.distributed aborts the others without naming the missing ones. The
+rendezvous runs before it. Process 0 listens at the coordinator's address. Every other process sends its index
+and its host name in a line of JSON, and receives a line in reply: start, or an error that names the missing
+processes, or that a process was preempted. Then the port is free for jax.distributed.
 """
 
 from __future__ import annotations
@@ -36,20 +37,22 @@ def meet(
     host: str = "",
     say: Callable[[str], None] = print,
 ) -> None:
-    """Returns when all processes are there.
+    """Waits until all processes have connected.
 
     Args:
-      coordinator: HOST:PORT of process 0, as the others reach it.
-      processes: how many there are; process: which one this is.
-      bind_address: HOST:PORT that process 0 listens on.
-      timeout: seconds, from when this process came.
-      host: this machine, for the others' messages; its own name by default.
-      say: gets a line every ten seconds of waiting, in process 0.
+        coordinator: HOST:PORT of process 0, as the other processes reach it.
+        processes: the number of processes.
+        process: the index of this process.
+        bind_address: HOST:PORT that process 0 listens on.
+        timeout: seconds from the call of this function.
+        host: the name of this machine in messages; by default its host name.
+        say: called in process 0 with a line every ten seconds of waiting.
 
     Raises:
-      ClusterError: naming who did not come.
-      UserError: what does not agree, or that the port stays taken.
-      Preempted: one of them was told to stop.
+        ClusterError: some processes did not connect; the message names them.
+        UserError: the processes disagree about their number, two have the same index, or process 0 cannot
+            listen on its port.
+        Preempted: a process received a request to stop.
     """
     host = host or socket.gethostname()
     deadline = time.monotonic() + timeout
@@ -60,12 +63,14 @@ def meet(
 
 
 class _Host:
-    """Process 0."""
+    """The rendezvous in process 0, which waits for all other processes."""
 
     def __init__(self, processes: int, timeout: float, say: Callable[[str], None]):
         self._processes, self._timeout, self._say = processes, timeout, say
-        self._guests: dict[int, tuple[socket.socket, str]] = {}  # by process: who came, from which machine
-        self._strangers: dict[socket.socket, bytes] = {}  # who has not yet said who they are
+        # {process index: (connection, host)} of the processes that have connected.
+        self._guests: dict[int, tuple[socket.socket, str]] = {}
+        # {connection: bytes received} of the connections that have not identified themselves yet.
+        self._strangers: dict[socket.socket, bytes] = {}
 
     def receive(self, bind_address: str, deadline: float) -> None:
         with self._listen(bind_address, deadline) as listener, selectors.DefaultSelector() as selector:
@@ -97,7 +102,7 @@ class _Host:
             except OSError as error:
                 listener.close()
                 taken = error.errno == errno.EADDRINUSE
-                # The process that this one starts again may not be gone yet.
+                # If this run was restarted, its previous process 0 may still be shutting down.
                 if taken and time.monotonic() < deadline:
                     time.sleep(_RETRY_AFTER)
                     continue
@@ -125,7 +130,7 @@ class _Host:
                     self._hear(key.fileobj, selector)
 
     def _hear(self, guest, selector):
-        """Reads what one says, who may also be gone, or be no process of ours at all."""
+        """Reads from a connection, which may also have closed or belong to a foreign program."""
         try:
             received = guest.recv(_LONGEST_LINE)
         except OSError:
@@ -171,7 +176,7 @@ class _Host:
         return [*(guest for guest, _ in self._guests.values()), *self._strangers]
 
     def _part(self):
-        """Lets the others hang up first, so that the port is free at once."""
+        """Waits for the other side of each connection to close first, so that the port is free at once."""
         for guest in self._all():
             with contextlib.suppress(OSError):
                 guest.setblocking(True)
@@ -181,19 +186,20 @@ class _Host:
 
 
 def _join(coordinator, processes, process, host, timeout, deadline):
-    """Processes other than 0."""
+    """Connects to process 0 and waits for its reply; the rendezvous in all other processes."""
     address, _, port = coordinator.rpartition(":")
     while time.monotonic() < deadline:
         try:
             with socket.create_connection((address.strip("[]"), int(port)), _left(deadline)) as connection:
                 hello = {"process": process, "processes": processes, "host": host}
                 connection.sendall(json.dumps(hello).encode() + b"\n")
-                # It may have come later and waits as long as this one would: what it says is better known.
+                # Process 0 may have started later and waits for its own timeout. Its error names the missing
+                # processes, so this process waits long enough to receive it.
                 connection.settimeout(timeout + _GRACE)
                 if _listen_to_host(connection):
                     return
         except OSError:
-            pass  # process 0 is not there yet, or no longer
+            pass  # Process 0 does not listen yet, or no longer.
         time.sleep(min(_RETRY_AFTER, _left(deadline)))
     raise ClusterError(
         f"process 0 did not answer at {coordinator} within {timeout:g} s; see whether it is running, and "
@@ -202,7 +208,7 @@ def _join(coordinator, processes, process, host, timeout, deadline):
 
 
 def _listen_to_host(connection) -> bool:
-    """Whether all have come; False when process 0 is gone."""
+    """Returns whether all processes have connected; False if process 0 closed the connection."""
     heard = b""
     try:
         while b"\n" not in heard and len(heard) < _LONGEST_LINE:

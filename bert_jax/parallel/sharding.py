@@ -1,8 +1,9 @@
-"""The mesh, and one ordered list of rules from logical axis names to its axes.
+"""The device mesh, and an ordered list of rules that map logical axis names to mesh axes.
 
-Parameters carry logical names ("embed", "mlp", ...) and know no mesh; the rules decide where each dimension
-goes. Data and fsdp both split the batch; fsdp also splits every large parameter and its moments (ZeRO-3),
-tensor splits attention heads, the feed-forward's inner dimension and the vocabulary (Megatron).
+Parameters carry logical axis names ("embed", "mlp", ...) and do not depend on the mesh; the rules decide how
+each dimension is sharded. The axes `data` and `fsdp` both split the batch. The axis `fsdp` also splits every
+large parameter and its moments (ZeRO-3). The axis `tensor` splits the attention heads, the inner dimension of
+the feed-forward layer and the vocabulary (Megatron).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from bert_jax.parallel import compiler_options
 
 AXES = ("data", "fsdp", "tensor")
 
-# In order: for each dimension the first rule whose mesh axes are still free in this array and divide it.
+# The rules apply in order. Each dimension gets the first rule whose mesh axes are not yet used in the array
+# and whose size divides the dimension.
 RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("batch", ("data", "fsdp")),
     ("vocab", ("tensor",)),
@@ -37,10 +39,20 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = None) -> Mesh:
-    """A mesh of (data, fsdp, tensor); one size may be -1 and takes the devices that the others leave.
+    """Returns a mesh with the axes (data, fsdp, tensor).
 
-    Over several slices of TPU the outermost axis that can goes across them, through the data centre's
-    network: data, whose traffic is one all-reduce a step, or else fsdp. The others stay within a slice.
+    On several TPU slices, one axis extends over the slices, through the data-center network: `data`, whose
+    traffic is one all-reduce per step, if its size allows it, or else `fsdp`. The other axes stay within a
+    slice.
+
+    Args:
+        data, fsdp, tensor: the sizes of the axes. One of them may be -1, which stands for the remaining
+            devices.
+        devices: the devices to use; all devices by default.
+
+    Raises:
+        UserError: the sizes are invalid, their product is not the number of devices, or they do not fit the
+            topology of the devices.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = [data, fsdp, tensor]
@@ -53,7 +65,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
         raise UserError(f"{text} does not fit {len(devices)} devices; their product must be {len(devices)}")
     if devices[0].platform == "cpu":
         return Mesh(np.array(devices).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 3)
-    # Only TPUs have slices; a GPU's host counts as one, which jax sees to itself.
+    # On GPUs, `slice_index` is the host, which jax.make_mesh handles. Only TPUs have slices.
     slices = len({getattr(device, "slice_index", None) for device in devices})
     try:
         if slices > 1 and devices[0].platform == "tpu":
@@ -71,7 +83,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
 
 
 def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[int]]:
-    """(the sizes across slices, the sizes within each)."""
+    """Returns the sizes of the axes across slices and their sizes within each slice."""
     for axis, name in enumerate(AXES):
         if name != "tensor" and sizes[axis] % slices == 0:
             across = [slices if i == axis else 1 for i in range(len(sizes))]
@@ -81,8 +93,14 @@ def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[i
 
 
 def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Where the dimensions of an array with these logical names go; a dimension that no rule fits is
-    replicated.
+    """Returns the PartitionSpec of an array with these logical axis names.
+
+    A dimension that no rule fits is replicated.
+
+    Args:
+        names: the logical name of each dimension, or None.
+        shape: the size of each dimension.
+        mesh: the device mesh.
     """
     spec: list[Any] = [None] * len(names)
     used: set[str] = set()
@@ -101,7 +119,7 @@ def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: 
 
 
 def parameter_shardings(boxed: Any, mesh: Mesh) -> Any:
-    """NamedShardings for a tree of (abstract) parameters boxed with their logical names."""
+    """Returns the NamedShardings of a tree of (abstract) parameters boxed with their logical axis names."""
     return jax.tree.map(
         lambda box: NamedSharding(mesh, partition_spec(box.names, box.value.shape, mesh)),
         boxed,
@@ -114,18 +132,23 @@ def _is_box(x: Any) -> bool:
 
 
 def unbox(boxed: Any) -> Any:
-    """The bare values. Flax's own unbox would constrain each by the logical rules, which here are
-    partition_spec's work.
+    """Returns the values of a tree of boxed parameters.
+
+    Flax's own `unbox` would also add a sharding constraint from its logical axis rules. Here `partition_spec`
+    determines the sharding of parameters.
     """
     return jax.tree.map(lambda box: box.value, boxed, is_leaf=_is_box)
 
 
 def abstract_replicated(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
-    """Returns the shapes of the parameters that `init` makes, each on every device of the mesh.
+    """Returns the shapes of the parameters that `init` creates, replicated over the mesh.
 
     Args:
-        init: key -> parameters boxed with their logical names.
-        mesh: where they are wanted.
+        init: maps a PRNG key to parameters boxed with their logical axis names.
+        mesh: the device mesh.
+
+    Returns:
+        A tree of ShapeDtypeStructs with shardings.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(
@@ -135,12 +158,21 @@ def abstract_replicated(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows over data and fsdp."""
+    """Returns the sharding of a batch, whose rows are split over `data` and `fsdp`."""
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int = 1) -> None:
-    """UserError unless every device gets whole rows of every part of the batch."""
+    """Checks that each part of the batch divides evenly over the devices.
+
+    Args:
+        batch_size: rows of the global batch.
+        mesh: the device mesh.
+        accumulate_steps: the number of parts.
+
+    Raises:
+        UserError: `batch_size` is not a multiple of data x fsdp x accumulate_steps.
+    """
     parts = mesh.shape["data"] * mesh.shape["fsdp"] * accumulate_steps
     if batch_size < 1 or batch_size % parts:
         raise UserError(
@@ -150,9 +182,10 @@ def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int = 1) -> 
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """int64 [b], ascending: the rows of a global batch that lie on this process's devices.
+    """Returns the rows of a global batch that are on this process's devices: int64 [b], ascending.
 
-    On a torus they are no stretch of the batch, and processes that split tensors alone have the same rows.
+    On a torus, the rows are not necessarily contiguous. Processes that differ only in their place along
+    `tensor` have the same rows.
     """
     places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     stretches = sorted({rows.indices(batch_size)[:2] for (rows,) in filter(None, places)})
@@ -160,14 +193,14 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def global_batch(local: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """The rows that `local_rows` names for this process -> global arrays on the mesh."""
+    """Returns global arrays on the mesh, made from this process's rows as given by `local_rows`."""
     sharding = batch_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in local.items()}
 
 
 @contextlib.contextmanager
 def on_mesh(mesh: Mesh) -> Iterator[None]:
-    """Tracing inside this context, logical constraints in the model mean the mesh."""
+    """Maps the logical sharding constraints of models that are traced inside the context to the mesh."""
     with jax.set_mesh(mesh), nn.logical_axis_rules([(name, axes) for name, axes in RULES]):
         yield
 
@@ -176,7 +209,9 @@ def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> Callable
     """Returns the train step compiled for the mesh.
 
     Args:
-        shardings: those of the train state, whose buffers are donated.
+        train_step: (state, batch, seed) -> (state, metrics).
+        mesh: the device mesh.
+        shardings: the shardings of the train state, whose buffers are donated.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     return _InContext(
@@ -192,11 +227,16 @@ def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> Callable
 
 
 def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: Any) -> Callable:
-    """Returns the evaluation step compiled for the mesh: (params, batch, batch index) -> replicated pairs, or
-    (params, batch, batch index, frozen) -> them where the state has frozen parameters.
+    """Returns the evaluation step compiled for the mesh.
 
     Args:
-        shardings: those of the train state, of which this step takes `params` and `frozen`.
+        eval_step: see `bert_jax.training.step.make_eval_step`.
+        mesh: the device mesh.
+        shardings: the shardings of the train state, of which this step takes `params` and `frozen`.
+
+    Returns:
+        (params, batch, batch index) -> replicated (sum, weight) pairs. The function has a fourth argument,
+        `frozen`, if the state has frozen parameters.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     frozen = () if shardings.frozen is None else (shardings.frozen,)
@@ -212,7 +252,7 @@ def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: Any) -> Callable:
 
 
 class _InContext:
-    """A jitted function that is traced, lowered and called on its mesh."""
+    """A jitted function that is traced, lowered and called in the context of its mesh."""
 
     def __init__(self, function, mesh):
         self._function, self._mesh = function, mesh

@@ -1,1 +1,1 @@
-"""The directory of a run, and its lock."""
+"""The work directory of a run, and its lock."""

@@ -1,4 +1,4 @@
-"""One run in a directory at a time, on one host or on many."""
+"""The lock of a work directory, which admits one run at a time, from any host."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _NAME = ".lock"
 
 
 class Lock:
-    """Holds `directory/.lock` from `acquire` to `release`.
+    """A lock on a directory, held from `acquire` to `release` through the file `directory/.lock`.
 
-    On a local or network file system the kernel's lock on the file ends with the process, however it ends,
-    so a run that was killed is taken over at once on the same host. Other hosts may not see that lock, and an
-    object store has none: for them the file carries a lease, which the holder renews from a thread and which
-    others wait out.
+    On a local or network file system, the kernel holds a lock on the file and releases it when the process
+    ends for any reason, so a run on the same host can take over from a killed run at once. Other hosts may
+    not see the kernel's lock, and an object store has no such locks. For these cases, the file contains a
+    lease. The holder renews the lease from a thread, and other hosts wait until it expires.
 
     Args:
-        directory: an existing directory, local or a URL.
-        lease: seconds without a renewal after which another host takes the lock over.
-        log: called with one line when there is something to wait for.
+        directory: an existing directory, as a local path or a URL.
+        lease: seconds without a renewal after which another host takes over the lock.
+        log: called with one line if `acquire` has to wait.
     """
 
     def __init__(self, directory: files.PathLike, *, lease: float = 60.0, log=print):
@@ -37,16 +37,16 @@ class Lock:
         self._lease, self._log = lease, log
         self._token = uuid.uuid4().hex
         self._file: int | None = None
-        self._in_kernel = False  # whether the kernel's lock is held
+        self._in_kernel = False  # whether this process holds the kernel's lock
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost_to: dict | None = None
 
     def acquire(self) -> None:
-        """Takes the lock, waiting for the lease of a dead run of another host.
+        """Acquires the lock, after waiting for the lease of a dead run on another host to expire.
 
         Raises:
-            UserError: a live run holds it, or the directory cannot be written.
+            UserError: a live run holds the lock, or the directory cannot be written.
         """
         try:
             self._open()
@@ -65,7 +65,12 @@ class Lock:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises UserError when another run took the lock over, as when this one slept through its lease."""
+        """Checks that this run still holds the lock.
+
+        Raises:
+            UserError: another run took over the lock, since this one was suspended and did not renew its
+                lease.
+        """
         if self._lost_to is not None:
             raise UserError(
                 f"{self._directory}: taken over by {_name(self._lost_to)} while this run was suspended; "
@@ -73,7 +78,7 @@ class Lock:
             )
 
     def release(self) -> None:
-        """Gives the lock back. Harmless when it is not held."""
+        """Releases the lock. Does nothing if it is not held."""
         if self._thread is None:
             return
         self._stop.set()
@@ -94,7 +99,7 @@ class Lock:
         except BlockingIOError:
             raise self._in_use(self._read() or {}) from None
         except OSError:
-            pass  # a file system without locks: the lease alone has to do
+            pass  # The file system has no locks, so only the lease protects the directory.
 
     def _close(self) -> None:
         if self._file is not None:
@@ -102,17 +107,18 @@ class Lock:
             self._file, self._in_kernel = None, False
 
     def _check_dead(self, holder: dict) -> None:
-        """Returns once the holder is known to be dead; raises UserError if it is alive."""
+        """Returns when the holder is known to be dead, and raises UserError if it is alive."""
         if self._in_kernel and holder.get("boot") == owners.boot_id():
-            return  # else the kernel would have refused the lock
+            return  # The kernel would not have granted the lock to this process if the holder were alive.
         dead = owners.is_dead(holder.get("owner", ""))
         if dead is not None:
             if not dead:
                 raise self._in_use(holder)
             return
         if holder.get("host") == socket.gethostname() and holder.get("boot") != owners.boot_id():
-            return  # this host has been restarted since
-        # A live holder is one that renews, so at least two renewals are awaited, whatever the clocks say.
+            return  # This host has been restarted, which ended the holder.
+        # The clocks of the hosts may differ, so wait long enough to see at least two renewals of a live
+        # holder.
         interval = self._interval
         age = time.time() - holder.get("renewed", 0.0)
         wait = min(max(self._lease - age, 2.5 * interval), self._lease)
@@ -142,7 +148,7 @@ class Lock:
                     return
                 self._write()
             except OSError:
-                continue  # a lease outlives several missed renewals
+                continue  # The lease lasts for several renewal intervals, so one may fail.
 
     def _read(self) -> dict | None:
         try:
@@ -166,7 +172,7 @@ class Lock:
         if self._file is None:
             atomic.write_text(self._path, text, sync=False)
         else:
-            # In place, since the kernel's lock is on this very file.
+            # Written in place: replacing the file would leave the kernel's lock on the old one.
             os.pwrite(self._file, text.encode(), 0)
             os.ftruncate(self._file, len(text.encode()))
 

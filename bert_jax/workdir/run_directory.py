@@ -1,11 +1,11 @@
-"""A work directory: who may use it, which run it belongs to, and the vocabulary of that run.
+"""The work directory of a run: its files, its lock and its configuration.
 
-config.json        what the run is: command, resolved config, records, vocabulary
+config.json        the command, the resolved config, and digests of the records and the vocabulary
 vocab.txt|.model   a copy of the vocabulary
 checkpoints/STEP/  see bert_jax/checkpoint/
-initialised.json   which parameters came from another checkpoint, where the run started from one
+initialised.json   the parameters that were loaded from another checkpoint, if the run started from one
 metrics.jsonl, tensorboard/
-README.md          of a fine-tuning: its model card
+README.md          the model card of a fine-tuning run
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields
 from bert_jax.workdir.lock import Lock
 
-# What may differ when a run goes on: see `config_fields.Field.resume`.
+# The entries of config.json that may change when a run resumes; see `config_fields.Field.resume`.
 FREE_FIELDS = (
     *(f"config.{name}" for name in config_fields.with_resume("free")),
     "command_line",
@@ -34,7 +34,7 @@ FREE_FIELDS = (
     "vocabulary.path",
 )
 
-# What config.json holds, as far as it is read again.
+# The schema of the parts of config.json that are read again.
 _RUN = {
     "command": str,
     "config": dict,
@@ -43,34 +43,34 @@ _RUN = {
     "head?": str,
 }
 
-BEST = "best"  # the directory of the checkpoint with the best score
-REPORT_FILE = "initialised.json"  # which parameters came from `init_from`
+BEST = "best"  # The directory of the checkpoint with the best score.
+REPORT_FILE = "initialised.json"  # Lists the parameters that were loaded from `init_from`.
 
-_VOCABULARIES = ("vocab.txt", "vocab.model")  # the names that a vocabulary has in a work directory
+_VOCABULARIES = ("vocab.txt", "vocab.model")  # The possible names of a vocabulary in a work directory.
 
 _DIGEST = re.compile("[0-9a-f]{32,}")
 
-# What the digests of a run are of, and where it comes from.
+# Descriptions of the digests in config.json, for messages.
 _INPUTS = {
     "records.fingerprint": "the digest of the records in --config.data.dir",
     "vocabulary.digest": "the digest of the vocabulary",
 }
 
-# What the checkpoints of a run are made of, which --allow_changes cannot change.
+# The entries that determine the shapes or the meaning of checkpoints. --allow_changes cannot change them.
 _FIXED = {"vocabulary.digest", *(f"config.{name}" for name in config_fields.with_resume("fixed"))}
 
 
 class WorkDir:
-    """A work directory held by this run: `with WorkDir(path) as workdir: ...`.
+    """A work directory that this run holds: `with WorkDir(path) as workdir: ...`.
 
     Args:
-        path: created when missing; local, gs:// or s3://.
-        primary: whether this process takes the lock and writes the files; one process of a run does.
+        path: the directory, which is created if it does not exist; a local path, gs:// or s3://.
+        primary: whether this process takes the lock and writes the files. One process of a run does.
         lease: see `bert_jax.workdir.lock.Lock`.
-        log: called with one line when there is something to wait for.
+        log: called with one line if the lock has to be waited for.
 
     Raises:
-        UserError: on entering, when another run holds it or it cannot be written.
+        UserError: on entering, if another run holds the directory or it cannot be written.
     """
 
     def __init__(self, path: files.PathLike, *, primary: bool = True, lease: float = 60.0, log=print):
@@ -99,23 +99,23 @@ class WorkDir:
         self._lock.release()
 
     def check_held(self) -> None:
-        """Raises UserError when another run has taken the directory over."""
+        """Raises UserError if another run has taken over the directory."""
         self._lock.check()
 
     def open_run(self, run: Mapping[str, Any], *, allow_changes: bool = False) -> None:
-        """Writes `run` to config.json, unless the directory belongs to a run that computes something else.
+        """Writes `run` to config.json after checking that the directory does not belong to another run.
 
-        That of a run that goes on is written by `confirm_run`, once its checkpoint is restored. A run that
-        ended before its first step has no claim on the directory.
+        If the run resumes, config.json is written later, by `confirm_run`, when its checkpoint has been
+        restored. A directory whose run ended before its first step can be used by any run.
 
         Args:
-            run: JSON-able: `command`, `config` (every field resolved) and what identifies the inputs, like
-                `records` and `vocabulary`.
-            allow_changes: take the new values over instead of refusing them, but for the vocabulary and the
-                shapes of the model, whose checkpoints would no longer fit.
+            run: a JSON-serializable dict with `command`, `config` (every field resolved) and the identity of
+                the inputs, such as `records` and `vocabulary`.
+            allow_changes: whether to accept values that differ from those in config.json. The vocabulary and
+                the model's shapes can never change, since the checkpoints would no longer fit.
 
         Raises:
-            UserError: naming what differs.
+            UserError: the directory belongs to another run; the message names the differences.
         """
         run = json.loads(json.dumps(run))
         file = os.path.join(self.path, "config.json")
@@ -141,9 +141,9 @@ class WorkDir:
                 self._write_run(run)
 
     def confirm_run(self) -> None:
-        """Writes what `open_run` left to be written: of a run that goes on, its changes to config.json.
+        """Writes config.json for a run that resumes, which `open_run` defers.
 
-        Call it when the state is restored, which shows that the checkpoints fit the new configuration.
+        Call it after the state has been restored, which shows that the checkpoint fits the configuration.
         """
         if self._resumed_run is not None:
             self._write_run(self._resumed_run)
@@ -154,20 +154,20 @@ class WorkDir:
         atomic.write_text(os.path.join(self.path, "config.json"), content)
 
     def write_json(self, name: str, content: Any) -> None:
-        """Writes a file of the run, whole or not at all."""
+        """Writes a JSON file to the work directory, atomically. Only the primary process writes."""
         if self.primary:
             atomic.write_text(os.path.join(self.path, name), json.dumps(content, indent=2) + "\n")
 
     def write_text(self, name: str, content: str) -> None:
-        """As `write_json`, of a text."""
+        """Writes a text file to the work directory, atomically. Only the primary process writes."""
         if self.primary:
             atomic.write_text(os.path.join(self.path, name), content)
 
     def copy_vocabulary(self, source: files.PathLike) -> None:
-        """Copies the vocabulary file to `vocab` with the source's suffix."""
+        """Copies the vocabulary file to `vocab` with the source's suffix, and removes any other one."""
         if self.primary:
             target = f"vocab{files.suffix(source)}"
-            # One of another kind was left by a start that came to nothing: a run has one vocabulary.
+            # A run that ended before its first step may have left a vocabulary of the other kind.
             for name in _VOCABULARIES:
                 if name != target:
                     files.remove(os.path.join(self.path, name), missing_ok=True)
@@ -175,9 +175,12 @@ class WorkDir:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """{dotted name: (old value, new value)} of the fields that both have and that decide what is computed.
+    """Returns the differences between two runs that affect what is computed.
 
-    A field that only one of them has came with another version of bert_jax, whose default it holds.
+    A field that only one of them has is ignored: it was added or removed by another version of bert_jax.
+
+    Returns:
+        {dotted name: (old value, new value)}.
     """
     old, new = _flatten(old), _flatten(new)
     return {
@@ -188,7 +191,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[A
 
 
 def has_started(path: files.PathLike) -> bool:
-    """Whether the run in a work directory made a step: it has a checkpoint, or metrics of one."""
+    """Returns whether the run in a work directory has done a step: it has a checkpoint or metrics."""
     metrics = os.path.join(path, "metrics.jsonl")
     return bool(files.names(os.path.join(path, "checkpoints"))) or (
         files.exists(metrics) and files.size(metrics) > 0
@@ -198,16 +201,16 @@ def has_started(path: files.PathLike) -> bool:
 def resolve_dtype(
     requested: str, path: files.PathLike, target: Target, log: Callable[[str], None] = print
 ) -> str:
-    """The dtype that a run computes in: "float32" or "bfloat16".
+    """Returns the dtype that a run computes in: "float32" or "bfloat16".
 
-    A run that was started with "auto" and goes on on another platform keeps its dtype, since the numbers of
-    one run should not change their precision halfway.
+    A run with "auto" that resumes on another platform keeps its dtype, so that the precision does not change
+    within a run.
 
     Args:
         requested: `model.dtype` of the configuration.
-        path: the run's work directory, which need not exist.
-        target: the device that it computes on.
-        log: called with one line where the dtype is not the one that a new run would have.
+        path: the run's work directory, which may not exist yet.
+        target: the device that the run computes on.
+        log: called with one line if a new run would have another dtype.
     """
     chosen = dispatch.resolve_dtype(requested, target)
     if requested != "auto" or not (has_started(path) and files.exists(os.path.join(path, "config.json"))):
@@ -223,10 +226,10 @@ def resolve_dtype(
 
 
 def find_root(path: files.PathLike) -> str:
-    """The work directory that `path` is, or that the checkpoint `path` lies in.
+    """Returns the work directory of a path, which is the work directory or one of its checkpoints.
 
     Raises:
-        UserError: neither.
+        UserError: the path is neither.
     """
     path = os.fspath(path)
     above = files.parent(path)
@@ -241,10 +244,10 @@ def find_root(path: files.PathLike) -> str:
 
 
 def read_run(path: files.PathLike) -> dict[str, Any]:
-    """What `open_run` wrote, for a work directory or a checkpoint in one.
+    """Returns the content of config.json for a work directory or one of its checkpoints.
 
     Raises:
-        UserError: no work directory, or its config.json is not readable.
+        UserError: the path is not in a work directory, or its config.json is not valid.
     """
     root = find_root(path)
     file = os.path.join(root, "config.json")
@@ -259,12 +262,16 @@ def read_run(path: files.PathLike) -> dict[str, Any]:
 
 
 def load_config(path: files.PathLike) -> ml_collections.ConfigDict:
-    """The resolved config of the run that a work directory or checkpoint belongs to."""
+    """Returns the resolved config of the run that a work directory or checkpoint belongs to."""
     return ml_collections.ConfigDict(read_run(path)["config"])
 
 
 def find_vocabulary(path: files.PathLike) -> str:
-    """The vocabulary file of the work directory that `path` is or lies in."""
+    """Returns the path of the vocabulary file for a work directory or one of its checkpoints.
+
+    Raises:
+        UserError: there is no vocabulary file.
+    """
     root = find_root(path)
     for name in _VOCABULARIES:
         if files.exists(os.path.join(root, name)):
@@ -273,7 +280,7 @@ def find_vocabulary(path: files.PathLike) -> str:
 
 
 def load_tokenizer(path: files.PathLike):
-    """The tokenizer of the run that a work directory or checkpoint belongs to, with that run's settings."""
+    """Returns the tokenizer of the run that a work directory or checkpoint belongs to."""
     settings = read_run(path).get("vocabulary", {})
     options = {name: settings[name] for name in ("lower_case", "strip_accents") if name in settings}
     return tokenization.load(find_vocabulary(path), **options)
@@ -303,5 +310,5 @@ def _list_changes(differing: Mapping[str, tuple[Any, Any]], limit: int = 4) -> s
 
 
 def _short(value: Any) -> str:
-    """A value as messages show it; of a digest, enough to tell it from another."""
+    """Returns a value as shown in messages; a digest is shortened to its first 12 characters."""
     return value[:12] if isinstance(value, str) and _DIGEST.fullmatch(value) else repr(value)
