@@ -1,1 +1,1 @@
-"""Records on disk, and the loader from records to host batches. No module here imports jax."""
+"""Reads and writes records, and loads host batches from them. No module here imports jax."""

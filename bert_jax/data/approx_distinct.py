@@ -1,4 +1,4 @@
-"""How many of many things are repeats, in bounded memory."""
+"""Estimates how many items of a stream are repeats, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _MOST_HASHES = 1 << 20
 
 
 class DistinctSample:
-    """Counts repeats among things of any number, from the hashes of a sample of the distinct ones.
+    """Counts the repeats in a stream of any length from the hashes of a sample of its distinct items.
 
-    A thing is in the sample if its hash starts with `halvings` zero bits, so all its copies are, or none.
-    Memory: some 100 MB at most.
+    An item is in the sample if its hash starts with `halvings` zero bits, so either all or none of its copies
+    are. The memory is about 100 MB at most.
     """
 
     def __init__(self, most: int = _MOST_HASHES):
@@ -30,14 +30,17 @@ class DistinctSample:
             self._counts = {value: count for value, count in self._counts.items() if not value >> kept}
 
     def repeats(self) -> int:
-        """How many things repeat an earlier one: exact while `halvings` is 0, an estimate from then on."""
+        """Returns the number of items that repeat an earlier one.
+
+        It is exact while `halvings` is 0, and an estimate afterwards.
+        """
         return (sum(self._counts.values()) - len(self._counts)) << self.halvings
 
     def repeated_share(self) -> float:
-        """The share of all things that repeat an earlier one."""
+        """Returns the share of all items that repeat an earlier one."""
         total = sum(self._counts.values())
         return (total - len(self._counts)) / total if total else 0.0
 
     def how_estimated(self) -> str:
-        """What the figures are from, where they are no counts; else ""."""
+        """Returns a description of the sample if the numbers are estimates, or "" if they are exact."""
         return f"from one in {1 << self.halvings} of the distinct ones" if self.halvings else ""

@@ -1,4 +1,4 @@
-"""Which sequences share a row: best fit by decreasing length."""
+"""Packs sequences into rows with the best-fit-decreasing algorithm."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 
 def best_fit(lengths: Sequence[int], capacity: int, most: int) -> list[list[int]]:
-    """Puts each sequence, the longest first, into the row with the least room that takes it.
+    """Assigns each sequence, longest first, to the fullest row that has room for it.
 
     Args:
-      lengths: tokens of each sequence, at most `capacity`.
-      capacity: tokens that a row holds.
-      most: sequences that a row holds.
+        lengths: the number of tokens of each sequence, at most `capacity`.
+        capacity: the maximum number of tokens in a row.
+        most: the maximum number of sequences in a row.
 
     Returns:
-      For each row the places in `lengths` of its sequences; each is in one row.
+        For each row, the indices of its sequences in `lengths`; each sequence is in exactly one row.
     """
     rows: list[list[int]] = []
     by_room: list[list[list[int]]] = [[] for _ in range(capacity + 1)]
-    occupied = 0  # bit r is set while by_room[r] is not empty
+    occupied = 0  # bit r is set if by_room[r] is not empty
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         size = lengths[place]
         fitting = occupied >> size

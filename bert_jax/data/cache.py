@@ -1,4 +1,4 @@
-"""Records in an object store (gs://...), through a copy on the local disk that is made once."""
+"""Caches the records of an object store (gs://...) on the local disk."""
 
 from __future__ import annotations
 
@@ -18,29 +18,35 @@ _THREADS = 8
 
 
 def default_directory() -> str:
-    """$BERT_JAX_RECORD_CACHE, or ~/.cache/bert_jax/records."""
+    """Returns $BERT_JAX_RECORD_CACHE, or else bert_jax/records in $XDG_CACHE_HOME or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.environ.get("BERT_JAX_RECORD_CACHE") or os.path.join(base, "bert_jax", "records")
 
 
 def localize(data_dir: str, say: Callable[[str], None] = print) -> str:
-    """`data_dir`, record directories separated by commas, with the local copy of each that is a URL."""
+    """Returns `data_dir` with each URL replaced by the path of its local copy.
+
+    Args:
+        data_dir: record directories, separated by commas.
+        say: called with a message before files are fetched.
+    """
     names = [name.strip() for name in data_dir.split(",")]
     return ",".join(local_copy(name, say=say) if files.is_remote(name) else name for name in names)
 
 
 def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print) -> str:
-    """The local directory with the records of a remote one, which are fetched where they are missing.
+    """Returns the local copy of a remote record directory, after fetching the files that are missing.
 
-    Files that are there with the size in the manifest stay; one that was cut short is fetched again. Several
-    processes of a host share a copy: one fetches, the others wait.
+    A local file with the size in the manifest is kept; a truncated one is fetched again. The processes of a
+    host share one copy: one process fetches while the others wait.
 
     Args:
         url: a directory that `bert-jax data` wrote.
-        directory: where copies are kept; "": `default_directory()`.
+        directory: the directory of the copies; "" for `default_directory()`.
+        say: called with a message before files are fetched.
 
     Raises:
-        UserError: no records there, no room for them, or they cannot be read.
+        UserError: the URL holds no records, they cannot be read, or the local disk has no room for them.
     """
     try:
         path = f"{url.rstrip('/')}/{packed.MANIFEST}"
@@ -68,7 +74,7 @@ def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print
 
 
 def _wanted(manifest: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """(name, bytes) of each file of records, -1 where the manifest does not say."""
+    """Yields (name, bytes) of each file in a manifest; bytes is -1 where the manifest has no size."""
     yield manifest["vocabulary"]["file"], -1
     for split in manifest["splits"].values():
         for entry in split["files"]:

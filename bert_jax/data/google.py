@@ -1,9 +1,9 @@
-"""The `google` schema: statically masked rows as google-research/bert's create_pretraining_data writes them.
+"""Reads the `google` schema: the statically masked rows of google-research/bert's create_pretraining_data.
 
 A row is a tf.train.Example, padded with zeros: int64 [L] `input_ids`, `input_mask`, `segment_ids` (newer:
 `input_word_ids`, `input_type_ids`); int64 [P] `masked_lm_positions`, `masked_lm_ids` and float [P]
-`masked_lm_weights`; int64 [1] `next_sentence_labels`. Directories that `bert-jax data` made have a manifest;
-those made elsewhere hold record files alone, and their shapes are read from the first record.
+`masked_lm_weights`; int64 [1] `next_sentence_labels`. Directories that `bert-jax data` wrote have a manifest.
+Those of other programs hold only record files, and their shapes are read from the first record.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _ANY_ID = 1 << 31
 
 
 class Rows(NamedTuple):
-    """N rows `[CLS] A [SEP] B [SEP]` with their masks: int32, padded with zeros."""
+    """N masked rows `[CLS] A [SEP] B [SEP]`; all arrays are int32, padded with zeros."""
 
     ids: np.ndarray  # [N, L], after masking
-    lengths: np.ndarray  # [N], tokens
-    first_lengths: np.ndarray  # [N], tokens of A with [CLS] and the first [SEP]
-    positions: np.ndarray  # [N, P], what is to be predicted
-    labels: np.ndarray  # [N, P]
-    predictions: np.ndarray  # [N], how many these are
+    lengths: np.ndarray  # [N], number of tokens
+    first_lengths: np.ndarray  # [N], number of tokens of A, including [CLS] and the first [SEP]
+    positions: np.ndarray  # [N, P], positions of the tokens to predict
+    labels: np.ndarray  # [N, P], ids of these tokens
+    predictions: np.ndarray  # [N], number of tokens to predict
     next_sentence_labels: np.ndarray  # [N]
 
     def features(self) -> dict[str, np.ndarray]:
-        """The features of the schema: int32 or float32 [N, L, P or 1]."""
+        """Returns the features of the schema by name: int32 or float32, [N, L], [N, P] or [N, 1]."""
         place, slot = np.arange(self.ids.shape[1]), np.arange(self.labels.shape[1])
         mask = place < self.lengths[:, None]
         return {
@@ -63,7 +63,7 @@ class GoogleDataset(packed.Rows):
     """Random access to the rows of one split, with the interface of `packed.PackedDataset`.
 
     Attributes:
-        max_predictions: P.
+        max_predictions: P, the maximum number of predicted tokens in a row.
     """
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
@@ -71,18 +71,19 @@ class GoogleDataset(packed.Rows):
         self.max_predictions = int(self.manifest["max_predictions_per_seq"])
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Assembles rows.
+        """Returns a batch of rows.
 
         Args:
-            indices: int64 [B], rows in [0, len(self)); -1 gives a row of padding alone.
+            indices: int64 [B], rows in [0, len(self)); -1 gives a row of padding only.
 
         Returns:
-            What `PackedDataset.batch` returns, with S = 1, of masked rows; and int32 `masked_positions`,
-            `masked_labels` and float32 `masked_weights` [B, P], 0 where there is nothing to predict.
+            The arrays that `PackedDataset.batch` returns, with S = 1 and masked tokens, and int32
+            `masked_positions`, int32 `masked_labels` and float32 `masked_weights`, all [B, P], 0 in unused
+            slots.
 
         Raises:
-            CorruptRecordError: a CRC is wrong, or a row is not what the schema says. UserError: an id outside
-                the vocabulary.
+            CorruptRecordError: a CRC is wrong, or a row does not follow the schema.
+            UserError: a token id is outside the vocabulary.
         """
         indices = np.asarray(indices, np.int64)
         rows = [self._row(index) for index in indices.tolist() if index >= 0]
@@ -106,7 +107,7 @@ class GoogleDataset(packed.Rows):
         return _features(self.files[file].read_at(offset), path, offset)
 
     def _raise_first_bad(self, indices: np.ndarray) -> None:
-        """Says which row is not sound, and why."""
+        """Raises an error for the first invalid row, with the reason."""
         for index in indices[indices >= 0].tolist():
             path, offset = self.locate(index)
             try:
@@ -121,10 +122,10 @@ class GoogleDataset(packed.Rows):
                 raise tfrecord.CorruptRecordError(path, offset, reason)
 
     def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The arrays of rows, and what is wrong with each of them, "" where nothing is.
+        """Returns the arrays of a batch, and what is wrong with each row: object [B], "" for a valid row.
 
         Raises:
-            ValueError: a feature is missing or has another number of values.
+            ValueError: a feature has the wrong number of values.
         """
         length, most = self.max_seq_length, self.max_predictions
         ids, mask, segments = (_integers(rows, name, length) for name in _BY_TOKEN)
@@ -171,7 +172,11 @@ class GoogleDataset(packed.Rows):
 
 
 def _features(message: bytes, path: str, offset: int) -> dict[str, bytes]:
-    """The features of a record by their older names, the numbers of each as they are stored."""
+    """Returns the features of a record by their older names, as the stored bytes of their numbers.
+
+    Raises:
+        CorruptRecordError: a feature is missing or of another kind.
+    """
     try:
         lists = tfrecord.parse_lists(message)
         features = {}
@@ -192,7 +197,7 @@ def _features(message: bytes, path: str, offset: int) -> dict[str, bytes]:
 
 
 def _integers(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
-    """One feature of all rows, int64 [B, width], from varints.
+    """Decodes the varints of one feature of all rows to int64 [B, width].
 
     Raises:
         ValueError: a row has another number of values.
@@ -216,32 +221,39 @@ def _integers(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray
 
 
 def _floats(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
-    """One feature of all rows, float32 [B, width]. Raises ValueError for another number of values."""
+    """Decodes one feature of all rows to float32 [B, width].
+
+    Raises:
+        ValueError: a row has another number of values.
+    """
     if any(len(row[name]) != 4 * width for row in rows):
         raise ValueError(f"{name} does not have {width} values")
     return np.frombuffer(b"".join(row[name] for row in rows), "<f4").reshape(len(rows), width)
 
 
 def list_files(directory: str) -> list[str]:
-    """The names of the record files of a directory, sorted."""
+    """Returns the sorted names of the record files in a directory."""
     return sorted(name for name in files.names(directory) if _FILE_NAME.fullmatch(name))
 
 
 def is_record_file(path: str) -> bool:
-    """Whether a name is that of a record file: NAME.tfrecord, NAME.tfrecord-00000-of-00010, ..."""
+    """Returns whether a path is named like a record file: NAME.tfrecord, NAME.tfrecord-00000-of-00010, ..."""
     return bool(_FILE_NAME.fullmatch(os.path.basename(path)))
 
 
 def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = "") -> dict[str, Any]:
-    """A manifest for record files that have none.
+    """Returns a manifest for record files that have none.
 
-    Names that start with "eval" are those of the split eval, all others of train.
+    Files whose names start with "eval" form the split `eval`, all others the split `train`.
 
     Args:
-        vocab: the vocabulary that they were made with; "": unknown, so that any id will do.
+        directory: the directory of the record files.
+        names: the names of the record files.
+        vocab: the vocabulary with which the records were made; "" if it is unknown, which accepts any id.
+        index_dir: see `tfrecord.RecordFile`.
 
     Raises:
-        UserError: no rows, or not of this schema.
+        UserError: there are no rows, or they do not follow this schema.
     """
     digest = hashlib.sha256()
     listed: dict[str, list[dict[str, Any]]] = {}
@@ -277,14 +289,14 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
 
 
 def _uncounted(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """A split of a manifest that tells of its rows alone."""
+    """Returns a manifest's entry for a split of which only the number of rows is known."""
     rows = sum(file["rows"] for file in entries)
     counts = dict.fromkeys(("documents", "tokens", "random_next"), 0)
     return counts | {"rows": rows, "sequences": rows, "files": entries}
 
 
 def _shape(file: tfrecord.RecordFile) -> tuple[int, int, bool]:
-    """(L, P, whether there is a next-sentence label) of the first record of a file."""
+    """Returns (L, P, whether there is a next-sentence label) of the first record of a file."""
     features = _features(file[0], file.path, int(file.offsets[0]))
     length = int(np.count_nonzero(np.frombuffer(features["input_ids"], np.uint8) < 128))
     return length, len(features["masked_lm_weights"]) // 4, _LABELS in features

@@ -1,4 +1,4 @@
-"""What is in google records, and what is wrong with them: the part of `bert-jax inspect` for masked rows."""
+"""Reports the contents and the problems of google records for `bert-jax inspect`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from bert_jax.tokenization import templates
 
 
 def inspect(path: str, vocab: str = "", examples: int = 3) -> Report | None:
-    """Reads every row of a directory or of one file and compares it with the manifest, if there is one, and
-    the vocabulary.
+    """Compares every row of google records with the vocabulary and the manifest, if there is one.
 
     Args:
-        vocab: the vocabulary of records that were made elsewhere; without it ids are not checked nor decoded.
+        path: a record directory or a record file.
+        vocab: the vocabulary of records that another program wrote; without it, ids are neither checked nor
+            decoded.
+        examples: the number of rows to decode.
 
     Returns:
-        None where there are no google records.
+        The report, or None if there are no google records.
     """
     directory, wanted = (path, "") if files.is_directory(path) else os.path.split(path)
     directory = directory or "."
@@ -64,7 +66,7 @@ def inspect(path: str, vocab: str = "", examples: int = 3) -> Report | None:
 
 
 def _is_google(path: str) -> bool:
-    """Whether the first record, as far as it can be read, has masks; a damaged one may."""
+    """Returns whether the first record of a file can be read and has masks."""
     try:
         file = tfrecord.RecordFile(path)
         return len(file) > 0 and "masked_lm_ids" in tfrecord.parse_lists(file[0])
@@ -105,7 +107,7 @@ class _Counts(inspection.Counts):
 
 
 def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
-    """The token ids before masking, int32 [B, L]."""
+    """Returns the token ids of a batch before masking, int32 [B, L]."""
     ids = batch["input_ids"].copy()
     rows, slots = np.nonzero(batch["masked_weights"] > 0)
     ids[rows, batch["masked_positions"][rows, slots]] = batch["masked_labels"][rows, slots]
@@ -134,7 +136,7 @@ def _inspect_split(
 
 
 def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Tokenizer) -> list[str]:
-    """A row as text, its label, and what is to be predicted."""
+    """Returns a row as text, with its label and the tokens to predict."""
     ids = batch["input_ids"][row, : batch["lengths"][row]].tolist()
     used = batch["masked_weights"][row] > 0
     positions, labels = batch["masked_positions"][row, used], batch["masked_labels"][row, used]

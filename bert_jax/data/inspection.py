@@ -1,4 +1,4 @@
-"""What is in records and vocabularies, and what is wrong with them: what `bert-jax inspect` prints."""
+"""Reports the contents and the problems of records and vocabularies for `bert-jax inspect`."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ from bert_jax.tokenization import templates
 
 _CHUNK = 512
 _HIGH_UNKNOWN_SHARE = 0.05
-_SHARES = {  # of label 1, by the mode of the pairs: of random ones more than half, as the reference draws it
+_SHARES = {  # the usual shares of label 1, by --nsp; the reference makes more than half of the pairs random
     "next": (0.4, 0.7, "of the next sentences are random"),
     "sop": (0.4, 0.6, "of the segments are swapped"),
 }
-LABELS = {  # as examples show them
+LABELS = {  # names of the labels in the printed examples
     "next": {1: "random next", 0: "next", -1: "no next"},
     "sop": {1: "swapped", 0: "in order", -1: "no next"},
     "none": {-1: "no next"},
 }
 COUNTS = ("rows", "sequences", "tokens", "random_next")
 _HIGH_DUPLICATE_SHARE = 0.01
-_FEW_SEQUENCES = 200  # too few to judge a share by
+_FEW_SEQUENCES = 200  # below this number a share is not judged
 
 
 @dataclasses.dataclass
 class Report:
-    """What was found at a path.
+    """The result of an inspection.
 
     Attributes:
-        facts: what is there, as JSON can hold it.
-        problems: what is wrong, a line each.
-        examples: a few decoded rows, a line each.
+        path: what was inspected.
+        kind: the type of what was found, such as "vocabulary" or "packed records".
+        facts: the contents, as values that JSON can represent.
+        problems: what is wrong, one line each.
+        examples: a few decoded rows, one line per sequence.
     """
 
     path: str
@@ -52,7 +54,7 @@ class Report:
 
 
 def inspect_vocabulary(path: str) -> Report:
-    """Counts a vocabulary's tokens; a file that BERT cannot use is a problem."""
+    """Returns a report on a vocabulary; a file that BERT cannot use is reported as a problem."""
     report = Report(path, "vocabulary")
     try:
         tokenizer = tokenization.load(path)
@@ -70,7 +72,11 @@ def inspect_vocabulary(path: str) -> Report:
 
 
 def inspect_record_file(path: str, examples: int = 3) -> Report:
-    """Checks one record file: with the manifest beside it if that lists the file, else its CRCs alone."""
+    """Returns a report on one record file.
+
+    If a manifest in the same directory lists the file, the rows are compared with it; otherwise only the CRCs
+    are checked.
+    """
     directory = files.parent(path)
     if files.exists(os.path.join(directory, packed.MANIFEST)):
         try:
@@ -114,7 +120,10 @@ def inspect_records(directory: str, examples: int = 3, vocab: str | None = None)
     """Reads every row of a record directory and compares it with its manifest and its vocabulary.
 
     Args:
-        vocab: a vocabulary that is to be used with the records: a problem if it is another one.
+        directory: the record directory.
+        examples: the number of rows to decode.
+        vocab: the vocabulary with which the records are to be used; if it differs from that of the records,
+            the report says so as a problem.
     """
     report = Report(directory, "packed records")
     try:
@@ -146,7 +155,14 @@ def inspect_records(directory: str, examples: int = 3, vocab: str | None = None)
 
 
 def compare(report: Report, split: str, content: dict[str, Any], names: tuple[str, ...] = COUNTS) -> None:
-    """Adds what the manifest says otherwise of a split."""
+    """Adds a problem for each count of a split that differs from the manifest, and for an empty split.
+
+    Args:
+        report: a report with the facts of the split.
+        split: the name of the split.
+        content: the manifest's entry for the split.
+        names: the counts to compare.
+    """
     found = report.facts[split]
     for name in names:
         if not found["damaged_rows"] and found[name] != content[name]:
@@ -158,7 +174,10 @@ def compare(report: Report, split: str, content: dict[str, Any], names: tuple[st
 def load_vocabulary(
     directory: str, manifest: dict[str, Any], report: Report
 ) -> tokenization.Tokenizer | None:
-    """The tokenizer of records; None, and a problem if they should have one, where there is none."""
+    """Returns the tokenizer of records, or None if it is unavailable.
+
+    A problem is added if the manifest names a vocabulary that cannot be loaded or has another digest.
+    """
     settings = manifest["vocabulary"]
     if not settings["digest"]:
         return None
@@ -179,7 +198,7 @@ def load_vocabulary(
 
 
 def _compare_vocabulary(path: str, settings: dict[str, Any], report: Report) -> None:
-    """Adds a problem if a vocabulary is not the one of the records' manifest."""
+    """Adds a problem if a vocabulary is not the one in the manifest of the records."""
     other = tokenization.load(
         path, lower_case=settings["lower_case"], strip_accents=settings["strip_accents"]
     ).settings()
@@ -196,10 +215,10 @@ def _compare_vocabulary(path: str, settings: dict[str, Any], report: Report) -> 
 
 
 class Counts:
-    """Sums over the rows of a split.
+    """Accumulates counts over the rows of a split.
 
     Attributes:
-        sums: of what `add` found; "misplaced" are sequences without [CLS] and [SEP] where they belong.
+        sums: the counts; "misplaced" counts sequences whose [CLS] and [SEP] are not where they belong.
     """
 
     def __init__(self, manifest: dict[str, Any]):
@@ -209,11 +228,17 @@ class Counts:
         self._rows = approx_distinct.DistinctSample()
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
-        """Adds the rows of a batch, by `count` with what is the schema's own."""
+        """Adds the rows of a batch: calls `count` with the counts that are specific to the schema."""
         raise NotImplementedError
 
     def count(self, batch: dict[str, np.ndarray], found: dict[str, Any], lengths: np.ndarray) -> None:
-        """Adds to the sums what was found in a batch whose sequences have these lengths."""
+        """Adds the counts of a batch to the sums.
+
+        Args:
+            batch: as `Dataset.batch` returns it.
+            found: counts that are specific to the schema; it is extended in place.
+            lengths: the length of each sequence, int [sequences].
+        """
         labels = batch["next_sentence_labels"]
         found |= {
             "rows": len(batch["lengths"]),
@@ -276,12 +301,18 @@ def read_split(
     decode: Callable[[dict[str, np.ndarray], int], list[str]] | None,
     examples: int,
 ) -> None:
-    """Adds the facts, the problems and the examples of files of a split.
+    """Adds the facts, problems and examples of the files of a split to a report.
 
     Args:
-        open_rows: opens [(directory, manifest)] and a split.
-        counts: takes the rows.
-        decode: lines of text for a row of a batch; None: no examples.
+        report: the report to extend.
+        directory: the record directory.
+        split: the name of the split.
+        entries: the manifest's entries for the files to read.
+        manifest: the manifest.
+        open_rows: opens a dataset, given [(directory, manifest)] and the split.
+        counts: accumulates the rows.
+        decode: returns lines of text for one row of a batch; None for no examples.
+        examples: the number of rows to decode.
     """
     damaged = 0
     for entry in entries:
@@ -326,7 +357,7 @@ def _inspect_split(
 
 
 def _sound_batches(dataset: records.Dataset) -> Iterator[tuple[dict[str, np.ndarray], str]]:
-    """Yields (batch, "") of all rows that are sound, and ({}, problem) for each of the others."""
+    """Yields (batch, "") for valid rows, and ({}, problem) for each invalid row."""
     for start in range(0, len(dataset), _CHUNK):
         indices = np.arange(start, min(start + _CHUNK, len(dataset)))
         try:
@@ -340,7 +371,7 @@ def _sound_batches(dataset: records.Dataset) -> Iterator[tuple[dict[str, np.ndar
 
 
 def _judge(facts: dict[str, Any], misplaced: int, split: str, nsp: str) -> list[str]:
-    """What is wrong with the rows as a whole."""
+    """Returns the problems that concern the rows of a split as a whole."""
     problems = []
     share, unknown = facts["random_next_share"], facts["unknown_share"]
     if nsp in _SHARES and facts["sequences"] >= _FEW_SEQUENCES:
@@ -368,7 +399,7 @@ def _judge(facts: dict[str, Any], misplaced: int, split: str, nsp: str) -> list[
 
 
 def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Tokenizer, nsp: str) -> list[str]:
-    """The sequences of a row as text, with the label of each."""
+    """Returns the sequences of a row as text, each with its label."""
     lines = []
     length = int(batch["lengths"][row])
     edges = [int(start) for start in batch["starts"][row] if start < length] + [length]
@@ -379,7 +410,13 @@ def _decode(batch: dict[str, np.ndarray], row: int, tokenizer: tokenization.Toke
 
 
 def text_histogram(counts: list[int], bins: int = 8, width: int = 40) -> list[str]:
-    """Bars of text: `counts[i]` things of size i, in `bins` ranges of size of equal width."""
+    """Returns a histogram as lines of text.
+
+    Args:
+        counts: `counts[i]` is the number of items of size i.
+        bins: the number of ranges of equal width into which the sizes are grouped.
+        width: the length of the longest bar, in characters.
+    """
     edges = np.linspace(1, len(counts), bins + 1).astype(int)
     sums = [sum(counts[low:high]) for low, high in itertools.pairwise(edges)]
     most, total = max(1, *sums), max(1, sum(sums))

@@ -1,10 +1,11 @@
-"""From records to host batches: row i of step s is a pure function of (seed, s, i).
+"""Reads host batches from records: row i of step s is a pure function of (seed, s, i).
 
 There is no iterator state to save.
 
-Global positions s * B + i run through epochs of n rows; each epoch visits every row once, in an order of its
-own that is computed and never stored. A process reads the rows of the global batch that its devices hold, so
-any number of processes, and any restart, sees the same batches.
+With a global batch size of B, row i of step s has the global position s * B + i. These positions run through
+epochs of n rows. Each epoch visits every row once, in its own random order, which is computed and never
+stored. A process reads only the rows of the global batch that its devices hold, so the batches are the same
+for any number of processes and after any restart.
 """
 
 from __future__ import annotations
@@ -25,19 +26,23 @@ _THREADS = 2
 
 
 def _mix(value: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014), a bijection on uint64."""
+    """Applies the finalizer of splitmix64 (Steele, Lea and Flood 2014), a bijection on uint64."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
 
 
 def permute(index: np.ndarray, n: int, seed: int, epoch: int) -> np.ndarray:
-    """A bijection on [0, n) keyed by (seed, epoch), computed without a table.
+    """Permutes [0, n) pseudo-randomly, keyed by (seed, epoch), without a table.
 
-    A Feistel network on the smallest even number of bits that holds n, walked until it is back inside [0, n).
+    The permutation is a Feistel network on the smallest even number of bits that can represent all of [0, n).
+    It is applied repeatedly until the value is inside [0, n) (cycle walking).
 
     Args:
         index: int64 [...], in [0, n).
+        n: the number of rows in an epoch.
+        seed: the seed of the run.
+        epoch: the number of the epoch; each has a permutation of its own.
 
     Returns:
         int64 [...], in [0, n).
@@ -59,7 +64,10 @@ def permute(index: np.ndarray, n: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def batch_indices(step: int, batch_size: int, n: int, seed: int) -> np.ndarray:
-    """The rows of one step, int64 [batch_size]; a batch may cross the end of an epoch, or several."""
+    """Returns the row indices of the batch of one step, int64 [batch_size].
+
+    A batch may cross the end of one or more epochs.
+    """
     positions = step * batch_size + np.arange(batch_size, dtype=np.int64)
     epochs, inside = np.divmod(positions, n)
     rows = np.empty(batch_size, np.int64)
@@ -70,13 +78,14 @@ def batch_indices(step: int, batch_size: int, n: int, seed: int) -> np.ndarray:
 
 
 class CorruptRows:
-    """A budget of corrupt rows: the row after a corrupt one is read in its place.
+    """Replaces corrupt rows by the rows that follow them, up to a budget.
 
-    A run over terabytes does not end at one flipped bit, and its batches are the same after a restart.
+    A run over terabytes of data therefore does not fail at one flipped bit. The replacement is deterministic,
+    so the batches are the same after a restart.
 
     Args:
-        budget: distinct rows that may be corrupt; 0 for none.
-        say: called with one line for each.
+        budget: the number of distinct rows that may be corrupt; 0 allows none.
+        say: called with one line for each corrupt row.
     """
 
     def __init__(self, budget: int, say: Callable[[str], None] = print):
@@ -85,14 +94,14 @@ class CorruptRows:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many there were so far."""
+        """Returns the number of distinct corrupt rows found so far."""
         return len(self._found)
 
     def batch(self, dataset: Dataset, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """`dataset.batch(indices)` with sound rows.
+        """Returns `dataset.batch(indices)`, with corrupt rows replaced.
 
         Raises:
-            CorruptRecordError: the first one over the budget.
+            CorruptRecordError: the number of corrupt rows exceeds the budget.
         """
         try:
             return dataset.batch(indices)
@@ -110,12 +119,13 @@ class CorruptRows:
             except CorruptRecordError as error:
                 self._count(error)
                 index = (index + 1) % len(dataset)
-                if index == first:  # a budget of more rows than there are would go round for ever
+                if index == first:  # a budget larger than the dataset would loop forever
                     raise
         return index
 
     def _count(self, error: CorruptRecordError) -> None:
-        place = error.path, error.offset  # the training and the evaluation set share a budget
+        # The path is part of the key, since the training and the evaluation set share a budget.
+        place = error.path, error.offset
         with self._lock:
             if place in self._found:
                 return
@@ -137,17 +147,21 @@ def train_batches(
     prefetch: int = 4,
     corrupt: CorruptRows | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Endless batches from `start_step` on: this process's rows of each global batch of `batch_size`.
+    """Returns an endless iterator over this process's rows of each global training batch.
 
     Args:
-        own: int [b], the places in the global batch that this process feeds (`sharding.local_rows`); all by
-            default.
-        prefetch: batches assembled ahead in threads; 0 assembles each when it is asked for.
-        corrupt: the budget of corrupt rows; None for none.
+        dataset: the rows.
+        batch_size: the size of the global batch.
+        seed: the seed of the order of the rows.
+        start_step: the step of the first batch.
+        own: int [b], the positions in the global batch that this process feeds (`sharding.local_rows`); None
+            for all of them.
+        prefetch: the number of batches that threads assemble ahead; 0 assembles each batch on request.
+        corrupt: the budget of corrupt rows; None allows none.
 
     Returns:
-        An iterator over what `PackedDataset.batch` returns, with `row_ids` the rows' places in the global
-        batch. Its `close()` ends the threads.
+        An iterator over batches as `PackedDataset.batch` returns them, in which `row_ids` are the positions
+        of the rows in the global batch. Its `close()` ends the threads.
     """
     own = np.arange(batch_size) if own is None else own
     corrupt = CorruptRows(0) if corrupt is None else corrupt
@@ -166,10 +180,17 @@ def eval_batches(
     max_batches: int = 0,
     corrupt: CorruptRows | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Every row once, in order (of the first `max_batches` batches, if that is not 0); `own` as above.
+    """Returns an iterator over batches that visits every row once, in order.
 
-    Every process gets the same number of batches of the same shape: the last one is completed with rows of
+    Every process gets the same number of batches of the same shape: the last batch is completed with rows of
     padding.
+
+    Args:
+        dataset: the rows.
+        batch_size: the size of the global batch.
+        own: the positions in the global batch that this process feeds, as in `train_batches`.
+        max_batches: the number of batches after which to stop; 0 for no limit.
+        corrupt: the budget of corrupt rows; None allows none.
     """
     own = np.arange(batch_size) if own is None else own
     batches = -(-len(dataset) // batch_size)
@@ -188,7 +209,7 @@ def eval_batches(
 def _prefetched(
     assemble: Callable[[int], dict[str, np.ndarray]], steps: Iterable[int], prefetch: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """`map(assemble, steps)`, in order, with up to `prefetch` results being assembled ahead."""
+    """Yields `map(assemble, steps)` in order, while threads assemble up to `prefetch` results ahead."""
     if prefetch <= 0:
         yield from map(assemble, steps)
         return

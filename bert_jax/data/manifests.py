@@ -1,4 +1,4 @@
-"""`manifest.json` of a record directory: what it holds, and that it holds it."""
+"""Defines and validates `manifest.json`, the description of a record directory."""
 
 from __future__ import annotations
 
@@ -46,15 +46,16 @@ _OF_GOOGLE = {"max_predictions_per_seq": _LENGTH}
 
 
 def parse(content: bytes, path: str, schema: str | None = None) -> dict[str, Any]:
-    """Returns the manifest in a file's content.
+    """Parses and validates the content of a manifest file.
 
     Args:
-        path: Of the manifest, for messages.
-        schema: The schema of records that is expected; None for any.
+        content: the bytes of the file.
+        path: the path of the manifest, for error messages.
+        schema: the expected schema of the records; None accepts any.
 
     Raises:
-        UserError: Not a manifest, one of another schema or version, a field of another type, or the name of a
-            file that leads out of the directory.
+        UserError: the content is not a manifest, has another schema or version, has a field of the wrong
+            type, or names a file outside of its directory.
     """
     manifest = json_files.parse(content, path, {"schema": str, "version": int})
     found, version = manifest["schema"], manifest["version"]
@@ -79,5 +80,8 @@ def parse(content: bytes, path: str, schema: str | None = None) -> dict[str, Any
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name is of a file in the same directory: no folder, no absolute path, no "..", no URL."""
+    """Returns whether a name refers to a file in the same directory.
+
+    A folder, an absolute path, ".." and a URL do not.
+    """
     return bool(name) and name not in (".", "..") and not set(name) & set("/\\:\0\n")

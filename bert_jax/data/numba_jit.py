@@ -1,4 +1,4 @@
-"""Functions that numba compiles when they are first called, once on each machine."""
+"""Decorators for functions that numba compiles at their first call, once per machine."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ with optional_imports("corpus"):
     from numba import extending
 
 _lock = threading.Lock()
-_helpers: dict[str, list[Callable[..., Any]]] = collections.defaultdict(list)  # by the name of their module
+_helpers: dict[str, list[Callable[..., Any]]] = collections.defaultdict(list)  # by module name
 
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets the compiled functions of the same module call a function, which is compiled with them."""
+    """Marks a function that compiled functions of the same module call; it is compiled with them."""
     _helpers[function.__module__].append(function)
     return function
 
 
 def compiled(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compiles a function for arguments of these types, or loads what an earlier process compiled.
+    """Returns a decorator that compiles a function for these types at its first call.
 
-    The result is kept in `__pycache__` beside the source, or else in the user's cache (NUMBA_CACHE_DIR names
-    another); where neither can be written, each process compiles. The functions that a compiled function
-    calls are compiled with it. They must be in the same file, since numba compares that file alone with what
-    it has kept.
+    The compiled code is cached in `__pycache__` beside the source, or else in the user's cache directory
+    (NUMBA_CACHE_DIR names another one), and later processes load it from there. If neither is writable, each
+    process compiles. Functions that a compiled function calls are compiled with it. They must be in the same
+    file, because numba checks only that file for changes since it was compiled.
 
     Args:
-        signature: the types of the result and of the arguments, as numba writes them.
+        signature: the types of the result and the arguments, in numba's notation.
 
     Raises:
-        UserError: when the function is called and numba is not installed.
+        UserError: the function is called and numba is not installed.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def compiled(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any
                     extending.register_jitable(callee)
             try:
                 return numba.njit(signature, cache=True)(function)
-            except Exception:  # no folder that can be written, a full disk, a torn file from earlier, ...
+            except Exception:  # no writable folder, a full disk, a damaged cache file, ...
                 return numba.njit(signature)(function)
 
         @functools.wraps(function)

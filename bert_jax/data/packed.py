@@ -1,10 +1,14 @@
-"""The `packed` schema: rows of several unmasked sequences, as records and as host batches.
+"""Reads and writes the `packed` schema: rows of several unmasked sequences.
 
-A row is a tf.train.Example of bytes features, each little-endian uint16 (`input_ids`: uint32 where the
-vocabulary has over 65,535 words): `input_ids`, the real tokens of its sequences one after the other with
-their [CLS] and [SEP]; `starts`, where each sequence starts; `first_lengths`, its tokens of sentence A with
-[CLS] and the first [SEP]; `next_sentence_labels`, 1 where sentence B is a random one (or A and B are
-swapped), -1 where there is no B. Masks are not stored: they are drawn on the device.
+A row is a tf.train.Example of bytes features, each an array of little-endian uint16 numbers, except where
+noted:
+- `input_ids`: the tokens of its sequences, concatenated, with their [CLS] and [SEP]; uint32 if the vocabulary
+  has more than 65,535 tokens.
+- `starts`: the position in the row at which each sequence starts.
+- `first_lengths`: the number of tokens of sentence A of each sequence, including [CLS] and the first [SEP].
+- `next_sentence_labels` (int16): 1 where sentence B is random (or A and B are swapped), 0 where it follows A,
+  -1 where there is no B.
+Masks are not stored: they are drawn on the device.
 """
 
 from __future__ import annotations
@@ -31,25 +35,25 @@ _PER_SEQUENCE = {  # features and their dtypes
 
 
 class PackedSequence(NamedTuple):
-    """One sequence `[CLS] A [SEP] B [SEP]` of a row, or `[CLS] A [SEP]`."""
+    """One sequence of a row: `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`."""
 
-    ids: np.ndarray  # of the dtype that `id_dtype` gives, [n]
-    first_length: int  # tokens of A with [CLS] and its [SEP]
-    next_sentence_label: int  # 1: B is a random one, or A and B are swapped; -1: there is no B
+    ids: np.ndarray  # [n], of the dtype that `id_dtype` returns
+    first_length: int  # number of tokens of A, including [CLS] and its [SEP]
+    next_sentence_label: int  # 1: B is random, or A and B are swapped; 0: B follows A; -1: there is no B
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
-    """The dtype of stored token ids."""
+    """Returns the dtype in which token ids are stored."""
     return np.dtype("<u2" if vocab_size <= 65_535 else "<u4")
 
 
 def default_sequences_per_row(max_seq_length: int) -> int:
-    """The most sequences that are packed into a row, S: more would hardly fill it further."""
+    """Returns the maximum number of sequences in a row, S; a higher limit would hardly fill rows further."""
     return 8 if max_seq_length < 256 else 16
 
 
 def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
-    """The record of one row."""
+    """Returns the record of one row."""
     starts = itertools.accumulate((len(sequence.ids) for sequence in sequences[:-1]), initial=0)
     return tfrecord.encode_example(
         {
@@ -62,16 +66,20 @@ def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
 
 
 class Rows:
-    """The files of one split of one or more record directories, of any schema, and where each row lies.
+    """Locates the rows of one split in one or more record directories, of any schema.
 
     Args:
-        directories: (directory, manifest) pairs of one vocabulary and one shape.
-        split: its name; a directory without it is left out.
+        directories: (directory, manifest) pairs with the same vocabulary and shape.
+        split: the name of the split; a directory without it is skipped.
         index_dir: see `tfrecord.RecordFile`.
 
     Attributes:
-        manifest: the manifest; of several directories, merged.
-        max_seq_length: L. max_sequences_per_row: S. vocab_size.
+        manifest: the manifest; those of several directories are merged.
+        split: the name of the split.
+        max_seq_length: L.
+        max_sequences_per_row: S.
+        vocab_size: the number of tokens in the vocabulary.
+        files: the open record files.
     """
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
@@ -88,11 +96,11 @@ class Rows:
         self._first_rows = np.cumsum([0] + [len(file) for file in self.files])
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
         return int(self._first_rows[-1])
 
     def locate(self, index: int) -> tuple[str, int]:
-        """The file and the byte offset of a row."""
+        """Returns the path of a row's file and the byte offset of the row in it."""
         file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
         return self.files[file].path, int(self.files[file].offsets[index - self._first_rows[file]])
 
@@ -113,19 +121,20 @@ class PackedDataset(Rows):
             raise tfrecord.CorruptRecordError(*self.locate(index), f"not a packed row ({error})") from error
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Assembles rows.
+        """Returns a batch of rows.
 
         Args:
-            indices: int64 [B], rows in [0, len(self)); -1 gives a row of padding alone.
+            indices: int64 [B], rows in [0, len(self)); -1 gives a row of padding only.
 
         Returns:
-            int32 arrays: `input_ids` [B, L], the pad id past a row's tokens; `lengths` [B]; `starts` [B, S],
-            L where there is no sequence; `first_lengths` [B, S], 0 there; `next_sentence_labels` [B, S], -1
-            there and where a sequence has no second sentence; `row_ids` [B], 0..B-1.
+            A dictionary of int32 arrays: `input_ids` [B, L], with the pad id after a row's tokens; `lengths`
+            [B]; `starts` [B, S], L where there is no sequence; `first_lengths` [B, S], 0 where there is no
+            sequence; `next_sentence_labels` [B, S], -1 where there is no sequence or it has no second
+            sentence; `row_ids` [B], 0..B-1.
 
         Raises:
-            CorruptRecordError: a CRC is wrong, or a row holds what cannot be (ids outside the vocabulary,
-                ...).
+            CorruptRecordError: a CRC is wrong, or a row holds invalid values (ids outside the vocabulary,
+                for example).
         """
         indices = np.asarray(indices, np.int64)
         files = np.searchsorted(self._first_rows, indices, side="right") - 1
@@ -162,14 +171,14 @@ class PackedDataset(Rows):
         }
 
     def _raise_first_bad(self, indices: np.ndarray) -> None:
-        """Says which row is not sound, and why."""
+        """Raises CorruptRecordError for the first invalid row, with the reason."""
         for index in indices[indices >= 0].tolist():
             reason = self.row_fault(index)
             if reason:
                 raise tfrecord.CorruptRecordError(*self.locate(index), reason)
 
     def row_fault(self, index: int) -> str | None:
-        """What is wrong with a row whose CRCs are right, or None."""
+        """Returns what is wrong with a row whose CRCs are right, or None if it is valid."""
         file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
         features = self._features(index, file)
         missing = [name for name in ("input_ids", *_PER_SEQUENCE) if name not in features]
@@ -201,10 +210,14 @@ class PackedDataset(Rows):
 def _pad_rows(
     rows: list[dict[str, bytes]], name: str, dtype: np.dtype, width: int, fill: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One feature of all rows, padded: int32 [B, width] and the number of values of each, int32 [B].
+    """Pads one feature of all rows to `width` values.
+
+    Returns:
+        The values, int32 [B, width], and the number of values of each row, int32 [B].
 
     Raises:
-        KeyError: a row lacks the feature. ValueError: more values than the width, or half an integer.
+        KeyError: a row lacks the feature.
+        ValueError: a row has more than `width` values, or not a whole number of integers.
     """
     values = [row[name] for row in rows]
     sizes = np.array([len(value) for value in values], np.int32)
@@ -219,7 +232,10 @@ def _pad_rows(
 def _sound_sequences(
     lengths: np.ndarray, starts: np.ndarray, first_lengths: np.ndarray, labels: np.ndarray
 ) -> np.ndarray:
-    """Whether sequences follow each other inside each row, bool [B]; absent ones are of length 0."""
+    """Returns whether the sequences of each row are consecutive and inside the row, bool [B].
+
+    A first length of 0 marks an absent sequence.
+    """
     present = first_lengths > 0
     ends = np.concatenate((starts[:, 1:], starts[:, :1] + lengths[:, None]), axis=1)
     ends = np.minimum(ends, lengths[:, None])  # the start of an absent sequence is L
@@ -233,7 +249,16 @@ def _sound_sequences(
 
 
 def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord.RecordFile:
-    """Opens a file of a manifest. Raises UserError where the manifest says otherwise."""
+    """Opens a record file that a manifest lists.
+
+    Args:
+        path: the record file.
+        entry: the manifest's entry for the file.
+        index_dir: see `tfrecord.RecordFile`.
+
+    Raises:
+        UserError: the size, the number of rows or the CRC-32C is not the one in the manifest.
+    """
     file = tfrecord.RecordFile(path, index_dir)
     if file.size != entry["bytes"] or len(file) != entry["rows"]:
         raise UserError(
@@ -247,13 +272,14 @@ def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord
 
 
 def read_manifest(data_dir: str, schema: str | None = SCHEMA) -> dict[str, Any]:
-    """The manifest of a record directory.
+    """Returns the manifest of a record directory.
 
     Args:
-        schema: the one that is expected; None for any.
+        data_dir: the record directory.
+        schema: the expected schema; None accepts any.
 
     Raises:
-        UserError: no such directory, no manifest in it, or one of another schema.
+        UserError: the directory does not exist, has no manifest, or holds records of another schema.
     """
     path = os.path.join(data_dir, MANIFEST)
     if not files.is_directory(data_dir):
@@ -274,7 +300,10 @@ def read_manifest(data_dir: str, schema: str | None = SCHEMA) -> dict[str, Any]:
 
 
 def merge_manifests(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The manifest of record directories that are used as one: `splits` are summed, `sources` joined."""
+    """Merges the manifests of record directories that are used as one dataset.
+
+    The counts of `splits` are summed, and `sources` are concatenated.
+    """
     if len(manifests) == 1:
         return manifests[0]
     merged = dict(manifests[0])
@@ -289,7 +318,7 @@ def merge_manifests(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[str, Any]:
-    """Sums the figures of a split over its parts (directories, or buckets as they are built)."""
+    """Sums the counts of a split over its parts: directories, or the buckets of a build."""
     names = ["documents", "rows", "sequences", "tokens", "random_next"]
     names += ["predictions"] * all("predictions" in part for part in parts)
     total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in names}
@@ -305,11 +334,12 @@ def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[s
 
 
 def open_dataset(data_dir: str, split: str) -> PackedDataset:
-    """Opens one split of a record directory, or of several, separated by commas, as one dataset.
+    """Opens one split of one or more record directories, separated by commas, as one dataset.
 
     Raises:
-        UserError: no such directory or split, an empty one, records of another schema, files that are not
-            those of the manifest, or directories of different vocabularies or lengths.
+        UserError: a directory or the split does not exist, the split is empty, the records have another
+            schema, the files do not match the manifest, or the directories have different vocabularies or
+            lengths.
     """
     names = [name.strip() for name in data_dir.split(",") if name.strip()]
     if not names:
@@ -328,7 +358,16 @@ def check_alike(
     split: str,
     names: Sequence[str] = ("max_seq_length",),
 ) -> None:
-    """UserError unless directories have a vocabulary and these settings in common, and one has the split."""
+    """Checks that record directories can be used as one dataset.
+
+    Args:
+        directories: (directory, manifest) pairs.
+        split: the name of the split; at least one directory must have it.
+        names: the settings of the manifests that must be equal.
+
+    Raises:
+        UserError: the vocabularies or the settings differ, or no directory has the split.
+    """
     first_name, first = directories[0]
     for name, manifest in directories[1:]:
         if manifest["vocabulary"]["digest"] != first["vocabulary"]["digest"]:

@@ -1,4 +1,4 @@
-"""Record directories of either schema, opened by what is in them."""
+"""Opens record directories of either schema, depending on their contents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.io import files
 
 
 class Dataset(Protocol):
-    """Random access to the rows of one split: what the loader and pre-training ask of records."""
+    """Random access to the rows of one split, as the loader and pre-training use it."""
 
     manifest: dict[str, Any]
     max_seq_length: int  # L
@@ -24,21 +24,26 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def locate(self, index: int) -> tuple[str, int]:
-        """The file and the byte offset of a row."""
+        """Returns the path of a row's file and the byte offset of the row in it."""
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """See `packed.PackedDataset.batch`; statically masked rows come with their masks too."""
+        """Returns a batch of rows; see `packed.PackedDataset.batch` and `google.GoogleDataset.batch`."""
 
 
 def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = "") -> Dataset:
-    """Opens one split of a record directory, or of several, separated by commas, as one dataset.
+    """Opens one split of one or more record directories, separated by commas, as one dataset.
 
     Args:
-        vocab: the vocabulary of google records that were made elsewhere; those of `bert-jax data` carry it.
-        index_dir: where the indices of record files go whose folder cannot be written; "": nowhere.
+        data_dir: the record directories.
+        split: the name of the split.
+        vocab: the vocabulary of google records that another program wrote; the records of `bert-jax data`
+            contain theirs.
+        index_dir: the directory in which indices are saved if that of the record files is not writable; ""
+            saves them nowhere.
 
     Raises:
-        UserError: as `packed.open_dataset`; or records without a manifest, and no vocabulary.
+        UserError: as in `packed.open_dataset`; or there is no manifest and no vocabulary is given, a
+            vocabulary is given for records that contain one, or the schemas of the directories differ.
     """
     names = [name.strip() for name in data_dir.split(",") if name.strip()]
     foreign = {name: found for name in names if (found := foreign_files(name))}
@@ -70,12 +75,15 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
     dataset = google.GoogleDataset(directories, split, index_dir)
     if not len(dataset):
         raise UserError(f"the split {split!r} of {data_dir} is empty")
-    dataset.batch(np.arange(min(len(dataset), 256)))  # so that another vocabulary is told at once
+    dataset.batch(np.arange(min(len(dataset), 256)))  # reports a wrong vocabulary right away
     return dataset
 
 
 def foreign_files(directory: str) -> list[str]:
-    """The record files of a directory that `bert-jax data` did not make, nor began to."""
+    """Returns the names of the record files in a directory that `bert-jax data` did not write.
+
+    The list is empty for a directory with a manifest or with the unfinished work of `bert-jax data`.
+    """
     if not files.is_directory(directory) or files.exists(os.path.join(directory, packed.MANIFEST)):
         return []
     if "unfinished" in files.names(directory):
@@ -84,7 +92,10 @@ def foreign_files(directory: str) -> list[str]:
 
 
 def _schema(directory: str) -> str:
-    """The schema that a manifest names; that of packed records where there is none, which says so."""
+    """Returns the schema in a directory's manifest.
+
+    Without a manifest it returns that of packed records, whose reader reports the missing manifest.
+    """
     if not files.exists(os.path.join(directory, packed.MANIFEST)):
         return packed.SCHEMA
     return packed.read_manifest(directory, schema=None)["schema"]

@@ -1,4 +1,4 @@
-"""Serialised tf.train.Examples of numbers, some thousand in one call of a compiled function."""
+"""Serializes tf.train.Examples of numbers, thousands at a time, in a compiled function."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import numpy as np
 from bert_jax.data import tfrecord
 from bert_jax.data.numba_jit import compiled, helper
 
-_LONGEST_VARINT = 5  # of an int32 from 0 on
+_LONGEST_VARINT = 5  # bytes of a non-negative int32
 
 
 def encode(features: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The records of Examples, one after the other with their frames; each holds what
-    `tfrecord.encode_example` makes of the same numbers.
+    """Returns the records of N Examples, concatenated, with their frames.
+
+    The payload of each record is what `tfrecord.encode_example` returns for the same numbers.
 
     Args:
-        features: float32 or int32 (from 0 on) [N, numbers], by name.
+        features: float32 or non-negative int32 [N, numbers], by name.
 
     Returns:
-        uint8 [bytes] and int64 [N + 1], where each record's frame begins, and where the last one ends.
+        The bytes, uint8 [bytes], and the offset at which each record begins and the last one ends, int64
+        [N + 1].
     """
     names = sorted(features)
     values = [features[name] for name in names]
@@ -68,7 +70,7 @@ def _write_varint(out, at, value):
 
 @helper
 def _field_size(size):
-    """The bytes of a field that holds so many: its tag, their number, and they."""
+    """Returns the size of a field with `size` bytes of content: its tag, the length, and the content."""
     return 1 + _varint_size(size) + size
 
 
@@ -85,11 +87,18 @@ def _encode(out, edges, numbers, columns, kinds, names, name_edges, frame_header
     """Writes each row of `numbers` into `out`, leaving room for the frames.
 
     Args:
-        columns, name_edges: where each feature begins in a row, and each name in `names`.
-        kinds: of the features; the numbers of a tfrecord.FLOAT are its bits.
+        out: uint8 [bytes], the output buffer.
+        edges: int64 [N + 1], filled with the offset at which each record begins and the last one ends.
+        numbers: int32 [N, numbers]; those of a tfrecord.FLOAT feature are the bits of float32 numbers.
+        columns: the column at which each feature begins, and the one at which the last one ends.
+        kinds: the kind of each feature.
+        names: the concatenated names of the features, as UTF-8.
+        name_edges: the offset in `names` at which each name begins, and the one at which the last one ends.
+        frame_header: the size of the frame before a payload, in bytes.
+        frame_footer: the size of the frame after a payload, in bytes.
     """
     features = len(kinds)
-    # The bytes of an entry of the map, its feature, the list in it, and the list's numbers.
+    # Sizes in bytes of an entry of the map, of its feature, of the list in it, and of the list's numbers.
     entries, bodies, lists, values = np.empty((4, features), np.int64)
     for row in range(len(numbers)):
         total = 0

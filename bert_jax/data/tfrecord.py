@@ -1,11 +1,11 @@
 """TFRecord files with random access, and tf.train.Example messages, without TensorFlow.
 
 A record is `uint64 length, uint32 masked CRC32C of the length, the bytes, uint32 masked CRC32C of the bytes`,
-all little-endian (tensorflow/core/lib/io/record_writer.h). Beside `NAME.tfrecord` stands
-`NAME.tfrecord.index`: the offset of each record as a little-endian uint64. The index is redundant: it is
-rebuilt by a scan when it is missing. In an Example a feature is a list of bytes, of floats (float32,
-little-endian) or of int64 (varints); the numbers of a list lie together ("packed"), as TensorFlow writes
-them.
+all little-endian (tensorflow/core/lib/io/record_writer.h). The index file `NAME.tfrecord.index` beside
+`NAME.tfrecord` holds the offset of each record as a little-endian uint64. The index is redundant: when it is
+missing, a scan of the records rebuilds it. A feature of an Example is a list of bytes values, of floats
+(float32, little-endian) or of int64 numbers (varints). The numbers of a list are stored contiguously
+("packed"), as TensorFlow writes them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 
 INDEX_SUFFIX = ".index"
-BYTES, FLOAT, INT64 = 1, 2, 3  # the kinds of a feature: its field in tf.train.Feature
+BYTES, FLOAT, INT64 = 1, 2, 3  # kinds of features: their field numbers in tf.train.Feature
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
-_READ_AT_ONCE = 512  # records; each may bring the pages around it
+_READ_AT_ONCE = 512  # records; reading one may also load the memory pages around it
 FRAME_HEADER_BYTES = _HEADER.size
 FRAME_BYTES = _HEADER.size + _CRC.size
 
@@ -37,7 +37,13 @@ _crc32c = google_crc32c.value
 
 
 class CorruptRecordError(UserError):
-    """A record whose bytes are not what was written: the file, the record's offset, and what is wrong."""
+    """Raised when the bytes of a record are not what was written.
+
+    Args:
+        path: the record file.
+        offset: the byte offset of the record.
+        reason: what is wrong with it.
+    """
 
     def __init__(self, path: str, offset: int, reason: str):
         super().__init__(path, offset, reason)
@@ -51,23 +57,23 @@ class CorruptRecordError(UserError):
 
 
 def masked_crc32c(data: bytes) -> int:
-    """CRC32C of `data` as TFRecord stores it: rotated, plus a constant."""
+    """Returns the CRC32C of `data` as TFRecord stores it: rotated, plus a constant."""
     crc = _crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def frame(payload: bytes) -> bytes:
-    """The bytes of one record that holds `payload`."""
+    """Returns the bytes of one record that holds `payload`."""
     length = len(payload).to_bytes(8, "little")
     return b"".join((length, _CRC.pack(masked_crc32c(length)), payload, _CRC.pack(masked_crc32c(payload))))
 
 
 def fill_frames(buffer: np.ndarray, edges: np.ndarray) -> None:
-    """Writes the frames of records that lie one after the other, each with room for its own.
+    """Fills in the frames (length and CRCs) of consecutive records whose payloads are already in the buffer.
 
     Args:
-        buffer: uint8 [bytes], changed in place.
-        edges: int64 [n + 1], where each record's frame begins, and where the last one ends.
+        buffer: uint8 [bytes], changed in place. It leaves room for the frame of each record.
+        edges: int64 [n + 1], the offset at which each record begins, and the one at which the last one ends.
     """
     content = buffer.tobytes()
     starts, ends = edges[:-1] + _HEADER.size, edges[1:] - _CRC.size
@@ -94,13 +100,18 @@ def write_records(path: str, payloads: Iterable[bytes]) -> tuple[int, int]:
 
 
 def copy_records(path: str, parts: Iterable[tuple[RecordFile, np.ndarray]]) -> tuple[int, int]:
-    """Writes records of other files with their frames, as `write_records` writes them, both CRCs checked.
+    """Copies records of other files with their frames into `path`, and checks both CRCs of each.
+
+    Like `write_records`, it also writes the index.
 
     Args:
-        parts: files and which records of theirs, int [n].
+        parts: pairs of a file and the numbers of the records to copy, int [n].
+
+    Returns:
+        (records, bytes).
 
     Raises:
-        CorruptRecordError: a record is not what was written.
+        CorruptRecordError: a record is damaged.
     """
     with atomic.replace_file(path) as file:
         sizes: list[np.ndarray] = [np.zeros(1, np.int64)]
@@ -122,12 +133,14 @@ class RecordFile:
     """Random access to the records of one memory-mapped file; every read checks both CRCs.
 
     Args:
-        path: the `.tfrecord` file. Its index is read if it fits the file, else rebuilt by a scan and, where
-            the folder can be written, kept.
-        index_dir: where the index is kept if that folder cannot be written; "": nowhere.
+        path: the `.tfrecord` file. Its index is used if it fits the file; otherwise a scan rebuilds it, and
+            it is saved beside the file if that directory is writable.
+        index_dir: the directory in which the index is saved if that of the file is not writable; "" saves it
+            nowhere.
 
     Raises:
-        UserError: no such file, or not readable. CorruptRecordError: truncated, or not a TFRecord file.
+        UserError: the file does not exist or is not readable.
+        CorruptRecordError: the file is truncated, or is not a TFRecord file.
     """
 
     def __init__(self, path: str, index_dir: str = ""):
@@ -161,7 +174,7 @@ class RecordFile:
                 return
 
     def _read_index(self, path: str) -> np.ndarray | None:
-        """The index, int64 [n], or None if it is missing or belongs to other bytes."""
+        """Returns the index, int64 [n], or None if it is missing or does not fit the file."""
         try:
             content = np.frombuffer(files.read(path), "<u8").astype(np.int64)
         except (OSError, ValueError):
@@ -180,7 +193,7 @@ class RecordFile:
         return content if last + FRAME_BYTES + length == self.size else None
 
     def _scan_headers(self) -> Iterator[tuple[int, int]]:
-        """Yields (offset, payload length) of each record; only the lengths' CRCs are checked."""
+        """Yields (offset, payload length) of each record; it checks the CRC of the length only."""
         offset = 0
         while offset < self.size:
             length = self._length(offset)
@@ -202,7 +215,7 @@ class RecordFile:
         return length
 
     def read_at(self, offset: int) -> bytes:
-        """The payload of the record at byte `offset`, both CRCs checked."""
+        """Returns the payload of the record at byte `offset`; it checks both CRCs."""
         length = self._length(offset)
         start = offset + _HEADER.size
         payload = self._bytes[start : start + length]
@@ -212,7 +225,7 @@ class RecordFile:
         return payload
 
     def digest(self) -> int:
-        """Returns the CRC-32C of all the file's bytes."""
+        """Returns the CRC-32C of the whole file."""
         crc = 0
         for start in range(0, self.size, 1 << 24):
             crc = google_crc32c.extend(crc, self._bytes[start : start + (1 << 24)])
@@ -225,12 +238,19 @@ class RecordFile:
         return self.read_at(int(self.offsets[index]))
 
     def read_frames(self, numbers: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
-        """Yields records by their numbers, many at once, with their frames and both CRCs checked: the bytes,
-        and where each record begins and the last one ends, int64 [n + 1]. Pages that were read do not stay in
-        this process's memory.
+        """Yields groups of records with their frames; it checks both CRCs of each record.
+
+        The pages that it reads are released from this process's memory.
+
+        Args:
+            numbers: the numbers of the records, int [n].
+
+        Yields:
+            (content, edges): the bytes of a group of records, and the offset in them at which each record
+            begins and the last one ends, int64 [records + 1].
 
         Raises:
-            CorruptRecordError: a CRC is wrong, or the index is that of another file.
+            CorruptRecordError: a CRC is wrong, or the index belongs to another file.
         """
         ends = np.append(self.offsets[1:], self.size)
         for first in range(0, len(numbers), _READ_AT_ONCE):
@@ -242,7 +262,7 @@ class RecordFile:
             fill_frames(framed, edges)
             if framed.tobytes() != content:
                 for offset in self.offsets[chosen].tolist():
-                    self.read_at(offset)  # says which one it is
+                    self.read_at(offset)  # raises the error that names the damaged record
                 raise CorruptRecordError(self.path, int(self.offsets[chosen[0]]), "the index is wrong here")
             yield content, edges
             if hasattr(mmap, "MADV_DONTNEED") and isinstance(self._bytes, mmap.mmap):
@@ -253,11 +273,12 @@ class RecordFile:
 
 
 def encode_example(features: Mapping[str, bytes], kinds: Mapping[str, int] | None = None) -> bytes:
-    """A serialised tf.train.Example, in the order of the names.
+    """Returns a serialized tf.train.Example, with its features sorted by name.
 
     Args:
-        features: one bytes value a feature; of another kind, the bytes of all its numbers.
-        kinds: FLOAT or INT64 by name; the others are BYTES.
+        features: the value of each feature: one bytes value for a BYTES feature, the encoded bytes of all
+            numbers for a FLOAT or INT64 feature.
+        kinds: FLOAT or INT64 by feature name; features that are not listed are BYTES.
     """
     names = sorted(features)
     values = [features[name] for name in names]
@@ -268,7 +289,10 @@ def encode_example(features: Mapping[str, bytes], kinds: Mapping[str, int] | Non
 
 @functools.lru_cache(maxsize=1 << 14)
 def _headers(names: tuple[str, ...], lengths: tuple[int, ...], kinds: tuple[int, ...]) -> tuple[bytes, ...]:
-    """What stands before each value in an Example; it depends on the lengths alone, and few occur."""
+    """Returns the bytes before each value in an Example.
+
+    They depend on the names, kinds and lengths only, and few combinations occur, so they are cached.
+    """
     entries, total = [], 0
     for name, length, kind in zip(names, lengths, kinds, strict=True):
         value = b"\x0a" + varint(length)
@@ -281,7 +305,7 @@ def _headers(names: tuple[str, ...], lengths: tuple[int, ...], kinds: tuple[int,
 
 
 def varint(value: int) -> bytes:
-    """A number from 0 on as protocol buffers write it: seven bits a byte, the lowest first."""
+    """Returns the protocol-buffer varint of a non-negative integer: 7 bits per byte, lowest bits first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -291,10 +315,11 @@ def varint(value: int) -> bytes:
 
 
 class ExampleDecoder:
-    """Reads the bytes features of serialised tf.train.Examples, whoever wrote them.
+    """Reads the bytes features of serialized tf.train.Examples, whichever library wrote them.
 
-    Where the values lie follows from the bytes between them. Messages of one layout differ in the values
-    alone, so a layout is parsed once and then only compared: some ten times faster than parsing each message.
+    The bytes between the values determine the positions of the values. Messages of one layout differ only in
+    their values, so a layout is parsed once and later messages are only compared with it. This is about ten
+    times faster than parsing each message.
     """
 
     _MAX_LAYOUTS = 1 << 14
@@ -308,7 +333,8 @@ class ExampleDecoder:
         """Returns {name: first value}.
 
         Raises:
-            ValueError: malformed, or a feature that is not a list of bytes (as in google-schema records).
+            ValueError: the message is malformed, or a feature is not a list of bytes (as in records of the
+                google schema).
         """
         layout = self._layouts.get(message[:16])
         if layout is not None:
@@ -336,13 +362,13 @@ class ExampleDecoder:
 
 
 def parse_example(message: bytes) -> dict[str, tuple[int, int]]:
-    """Where the bytes features of a serialised tf.train.Example lie.
+    """Returns the positions of the bytes features in a serialized tf.train.Example.
 
     Returns:
         {name: (start, end) of the first value}.
 
     Raises:
-        ValueError: malformed, or a feature that is not a list of bytes.
+        ValueError: the message is malformed, or a feature is not a list of bytes.
     """
     lists = parse_lists(message)
     for name, (kind, *_) in lists.items():
@@ -352,13 +378,14 @@ def parse_example(message: bytes) -> dict[str, tuple[int, int]]:
 
 
 def parse_lists(message: bytes) -> dict[str, tuple[int, int, int]]:
-    """Where the features of a serialised tf.train.Example lie.
+    """Returns the kinds and positions of the features in a serialized tf.train.Example.
 
     Returns:
-        {name: (kind, start, end)} of the first value of a list of bytes, or of all numbers of another list.
+        {name: (kind, start, end)}: the span of the first value of a list of bytes, or of all numbers of a
+        list of another kind.
 
     Raises:
-        ValueError: malformed, or a list whose numbers do not lie together.
+        ValueError: the message is malformed, or the numbers of a list are not packed.
     """
     spans = {}
     for example_field, start, end in _fields(message, 0, len(message)):
@@ -380,10 +407,14 @@ def parse_lists(message: bytes) -> dict[str, tuple[int, int, int]]:
 
 
 def example_kinds(message: bytes) -> dict[str, str]:
-    """What a serialised tf.train.Example holds: {feature: "bytes", "float" or "int64"}, "empty" for no list.
+    """Returns the kind of each feature of a serialized tf.train.Example.
+
+    Returns:
+        {name: kind}, where kind is "bytes", "float" or "int64", "empty" for a feature without a list, or
+        "unknown".
 
     Raises:
-        ValueError: malformed.
+        ValueError: the message is malformed.
     """
     kinds = {}
     for _, start, end in _fields(message, 0, len(message)):

@@ -1,7 +1,7 @@
-"""Whether record files are those that their manifest was written for, checked once per file and machine.
+"""Checks once per file and machine that record files are those for which their manifest was written.
 
-The checksums in a record file tell a damaged record. They do not tell a sound record in the place of another,
-nor records in another order; the CRC-32C of the whole file, which the manifest holds, does.
+The checksums in a record file detect damaged records. They do not detect a valid record in the place of
+another, or records in another order. The CRC-32C of the whole file, which is in the manifest, detects both.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def file_digest(path: str) -> int:
 
 
 def check(file: tfrecord.RecordFile, expected: int) -> None:
-    """Raises UserError unless an open record file has the CRC-32C of its manifest.
+    """Checks that an open record file has the CRC-32C that its manifest lists.
 
-    A file that was found to have it is not read again on this machine until its size, time of change or inode
-    differ. A file with damaged records passes: they are found, and counted, where they are read.
+    A file that passed is not read again on this machine until its size, modification time or inode changes.
+    A file with damaged records passes: these are detected and counted when they are read.
 
     Args:
-        file: The file.
-        expected: Its CRC-32C in the manifest.
+        file: the open record file.
+        expected: the CRC-32C of the file in the manifest.
 
     Raises:
-        UserError: Every record is sound, and the file is another one: records were replaced or reordered.
+        UserError: every record is valid but the checksum differs: records were replaced or reordered.
     """
     with _memory(file.path) as memory:
         state = _state(file.path, expected)
@@ -73,12 +73,12 @@ def check(file: tfrecord.RecordFile, expected: int) -> None:
 def report_unchecked(
     directories: Sequence[tuple[str, dict[str, Any]]], say: Callable[[str], None] | None = None
 ) -> None:
-    """Says, once per directory, that a manifest has no digests because an older version wrote it.
+    """Reports, once per directory, a manifest without checksums, which an older version wrote.
 
     Args:
-        directories: (path, manifest) of each.
-        say: called with the line; None prints it to the standard error, since the standard output of a
-            command may be read by a program.
+        directories: (path, manifest) of each record directory.
+        say: called with the message; None prints it to the standard error, since a program may read the
+            standard output of a command.
     """
     say = say or functools.partial(print, file=sys.stderr, flush=True)
     for directory, manifest in directories:
@@ -92,13 +92,13 @@ def report_unchecked(
 
 
 def default_directory() -> str:
-    """Returns where it is kept which files were checked: in $XDG_CACHE_HOME or ~/.cache."""
+    """Returns the directory that stores which files were checked, in $XDG_CACHE_HOME or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "bert_jax", "verified")
 
 
 def _state(path: str, crc: int) -> bytes:
-    """What tells a file from another state of it; b"" for a URL."""
+    """Returns bytes that change when a file changes, or b"" if it has no local status, as a URL."""
     try:
         found = os.stat(path)
     except OSError:
@@ -108,13 +108,17 @@ def _state(path: str, crc: int) -> bytes:
 
 @contextlib.contextmanager
 def _memory(path: str) -> Iterator[BinaryIO | None]:
-    """The small file that remembers a record file, locked: one process reads, the others wait."""
+    """Opens and locks the file that stores the checked state of a record file.
+
+    Because of the lock, one process reads the record file while the others wait. Yields None if there is no
+    writable directory.
+    """
     key = os.fsencode(os.path.abspath(path))
     name = hashlib.blake2b(key, digest_size=16).hexdigest()
     try:
         os.makedirs(default_directory(), exist_ok=True)
         file = open(os.path.join(default_directory(), name), "a+b")  # noqa: SIM115 (closed below)
-    except OSError:  # no home directory that can be written: checked each time
+    except OSError:  # without a writable home directory, files are checked each time
         yield None
         return
     with file:
