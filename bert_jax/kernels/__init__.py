@@ -1,1 +1,1 @@
-"""How each operation of the model is computed on each platform: plain XLA forms and fused kernels."""
+"""Implementations of the model's operations for each platform: plain XLA programs and fused kernels."""

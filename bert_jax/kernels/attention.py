@@ -1,4 +1,4 @@
-"""Bidirectional attention limited to each sequence of a row, by an implementation chosen by name."""
+"""Attention limited to each sequence of a row, computed by an implementation chosen by name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bert_jax.kernels import dispatch, pallas_attention, platform
 from bert_jax.kernels.dispatch import AttentionCase, Choice
 from bert_jax.kernels.dropout import dropout, kernel_words
 
-with epy.lazy_imports():  # programs of other platforms need not wait for it
+with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental.pallas.ops.tpu.splash_attention import (
         splash_attention_kernel,
         splash_attention_mask,
     )
 
-# google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax of either is
-# exactly 0.
+# google-research/bert adds -10000 to the logits of masked positions; in float32 the softmax is exactly 0
+# either way.
 _MASKED = -1e9
 
 
@@ -34,19 +34,19 @@ def choose_here(
     window: int = 0,
     bias: bool = False,
 ) -> Choice:
-    """The attention to use, and why, for the platform and the mesh that are being traced for.
+    """Returns the attention implementation to use, and why, for the platform and mesh being traced for.
 
     Args:
-      requested: "auto", "xla", "cudnn", "pallas" or "splash".
-      dtype: of query, key and value.
-      dropout_rate: on the attention probabilities.
-      length: tokens of a row.
-      heads, head_size: of the whole model.
-      window: tokens to each side that a token sees; 0 for all.
-      bias: whether one is added to the logits.
+        requested: "auto", "xla", "cudnn", "pallas" or "splash".
+        dtype: dtype of query, key and value.
+        dropout_rate: dropout rate of the attention probabilities.
+        length: number of tokens of a row.
+        heads, head_size: number and size of the heads of the whole model.
+        window: number of tokens to each side that a token attends to; 0 for all.
+        bias: whether a bias is added to the logits.
 
     Raises:
-      UserError: a kernel is requested by name that cannot compute this.
+        UserError: a kernel is requested by name that cannot compute this.
     """
     heads //= platform.shards("heads")
     case = AttentionCase(dtype, length, heads, head_size, dropout_rate, bool(window), bias)
@@ -72,27 +72,28 @@ def attention(
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-    """Scaled dot-product attention in which a token sees the tokens of its own sequence only.
+    """Returns scaled dot-product attention, in which a token attends only to tokens of its own sequence.
 
     Args:
-      query, key, value: [B, L, N, D], float32 or bfloat16.
-      sequence_ids: int32 [B, L]; tokens see each other where their ids are equal. Padding is 0 and sees
-          padding.
-      biases: float32 [N, D] each, still to be added to query, key and value. "pallas" does so itself, and
-          takes their gradients where it has what they are the sums of.
-      implementation: "xla", "cudnn", "pallas", "splash", or "auto" by `dispatch`. On a CPU "pallas" and
-          "splash" are interpreted, slowly.
-      causal: a token sees no later token.
-      window: a token sees the tokens at most this far to each side, itself included; 0 for all. "xla" only.
-      logit_bias: float32 [N, L, L], added to the logits; "xla" only.
-      dropout_rate: on the attention probabilities, per element; "xla" and "pallas" only.
-      dropout_key: None for no dropout.
+        query, key, value: [B, L, N, D], float32 or bfloat16.
+        sequence_ids: int32 [B, L]; tokens attend to each other where their ids are equal. Padding has id 0
+            and attends to padding.
+        biases: float32 [N, D] each, not yet added to query, key and value. "pallas" adds them itself, and
+            computes their gradients in the same kernel as the gradients that they are the sums of.
+        implementation: "xla", "cudnn", "pallas", "splash", or "auto", which `dispatch` resolves. On a CPU
+            "pallas" and "splash" are interpreted, which is slow.
+        causal: whether a token attends to no later token.
+        window: a token attends to the tokens at most this far to each side and to itself; 0 for all. "xla"
+            only.
+        logit_bias: float32 [N, L, L], added to the logits; "xla" only.
+        dropout_rate: dropout rate of the attention probabilities, per element; "xla" and "pallas" only.
+        dropout_key: None for no dropout.
 
     Returns:
-      [B, L, N, D] of the query's dtype. Softmax is taken in float32.
+        [B, L, N, D] in the dtype of the query. Softmax is computed in float32.
 
     Raises:
-      UserError: an implementation is requested by name that cannot compute this.
+        UserError: an implementation is requested by name that cannot compute this.
     """
     rate = dropout_rate if dropout_key is not None else 0.0
     chosen = choose_here(
@@ -113,7 +114,7 @@ def attention(
 
 
 def _allowed(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array:
-    """bool [B, 1, L, L]: may the token of the third dimension see that of the fourth."""
+    """Returns bool [B, 1, L, L]: whether the token of the third dimension attends to that of the fourth."""
     allowed = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
     length = sequence_ids.shape[1]
     if causal:
@@ -124,7 +125,7 @@ def _allowed(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Arra
 
 
 def distances(length: int) -> jax.Array:
-    """int32 [L, L]: how many tokens lie between two, plus one; 0 for a token and itself."""
+    """Returns int32 [L, L], the absolute difference of the positions of each two tokens."""
     place = jnp.arange(length)
     return jnp.abs(place[:, None] - place)
 
@@ -137,9 +138,9 @@ def probabilities(
     window: int = 0,
     logit_bias: jax.Array | None = None,
 ) -> jax.Array:
-    """[B, N, L, L] of the query's dtype: how much each token attends to each other, rows summing to 1.
+    """Returns the attention probabilities [B, N, L, L] in the dtype of the query; each row sums to 1.
 
-    Arguments as `attention`'s, which is these times the values.
+    Arguments are those of `attention`, which multiplies these by the values.
     """
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     logits = jnp.einsum("bqnd,bknd->bnqk", query, key, preferred_element_type=jnp.float32)
@@ -161,7 +162,7 @@ def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_k
         biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
 
     def kernel(query, key, value, sequence_ids, biases, words, heads):
-        # A device with some of the heads hashes their masks by the numbers that they have in the whole row.
+        # A device that has only some of the heads hashes their masks by their indices in the whole row.
         first = jnp.broadcast_to(heads[:1], (words.shape[0], 1))
         return pallas_attention.row_attention(
             query, key, value, sequence_ids, biases, jnp.concatenate([words, first], axis=1),
@@ -171,7 +172,8 @@ def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_k
     by_head, by_row = ("batch", None, "heads"), ("batch", None)
     axes = (by_head, by_head, by_head, by_row, (None, "heads"), by_row, ("heads",))
     kernel = platform.on_each_device(kernel, axes, by_head)
-    # Flat before the kernel's boundary, so that no array with so few lanes as a head's is laid out there.
+    # Flattened before the kernel's boundary, because an array with as few lanes as one head has would be
+    # padded there.
     flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
     biases = jnp.stack([bias.reshape(-1) for bias in biases])
     words = kernel_words(dropout_key if rate else None, rows)

@@ -1,10 +1,10 @@
-"""Whether the fused kernels compute on this very device what the plain XLA forms do.
+"""Checks that the fused kernels compute on this device what the plain XLA programs compute.
 
-A process that uses a TPU or GPU runs each kernel that its model may take once, on a small input, forward and
-backward, before it traces anything. A kernel that raises, differs or hangs is left out by `dispatch` for the
-rest of the process, with one warning; one that was requested by name ends the run. The processes of a run
-decide together, so that all of them compile the same programs. A check takes about as long as it takes to
-compile the kernel: a second or two.
+A process that uses a TPU or GPU runs each kernel that its model may use once, on a small input, forward and
+backward, before it traces anything. If a kernel raises, differs or hangs, `dispatch` does not use it for the
+rest of the process and there is one warning; if it was requested by name, the run ends. The processes of a
+run decide together, so that all of them compile the same programs. A check takes about as long as compiling
+the kernel: a second or two.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm
 from bert_jax.kernels.pallas_residual import residual_norm
 
-# Largest difference, of the output and of each gradient, as a share of their norm. Two right programs differ
-# by the rounding of bfloat16, in which a TPU multiplies float32 too: by 0.7% to 1.3% where the kernels are
-# interpreted. A wrong mask, or one wrong row of a hundred, differs by more than this.
+# Largest allowed difference of the output and of each gradient, relative to its norm. Two correct programs
+# differ by the rounding of bfloat16, in which a TPU also multiplies float32: by 0.7% to 1.3% where the
+# kernels are interpreted. A wrong mask, or one wrong row in a hundred, differs by more than this bound.
 BOUND = 0.03
-# After these a kernel is given up: its compilation, or an import, does not come to an end.
+# Time after which a kernel is given up, because its compilation or an import does not finish.
 LIMIT_SECONDS = 60.0
 
 _ROWS, _LENGTH = 2, 128
@@ -41,7 +41,7 @@ _EPSILON = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What of a model a kernel depends on."""
+    """The properties of a model that the kernels depend on."""
 
     dtype: str
     head_size: int
@@ -51,7 +51,7 @@ class Variant:
 
     @classmethod
     def of(cls, config) -> Variant:
-        """Of a `EncoderConfig`."""
+        """Returns the variant of an `EncoderConfig`."""
         return cls(
             dispatch.resolve_dtype(config.execution.dtype, platform.target()),
             config.head_dim,
@@ -63,13 +63,13 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What the check of a kernel found.
+    """Result of the check of one kernel.
 
     Attributes:
-      kernel: its name, such as "attention=pallas".
-      problem: what is wrong, in one line; "" for nothing.
-      difference: the largest, as a share; None where there is no result.
-      seconds: that the check took, compilation included.
+        kernel: name of the kernel, such as "attention=pallas".
+        problem: what is wrong, in one line; "" if nothing is wrong.
+        difference: largest relative difference; None if the kernel gave no result.
+        seconds: duration of the check, including compilation.
     """
 
     kernel: str
@@ -78,21 +78,21 @@ class Result:
     seconds: float
 
 
-# Of this process: {(kernel, variant): result}.
+# Results in this process: {(kernel, variant): result}.
 _results: dict[tuple[str, Variant], Result] = {}
 
 
 def ensure(config, log: Callable[[str], None] = print) -> None:
-    """Checks the kernels that a model may use on this process's device, those that were not checked before.
+    """Checks the kernels that a model may use on this process's device and that were not checked before.
 
-    Has to be called by every process of a run, outside of tracing and before the model is traced.
+    Every process of a run has to call it, outside of tracing and before the model is traced.
 
     Args:
-      config: the `EncoderConfig`.
-      log: called with one line for each kernel that fails.
+        config: the `EncoderConfig`.
+        log: called with one line for each kernel that fails.
 
     Raises:
-      UserError: a kernel failed that the configuration requests by name.
+        UserError: a kernel failed that the configuration requests by name.
     """
     variant = Variant.of(config)
     names = [kernel.name for kernel in candidates(config, variant)]
@@ -118,7 +118,7 @@ def ensure(config, log: Callable[[str], None] = print) -> None:
 
 
 def candidates(config, variant: Variant) -> list[Kernel]:
-    """The kernels that a model may take on this device, in one layer or another, at one length or another."""
+    """Returns the kernels that a model may use on this device, in any layer and at any length."""
     target = platform.target()
     cases = {
         "attention": dataclasses.replace(
@@ -135,21 +135,21 @@ def candidates(config, variant: Variant) -> list[Kernel]:
 
 
 def run(names: Sequence[str], variant: Variant) -> list[Result]:
-    """Runs the checks side by side, since most of their time is compilation."""
+    """Runs the checks in parallel, because most of their time is compilation."""
     results: dict[str, Result] = {}
 
     def check(name):
         began = time.monotonic()
         try:
             difference = float(_difference(name, variant))
-            # Also not a number is beyond the bound.
+            # A difference of NaN is a problem too, because the comparison is then False.
             problem = "" if difference <= BOUND else f"it differs from the XLA form by {difference:.1%}"
         except Exception as error:  # whatever a compiler or a driver raises
             difference, problem = None, f"{type(error).__name__}: {_first_line(error)}"
         results[name] = Result(name, problem, difference, time.monotonic() - began)
 
     began = time.monotonic()
-    # Threads of their own, which the interpreter does not wait for: a compilation cannot be broken off.
+    # Daemon threads, for which the interpreter does not wait at exit: a compilation cannot be interrupted.
     threads = [threading.Thread(target=check, args=(name,), daemon=True) for name in names]
     for thread in threads:
         thread.start()
@@ -160,7 +160,7 @@ def run(names: Sequence[str], variant: Variant) -> list[Result]:
 
 
 def forget() -> None:
-    """Forgets all results, and trusts every kernel again."""
+    """Forgets all results and enables every kernel again."""
     _results.clear()
     dispatch.trust_all()
 
@@ -186,7 +186,7 @@ def _difference(name: str, variant: Variant) -> jax.Array:
     @jax.jit
     def compare(arguments):
         both = (value_and_gradients(form, arguments) for form in (fused, plain))
-        # All in one program, so that there is one to compile.
+        # All comparisons are in one program, so that only one has to be compiled.
         return jnp.max(jnp.stack([_relative(*pair) for pair in zip(*both, strict=True)]))
 
     return compare(arguments)
@@ -199,13 +199,13 @@ def _relative(mine: jax.Array, theirs: jax.Array) -> jax.Array:
 
 def _attention_forms(implementation: str, variant: Variant):
     rng = np.random.default_rng(0)
-    # Two blocks of lanes, in which the Pallas kernel computes.
+    # Two blocks of lanes, since the Pallas kernel computes in blocks of lanes.
     heads = max(2, 2 * LANES // variant.head_size)
     shape = (_ROWS, _LENGTH, heads, variant.head_size)
     arrays = [jnp.asarray(rng.normal(size=shape), variant.dtype) for _ in range(3)]
-    # One array, for the gradient of a key's bias alone is 0 but for rounding.
+    # The biases are one array, because the gradient of a key's bias alone is 0 up to rounding.
     biases = jnp.asarray(rng.normal(size=(3, *shape[2:])), jnp.float32)
-    # Two sequences and padding, whose outputs are of no account; and one sequence.
+    # The first row has two sequences and padding, whose outputs do not matter; the second has one sequence.
     ids = np.ones((_ROWS, _LENGTH), np.int32)
     ids[0, 50:], ids[0, 110:] = 2, 0
     weights = rng.normal(size=shape) * (ids > 0)[:, :, None, None]

@@ -11,7 +11,7 @@ from bert_jax.kernels import dispatch, platform
 
 
 def product_dtype(name: str) -> jnp.dtype:
-    """Returns the dtype of matrix products that a name means on the platform that is being traced for.
+    """Returns the dtype of matrix products that a name means on the platform being traced for.
 
     Args:
         name: "auto", "float32" or "bfloat16".
@@ -20,7 +20,10 @@ def product_dtype(name: str) -> jnp.dtype:
 
 
 def sum_rows(x: jax.Array) -> jax.Array:
-    """[N, F] -> float32 [F]. On CPU as a product with ones: XLA's column sums are ten times slower there."""
+    """Sums x [N, F] over its rows to float32 [F].
+
+    On CPU it is a product with ones, because XLA's column sums are ten times slower there.
+    """
     if platform.target_platform() != "cpu":
         return jnp.sum(x, axis=0, dtype=jnp.float32)
     ones = jnp.ones((1, x.shape[0]), x.dtype)
@@ -28,37 +31,38 @@ def sum_rows(x: jax.Array) -> jax.Array:
 
 
 def materialise(x: jax.Array) -> jax.Array:
-    # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and computes it in
-    # strides.
+    # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and then computes
+    # it with strided access.
     return jax.lax.optimization_barrier(x) if platform.target_platform() == "cpu" else x
 
 
 def _apart(x: jax.Array) -> jax.Array:
-    # XLA:TPU fuses the cast of a kernel into the product, which then reads float32 for each tile of rows, and
-    # the reshape of a kernel's gradient, which then wants transposed copies of its operands.
+    # XLA:TPU would fuse the cast of a kernel into the product, which then reads float32 for each tile of
+    # rows, and the reshape of a kernel's gradient, which then needs transposed copies of its operands.
     return jax.lax.optimization_barrier(x) if platform.target_platform() == "tpu" else x
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, transposed: bool = False) -> jax.Array:
-    """x W + b, or x W' + b where `transposed`; gradients of W and b are accumulated in float32.
+    """Returns x W + b, or x W' + b if `transposed`; gradients of W and b are accumulated in float32.
 
     Args:
-      x: [N, I] float32 or bfloat16, which is the dtype of the product.
-      kernel: float32 [I, O], or [O, I] where transposed.
-      bias: float32 [O]; None for x W alone.
+        x: [N, I] float32 or bfloat16, which is the dtype of the product.
+        kernel: float32 [I, O], or [O, I] if transposed.
+        bias: float32 [O]; None for no bias.
+        transposed: whether W is multiplied transposed.
     """
     return _dense_fwd(x, kernel, bias, transposed)[0]
 
 
 def _dense_fwd(x, kernel, bias, transposed):
     kernel = kernel.astype(x.dtype)
-    if not transposed:  # the word embeddings, which meet few rows, are large
+    if not transposed:  # the word embeddings are large and are multiplied with few rows
         kernel = _apart(kernel)
     y = jax.lax.dot_general(x, kernel, (((1,), (1 if transposed else 0,)), ((), ())))
     if bias is None:
         return y, (x, kernel, None)
-    return y + bias.astype(x.dtype), (x, kernel, ())  # (): there is a bias, said without an array
+    return y + bias.astype(x.dtype), (x, kernel, ())  # () instead of None records that there is a bias
 
 
 def _dense_bwd(transposed, residuals, g):
@@ -69,7 +73,7 @@ def _dense_bwd(transposed, residuals, g):
     def outer(left, right):  # sum over rows of left[n] right[n]'
         return jax.lax.dot_general(left, right, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
 
-    # The left operand is the one that gets transposed: let it be the narrower.
+    # The left operand is the one that gets transposed, so it should be the narrower one.
     if transposed:
         dkernel = outer(g, x)
     else:

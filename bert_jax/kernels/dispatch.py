@@ -1,8 +1,8 @@
-"""The one table of which implementation computes an operation, by platform, dtype, shape, dropout, window and
-bias.
+"""The table of which implementation computes an operation.
 
-Nothing else decides by the platform. Every choice comes with its reason, for the run's log and for
-`bert-jax doctor`. The module imports no jax, so that a configuration can be checked before jax starts.
+The choice depends on platform, dtype, shape, dropout, window and bias, and no other code decides by platform.
+Every choice comes with its reason, for the run's log and for `bert-jax doctor`. The module does not import
+jax, so that a configuration can be checked before jax starts.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from bert_jax.errors import UserError
 
-# The lanes of a TPU's vector registers, which the Pallas kernels are laid out for.
+# Number of lanes of a TPU's vector registers, which determines the layout of the Pallas kernels.
 LANES = 128
-# Longest row of the Pallas attention kernel: the [L, L] float32 arrays of its backward pass are in vector
-# memory together.
+# Longest row of the Pallas attention kernel: the [L, L] float32 arrays of its backward pass have to fit into
+# vector memory together.
 LONGEST_ROW = 512
-# The Pallas residual kernel takes a few float32 copies of [128, 1024] into vector memory at a time.
+# The Pallas residual kernel holds a few float32 blocks of [128, 1024] in vector memory at a time.
 RESIDUAL_TOKENS = 128
 MAX_RESIDUAL_FEATURES = 1024
 
@@ -35,8 +35,8 @@ class Target:
 
     Attributes:
         platform: "cpu", "gpu" or "tpu".
-        capability: of a GPU: NVIDIA's compute capability such as "9.0", or another vendor's name of the
-            architecture such as "gfx942"; "" where it is not known.
+        capability: for a GPU, NVIDIA's compute capability such as "9.0", or another vendor's architecture
+            name such as "gfx942"; "" if it is not known.
     """
 
     platform: str
@@ -44,22 +44,22 @@ class Target:
 
     @property
     def is_before_ampere(self) -> bool:
-        """Whether this is known to be an NVIDIA GPU without bfloat16 products (compute capability < 8.0)."""
+        """Returns whether this is known to be an NVIDIA GPU without bfloat16 products (capability < 8.0)."""
         found = re.fullmatch(r"(\d+)\.\d+", self.capability)
         return found is not None and int(found[1]) < 8
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCase:
-    """What the choice of an attention depends on; None for what is not known yet.
+    """What the choice of an attention implementation depends on; None for what is not known yet.
 
     Attributes:
-        dtype: of query, key and value.
-        length: tokens of a row.
-        heads: on one device, where heads are split over devices.
-        head_size: numbers of a head.
-        dropout_rate: on the attention probabilities.
-        window: whether a token sees the tokens of a window around it only.
+        dtype: dtype of query, key and value.
+        length: number of tokens of a row.
+        heads: number of heads on one device, if heads are split over devices.
+        head_size: features of a head.
+        dropout_rate: dropout rate of the attention probabilities.
+        window: whether a token attends only to the tokens of a window around it.
         bias: whether a bias by distance is added to the logits.
     """
 
@@ -74,12 +74,12 @@ class AttentionCase:
 
 @dataclasses.dataclass(frozen=True)
 class ResidualCase:
-    """What the choice of how a half of a layer ends, by dropout, sum and norm, depends on.
+    """What the implementation of the end of half a layer (dropout, sum and norm) depends on.
 
     Attributes:
-        length: tokens of a row.
-        features: of a token.
-        placement: of the norm: "post", behind the sum, or "pre".
+        length: number of tokens of a row.
+        features: features of a token.
+        placement: placement of the norm: "post", after the sum, or "pre".
         norm: "layernorm" or "rmsnorm".
     """
 
@@ -91,7 +91,7 @@ class ResidualCase:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """An implementation, and why it is this one."""
+    """An implementation, and the reason for choosing it."""
 
     operation: str
     implementation: str
@@ -106,11 +106,11 @@ class Kernel:
     """A fused kernel.
 
     Attributes:
-        operation: "attention" or "residual", which is the field of the configuration too.
+        operation: "attention" or "residual", which is also the name of the configuration field.
         implementation: the value of that field.
-        platform: that it is made for.
-        why_not: (case, target) -> what it lacks for this case, as the end of a sentence that begins with
-            its name; None where it can compute it.
+        platform: the platform that the kernel is made for.
+        why_not: function (case, target) that returns why the kernel cannot compute this case, as the end of
+            a sentence that begins with the kernel's name; None if it can.
     """
 
     operation: str
@@ -129,7 +129,7 @@ _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_prob
 
 
 def _lacks(case: AttentionCase) -> str | None:
-    """What every fused attention lacks."""
+    """Returns what all fused attention kernels lack for a case."""
     if case.window:
         return _NO_WINDOW
     return _NO_BIAS if case.bias else None
@@ -160,7 +160,7 @@ def _splash(case: AttentionCase, target: Target) -> str | None:
 
 def _cudnn(case: AttentionCase, target: Target) -> str | None:
     # The limits of jax.nn.dot_product_attention(implementation="cudnn") with a mask, in a program that may
-    # be differentiated; larger heads, which Hopper has, would need a check of the device at hand.
+    # be differentiated. Hopper supports larger heads, but using them would need a check of the actual device.
     if target.is_before_ampere:
         return f"needs compute capability 8.0 or newer, and this GPU has {target.capability}"
     if target.capability and not re.fullmatch(r"\d+\.\d+", target.capability):
@@ -189,7 +189,7 @@ def _pallas_residual(case: ResidualCase, target: Target) -> str | None:
     return None
 
 
-# In the order in which "auto" prefers them.
+# In the order of preference for "auto".
 KERNELS = (
     Kernel("attention", "pallas", "tpu", _pallas_attention),
     Kernel("attention", "splash", "tpu", _splash),
@@ -201,18 +201,18 @@ _PLATFORM_NAMES = {"cpu": "a CPU", "gpu": "a GPU", "tpu": "a TPU"}
 
 
 def kernels_of(platform: str) -> tuple[Kernel, ...]:
-    """The fused kernels that are made for a platform."""
+    """Returns the fused kernels that are made for a platform."""
     return tuple(kernel for kernel in KERNELS if kernel.platform == platform)
 
 
 def choose(operation: str, requested: str, case: AttentionCase | ResidualCase, target: Target) -> Choice:
-    """The implementation of an operation, and why.
+    """Returns the implementation of an operation, and the reason for choosing it.
 
     Args:
         operation: "attention" or "residual".
         requested: "auto", "xla", or the name of a kernel, which is then chosen or refused.
         case: what is computed.
-        target: what it is computed on.
+        target: the device that it is computed on.
 
     Raises:
         UserError: a kernel is requested by name that cannot compute this, or failed its check.
@@ -246,7 +246,7 @@ def _choose_automatically(operation, case, target):
 
 
 def _why_not_requested(kernel, case, target):
-    # Pallas kernels are interpreted on a CPU, which is how they are tested without a TPU.
+    # TPU kernels are interpreted on a CPU, which is how they are tested without a TPU.
     interpreted = target.platform == "cpu" and kernel.platform == "tpu"
     if kernel.platform != target.platform and not interpreted:
         return f"is made for {_PLATFORM_NAMES[kernel.platform]}, and this program is for " + (
@@ -258,16 +258,16 @@ def _why_not_requested(kernel, case, target):
 
 
 def find(operation: str, implementation: str) -> Kernel:
-    """The kernel of this name."""
+    """Returns the kernel of an operation with this implementation name."""
     return next(k for k in KERNELS if (k.operation, k.implementation) == (operation, implementation))
 
 
 def check_case(operation: str, requested: str, case: AttentionCase | ResidualCase) -> None:
-    """UserError where a kernel that is requested by name cannot compute the case on any device.
+    """Raises UserError if a kernel is requested by name that cannot compute the case on any device.
 
     Args:
         operation, requested: as in `choose`.
-        case: as much of it as is known; what is None is not checked.
+        case: as much of the case as is known; what is None is not checked.
     """
     if requested not in ("auto", "xla"):
         kernel = find(operation, requested)
@@ -276,25 +276,26 @@ def check_case(operation: str, requested: str, case: AttentionCase | ResidualCas
 
 
 def resolve_dtype(dtype: str, target: Target) -> str:
-    """The dtype of matrix products that "auto" means: bfloat16 on TPU and GPU, float32 on CPU and on GPUs
-    that have no bfloat16 products. Any other name means itself.
+    """Returns the dtype of matrix products, with "auto" resolved; any other name is returned unchanged.
+
+    "auto" is bfloat16 on TPU and GPU, and float32 on CPU and on GPUs without bfloat16 products.
     """
     if dtype != "auto":
         return dtype
     return "float32" if target.platform == "cpu" or target.is_before_ampere else "bfloat16"
 
 
-# Kernels that failed their check in this process, with what was wrong; see `bert_jax.kernels.check`.
+# Kernels that failed their check in this process, with the problem; see `bert_jax.kernels.check`.
 _distrusted: dict[str, str] = {}
 
 
 def distrust(name: str, problem: str) -> None:
-    """From now on "auto" leaves this kernel out, and a request for it by name is refused."""
+    """Disables a kernel: "auto" no longer chooses it, and requesting it by name is an error."""
     _distrusted[name] = problem
 
 
 def trust_all() -> None:
-    """Forgets which kernels failed."""
+    """Enables all kernels again."""
     _distrusted.clear()
 
 

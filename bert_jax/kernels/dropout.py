@@ -1,9 +1,9 @@
-"""Dropout whose mask is hashed from the element's index: no mask is stored, and XLA fuses it into its
-neighbours.
+"""Dropout with a mask that is hashed from the element's index.
 
-Drawing the bits with threefry costs 14 to 50% of a train step. Here each element costs two integer products
-inside the fusion that uses it, forward and again backward, and a mask depends on the key and the element's
-global index alone, so it is the same on every mesh, and in however many parts a batch is computed.
+No mask is stored, and XLA fuses the hash into the neighboring operations. Drawing the bits with threefry
+costs 14 to 50% of a train step. Here each element costs two integer products inside the fusion that uses it,
+once forward and once backward. A mask depends only on the key and the element's global index, so it is the
+same on every mesh, and for any number of parts that a batch is computed in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Multipliers of an integer hash with low bias, found by search by C. Wellons ("hash-prospector").
+# Multipliers of an integer hash with low bias, found by C. Wellons by search ("hash-prospector").
 _M1 = np.uint32(0x21F0AAAD)
 _M2 = np.uint32(0x735A2D97)
 
@@ -27,11 +27,13 @@ _row_ids: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("row
 
 @contextlib.contextmanager
 def row_ids(ids: jax.Array) -> Iterator[None]:
-    """What is traced inside draws the masks of these rows of a larger batch, instead of rows 0, 1, 2, ...
+    """Makes programs traced inside the block draw the masks of these rows of a larger batch.
+
+    Outside of it the rows are 0, 1, 2, ...
 
     Args:
-      ids: integers [rows]. An array of k times as many rows has k consecutive ones for each of them, as
-          the rows of a question with k choices.
+        ids: integers [rows]. An array with k times as many rows has k consecutive rows for each id, such as
+            the rows of a question with k choices.
     """
     token = _row_ids.set(jnp.asarray(ids, jnp.uint32))
     try:
@@ -41,7 +43,7 @@ def row_ids(ids: jax.Array) -> Iterator[None]:
 
 
 def _ids_in_context(rows: int) -> jax.Array | None:
-    """uint32 [rows], from `row_ids`; None outside of it, where they are 0, 1, 2, ..."""
+    """Returns uint32 [rows] from `row_ids`; None outside of it, where the rows are 0, 1, 2, ..."""
     ids = _row_ids.get()
     if ids is None or ids.shape[0] == rows:
         return ids
@@ -58,8 +60,10 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 def row_words(key: jax.Array, rows: int, ids: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """Two uint32 [rows] that a row's mask is hashed from, so that the index inside a row stays in 32 bits
-    however large the batch is. `ids` are the rows' places in the whole batch: 0, 1, 2, ... if not given.
+    """Returns two uint32 [rows] that the mask of each row is hashed from.
+
+    With them the index inside a row fits in 32 bits however large the batch is. `ids` are the positions of
+    the rows in the whole batch: 0, 1, 2, ... if None.
     """
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     words = words.reshape(-1)[:2].astype(jnp.uint32)
@@ -68,7 +72,7 @@ def row_words(key: jax.Array, rows: int, ids: jax.Array | None = None) -> tuple[
 
 
 def kernel_words(key: jax.Array | None, rows: int) -> jax.Array:
-    """`row_words` as Pallas kernels take them, int32 [rows, 2]; zeros without a key."""
+    """Returns `row_words` in the format of the Pallas kernels, int32 [rows, 2]; zeros without a key."""
     if key is None:
         return jnp.zeros((rows, 2), jnp.int32)
     return jax.lax.bitcast_convert_type(
@@ -77,7 +81,13 @@ def kernel_words(key: jax.Array | None, rows: int) -> jax.Array:
 
 
 def keep(index: jax.Array, first: jax.Array, second: jax.Array, least: np.uint32) -> jax.Array:
-    """bool of uint32 indices inside a row, from the row's two words: whether the hash is at least `least`."""
+    """Returns whether the hash of each index is at least `least`, as bool.
+
+    Args:
+        index: uint32 indices inside a row.
+        first, second: the two values of the row from `row_words`.
+        least: smallest hash value that is kept, see `threshold`.
+    """
     x = index ^ first
     x = (x ^ (x >> 16)) * _M1
     x = ((x ^ (x >> 15)) + second) * _M2
@@ -86,21 +96,21 @@ def keep(index: jax.Array, first: jax.Array, second: jax.Array, least: np.uint32
 
 
 def threshold(rate: float) -> np.uint32:
-    """Smallest hash value that is kept."""
+    """Returns the smallest hash value that is kept."""
     return np.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
 def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float, ids: jax.Array | None = None) -> jax.Array:
-    """Bernoulli(1 - rate) mask.
+    """Returns a Bernoulli(1 - rate) mask.
 
     Args:
-      key: a typed PRNG key or uint32[2] words.
-      shape: [rows, ...]; the elements of one row must number less than 2**32, the rows likewise.
-      rate: probability of False, exact to 2**-32.
-      ids: uint32 [rows], the rows' places in the whole batch: 0, 1, 2, ... if not given.
+        key: a typed PRNG key or its data, uint32 [2].
+        shape: [rows, ...]; there must be fewer than 2**32 rows and fewer than 2**32 elements per row.
+        rate: probability of False, exact to 2**-32.
+        ids: uint32 [rows], positions of the rows in the whole batch: 0, 1, 2, ... if None.
 
     Returns:
-      bool array of `shape`.
+        bool array of `shape`.
     """
     by_row = (shape[0],) + (1,) * (len(shape) - 1)
     first, second = (words.reshape(by_row) for words in row_words(key, shape[0], ids))
@@ -133,14 +143,14 @@ _dropout.defvjp(_dropout_fwd, _dropout_bwd)
 def dropout(x: jax.Array, key: jax.Array | None, rate: float) -> jax.Array:
     """Zeroes each element of x with probability `rate` and scales the others by 1/(1 - rate).
 
-    Which ones follows from the key, the row's place in the batch (see `row_ids`) and the place in the row.
+    The mask depends on the key, the row's position in the batch (see `row_ids`) and the position in the row.
 
     Args:
-      x: [rows, ...], any float dtype.
-      key: a typed PRNG key; None turns dropout off.
-      rate: in [0, 1).
+        x: [rows, ...], any float dtype.
+        key: a typed PRNG key; None disables dropout.
+        rate: in [0, 1).
     """
     if key is None or rate == 0:
         return x
-    # The context is read here and not in the backward pass, which may be traced outside of it.
+    # The context is read here and not in the backward pass, which may be traced outside of the context.
     return _dropout(x, jax.random.key_data(key).reshape(-1)[:2], _ids_in_context(x.shape[0]), rate)

@@ -10,7 +10,7 @@ from bert_jax.kernels.dense import materialise, sum_rows
 
 
 def normalise(x: jax.Array, epsilon: float, one_pass: bool = False) -> tuple[jax.Array, jax.Array]:
-    """float32 x less its mean, by its standard deviation, over the last dimension; and the inverse.
+    """Returns float32 (x - mean) / standard deviation over the last dimension, and 1 / standard deviation.
 
     With `one_pass` the variance is E[x^2] - E[x]^2.
     """
@@ -25,14 +25,14 @@ def normalise(x: jax.Array, epsilon: float, one_pass: bool = False) -> tuple[jax
 
 
 def normalise_bwd(g: jax.Array, normalised: jax.Array, inverse: jax.Array) -> jax.Array:
-    """The gradient of x from that of `normalise`'s first result, all float32."""
+    """Returns the gradient of x from that of `normalise`'s first result, all float32."""
     mean = jnp.mean(g, axis=-1, keepdims=True)
     return inverse * (g - mean - normalised * jnp.mean(g * normalised, axis=-1, keepdims=True))
 
 
 def _normalise(x, epsilon):
-    # On TPU in one pass over x, which is in HBM. The digits that E[x^2] - E[x]^2 loses in float32 where the
-    # mean is large are fewer than bfloat16 has lost of x before.
+    # One pass over x on TPU, because x is in HBM. Where the mean is large, E[x^2] - E[x]^2 loses digits in
+    # float32, but fewer than the conversion of x to bfloat16 has already lost.
     return normalise(x, epsilon, one_pass=x.dtype == jnp.bfloat16 and platform.target_platform() == "tpu")
 
 

@@ -1,4 +1,4 @@
-"""What device a program is being traced for, and kernels on its devices."""
+"""The device that a program is traced for, and kernels that run on each device of a mesh."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import jax
 
 from bert_jax.kernels.dispatch import Target
 
-# By the device kind, for devices that are not attached: the compute capability of the data center GPUs that
-# are older than Ampere.
+# Compute capability by device kind for devices that are not attached: data center GPUs older than Ampere.
 _OLDER_GPUS = {
     "K80": "3.7",
     "M60": "5.2",
@@ -25,15 +24,17 @@ _OLDER_GPUS = {
 
 
 def target_platform() -> str:
-    """cpu, gpu or tpu: of the mesh in context, whose devices need not be attached to this machine, else of
-    the default backend.
+    """Returns "cpu", "gpu" or "tpu".
+
+    It is the platform of the mesh in context, whose devices need not be attached to this machine; without a
+    mesh it is the default backend.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
 
 def shards(axis: str) -> int:
-    """How many parts the mesh in context splits a dimension of this logical name into; 1 without a mesh."""
+    """Returns how many shards the mesh in context splits a logical dimension into; 1 without a mesh."""
     axes = (nn.logical_to_mesh_axes((axis,)) or (None,))[0]
     mesh = jax.sharding.get_abstract_mesh()
     axes = (axes,) if isinstance(axes, str) else axes or ()
@@ -41,7 +42,7 @@ def shards(axis: str) -> int:
 
 
 def target() -> Target:
-    """The device that is traced for; see `target_platform`."""
+    """Returns the device that is being traced for; see `target_platform`."""
     platform = target_platform()
     if platform != "gpu":
         return Target(platform)
@@ -50,14 +51,14 @@ def target() -> Target:
 
 
 def target_of(device: jax.Device) -> Target:
-    """A device as a target; it may be one that is compiled for without being attached."""
+    """Returns the `Target` of a device, which need not be attached."""
     if device.platform != "gpu":
         return Target(device.platform)
     return Target("gpu", str(getattr(device, "compute_capability", "")) or _of_kind(device.device_kind))
 
 
 def _capability(kind: str | None) -> str:
-    """Of the GPU of this kind, or of this process's where None."""
+    """Returns the compute capability of GPUs of this kind, or of this process's GPU if `kind` is None."""
     if jax.default_backend() == "gpu":
         device = jax.local_devices()[0]
         if kind in (None, device.device_kind):
@@ -71,7 +72,7 @@ def _of_kind(kind: str) -> str:
 
 
 def interprets_kernels() -> bool:
-    """Whether Pallas kernels are interpreted, which is slow, because the program is not for a TPU."""
+    """Returns whether Pallas kernels are interpreted, which is slow: the program is not for a TPU."""
     return target_platform() != "tpu"
 
 
@@ -79,11 +80,14 @@ Axes = tuple[str | None, ...]
 
 
 def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes) -> Callable:
-    """A Pallas kernel is opaque to the partitioner: each device runs it on its own part.
+    """Returns the kernel wrapped so that each device of the mesh runs it on its own shard.
+
+    This is needed because a Pallas kernel is opaque to the partitioner.
 
     Args:
-      kernel: a function of arrays.
-      in_axes, out_axes: the logical axes of each array, and of what the kernel returns.
+        kernel: a function of arrays.
+        in_axes: logical axes of each argument.
+        out_axes: logical axes of the kernel's result.
     """
     *specs, out = map(nn.logical_to_mesh_axes, (*in_axes, out_axes))
     if out is None or jax.sharding.get_abstract_mesh().empty:

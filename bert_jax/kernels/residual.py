@@ -1,4 +1,4 @@
-"""How a half of a post-norm layer ends: by one fused kernel where `dispatch` has one for this case."""
+"""The end of half a post-norm layer, computed by a fused kernel if `dispatch` has one for the case."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["choose_here", "residual_norm"]
 
 
 def choose_here(requested: str, case: ResidualCase) -> Choice:
-    """Returns which implementation, and why, for the platform that is being traced for.
+    """Returns the implementation to use, and why, for the platform being traced for.
 
     Args:
         requested: "auto", "xla" or "pallas".

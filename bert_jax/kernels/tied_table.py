@@ -1,10 +1,10 @@
-"""A table that is looked up at a model's start and multiplied with at its end: its gradient is reduced once.
+"""A table used for lookups at a model's start and for a product at its end, whose gradient is reduced once.
 
-Each of the two uses has a gradient that is summed over all devices. XLA puts the gradient of the look-up
-into the one of the product after the first of these sums, and sums again, so that the word embeddings, the
-largest parameter, go over the links twice in a step. Written with one table for each shard of the rows, which
-takes no memory, for every device holds the table anyway, both gradients are added on their device, and the
-sum over the shards is the only one.
+Each of the two uses has a gradient that is summed over all devices. XLA adds the gradient of the lookup to
+that of the product only after the first of these sums and then sums again, so the word embeddings, the
+largest parameter, cross the links twice per step. With one copy of the table for each shard of the rows, both
+gradients are added on each device and there is a single sum over the shards. The copies take no memory,
+because every device holds the table anyway.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bert_jax.kernels.dense import dense
 
 
 def for_each_shard(table: jax.Array, rows: int) -> jax.Array:
-    """One and the same table for each of the D shards of a batch.
+    """Returns one copy of the table for each of the D shards of a batch.
 
     Args:
-      table: float32 [V, H].
-      rows: of the batch.
+        table: float32 [V, H].
+        rows: number of rows of the batch.
 
     Returns:
-      [D, V, H]; the table as it is where the rows are not split, or not evenly.
+        [D, V, H]; the table unchanged if the rows are not split, or not evenly.
     """
     shards = platform.shards("batch")
     if shards == 1 or rows % shards:
@@ -36,7 +36,7 @@ def for_each_shard(table: jax.Array, rows: int) -> jax.Array:
 
 
 def look_up(table: jax.Array, ids: jax.Array) -> jax.Array:
-    """The rows of a table, [V, H] or as `for_each_shard` gives it, at int32 [B, L]: [B, L, H]."""
+    """Returns the rows [B, L, H] at `ids`, int32 [B, L], of a table [V, H] or from `for_each_shard`."""
     if table.ndim == 2:
         return jnp.take(table, ids, axis=0, mode="clip")
     each = ids.reshape(table.shape[0], -1, ids.shape[-1])
@@ -45,7 +45,13 @@ def look_up(table: jax.Array, ids: jax.Array) -> jax.Array:
 
 
 def logits(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
-    """x T' + b: [B, P, H], a table as for `look_up` and float32 [V] -> [B, P, V] of the dtype of x."""
+    """Returns x T' + b, [B, P, V] in the dtype of x.
+
+    Args:
+        x: [B, P, H].
+        table: a table as for `look_up`.
+        bias: float32 [V], or None.
+    """
     if table.ndim == 2:
         out = dense(x.reshape(-1, x.shape[-1]), table, bias, True)
     else:

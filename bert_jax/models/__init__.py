@@ -1,6 +1,6 @@
-"""Flax modules of BERT and its family: pure functions of (parameters, arrays).
+"""Flax modules of BERT and related encoders, as pure functions of parameters and arrays.
 
-They know no mesh, no platform, no loss and no file.
+They do not depend on a mesh, a platform, a loss or a file.
 """
 
 from bert_jax.models.encoder import Encoder, Pooler

@@ -1,4 +1,4 @@
-"""A whole model from its groups of parameters: the encoder and whatever heads a checkpoint has."""
+"""A complete model built from its parameter groups: the encoder and the heads that a checkpoint has."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class AssembledModel(Module):
     """The encoder with any set of heads.
 
     Attributes:
-        groups: names of the groups of parameters: "encoder", "pooler", "mlm", "nsp", "classifier", "qa", and
-            "head", which is the dense layer of a classifier that has one of its own.
+        groups: names of the parameter groups: "encoder", "pooler", "mlm", "nsp", "classifier", "qa", and
+            "head", which is the dense layer of a classifier that does not use the pooler.
         classes: number of outputs of `classifier`.
-        classification: what the classifier is.
+        classification: structure of the classification head.
     """
 
     groups: tuple[str, ...] = ("encoder",)
@@ -35,7 +35,7 @@ class AssembledModel(Module):
         if "mlm" in self.groups:
             self.mlm = MaskedLanguageModelHead(self.config)
         if "head" in self.groups:
-            # Its name is an attribute of modules' own that has another meaning in models with one head.
+            # "head" cannot be the attribute's name: in models with one head it is a dataclass field.
             self.between = Pooler(self.config, head.activation, head.dense_bias, head.norm, name="head")
         if "nsp" in self.groups:
             self.nsp = self.dense(None, (2,), ("embed",), ("classes",))
@@ -47,17 +47,18 @@ class AssembledModel(Module):
             self.qa = self.dense(None, (2,), ("embed",), ("classes",))
 
     def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
-        """Returns the outputs of each part by its name, as arrays in the dtype of `config`.
+        """Returns a dictionary with the outputs of each part, as arrays in the dtype of `config`.
 
-        `hidden` is [B, L, H]; `pooled` [B, H] and `nsp` [B, 2] are of the first token; `mlm` [B, L, V] and
-        `qa` [B, L, 2] are of every token; `classifier` is [B, classes], or [B, L, classes] without pooling.
+        `hidden` is [B, L, H]. `pooled` [B, H] and `nsp` [B, 2] are computed from the first token, `mlm`
+        [B, L, V] and `qa` [B, L, 2] from every token. `classifier` is [B, classes], or [B, L, classes]
+        without pooling.
 
         Args:
-            input_ids: int32 [B, L]; see `Encoder` for this and the others.
+            input_ids: int32 [B, L]; see `Encoder` for this and the other inputs.
             token_type_ids: int32 [B, L].
             position_ids: int32 [B, L].
             sequence_ids: int32 [B, L].
-            deterministic: False for dropout, which takes the key `dropout` of `rngs`.
+            deterministic: whether dropout is disabled. Dropout needs the key `dropout` in `rngs`.
         """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         outputs = {"hidden": hidden}
@@ -74,7 +75,7 @@ class AssembledModel(Module):
         return outputs
 
     def classify(self, hidden, sequence_ids, deterministic=True):
-        """Returns the classifier's logits of hidden states [B, L, H]."""
+        """Returns the classifier's logits for hidden states [B, L, H]."""
         head = self.classification
         x = self.drop(head.drop_in, POOLINGS[head.pooling](hidden, sequence_ids, None), deterministic)
         if head.dense == "pooler":
@@ -84,13 +85,13 @@ class AssembledModel(Module):
         return self.classifier(self.drop(head.drop_out, x, deterministic))
 
     def drop(self, rate, x, deterministic):
-        """Returns x with dropout; a rate of None is `hidden_dropout_prob`."""
+        """Applies dropout to x; a rate of None means `hidden_dropout_prob`."""
         rate = self.config.hidden_dropout_prob if rate is None else rate
         return self.dropout(rate, deterministic)(x)
 
 
 class Parameter(NamedTuple):
-    """Shape of a parameter, and whether its first axis is the layer."""
+    """Shape of a parameter, and whether its first axis is the layer axis."""
 
     shape: tuple[int, ...]
     layered: bool
@@ -102,13 +103,13 @@ def parameters(
     classes: int = 2,
     classification: ClassificationHead = TOKENS,
 ) -> Mapping[str, Parameter]:
-    """Returns the parameters of a model by their flat names, without computing any.
+    """Returns {name: `Parameter`} of a model without computing any parameter.
 
     Args:
-        config: the architecture.
-        groups: see `AssembledModel`.
+        config: configuration of the encoder.
+        groups: names of the parameter groups, see `AssembledModel`.
         classes: number of outputs of `classifier`.
-        classification: what the classifier is.
+        classification: structure of the classification head.
     """
     return _parameters(config.replace(execution=Execution()), groups, classes, classification)
 
@@ -130,5 +131,5 @@ def shapes(
     classes: int = 2,
     classification: ClassificationHead = TOKENS,
 ) -> dict[str, tuple[int, ...]]:
-    """Returns {name: shape} of `parameters`."""
+    """Returns {name: shape} of the model's parameters; see `parameters` for the arguments."""
     return {name: x.shape for name, x in parameters(config, groups, classes, classification).items()}

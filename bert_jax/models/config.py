@@ -1,4 +1,4 @@
-"""What an encoder computes (`EncoderConfig`), how it is computed (`Execution`), and BERT's named sizes."""
+"""Configuration of an encoder (`EncoderConfig`), how it is computed (`Execution`), and BERT's named sizes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ ATTENTION_IMPLEMENTATIONS = ("auto", "xla", "cudnn", "pallas", "splash")
 RESIDUAL_IMPLEMENTATIONS = ("auto", "xla", "pallas")
 REMAT_POLICIES = ("none", "full", "dots")
 
-# Other spellings of the same activations: google-research/bert after February 2019 means tanh by "gelu_new".
+# Other names of the same activations: google-research/bert after February 2019 calls the tanh version
+# "gelu_new".
 _ACTIVATION_SYNONYMS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_erf": "gelu"}
 
 _RATE = {"minimum": 0, "below": 1}
-_COUNT = range(-1, 1 << 31)  # no size of a model is near the limit
+_COUNT = range(-1, 1 << 31)  # no size of a model comes near the limit
 
 
 def _field(default: Any, *, choices: tuple[str, ...] = (), **metadata: Any) -> Any:
-    """Returns a dataclass field with the metadata that validation and the lists of fields are made from.
+    """Returns a dataclass field whose metadata drives validation and the lists of fields below.
 
     Args:
-        default: the default value; its type is the field's, unless `optional`.
-        choices: the allowed values of a text.
+        default: the default value; its type is the type of the field, unless `optional` is given.
+        choices: the allowed values of a string field.
         metadata: `minimum`, `below`, `above`: bounds. `shape`: whether the set or the shapes of the
-            parameters follow from the field; `size`: a number that is printed as one of the model's sizes.
-            `of_run`: whether a run decides the value whatever checkpoint it starts from. `optional`:
-            the type of a field whose default is None.
+            parameters depend on the field. `size`: whether the field is printed as one of the model's sizes.
+            `of_run`: whether a run sets the value regardless of the checkpoint that it starts from.
+            `optional`: the type of a field whose default is None.
     """
     return dataclasses.field(default=default, metadata={"choices": choices, **metadata})
 
 
 def _check_fields(config: Any) -> None:
-    """Raises UserError for the first field whose value is not of its type, or outside of its bounds."""
+    """Raises UserError for the first field whose value has the wrong type or is out of bounds."""
     for field in dataclasses.fields(config):
         if field.name == "execution":
             continue
@@ -76,16 +77,18 @@ def _check_type(name: str, value: Any, expected: type) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """How a model is computed: nothing here changes the parameters or the function.
+    """Settings for how a model is computed; none of them changes the parameters or the function.
 
     Attributes:
-        dtype: of activations and matrix products; parameters are always float32. "auto" is bfloat16 on TPU
-            and GPU and float32 on CPU.
-        attention: "xla", "cudnn" (NVIDIA), "pallas" or "splash" (TPU); "auto" chooses, see
-            `bert_jax.kernels.dispatch`.
-        residual: dropout, sum and LayerNorm: "xla" or "pallas" (TPU); "auto" chooses.
-        remat: "none"; "full" keeps only each layer's input for the backward pass, "dots" the products too.
-        scan_unroll: layers per iteration of the scan; 0 unrolls all of them.
+        dtype: dtype of activations and matrix products; parameters are always float32. "auto" is bfloat16 on
+            TPU and GPU and float32 on CPU.
+        attention: implementation of attention: "xla", "cudnn" (NVIDIA), "pallas" or "splash" (TPU); "auto"
+            chooses one, see `bert_jax.kernels.dispatch`.
+        residual: implementation of dropout, residual sum and LayerNorm: "xla" or "pallas" (TPU); "auto"
+            chooses one.
+        remat: rematerialization: "none"; "full" keeps only the input of each layer for the backward pass,
+            "dots" also keeps the results of matrix products.
+        scan_unroll: layers per iteration of the scan; 0 unrolls all layers.
     """
 
     dtype: str = _field("auto", choices=dispatch.DTYPES)
@@ -98,10 +101,10 @@ class Execution:
         _check_fields(self)
 
     def for_inference(self, target: Target, dtype: str = "auto") -> Execution:
-        """Returns how a checkpoint is computed on a device, wherever it was trained.
+        """Returns the settings for computing a checkpoint on a device, wherever it was trained.
 
-        Kernels are chosen anew, unless the checkpoint was trained without any. By default the dtype is the
-        one of training, except that a CPU computes in float32.
+        Kernels are chosen again for the device, unless the checkpoint was trained without kernels. By default
+        the dtype is the one used in training, except that a CPU computes in float32.
 
         Args:
             target: the device.
@@ -117,54 +120,56 @@ class Execution:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """What an encoder computes; the defaults are BERT's (Devlin et al. 2019, section 3).
+    """Definition of what an encoder computes; the defaults are BERT's (Devlin et al. 2019, section 3).
 
-    Fields that BERT has carry the names of a released `bert_config.json`.
+    Fields that BERT has are named as in a released `bert_config.json`.
 
     Attributes:
         vocab_size: rows of the word embeddings.
         hidden_size, num_hidden_layers, num_attention_heads, intermediate_size: H, layers, heads, and the
-            width of the feed-forward.
-        hidden_act: activation of the feed-forward; "gelu" is the exact one (erf), "gelu_tanh" its
+            width of the feed-forward block.
+        hidden_act: activation of the feed-forward block; "gelu" is the exact one (erf), "gelu_tanh" its
             approximation.
-        hidden_dropout_prob: dropout where no other rate is named.
-        attention_probs_dropout_prob: dropout of the attention probabilities.
-        max_position_embeddings: rows of the learned position embeddings, or the longest sequence.
-        type_vocab_size: rows of the token type embeddings; 0 for none. With one row, every token has it.
+        hidden_dropout_prob: dropout rate wherever no other rate is given.
+        attention_probs_dropout_prob: dropout rate of the attention probabilities.
+        max_position_embeddings: rows of the learned position embeddings, or the length of the longest
+            sequence.
+        type_vocab_size: rows of the token type embeddings; 0 for none. With one row, every token uses it.
         initializer_range: standard deviation of untrained weights, before truncation.
-        layer_norm_eps: added to the variance, or the mean square, by every norm.
-        causal: left-to-right attention, the paper's ablation (section 5.1).
-        model_type: the family whose files the model is read from and written to; nothing is computed from
-            it.
+        layer_norm_eps: added to the variance, or to the mean square, by every norm.
+        causal: whether attention is left-to-right, the paper's ablation (section 5.1).
+        model_type: the model family whose file format the model is read from and written to; it does not
+            affect the computation.
         embedding_size: E, width of the embedding tables; 0 for H.
-        embedding_projection: a dense layer from E to H behind the embeddings even where E is H; where E is
-            not H there always is one.
+        embedding_projection: whether a dense layer from E to H follows the embeddings even if E equals H; if
+            E differs from H there always is one.
         position: "learned", "sinusoid" (Vaswani et al. 2017) and "scaled_sinusoid" (with one learned factor)
-            are added to the embeddings, "rotary" (Su et al. 2021) turns queries and keys, "alibi" (Press et
-            al. 2022) is added to the logits of attention, by distance to either side.
-        position_offset: row of the position embeddings that a sequence's first token has.
+            are added to the embeddings, "rotary" (Su et al. 2021) rotates queries and keys, "alibi" (Press et
+            al. 2022) adds a bias to the attention logits that depends on the distance in either direction.
+        position_offset: row of the position embeddings that the first token of a sequence uses.
         rotary_theta, local_rotary_theta: base of the rotary angles, in global and in local layers.
-        local_window: a token of a local layer sees the tokens at most this far to each side; 0: no layer is
-            local.
-        global_every: of the layers counted from 0, those whose number it divides are global.
+        local_window: a token of a local layer attends to the tokens at most this far to each side; 0: no
+            layer is local.
+        global_every: layers whose index (from 0) is divisible by this number are global.
         norm_placement: "post", norm(x + f(x)), or "pre", x + f(norm(x)).
-        final_norm: a norm behind the last layer.
-        embedding_norm: a norm behind the sum of the embeddings.
-        first_attention_norm: whether the first layer has a norm in front of its attention.
+        final_norm: whether a norm follows the last layer.
+        embedding_norm: whether a norm follows the sum of the embeddings.
+        first_attention_norm: whether the first layer has a norm before its attention.
         norm: "layernorm" (Ba et al. 2016) or "rmsnorm" (Zhang and Sennrich 2019).
         norm_bias: whether norms add a bias.
-        attention_bias: of the dense layers of attention.
-        inner_bias, output_bias: of the first and the second dense layer of the feed-forward.
+        attention_bias: whether the dense layers of attention have a bias.
+        inner_bias, output_bias: whether the first and the second dense layer of the feed-forward block have a
+            bias.
         feed_forward: "mlp", or "glu": one half of the first dense layer's output is activated and multiplied
-            with the other (Shazeer 2020).
-        layer_groups: ALBERT's (Lan et al. 2020): how many groups of layers there are that share their
-            parameters; 0: no layers share.
+            by the other half (Shazeer 2020).
+        layer_groups: number of groups of layers that share their parameters, as in ALBERT (Lan et al. 2020);
+            0: no layers share parameters.
         layers_per_group: layers of a group, which are applied one after the other.
-        embedding_dropout: behind the embeddings; None for hidden_dropout_prob.
-        inner_dropout: behind the feed-forward; None for hidden_dropout_prob.
-        initializer: "truncated_normal" at two standard deviations, "normal", or "megatron": truncated, and
-            smaller by sqrt(2 layers) in the products that end each half of a layer.
-        execution: how all of this is computed.
+        embedding_dropout: dropout rate after the embeddings; None for hidden_dropout_prob.
+        inner_dropout: dropout rate after the feed-forward block; None for hidden_dropout_prob.
+        initializer: "truncated_normal" at two standard deviations, "normal", or "megatron": truncated, with
+            a standard deviation divided by sqrt(2 layers) for the last product of each half of a layer.
+        execution: how the model is computed.
     """
 
     vocab_size: int = _field(30522, minimum=1, shape=True, size=True)
@@ -226,12 +231,12 @@ class EncoderConfig:
 
     @property
     def embedding_width(self) -> int:
-        """E: the width of the embedding tables."""
+        """Returns E, the width of the embedding tables."""
         return self.embedding_size or self.hidden_size
 
     @property
     def projects_embeddings(self) -> bool:
-        """Whether a dense layer follows the embeddings."""
+        """Returns whether a dense layer follows the embeddings."""
         return self.embedding_projection or self.embedding_width != self.hidden_size
 
     @property
@@ -243,7 +248,7 @@ class EncoderConfig:
         return self.hidden_dropout_prob if self.inner_dropout is None else self.inner_dropout
 
     def attention_case(self) -> AttentionCase:
-        """Returns what is known of the attention of every layer before a program is traced."""
+        """Returns what is known about the attention of every layer before a program is traced."""
         dtype = self.execution.dtype
         return AttentionCase(
             dtype=None if dtype == "auto" else dtype,
@@ -254,26 +259,26 @@ class EncoderConfig:
         )
 
     def residual_case(self) -> ResidualCase:
-        """Returns what is known of the end of each half of a layer before a program is traced."""
+        """Returns what is known about the end of each half of a layer before a program is traced."""
         return ResidualCase(features=self.hidden_size, placement=self.norm_placement, norm=self.norm)
 
     def replace(self, **changes: Any) -> EncoderConfig:
-        """Returns the configuration with some fields replaced, its own or those of its execution."""
+        """Returns the configuration with some fields replaced, including those of `execution`."""
         execution = {name: changes.pop(name) for name in EXECUTION_FIELDS if name in changes}
         if execution:
             changes["execution"] = dataclasses.replace(changes.get("execution", self.execution), **execution)
         return dataclasses.replace(self, **changes)
 
     def resolve(self, target: Target) -> EncoderConfig:
-        """Returns the configuration with the dtype that "auto" means on a device."""
+        """Returns the configuration with the dtype "auto" resolved for a device."""
         return self.replace(dtype=dispatch.resolve_dtype(self.execution.dtype, target))
 
     def for_inference(self, target: Target, dtype: str = "auto") -> EncoderConfig:
-        """Returns the configuration that a checkpoint is used with on a device; see `Execution`."""
+        """Returns the configuration for using a checkpoint on a device; see `Execution.for_inference`."""
         return self.replace(execution=self.execution.for_inference(target, dtype))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all fields in one mapping, those of the execution among them: `from_dict`'s opposite."""
+        """Returns all fields, including those of `execution`, in one mapping; the inverse of `from_dict`."""
         fields = {name: getattr(self, name) for name in ENCODER_FIELDS}
         return fields | dataclasses.asdict(self.execution)
 
@@ -339,20 +344,20 @@ def _check_groups(c: EncoderConfig) -> str | None:
     return None
 
 
-# What makes no sense together: config -> what is wrong, in one line.
+# Checks of field combinations that make no sense: each returns the problem in one line, or None.
 _REFUSALS = (_check_heads, _check_positions, _check_windows, _check_norms, _check_groups)
 
 
 ENCODER_FIELDS = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name != "execution")
 EXECUTION_FIELDS = tuple(field.name for field in dataclasses.fields(Execution))
 
-# Fields that a run decides, whatever checkpoint it starts from; the others are the checkpoint's.
+# Fields that a run sets regardless of the checkpoint it starts from; the others come from the checkpoint.
 RUN_FIELDS = (
     *EXECUTION_FIELDS,
     *(field.name for field in dataclasses.fields(EncoderConfig) if field.metadata.get("of_run")),
 )
 
-# Fields that the set and the shapes of the parameters follow from, and those that are BERT's sizes.
+# Fields that determine the set and the shapes of the parameters, and the fields that are BERT's sizes.
 SHAPE_FIELDS, SIZE_FIELDS = (
     tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.metadata.get(kind))
     for kind in ("shape", "size")
@@ -368,7 +373,7 @@ def _size(layers: int, hidden: int, heads: int | None = None) -> dict[str, int]:
     )
 
 
-# Base and Large: the paper, section 3. The 24 small ones: Turc et al. 2019, named L-<layers>_H-<hidden>.
+# Base and Large: the paper, section 3. The 24 small models, named L-<layers>_H-<hidden>: Turc et al. 2019.
 SIZES: dict[str, dict[str, int]] = {
     "tiny": _size(2, 128),
     "mini": _size(4, 256),
@@ -389,8 +394,10 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def named(size: str, **overrides: Any) -> EncoderConfig:
-    """The configuration of a named size, with fields overridden. Raises UserError for an unknown name or
-    field.
+    """Returns the configuration of a named size, with fields overridden.
+
+    Raises:
+        UserError: the size or a field is unknown.
     """
     if size not in SIZES:
         near = difflib.get_close_matches(size, SIZES, n=1)
@@ -400,7 +407,11 @@ def named(size: str, **overrides: Any) -> EncoderConfig:
 
 
 def from_dict(fields: Mapping[str, Any], *, ignore_unknown: bool = False) -> EncoderConfig:
-    """A configuration from a mapping; unknown fields are refused unless `ignore_unknown`."""
+    """Returns a configuration from a mapping of fields.
+
+    Raises:
+        UserError: a field is unknown and `ignore_unknown` is False.
+    """
     known = {*ENCODER_FIELDS, *EXECUTION_FIELDS}
     unknown = sorted(set(fields) - known)
     if unknown and not ignore_unknown:
@@ -413,5 +424,8 @@ def from_dict(fields: Mapping[str, Any], *, ignore_unknown: bool = False) -> Enc
 
 
 def from_json(text: str) -> EncoderConfig:
-    """Reads a released `bert_config.json`. Unknown keys are ignored, as google-research/bert does."""
+    """Returns the configuration in the text of a released `bert_config.json`.
+
+    Unknown keys are ignored, as in google-research/bert.
+    """
     return from_dict(json_files.parse(text, "the model configuration"), ignore_unknown=True)

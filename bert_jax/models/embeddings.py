@@ -1,4 +1,4 @@
-"""The embeddings of an encoder: the tables that a configuration has, added, normalized and projected."""
+"""Embeddings of an encoder: the sum of the configured tables, normalized and projected."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ def _no_type(x, table, token_type_ids):
 
 
 def _one_type(x, table, token_type_ids):
-    # Every token has the only row, whatever its id: a product with one-hot vectors would add nothing for an
-    # id beyond the table.
+    # Every token gets the only row, whatever its id. A product with one-hot vectors would add nothing for
+    # an id outside the table.
     return x + table[0]
 
 
 def _types(x, table, token_type_ids):
-    # Few rows: a product with one-hot vectors has a cheap gradient, where a scatter into two rows serialises.
+    # The table has few rows: the gradient of a one-hot product is cheap, whereas a scatter into two rows
+    # would be serialized.
     return x + jax.nn.one_hot(token_type_ids, table.shape[0], dtype=x.dtype) @ table
 
 
 def _type_look_up(rows: int) -> Callable:
-    """Returns the function that adds token types, for a table of so many rows."""
+    """Returns the function that adds token type embeddings, for a table with `rows` rows."""
     return {0: _no_type, 1: _one_type}.get(rows, _types)
 
 
@@ -59,7 +60,16 @@ class Embeddings(Module):
             self.projection = self.dense(None, (config.hidden_size,), ("embed",), ("embed_out",))
 
     def __call__(self, input_ids, token_type_ids, position_ids, deterministic, word=None):
-        """`word`: `self.word` as `tied_table.for_each_shard` gives it, where the model uses it twice."""
+        """Returns the embeddings [B, L, H] of int32 [B, L] inputs.
+
+        Args:
+            input_ids: token ids.
+            token_type_ids: token types.
+            position_ids: positions within each sequence.
+            deterministic: whether dropout is disabled.
+            word: the word embeddings as returned by `tied_table.for_each_shard`, for models that use them
+                twice; None for `self.word`.
+        """
         x = tied_table.look_up(self.word if word is None else word, input_ids)
         x = self.add_types(x, self.token_type, token_type_ids)
         x = self.scheme.embed(x, position_ids, self.position_tables)

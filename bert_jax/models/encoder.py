@@ -1,4 +1,4 @@
-"""The encoder: embeddings, and layers that are run as one scan, or as one for each run of like layers."""
+"""The encoder: embeddings and layers. Each run of equal layers, or of a repeated pattern, is one scan."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from bert_jax.models.runs import LayerSpec, Run
 
 
 def _activate_half(activate):
-    """The feed-forward of two halves [..., 2, I]: the first is activated and multiplied with the second."""
+    """Returns the activation of a gated feed-forward block.
+
+    Its input is [..., 2, I]; the first half is activated and multiplied by the second.
+    """
     return lambda x: activate(x[..., 0, :]) * x[..., 1, :]
 
 
-# By `feed_forward`: names and sizes of what the first dense layer makes of a token, and what follows it.
+# By `feed_forward`: logical axes and sizes of the first dense layer's output, and the activation after it.
 _FEED_FORWARDS: dict[str, Any] = {
     "mlp": (("mlp",), lambda inner: (inner,), identity),
     "glu": (("halves", "mlp"), lambda inner: (2, inner), _activate_half),
@@ -30,7 +33,7 @@ _FEED_FORWARDS: dict[str, Any] = {
 
 
 class EncoderLayer(Module):
-    """One Transformer layer (Vaswani et al. 2017). [B, L, H] -> [B, L, H]."""
+    """One Transformer layer (Vaswani et al. 2017): [B, L, H] -> [B, L, H]."""
 
     spec: LayerSpec = LayerSpec()
 
@@ -58,7 +61,7 @@ class EncoderLayer(Module):
         self.scheme = positions.scheme(config)
 
     def __call__(self, x, sequence_ids, angles, deterministic):
-        """`angles`: of the position scheme, see `positions.PositionScheme`."""
+        """Returns the layer's output [B, L, H]; `angles` come from `positions.PositionScheme.angles`."""
         config = self.config
 
         def attend(x):
@@ -74,12 +77,12 @@ class EncoderLayer(Module):
         return self.residual(x, self.output_norm, feed, self.output, drop, requested)
 
     def _attend(self, x, sequence_ids, angles, deterministic):
-        """Attention but for the product that ends it. [B, L, H] -> [B, L, N, D]."""
+        """Returns the attention output [B, L, N, D] of x [B, L, H], before the output projection."""
         config = self.config
         drop = self.dropout(config.attention_probs_dropout_prob, deterministic)
         logit_bias = self.scheme.bias(x.shape[1])
         case = dict(window=self.spec.window, bias=logit_bias is not None)
-        # Parameters are initialized on a few tokens, for which kernels are not made.
+        # Parameters are initialized with a few tokens, for which there are no kernels.
         implementation = "xla"
         if not self.is_initializing():
             heads = (config.num_attention_heads, config.head_dim)
@@ -115,7 +118,7 @@ _REMAT = {
 
 
 class _ScannedLayers(nn.Module):
-    """The layers of a run, once: the body of its scan."""
+    """One repeat of the layers of a run, which is the body of the scan."""
 
     config: EncoderConfig
     run: Run
@@ -134,11 +137,16 @@ class _ScannedLayers(nn.Module):
 
 
 class Layers(Module):
-    """All layers. Those of a run that share no parameters have these stacked along an axis "layers"."""
+    """All layers. Parameters of a run that are not shared are stacked along an axis "layers"."""
 
     @nn.compact
     def __call__(self, x, sequence_ids, angles, deterministic, collect=None):
-        """Returns [B, L, H] of the last layer, and what `collect` made of every layer's output, stacked."""
+        """Applies all layers.
+
+        Returns:
+            The output [B, L, H] of the last layer, and the stacked results of `collect` for the output of
+            each layer (None without `collect`).
+        """
         config = self.config
         execution = config.execution
         body = _ScannedLayers
@@ -167,7 +175,7 @@ class Layers(Module):
 
 
 def _in_order(each: list[jax.Array]) -> jax.Array:
-    """[repeats, ...] of each member of a run -> [repeats * members, ...] in the order of the layers."""
+    """Stacks one [repeats, ...] array per member of a run to [repeats * members, ...], in layer order."""
     if len(each) == 1:
         return each[0]
     stacked = jnp.stack(each, axis=1)
@@ -181,9 +189,9 @@ def _joined(collected: list[jax.Array]) -> jax.Array | None:
 
 
 class Pooler(Module):
-    """tanh(W h + b) of the hidden state at [CLS], as BERT has it. [..., H] -> [..., H].
+    """Returns tanh(W h + b) of the hidden state at [CLS], as in BERT: [..., H] -> [..., H].
 
-    Heads of other families have another activation, no bias, or a norm behind it.
+    Heads of other model families use another activation, no bias, or a norm after the activation.
     """
 
     activation: str = "tanh"
@@ -200,12 +208,12 @@ class Pooler(Module):
 
 
 class Encoder(Module):
-    """Embeddings and layers.
+    """Embeddings and layers, which return hidden states [B, L, H] in the dtype of `config`.
 
-    Inputs are int32 [B, L]: `input_ids`; `token_type_ids` (0 for sentence A, 1 for B); `position_ids`,
-    restarting at each sequence of a packed row; `sequence_ids`, 0 at padding and 1, 2, ... for the sequences
-    of a row. `word`: the word embeddings as `tied_table.for_each_shard` gives them, where the model uses them
-    twice. Returns hidden states [B, L, H] in the dtype of `config`.
+    Inputs are int32 [B, L]: `input_ids`; `token_type_ids` (0 for sentence A, 1 for B); `position_ids`, which
+    restart at each sequence of a packed row; `sequence_ids`, 0 at padding and 1, 2, ... for the sequences
+    of a row. `word` holds the word embeddings as returned by `tied_table.for_each_shard`, for models that use
+    them twice.
     """
 
     def setup(self):
@@ -220,13 +228,20 @@ class Encoder(Module):
         return self.final_norm(self.layers(x, sequence_ids, angles, deterministic)[0])
 
     def every_layer(self, input_ids, token_type_ids, position_ids, sequence_ids, collect):
-        """Returns `collect` [B, L, H] -> array, of the embeddings and of each layer's output.
+        """Applies `collect` to the embeddings and to the output of each layer.
 
-        What it leaves out, such as the tokens behind a mean, is never kept for more than one layer. The last
-        layer's output is the one behind the final norm, where there is one.
+        Whatever `collect` drops, such as the tokens when it takes a mean, is never kept for more than one
+        layer. The last layer's output is taken after the final norm, if there is one.
+
+        Args:
+            input_ids: int32 [B, L]; see the class for this and the other inputs.
+            token_type_ids: int32 [B, L].
+            position_ids: int32 [B, L].
+            sequence_ids: int32 [B, L].
+            collect: function of hidden states [B, L, H] that returns an array.
 
         Returns:
-            [layers + 1, ...].
+            The stacked results [layers + 1, ...].
         """
         x = self.embeddings(input_ids, token_type_ids, position_ids, True)
         last, layers = self.layers(x, sequence_ids, self.scheme.angles(position_ids), True, collect)

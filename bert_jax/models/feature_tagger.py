@@ -1,6 +1,4 @@
-"""Tagging from the layers of a frozen encoder (paper, section 5.3): a linear or a BiLSTM head on their
-concatenation.
-"""
+"""Tagging with a frozen encoder (paper, section 5.3): a linear or BiLSTM head on concatenated layers."""
 
 from __future__ import annotations
 
@@ -13,16 +11,16 @@ from bert_jax.models.layers import Module
 
 
 def _orthogonal(key, shape, dtype):
-    """One orthogonal matrix a gate."""
+    """Returns one orthogonal matrix per gate."""
     one = nn.initializers.orthogonal()
     return jax.vmap(lambda key: one(key, shape[1:], dtype))(jax.random.split(key, shape[0]))
 
 
 class Lstm(Module):
-    """One direction of an LSTM (Hochreiter and Schmidhuber 1997) with a forget gate, its bias 1.
+    """One direction of an LSTM (Hochreiter and Schmidhuber 1997) with a forget gate whose bias starts at 1.
 
-    [B, L, F] and bool [B, L] -> [B, L, features]. Where the mask is False the state stays, so padding at
-    either end changes nothing.
+    It takes x [B, L, F] and a mask bool [B, L], and returns [B, L, features]. Where the mask is False the
+    state does not change, so padding at either end has no effect.
     """
 
     features: int = 768
@@ -31,7 +29,7 @@ class Lstm(Module):
     @nn.compact
     def __call__(self, x, mask):
         size = self.features
-        # What does not depend on the state is one product over the row, outside of the loop.
+        # The products that do not depend on the state are computed for all tokens at once, outside the loop.
         gates = self.dense("inputs", (4, size), ("embed",), ("gates", "state"))(x)
         recurrent = self.param(
             "recurrent",
@@ -60,7 +58,7 @@ class Lstm(Module):
 class FeatureHead(Module):
     """Dropout, `lstm_layers` bidirectional LSTM layers, dropout and one dense layer.
 
-    [B, L, F] and bool [B, L], which tokens are there -> float32 [B, L, num_labels].
+    It takes x [B, L, F] and a mask bool [B, L] of the real tokens, and returns float32 [B, L, num_labels].
     """
 
     num_labels: int = 2
@@ -80,9 +78,10 @@ class FeatureHead(Module):
 
 
 class FeatureTagger(Module):
-    """A frozen encoder, without dropout, and `FeatureHead` on the concatenation of some of its layers.
+    """A frozen encoder without dropout, and a `FeatureHead` on the concatenation of some of its layers.
 
-    `layers`: 0 is the embeddings' output, -1 the last layer's. Inputs as `Encoder`'s.
+    In `layers`, 0 is the output of the embeddings and -1 that of the last layer. Inputs are those of
+    `Encoder`.
     """
 
     num_labels: int = 2
@@ -95,7 +94,11 @@ class FeatureTagger(Module):
         self.classifier = FeatureHead(self.config, self.num_labels, self.lstm_layers, self.lstm_size)
 
     def features(self, input_ids, token_type_ids, position_ids, sequence_ids):
-        """float16 [B, L, len(layers) * H]: half the memory for whoever keeps them, and the same for all."""
+        """Returns float16 [B, L, len(layers) * H] features.
+
+        float16 halves the memory of callers that keep them. All callers get float16, so that they see equal
+        values.
+        """
         states = self.encoder.every_layer(
             input_ids, token_type_ids, position_ids, sequence_ids, lambda x: x.astype(jnp.float16)
         )
@@ -103,7 +106,7 @@ class FeatureTagger(Module):
         return jax.lax.stop_gradient(chosen)
 
     def classify(self, features, sequence_ids, deterministic=True):
-        """float32 [B, L, num_labels] logits."""
+        """Returns float32 [B, L, num_labels] logits."""
         return self.classifier(features, sequence_ids > 0, deterministic)
 
     def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):

@@ -1,5 +1,6 @@
-"""Heads by value, and the models that carry them: masked LM and next sentence; classes of rows and of tokens;
-answers in a text.
+"""Heads described by value, and the models that use them.
+
+The heads are masked LM and next sentence, classification of sequences and of tokens, and answer spans.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from bert_jax.models.layers import ACTIVATIONS, Module, identity
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLMHead:
-    """What stands in front of the transposed word embeddings; the defaults are BERT's.
+    """Structure of the masked LM head before the transposed word embeddings; the defaults are BERT's.
 
     Attributes:
-        transform: whether there is a dense layer from H to E with its activation.
-        transform_bias: whether it has a bias.
-        activation: a name of `layers.ACTIVATIONS`; None for `hidden_act`.
+        transform: whether there is a dense layer from H to E with an activation.
+        transform_bias: whether that layer has a bias.
+        activation: a name in `layers.ACTIVATIONS`; None for `hidden_act`.
         norm: whether a norm follows.
         decoder_bias: whether the logits have a bias.
     """
@@ -37,21 +38,22 @@ class MaskedLMHead:
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationHead:
-    """What makes logits of hidden states: pooling, dropout, dense, activation, norm, dropout, dense.
+    """Structure of a classification head: pooling, dropout, dense, activation, norm, dropout, dense.
 
-    The defaults are those of BERT's classifier of texts (paper, section 4.1).
+    The defaults are those of BERT's text classifier (paper, section 4.1).
 
     Attributes:
-        pooling: a name of `POOLINGS`: "cls", "mean" over the tokens of each sequence, its "last" token, or
-            "none": logits for every token.
-        drop_in, drop_out: dropout in front of the dense layer and in front of the output; None for
+        pooling: a name in `POOLINGS`: "cls", "mean" over the tokens of each sequence, its "last" token, or
+            "none", which gives logits for every token.
+        drop_in, drop_out: dropout rates before the dense layer and before the output layer; None for
             `hidden_dropout_prob`.
-        dense: "pooler", the pooler's, which pre-training may have trained; "head", one of its own; "none".
-        dense_bias: whether it has a bias.
-        activation: behind it, a name of `layers.ACTIVATIONS`.
+        dense: "pooler" uses the pooler's dense layer, which pre-training may have trained; "head" uses a
+            separate one; "none" has no dense layer.
+        dense_bias: whether the dense layer has a bias.
+        activation: activation after it, a name in `layers.ACTIVATIONS`.
         norm: whether a norm follows.
         out_bias: whether the logits have a bias.
-        name: of the output's parameters.
+        name: name of the output layer's parameters.
     """
 
     pooling: str = "cls"
@@ -65,17 +67,17 @@ class ClassificationHead:
     name: str = "classifier"
 
 
-# BERT's heads: classes of texts, of tokens (section 5.3), and where an answer starts and ends (section 4.2).
+# BERT's heads: sequence and token classification (sections 4.1 and 5.3) and answer spans (section 4.2).
 SEQUENCE = ClassificationHead()
 TOKENS = ClassificationHead(pooling="none", dense="none")
 SPANS = ClassificationHead(pooling="none", dense="none", drop_out=0.0, name="qa")
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-    """Rows of `hidden` [B, L, H] at `positions` int32 [B, K] -> [B, K, H].
+    """Returns the states of `hidden` [B, L, H] at `positions` int32 [B, K], as [B, K, H].
 
-    A product with one-hot vectors: exact, under 0.1% of a step, and its gradient is a product too, not a
-    scatter.
+    It is a product with one-hot vectors: exact, under 0.1% of a step, and its gradient is a product too
+    instead of a scatter.
     """
     selector = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)
     return jnp.einsum("bkl,blh->bkh", selector, hidden, precision=jax.lax.Precision.HIGHEST)
@@ -100,7 +102,10 @@ def _last(hidden, sequence_ids, cls_positions):
 
 
 def _members(sequence_ids, cls_positions):
-    """bool [B, S, L]: which tokens each sequence of a row has; all real ones are one where S is not given."""
+    """Returns bool [B, S, L], the tokens of each sequence of a row.
+
+    Without `cls_positions`, S is 1 and all real tokens form one sequence.
+    """
     if cls_positions is None:
         return (sequence_ids > 0)[:, None]
     return sequence_ids[:, None] == jnp.arange(1, cls_positions.shape[1] + 1)[:, None]
@@ -110,7 +115,8 @@ def _every_token(hidden, sequence_ids, cls_positions):
     return hidden
 
 
-# (hidden [B, L, H], sequence_ids [B, L], cls_positions [B, S] | None) -> [B, H], or [B, S, H]; or [B, L, H].
+# Functions (hidden [B, L, H], sequence_ids [B, L], cls_positions [B, S] or None) -> [B, H] without and
+# [B, S, H] with cls_positions; "none" returns [B, L, H].
 POOLINGS: dict[str, Callable[..., jax.Array]] = {
     "cls": _cls,
     "mean": _mean,
@@ -120,7 +126,7 @@ POOLINGS: dict[str, Callable[..., jax.Array]] = {
 
 
 class MaskedLanguageModelHead(Module):
-    """Dense, activation, norm, then the transposed word embeddings and a bias. [B, P, H] -> [B, P, V]."""
+    """Dense, activation, norm, then the transposed word embeddings and a bias: [B, P, H] -> [B, P, V]."""
 
     head: MaskedLMHead = MaskedLMHead()
 
@@ -162,15 +168,17 @@ class PretrainingModel(Module):
         cls_positions,
         deterministic=True,
     ):
-        """Logits at the given positions only.
+        """Returns the logits at the given positions only.
 
         Args:
-          input_ids, token_type_ids, position_ids, sequence_ids: int32 [B, L], see `Encoder`.
-          masked_positions: int32 [B, P], positions to predict.
-          cls_positions: int32 [B, S], the [CLS] of each sequence of a row.
+            input_ids, token_type_ids, position_ids, sequence_ids: int32 [B, L], see `Encoder`.
+            masked_positions: int32 [B, P], positions to predict.
+            cls_positions: int32 [B, S], position of [CLS] for each sequence of a row.
+            deterministic: whether dropout is disabled.
 
         Returns:
-          [B, P, V] masked LM logits and [B, S, 2] next-sentence logits (1 = random next), in `config.dtype`.
+            Masked LM logits [B, P, V] and next-sentence logits [B, S, 2] (1 = random next), in the dtype of
+            `config`.
         """
         word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word)
@@ -180,7 +188,7 @@ class PretrainingModel(Module):
 
 
 class ClassificationModel(Module):
-    """Encoder and a head that makes logits: the one model of all families and all fine-tuning tasks."""
+    """Encoder with a classification head, the model of all model families and fine-tuning tasks."""
 
     num_labels: int = 2
     head: ClassificationHead = SEQUENCE
@@ -201,14 +209,14 @@ class ClassificationModel(Module):
     def __call__(
         self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
     ):
-        """Returns float32 logits; inputs as `Encoder`'s.
+        """Returns float32 logits; the inputs are those of `Encoder`.
 
         Args:
-            cls_positions: int32 [B, S], the first token of each sequence of a packed row; None where a row is
+            cls_positions: int32 [B, S], the first token of each sequence of a packed row; None if each row is
                 one sequence.
 
         Returns:
-            [B, num_labels], with `cls_positions` [B, S, num_labels]; without pooling [B, L, num_labels].
+            [B, num_labels]; [B, S, num_labels] with `cls_positions`; [B, L, num_labels] without pooling.
         """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         x = self.drop_at(self.head.drop_in, self.pool(hidden, sequence_ids, cls_positions), deterministic)

@@ -1,6 +1,6 @@
-"""What layers are made of: dense layers, norms, activations, dropout and the two kinds of residual.
+"""Building blocks of layers: dense layers, norms, activations, dropout and the two kinds of residual.
 
-Parameters are float32 with logical axis names; computations are in a chosen dtype.
+Parameters are float32 and have logical axis names; computations use the configured dtype.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Initializer = Callable[..., jax.Array]
 
 
 def kernel_init(stddev: float) -> Initializer:
-    """Returns a normal distribution truncated at two standard deviations, as TensorFlow's.
+    """Returns a normal initializer truncated at two standard deviations, as TensorFlow's.
 
     Args:
-        stddev: before truncation.
+        stddev: standard deviation before truncation.
     """
 
     def init(key, shape, dtype=jnp.float32):
@@ -42,7 +42,7 @@ def _megatron(config: EncoderConfig) -> tuple[Initializer, Initializer]:
     return kernel_init(stddev), kernel_init(stddev / math.sqrt(2 * config.num_hidden_layers))
 
 
-# By `initializer`: of most weights, and of those that end a half of a layer.
+# By `initializer`: initializers of most weights, and of the last product of each half of a layer.
 _INITIALIZERS: dict[str, Callable[[EncoderConfig], tuple[Initializer, Initializer]]] = {
     "truncated_normal": lambda config: (kernel_init(config.initializer_range),) * 2,
     "normal": lambda config: (nn.initializers.normal(config.initializer_range),) * 2,
@@ -52,8 +52,9 @@ _INITIALIZERS: dict[str, Callable[[EncoderConfig], tuple[Initializer, Initialize
 
 @jax.custom_vjp
 def gelu(x: jax.Array) -> jax.Array:
-    """x Phi(x), exact (Hendrycks and Gimpel 2016). By erf: `jax.nn.gelu` goes through erfc, which costs
-    more.
+    """Returns x Phi(x), the exact GELU (Hendrycks and Gimpel 2016).
+
+    It uses erf, because `jax.nn.gelu` uses erfc, which is slower.
     """
     return x * _normal_cdf(x)
 
@@ -67,7 +68,7 @@ def _gelu_bwd(x, g):
     return (g * (_normal_cdf(x) + x * density),)
 
 
-# Autodiff would keep erf(x) beside x, the widest activation of a layer once more.
+# Autodiff would keep erf(x) in addition to x, and x is the widest activation of a layer.
 gelu.defvjp(lambda x: (gelu(x), x), _gelu_bwd)
 
 
@@ -84,7 +85,7 @@ class Dense(nn.Module):
     """y = x W + b over the last `len(in_axes)` dimensions of x.
 
     `in_axes` and `out_axes` are the logical names of the kernel's dimensions, `features` the sizes of the
-    output's. Without `use_bias` there is no b.
+    output dimensions. Without `use_bias` there is no b.
     """
 
     features: Sequence[int]
@@ -96,9 +97,9 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, separate_bias: bool = False) -> Any:
-        """Returns [*rows, *features] of x [*rows, *in].
+        """Returns [*rows, *features] for x [*rows, *in].
 
-        With `separate_bias` it returns x W and b (None where there is none), for the caller to add.
+        With `separate_bias` it returns x W and b (None if there is no bias), and the caller adds them.
         """
         rows, inputs = x.shape[: -len(self.in_axes)], x.shape[-len(self.in_axes) :]
         kernel = self.param(
@@ -123,7 +124,10 @@ class Dense(nn.Module):
 
 
 class Norm(nn.Module):
-    """A function of `NORMS` with its parameters; or another of the same arguments, without the cast of x."""
+    """A norm in `NORMS` with its parameters.
+
+    If `fused` is given, it is called with the parameters in place of the norm, and x is not cast.
+    """
 
     normalize: Callable[..., jax.Array]
     epsilon: float
@@ -150,18 +154,18 @@ NORMS: dict[str, Callable[..., jax.Array]] = {"layernorm": layer_norm, "rmsnorm"
 
 
 def identity(x: jax.Array) -> jax.Array:
-    """Returns x: the norm or the projection that a configuration does not have."""
+    """Returns x; it stands for a norm or projection that a configuration does not have."""
     return x
 
 
 def cast_to(dtype: jnp.dtype) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function that only casts, as a norm does besides."""
+    """Returns a function that casts to a dtype; it replaces a norm, which casts too."""
     return lambda x: x.astype(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class Dropout:
-    """Dropout at a rate, which is 0 outside of training; `make_key` gives a new key at each call."""
+    """Dropout at `rate`, which is 0 outside of training; `make_key` returns a new key at each call."""
 
     rate: float
     make_key: Callable[[], jax.Array]
@@ -175,7 +179,7 @@ class Dropout:
 
 
 class Residual(Protocol):
-    """How a half of a layer meets the states that it read."""
+    """Combines one half of a layer with its input."""
 
     def __call__(
         self,
@@ -186,16 +190,16 @@ class Residual(Protocol):
         drop: Dropout,
         requested: str | None,
     ) -> jax.Array:
-        """Returns the states [B, L, H] behind the half.
+        """Returns the states [B, L, H] after the half.
 
         Args:
-            x: states [B, L, H] in front of it.
+            x: states [B, L, H] before the half.
             norm: a `Norm`, or the identity.
-            inner: the half but for its last product.
+            inner: the half without its last product.
             project: the last product.
             drop: dropout of the half's result.
-            requested: `Execution.residual`; None for no kernel, as parameters are initialized on a few
-                tokens, for which there are none.
+            requested: `Execution.residual`; None for no kernel, because parameters are initialized with a few
+                tokens, for which there are no kernels.
         """
         ...
 
@@ -234,7 +238,8 @@ class PreNorm:
         self.norm = config.norm
 
     def __call__(self, x, norm, inner, project, drop, requested):
-        _is_fused(requested, ResidualCase(*x.shape[1:], "pre", self.norm))  # for the log: it never is
+        # Pre-norm is never fused; the call only logs the choice.
+        _is_fused(requested, ResidualCase(*x.shape[1:], "pre", self.norm))
         return x + drop(project(inner(norm(x))))
 
 
@@ -242,7 +247,7 @@ RESIDUALS: dict[str, Callable[[EncoderConfig], Residual]] = {"post": PostNorm, "
 
 
 class Module(nn.Module):
-    """A module of a model: its configuration, and the parts that the configuration decides."""
+    """A module with a configuration, and constructors for the parts that depend on it."""
 
     config: EncoderConfig
 
@@ -260,22 +265,22 @@ class Module(nn.Module):
         use_bias: bool = True,
         ends_half: bool = False,
     ) -> Dense:
-        """Returns a dense layer; `ends_half`: whether it is the last of a half of a layer."""
+        """Returns a dense layer; `ends_half` is whether it is the last one of a half of a layer."""
         init = _INITIALIZERS[self.config.initializer](self.config)[ends_half]
         return Dense(features, in_axes, out_axes, init, self.dtype, use_bias, name=name)
 
     def norm(self, name: str | None = None) -> Norm:
-        """Returns a norm as the configuration has it."""
+        """Returns the configured norm."""
         config = self.config
         return Norm(NORMS[config.norm], config.layer_norm_eps, self.dtype, config.norm_bias, name=name)
 
     def table(self, name: str, axes: Sequence[str], shape: Sequence[int], init: Initializer | None = None):
-        """Returns a parameter that rows are looked up in."""
+        """Returns a parameter whose rows are looked up."""
         init = init or _INITIALIZERS[self.config.initializer](self.config)[0]
         return self.param(name, nn.with_logical_partitioning(init, tuple(axes)), tuple(shape), jnp.float32)
 
     def dropout(self, rate: float, deterministic: bool) -> Dropout:
-        """Returns dropout at a rate, or none where `deterministic`."""
+        """Returns dropout at `rate`, or no dropout if `deterministic`."""
         return Dropout(0.0 if deterministic else rate, lambda: self.make_rng("dropout"))
 
     def drop(self, x: jax.Array, deterministic: bool) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What a model's parameters are, from `jax.eval_shape` of its initialization: shapes, counts, layers."""
+"""Shapes, counts and layers of a model's parameters, from `jax.eval_shape` of its initialization."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LAYERS = "layers"  # logical name of the axis along which the layers of a run ar
 
 @dataclasses.dataclass(frozen=True)
 class LayerNumbers:
-    """Which layers of the encoder a parameter belongs to.
+    """The layers of the encoder that a parameter belongs to.
 
     Attributes:
-        axis: the parameter's axis along which it has one value for each of `numbers`; None where all of them
-            share the whole parameter.
-        numbers: of the layers, counted from 0.
+        axis: the parameter's axis along which it has one value for each of `numbers`; None if all of these
+            layers share the whole parameter.
+        numbers: indices of the layers, counted from 0.
     """
 
     axis: int | None
@@ -32,11 +32,11 @@ class LayerNumbers:
 
 
 def abstract(model: nn.Module, inputs: int = 4, **options: Any) -> Any:
-    """Returns the boxed parameters of a model as shapes and dtypes; nothing is computed.
+    """Returns the boxed parameters of a model as shapes and dtypes, without computing anything.
 
     Args:
-        model: of `bert_jax.models`.
-        inputs: how many int32 [B, L] arrays it takes.
+        model: a model of `bert_jax.models`.
+        inputs: number of int32 [B, L] arrays that it takes.
         options: further arguments of its call.
     """
     ids = jnp.zeros((1, 8), jnp.int32)
@@ -46,23 +46,23 @@ def abstract(model: nn.Module, inputs: int = 4, **options: Any) -> Any:
 
 
 def parameter_shapes(boxed: Any) -> dict[str, tuple[int, ...]]:
-    """Returns {name: shape} of parameters that may be boxed, by names like `encoder/embeddings/...`."""
+    """Returns {name: shape} of boxed or unboxed parameters, with names like `encoder/embeddings/...`."""
     return {name: tuple(_unboxed(leaf).shape) for name, leaf in _named(boxed).items()}
 
 
 def count(boxed: Any) -> int:
-    """Returns how many numbers the parameters are."""
+    """Returns the total number of scalars in the parameters."""
     return sum(math.prod(shape) for shape in parameter_shapes(boxed).values())
 
 
 def layer_axes(boxed: Any) -> dict[str, int]:
     """Returns {name: axis} of the parameters that have one value for each layer of a run.
 
-    Read from the logical axis names, so that a parameter that layers share, or one whose first axis is
-    something else, is never taken for a stack of layers.
+    The axis is read from the logical axis names, so a parameter that layers share, or one whose first axis
+    has another meaning, is never mistaken for a stack of layers.
 
     Args:
-        boxed: parameters in flax's boxes, such as `jax.eval_shape` of an objective's `init`.
+        boxed: parameters in Flax boxes, such as `jax.eval_shape` of an objective's `init`.
     """
     axes = {}
     for name, leaf in _named(boxed).items():
@@ -73,11 +73,12 @@ def layer_axes(boxed: Any) -> dict[str, int]:
 
 
 def layer_numbers(boxed: Any, config: EncoderConfig) -> dict[str, LayerNumbers]:
-    """Returns {name: which layers} of the parameters of layers; names of other parameters are missing.
+    """Returns {name: `LayerNumbers`} of the parameters that belong to layers; other names are missing.
 
     Args:
-        boxed: as `layer_axes` takes it, of a model that has the encoder under `encoder/`, or of the encoder.
-        config: of the encoder.
+        boxed: boxed parameters, as for `layer_axes`, of a model whose encoder is under `encoder/`, or of an
+            encoder.
+        config: configuration of the encoder.
     """
     axes = layer_axes(boxed)
     prefixes = {

@@ -1,6 +1,6 @@
-"""How an encoder knows the order of its tokens: position schemes by name.
+"""Position schemes by name: how an encoder represents the order of its tokens.
 
-A scheme is a value without parameters of its own: `tables` names those that the embeddings keep for it.
+A scheme has no parameters of its own; `tables` describes the parameters that the embeddings keep for it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Angles = dict[float, tuple[jax.Array, jax.Array]]
 
 
 class Table(NamedTuple):
-    """A parameter of the embeddings: its shape, and the logical names of its dimensions.
+    """Shape and logical axis names of a parameter of the embeddings.
 
-    `constant` is its initial value; None for the random one of a table.
+    `constant` is its initial value; None for the random initialization of a table.
     """
 
     shape: tuple[int, ...]
@@ -32,33 +32,33 @@ class Table(NamedTuple):
 
 
 class PositionScheme(Protocol):
-    """What may be done with positions: to the embeddings, to queries and keys, to the logits of attention."""
+    """How positions change the embeddings, the queries and keys, and the attention logits."""
 
     def tables(self) -> Mapping[str, Table]:
         """Returns the parameters that `embed` takes, by name."""
         ...
 
     def embed(self, x: jax.Array, position_ids: jax.Array, tables: Mapping[str, jax.Array]) -> jax.Array:
-        """Returns the embeddings [B, L, E] with what positions int32 [B, L] add to them."""
+        """Returns x [B, L, E] plus the embeddings of positions int32 [B, L]."""
         ...
 
     def angles(self, position_ids: jax.Array) -> Angles | None:
-        """Returns what `rotate` takes, computed once for all layers: {theta: (cos, sin)}, or None."""
+        """Returns the argument of `rotate`, computed once for all layers: {theta: (cos, sin)}, or None."""
         ...
 
     def rotate(
         self, query: jax.Array, key: jax.Array, angles: Angles | None, theta: float
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns queries and keys [B, L, N, D], turned by their positions."""
+        """Returns queries and keys [B, L, N, D], rotated according to their positions."""
         ...
 
     def bias(self, length: int) -> jax.Array | None:
-        """Returns what is added to the logits of attention, float32 [N, L, L]; None for nothing."""
+        """Returns the bias of the attention logits, float32 [N, L, L]; None for no bias."""
         ...
 
 
 class NoPositions:
-    """No order at all; and what the other schemes leave alone."""
+    """No positions; the base class of the other schemes, with methods that change nothing."""
 
     def __init__(self, config: EncoderConfig):
         self.config = config
@@ -80,7 +80,7 @@ class NoPositions:
 
 
 class Learned(NoPositions):
-    """A table that is added to the embeddings (BERT). The first token of a sequence has row `offset`."""
+    """A table that is added to the embeddings (BERT). The first token uses row `position_offset`."""
 
     def tables(self):
         rows = self.config.max_position_embeddings
@@ -93,7 +93,7 @@ class Learned(NoPositions):
 
 
 class Sinusoid(NoPositions):
-    """Sines at even, cosines at odd columns; wavelengths from 2 pi to 20,000 pi (Vaswani et al. 2017)."""
+    """Sines in even and cosines in odd columns; wavelengths from 2 pi to 20,000 pi (Vaswani et al. 2017)."""
 
     def embed(self, x, position_ids, tables):
         return x + self._waves(position_ids)
@@ -105,7 +105,7 @@ class Sinusoid(NoPositions):
 
 
 class ScaledSinusoid(Sinusoid):
-    """`Sinusoid` times one learned number, at first 1 / sqrt(E) (Hua et al. 2022)."""
+    """`Sinusoid` times one learned scalar, initially 1 / sqrt(E) (Hua et al. 2022)."""
 
     def tables(self):
         return {"position_scale": Table((1,), ("norm",), self.config.embedding_width**-0.5)}
@@ -115,15 +115,15 @@ class ScaledSinusoid(Sinusoid):
 
 
 class Rotary(NoPositions):
-    """Queries and keys turned by angles that grow with the position (Su et al. 2021).
+    """Rotates queries and keys by angles that grow with the position (Su et al. 2021).
 
-    Coordinates i and i + D/2 of a head are one plane, turned by position * theta^(-2i/D).
+    Coordinates i and i + D/2 of a head form one plane, which is rotated by position * theta^(-2i/D).
     """
 
     def angles(self, position_ids):
         thetas = {spec.theta for run in layer_runs(self.config) for spec in run.layers}
         each = {theta: _angles(position_ids, self.config.head_dim, theta) for theta in sorted(thetas)}
-        # [B, L, 1, D/2]: the same for every head
+        # [B, L, 1, D/2]: all heads use the same angles.
         return {theta: (jnp.cos(x)[:, :, None], jnp.sin(x)[:, :, None]) for theta, x in each.items()}
 
     def rotate(self, query, key, angles, theta):
@@ -131,7 +131,7 @@ class Rotary(NoPositions):
 
 
 class Alibi(NoPositions):
-    """The distance of two tokens, by a slope for each head, less their logit (Press et al. 2022)."""
+    """Subtracts the distance of two tokens, times a slope per head, from the logits (Press et al. 2022)."""
 
     def bias(self, length):
         slopes = np.float32(alibi_slopes(self.config.num_attention_heads))
@@ -139,7 +139,7 @@ class Alibi(NoPositions):
 
 
 def _angles(position_ids: jax.Array, size: int, theta: float) -> jax.Array:
-    """float32 [..., size/2]: position * theta^(-2i/size)."""
+    """Returns float32 [..., size/2]: position * theta^(-2i/size)."""
     frequencies = np.float32(float(theta) ** (-np.arange(0, size, 2) / size))
     return position_ids[..., None].astype(jnp.float32) * frequencies
 
@@ -151,9 +151,10 @@ def _turn(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Returns the slope of each head: 2^(-8i/n) for i = 1 ... n where n is a power of two.
+    """Returns the slope of each head: 2^(-8i/n) for i = 1 ... n if n is a power of two.
 
-    Otherwise those of the largest power of two below it, then every other one of twice as many.
+    Otherwise they are the slopes for the largest power of two below n, followed by every other slope for
+    twice that power.
     """
     below = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * i / below) for i in range(1, below + 1)]

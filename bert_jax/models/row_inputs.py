@@ -1,4 +1,4 @@
-"""From the lengths of a row's texts to the token types, positions and sequence ids that an encoder takes."""
+"""Computes token types, positions and sequence ids of an encoder's input from the lengths of texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
-TYPES = (0, 1)  # BERT's: of the first text with its special tokens, and of the second
+TYPES = (0, 1)  # BERT's token types: first text with its special tokens, second text
 
 
 def row_inputs(
@@ -21,13 +21,14 @@ def row_inputs(
 
     Args:
         input_ids: int32 [..., L].
-        lengths: int32 [...] or [..., 1], tokens of each row with the special ones.
-        first_lengths: int32 [...], the tokens before the second text; None where no row has a second text.
-        types: token types of the first text and of the second (`bert_jax.tokenization.templates`).
+        lengths: int32 [...] or [..., 1], number of tokens of each row, including special tokens.
+        first_lengths: int32 [...], number of tokens before the second text; None if no row has a second text.
+        types: token types of the first and the second text (`bert_jax.tokenization.templates`).
 
     Returns:
-        int32 [..., L] by the names of `INPUTS`: `input_ids`; `token_type_ids`; `position_ids` from 0, and
-        `sequence_ids`, 1. At padding the last three are 0, as BERT has them.
+        int32 [..., L] arrays by the names in `INPUTS`: `input_ids`; `token_type_ids`; `position_ids`, which
+        count from 0; and `sequence_ids`, which are 1. At padding, positions and sequence ids are 0, and token
+        types are the type of the first text (0 in BERT).
     """
     index = jnp.arange(input_ids.shape[-1], dtype=jnp.int32)
     real = index < (lengths if lengths.ndim == input_ids.ndim else lengths[..., None])
@@ -47,14 +48,15 @@ def packed_inputs(batch: Mapping[str, jax.Array], types: Sequence[int] = TYPES) 
     """Returns the inputs for rows that hold several sequences, each of one text or one pair.
 
     Args:
-        batch: int32 `input_ids` [B, L]; `lengths` [B], tokens of each row; `starts` [B, S], where each
-            sequence starts, L where there is none; `first_lengths` [B, S], the tokens of each sequence before
-            its second text.
-        types: as for `row_inputs`.
+        batch: int32 `input_ids` [B, L]; `lengths` [B], number of tokens of each row; `starts` [B, S], where
+            each sequence starts, L for unused entries; `first_lengths` [B, S], number of tokens of each
+            sequence before its second text.
+        types: token types, as for `row_inputs`.
 
     Returns:
         int32 [B, L] `sequence_ids` (1, 2, ... by sequence, 0 at padding), `position_ids` (from 0 in each
-        sequence) and `token_type_ids`; `cls_positions` [B, S], in range where there is no sequence.
+        sequence) and `token_type_ids`; int32 `cls_positions` [B, S], which are in range for unused entries
+        too.
     """
     length = batch["input_ids"].shape[1]
     index = jnp.arange(length)
@@ -73,7 +75,7 @@ def packed_inputs(batch: Mapping[str, jax.Array], types: Sequence[int] = TYPES) 
 
 
 def _token_types(second: jax.Array, types: Sequence[int]) -> jax.Array:
-    """Returns the type of each token from whether it belongs to the second text, 0 or 1."""
+    """Returns the type of each token; `second` is 1 for tokens of the second text, else 0."""
     first_type, second_type = types
     if (first_type, second_type) == (0, 1):
         return second

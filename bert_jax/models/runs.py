@@ -1,4 +1,4 @@
-"""The layers of an encoder as runs: layers that are alike, or repeat a pattern, are one scan."""
+"""Groups the layers of an encoder into runs: one scan computes equal layers, or a repeated pattern."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bert_jax.models.config import EncoderConfig
 
 @dataclasses.dataclass(frozen=True)
 class LayerSpec:
-    """What one layer of an encoder has of its own.
+    """Settings of one layer that may differ between the layers of an encoder.
 
     Attributes:
-        window: a token sees the tokens at most this far to each side; 0 for all.
+        window: a token attends to the tokens at most this far to each side; 0 for all tokens.
         theta: base of the rotary angles.
-        attention_norm: whether there is a norm for the attention.
+        attention_norm: whether attention has a norm.
     """
 
     window: int = 0
@@ -30,11 +30,11 @@ class Run:
     """Layers that one scan computes.
 
     Attributes:
-        layers: applied one after the other in each repeat, each with parameters of its own.
-        repeats: how often.
-        shared: whether all repeats have the same parameters; otherwise these are stacked along a leading
+        layers: layers of one repeat, applied one after the other, each with its own parameters.
+        repeats: number of repeats.
+        shared: whether all repeats use the same parameters; otherwise these are stacked along a leading
             axis.
-        first: number of the run's first layer.
+        first: index of the run's first layer.
     """
 
     layers: tuple[LayerSpec, ...]
@@ -43,7 +43,7 @@ class Run:
     first: int = 0
 
     def numbers(self, member: int) -> tuple[int, ...]:
-        """Returns the numbers of the layers that one of `layers` is, one for each repeat."""
+        """Returns the indices of the layers that `layers[member]` computes, one for each repeat."""
         members = len(self.layers)
         return tuple(self.first + i * members + member for i in range(self.repeats))
 
@@ -67,7 +67,7 @@ def layer_runs(config: EncoderConfig) -> tuple[Run, ...]:
 
 def _stacked(config: EncoderConfig) -> list[tuple[list[LayerSpec], int, bool]]:
     specs = [_spec(config, layer) for layer in range(config.num_hidden_layers)]
-    # A first layer with other parameters than the rest is a run of its own.
+    # A first layer whose parameters differ from the others forms a run of its own.
     start = 0 if config.first_attention_norm else 1
     rest = specs[start:]
     period = 1 if len(set(rest)) <= 1 else config.global_every
@@ -93,23 +93,24 @@ def is_stacked(name: str) -> bool:
     """Returns whether a parameter has one value for each layer of its run, along its first axis.
 
     Args:
-        name: like `encoder/layers/stack/layer/query/kernel`.
+        name: parameter name, like `encoder/layers/stack/layer/query/kernel`.
     """
     return _STACKED.search(name) is not None
 
 
 def layer_names(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, str]]]:
-    """Returns the number of each layer of stacked parameters, and the parameter's name in that layer alone.
+    """Returns, for each stacked parameter, the index of each layer and the parameter's name in that layer.
 
     Args:
-        shapes: of all parameters of a model, by name.
+        shapes: shapes of all parameters of a model, by name.
 
     Returns:
-        {name: [(number, name in that layer), ...]} in the order of the first axis. Names in a layer are like
-        `encoder/layers/11/query/kernel`, with the layer's number from 0.
+        {name: [(index, name in that layer), ...]} in the order of the first axis. Names in a layer are like
+        `encoder/layers/11/query/kernel`, with the layer's index from 0.
     """
     found = {name: match for name in shapes if (match := _STACKED.search(name))}
-    runs: dict[tuple[str, int], tuple[int, int]] = {}  # by what is in front of `layers`: repeats, members
+    # By the name in front of `layers` and the number of the run: (repeats, members).
+    runs: dict[tuple[str, int], tuple[int, int]] = {}
     for name, match in found.items():
         key = (name[: match.start()], int(match["run"] or 0))
         members = max(runs.get(key, (0, 0))[1], int(match["member"] or 0) + 1)
@@ -126,9 +127,9 @@ def layer_names(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[i
 
 
 def named(runs: tuple[Run, ...]) -> Iterator[tuple[str, Run]]:
-    """Yields each run with the name of its parameters: `stack`, or of several `stack_0`, `stack_1`, ...
+    """Yields (name of its parameters, run): `stack`, or `stack_0`, `stack_1`, ... for several runs.
 
-    Where all repeats share their parameters, which therefore have no axis of layers, it is `shared`.
+    If all repeats share their parameters, which then have no layer axis, the name is `shared`.
     """
     for i, run in enumerate(runs):
         kind = "shared" if run.shared else "stack"
@@ -136,5 +137,5 @@ def named(runs: tuple[Run, ...]) -> Iterator[tuple[str, Run]]:
 
 
 def member_name(run: Run, member: int) -> str:
-    """Returns the name of a layer's parameters inside its run: `layer`, or of several `layer_0`, ..."""
+    """Returns the name of a layer's parameters inside its run: `layer`, or `layer_0`, ... for several."""
     return "layer" if len(run.layers) == 1 else f"layer_{member}"

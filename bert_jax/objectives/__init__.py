@@ -1,1 +1,1 @@
-"""What a model learns, as pure functions: masks, losses and their (sum, weight) pairs."""
+"""Training objectives as pure functions: masking, losses and their (sum, weight) pairs."""

@@ -16,47 +16,50 @@ Rngs = Mapping[str, jax.Array]
 
 
 class Objective(Protocol):
-    """What is learned. Everything but `init`, `prepare`, `weights`, `loss` and `predict` has a default.
+    """A training objective.
+
+    All members except `init`, `prepare`, `weights`, `loss` and `predict` have defaults.
 
     Attributes:
-        scales: the factor of each loss in the sum that is minimized, by the loss's name; 1 for one that is
-            not named.
-        initial_loss: that sum for an untrained model; None where it depends on the data.
+        scales: factor of each loss, by name, in the sum that is minimized; 1 for losses that are not listed.
+        initial_loss: that sum for an untrained model; None if it depends on the data.
     """
 
     scales: Mapping[str, float] = {}
     initial_loss: float | None = None
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new trained parameters, each boxed with its logical axis names
-        (`flax.linen.LogicallyPartitioned`).
+        """Returns new trainable parameters, each boxed with its logical axis names.
+
+        The boxes are `flax.linen.LogicallyPartitioned`.
         """
         ...
 
     def frozen(self) -> Params | None:
-        """Returns the parameters that are read and never trained, boxed as those of `init`; None for none.
+        """Returns the parameters that are read but never trained, boxed as in `init`; None for none.
 
-        They are sharded like trained parameters, have no gradient and no optimizer state, and are saved once
-        for a run. Leaves are arrays; or, where the run that resumes has saved them, shapes
-        (`jax.ShapeDtypeStruct`).
+        They are sharded like trainable parameters, have no gradient and no optimizer state, and are saved
+        once per run. Leaves are arrays, or shapes (`jax.ShapeDtypeStruct`) if a resumed run has already saved
+        them.
         """
         return None
 
     def join(self, params: Params, frozen: Params | None) -> Params:
-        """Returns what `loss` and `predict` take, from the trained and the frozen parameters."""
+        """Returns the parameters that `loss` and `predict` take, from the trained and the frozen ones."""
         return params
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
-        """Returns the model's inputs from a batch of the loader, on the device.
+        """Returns the model's inputs for a batch of the loader, on the device.
 
-        Rows stay along axis 0. What is random, in training and in evaluation, depends on `key` and the row's
-        place in the global batch alone.
+        Rows stay along axis 0. Random values, in training and in evaluation, depend only on `key` and the
+        row's position in the global batch.
         """
         ...
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the weight that `loss` reports for each loss of a prepared batch, which is known without
-        the model.
+        """Returns the weight that `loss` reports for each loss of a prepared batch.
+
+        It is known without running the model.
         """
         ...
 
@@ -66,9 +69,9 @@ class Objective(Protocol):
         The train step minimizes the sum over losses of scale x sum / weight over the whole global batch.
 
         Args:
-            params: what `join` returned.
-            batch: what `prepare` returned, or some of its rows.
-            rngs: the keys of Flax's random streams in training, which is `dropout`; None in evaluation.
+            params: parameters returned by `join`.
+            batch: batch returned by `prepare`, or some of its rows.
+            rngs: key of Flax's random stream `dropout` in training; None in evaluation.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Classification and regression of texts and pairs, from [CLS] (paper, section 4.1)."""
+"""Classification and regression of texts and text pairs, from [CLS] (paper, section 4.1)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from bert_jax.objectives.rows import RowObjective
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Classification(RowObjective):
-    """One text or one pair in each row, in batches of `bert_jax.tasks.rows.batches`; or several in a row, in
-    batches of `bert_jax.tasks.rows.packing`, which have [B, S] examples in place of [B].
+    """Classification or regression of rows with one text or one pair, or with several of them.
 
-    A `kind` of "classification" has `num_labels` logits and cross-entropy, of "regression" one output and
-    squared error, of "multilabel" one logit for each label, [B, C] targets and the cross-entropy of each.
+    Batches with one example per row come from `bert_jax.tasks.rows.batches`. Packed batches come from
+    `bert_jax.tasks.rows.packing` and have [B, S] examples instead of [B].
+
+    A `kind` of "classification" has `num_labels` logits and cross-entropy; "regression" has one output and
+    squared error; "multilabel" has one logit per label, [B, C] targets and a binary cross-entropy per label.
     """
 
     config: EncoderConfig
     num_labels: int
     kind: str = "classification"
-    class_weights: tuple[float, ...] = ()  # of the loss, by label; empty: 1 each
+    class_weights: tuple[float, ...] = ()  # weight of each label in the loss; empty: all 1
     windows: bool = False
     token_types: tuple[int, int] = TYPES
 
@@ -40,8 +42,10 @@ class Classification(RowObjective):
 
     @property
     def initial_loss(self) -> float | None:
-        """Returns ln C, or ln 2 for labels that do not exclude each other; None for a regression, whose loss
-        depends on the targets, and for windows, where it depends on the weights that a batch's rows have.
+        """Returns ln C, or ln 2 for multi-label classification.
+
+        It is None for regression, whose loss depends on the targets, and for windows, where the loss depends
+        on the weights of a batch's rows.
         """
         if self.kind == "regression" or self.windows:
             return None
@@ -74,7 +78,7 @@ class Classification(RowObjective):
         return batch["weights"] * jnp.asarray(self.class_weights, jnp.float32)[batch["targets"]]
 
     def outputs(self, logits: jax.Array) -> jax.Array:
-        """Returns float32 [B, C] probabilities, or the [B, 1] numbers of a regression."""
+        """Returns float32 [B, C] probabilities, or the [B, 1] predictions of a regression."""
         if self.kind == "regression":
             return logits
         return jax.nn.sigmoid(logits) if self.kind == "multilabel" else jax.nn.softmax(logits, axis=-1)

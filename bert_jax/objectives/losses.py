@@ -9,22 +9,22 @@ Pair = tuple[jax.Array, jax.Array]
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Pair:
-    """Weighted negative log-likelihood in nats.
+    """Returns the weighted negative log-likelihood in nats.
 
     Args:
-      logits: float [..., C]; taken to float32.
-      labels: int32 [...], in [0, C) wherever the weight is not zero.
-      weights: float32 [...].
+        logits: float [..., C]; converted to float32.
+        labels: int32 [...], in [0, C) wherever the weight is not zero.
+        weights: float32 [...].
 
     Returns:
-      float32 scalars (sum of weight x loss, sum of weights).
+        float32 scalars (sum of weight x loss, sum of weights).
     """
     labels = jnp.where(weights > 0, labels, 0)
     return jnp.sum(_negative_log_likelihood(logits, labels) * weights), jnp.sum(weights)
 
 
 def _pick(logits, labels):
-    # A comparison instead of a gather: its gradient is elementwise, and it stays local when classes are
+    # A comparison instead of a gather: its gradient is elementwise, and it stays local if classes are
     # sharded.
     return jnp.sum(jnp.where(labels[..., None] == jnp.arange(logits.shape[-1]), logits, 0.0), axis=-1)
 
@@ -42,8 +42,8 @@ def _negative_log_likelihood_fwd(logits, labels):
 
 
 def _negative_log_likelihood_bwd(residuals, g):
-    # One pass over the logits, which at 30,522 classes are the largest array of a step; autodiff keeps their
-    # exponentials too.
+    # One pass over the logits, which with 30,522 classes are the largest array of a step; autodiff would also
+    # keep their exponentials.
     logits, labels, log_sum = residuals
     hit = labels[..., None] == jnp.arange(logits.shape[-1])
     return (jnp.exp(logits - log_sum[..., None]) - hit) * g[..., None], None
@@ -53,11 +53,12 @@ _negative_log_likelihood.defvjp(_negative_log_likelihood_fwd, _negative_log_like
 
 
 def accuracy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Pair:
-    """Weighted count of rows whose largest logit is the label's; shapes as in `cross_entropy`.
+    """Returns the weighted count of rows whose largest logit is the label's; shapes as in `cross_entropy`.
 
-    A label that shares the maximum with others counts for one part of the tie, which is what choosing among
-    them at random scores on average: bfloat16 logits have 8 significant bits, and ties are common among
-    30,522 classes. The maximum is at hand from the loss, where an argmax would read the logits once more.
+    A label that shares the maximum with others counts as one divided by the number of tied classes, which is
+    the expected score of choosing among them at random: bfloat16 logits have 8 significant bits, so ties are
+    common among 30,522 classes. The maximum has already been computed for the loss, whereas an argmax would
+    read the logits once more.
     """
     labels = jnp.where(weights > 0, labels, 0)
     largest = jnp.max(logits, axis=-1)
@@ -67,17 +68,17 @@ def accuracy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Pair:
 
 
 def squared_error(predictions: jax.Array, targets: jax.Array, weights: jax.Array) -> Pair:
-    """Weighted squared error; float32 [...] each."""
+    """Returns the weighted squared error as (sum, weight); all arguments are [...] and float32."""
     return jnp.sum(jnp.square(predictions.astype(jnp.float32) - targets) * weights), jnp.sum(weights)
 
 
 def binary_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> Pair:
-    """Weighted mean over C yes-or-no questions of their negative log-likelihoods, in nats.
+    """Returns the weighted mean over C labels of the binary cross-entropy in nats, as (sum, weight).
 
     Args:
-      logits: float [..., C]; taken to float32.
-      targets: float32 [..., C], 1 for yes.
-      weights: float32 [...].
+        logits: float [..., C]; converted to float32.
+        targets: float32 [..., C], 1 for labels that apply.
+        weights: float32 [...].
     """
     logits = logits.astype(jnp.float32)
     each = jnp.maximum(logits, 0) - logits * targets + jnp.log1p(jnp.exp(-jnp.abs(logits)))
@@ -85,6 +86,6 @@ def binary_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Arr
 
 
 def mean(pair: Pair) -> jax.Array:
-    """sum / weight, and 0 where the weight is 0."""
+    """Returns sum / weight, or 0 where the weight is 0."""
     total, weight = pair
     return jnp.where(weight > 0, total / jnp.maximum(weight, 1e-9), 0.0)

@@ -1,4 +1,4 @@
-"""Masked LM and next-sentence prediction over rows of records (paper, section 3.1)."""
+"""Masked LM and next-sentence prediction for rows of records (paper, section 3.1)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedLM(Objective):
-    """The objective of BERT's pre-training. Next-sentence labels of -1 are left out of the loss."""
+    """The objective of BERT's pre-training. Next-sentence labels of -1 do not count in the loss."""
 
     config: EncoderConfig
     vocabulary: Vocabulary
     masking: MaskingOptions
-    next_sentence: bool = True  # whether the records have next-sentence labels at all
+    next_sentence: bool = True  # whether the records have next-sentence labels
     token_types: tuple[int, int] = TYPES
 
     @property
@@ -40,8 +40,10 @@ class MaskedLM(Objective):
         return self.model.init(key, ids, ids, ids, ids, ids[:, :1], ids[:, :1])["params"]
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
-        """Unpacks the rows and draws their masks; a row's masks depend on (key, its place in the global
-        batch). Rows that come with masks (see `data.google`) keep them.
+        """Unpacks the rows and draws their masks.
+
+        The masks of a row depend on `key` and its position in the global batch. Rows that already have masks
+        (see `data.google`) keep them.
         """
         del train
         labels = batch["next_sentence_labels"]

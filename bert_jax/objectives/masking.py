@@ -1,9 +1,9 @@
-"""Masked language modelling, as a pure function of (key, tokens) that runs on the device.
+"""Masking for masked LM, as a pure function of (key, tokens) that runs on the device.
 
 The rules are the paper's (section 3.1, appendix A.1) as google-research/bert applies them to static records:
-round(15%) of a row's tokens, never [CLS], [SEP] or padding, of which 80% become [MASK], 10% a random token of
-the whole vocabulary and 10% stay. Whole words and spans (SpanBERT, Joshi et al. 2020, section 3.1) are
-options.
+round(15%) of a row's tokens are selected, never [CLS], [SEP] or padding. Of these, 80% become [MASK], 10%
+become a random token of the whole vocabulary and 10% stay unchanged. Whole words and spans (SpanBERT, Joshi
+et al. 2020, section 3.1) are options.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _SPAN_MAX_WORDS = 10
 
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
-    """How many tokens to predict, and how they are chosen. `max_predictions` is the static P of every row."""
+    """How many tokens to predict and how they are chosen.
+
+    `max_predictions` is P, the static number of predictions of every row.
+    """
 
     prob: float = 0.15
     strategy: str = "token"
@@ -44,33 +47,37 @@ class MaskingOptions:
 
 
 def default_max_predictions(length: int, prob: float) -> int:
-    """The share `prob` of a full row, rounded up to a multiple of 4: 20 at 128 tokens and 80 at 512, as is
-    customary.
+    """Returns the fraction `prob` of a full row, rounded up to a multiple of 4.
+
+    For 15% it is 20 at 128 tokens and 80 at 512, as is customary.
     """
     return max(4, -(-int(np.ceil(prob * length)) // 4) * 4)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What masking must know of a vocabulary. `is_continuation` is bool [V], true where a piece continues a
-    word.
+    """The properties of a vocabulary that masking needs.
+
+    `is_continuation` is bool [V], true where a word piece continues a word.
     """
 
     size: int
     mask_id: int
-    special_ids: tuple[int, ...]  # never chosen: [CLS], [SEP], [PAD]
+    special_ids: tuple[int, ...]  # never selected: [CLS], [SEP], [PAD]
     is_continuation: np.ndarray | None = None
 
     @classmethod
     def of(cls, tokenizer: Any) -> Vocabulary:
-        """Returns what masking must know of a `bert_jax.tokenization.Tokenizer`."""
+        """Returns the properties of a `bert_jax.tokenization.Tokenizer` that masking needs."""
         special_ids = (tokenizer.pad_id, *tokenizer.layout.special_ids)
         return cls(tokenizer.vocab_size, tokenizer.mask_id, special_ids, tokenizer.is_continuation)
 
 
 class Masked(NamedTuple):
-    """Masked rows: `input_ids` [B, L]; `positions`, `labels` int32 and `weights` float32 [B, P], by position,
-    unused last.
+    """Masked rows.
+
+    `input_ids` are int32 [B, L]; `positions` and `labels` int32 and `weights` float32 [B, P], ordered by
+    position, with unused entries last.
     """
 
     input_ids: jax.Array
@@ -82,14 +89,14 @@ class Masked(NamedTuple):
 def mask_tokens(
     keys: jax.Array, input_ids: jax.Array, lengths: jax.Array, vocabulary: Vocabulary, options: MaskingOptions
 ) -> Masked:
-    """Chooses and replaces the tokens to predict.
+    """Selects the tokens to predict and replaces them.
 
     Args:
-      keys: typed PRNG keys [B], one a row; a row's masks depend on its key and tokens alone.
-      input_ids: int32 [B, L].
-      lengths: int32 [B], real tokens of each row, [CLS] and [SEP] included; the rest is padding.
-      vocabulary: special ids and, for whole words and spans, the continuation pieces.
-      options: share, strategy and static number of predictions.
+        keys: typed PRNG keys [B], one per row; the masks of a row depend only on its key and its tokens.
+        input_ids: int32 [B, L].
+        lengths: int32 [B], number of real tokens of each row, including [CLS] and [SEP]; the rest is padding.
+        vocabulary: special ids and, for whole words and spans, the continuation pieces.
+        options: fraction, strategy and static number of predictions.
     """
     if options.strategy != "token" and vocabulary.is_continuation is None:
         raise ValueError(f"masking.strategy={options.strategy} needs the vocabulary's continuation pieces")
@@ -97,7 +104,7 @@ def mask_tokens(
     candidate = jnp.arange(length) < lengths[:, None]
     for special in vocabulary.special_ids:
         candidate &= input_ids != special
-    # Counts by Python's float64 round, as the reference has them: float32 would differ at the halves.
+    # Counts use Python's float64 round, as the reference does: float32 would differ at halves.
     counts = np.array(
         [min(options.max_predictions, max(1, round(n * options.prob))) for n in range(length + 1)], np.int32
     )
@@ -137,18 +144,18 @@ def mask_tokens(
 
 
 def _by_score(scores: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Positions [L] in random order, those allowed first."""
+    """Returns the positions [L] in random order, allowed positions first."""
     return jnp.argsort(jnp.where(allowed, scores >> 1, jnp.uint32(0xFFFFFFFF)), stable=True)
 
 
 def _choose_tokens(scores, candidate, wanted):
-    """bool [L]: `wanted` of the candidates, each set equally likely."""
+    """Returns bool [L] that selects `wanted` candidates; every subset of that size is equally likely."""
     rank = jnp.argsort(_by_score(scores, candidate))
     return candidate & (rank < wanted)
 
 
 def _word_starts(candidate, continuation):
-    """bool [L] first pieces of words, and int32 [L] the position of each piece's first piece."""
+    """Returns bool [L] first pieces of words, and int32 [L] the position of the first piece of each word."""
     length = candidate.shape[0]
     follows = continuation & jnp.concatenate([jnp.zeros(1, bool), candidate[:-1]])
     starts = candidate & ~follows
@@ -156,8 +163,9 @@ def _word_starts(candidate, continuation):
 
 
 def _choose_words(scores, candidate, continuation, wanted):
-    """bool [L]: whole words in random order; one that would overshoot is skipped, and a shorter one may
-    follow it.
+    """Returns bool [L] that selects whole words in random order.
+
+    A word that would exceed the budget is skipped, and a shorter one may follow it.
     """
     starts, first = _word_starts(candidate, continuation)
     sizes = jnp.zeros(candidate.shape[0], jnp.int32).at[first].add(candidate.astype(jnp.int32))
@@ -173,8 +181,10 @@ def _choose_words(scores, candidate, continuation, wanted):
 
 
 def _choose_spans(scores, uniforms, candidate, continuation, wanted):
-    """bool [L]: spans of whole words from random starts, the last cut at the budget; int32 [L]: where each
-    token's span starts, since 80/10/10 is drawn once a span.
+    """Returns bool [L] that selects spans of whole words from random starts, and each token's span start.
+
+    The last span is cut at the budget. The start of each token's span is int32 [L]; it is needed because
+    the 80/10/10 choice is drawn once per span.
     """
     length = candidate.shape[0]
     starts, _ = _word_starts(candidate, continuation)

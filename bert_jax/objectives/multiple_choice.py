@@ -1,4 +1,4 @@
-"""Choice among several texts, one row each (paper, section 4.4)."""
+"""Choice among several texts, with one row for each text (paper, section 4.4)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from bert_jax.objectives.rows import RowObjective
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MultipleChoice(RowObjective):
-    """`choices` rows for each question, with one number each from [CLS]; the softmax is over the rows of a
-    question. Batches are those of `bert_jax.tasks.rows.batches`, with [B, choices] rows.
+    """Each question has `choices` rows with one score from [CLS] each; the softmax is over these rows.
+
+    Batches are those of `bert_jax.tasks.rows.batches`, with [B, choices] rows.
     """
 
     config: EncoderConfig
@@ -34,7 +35,7 @@ class MultipleChoice(RowObjective):
 
     @property
     def initial_loss(self) -> float | None:
-        """Returns ln of the number of choices; None for windows, whose rows have weights."""
+        """Returns ln of the number of choices; None for windows, because their rows are weighted."""
         return None if self.windows else float(np.log(self.choices))
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What the objectives over rows of one text, or of one pair of texts, share."""
+"""Base class of objectives for rows that hold one text, or one pair of texts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 
 
 class RowObjective(Objective):
-    """An objective whose `model` reads rows as `bert_jax.tasks.rows.batches` makes them.
+    """An objective whose `model` reads rows made by `bert_jax.tasks.rows.batches`.
 
-    Its loss is written once, in `criterion`: training calls it with logits, evaluation by `evaluation_loss`
-    with the outputs of `predict`.
+    Its loss is written once, in `criterion`: training calls it with logits, and evaluation calls it through
+    `evaluation_loss` with the outputs of `predict`.
 
     Attributes:
-        head: the group of parameters that is always new in fine-tuning.
-        windows: whether rows are windows of longer texts, which count by their `row_weights`.
-        token_types: of the first text and of the second.
+        head: the parameter group that is always newly initialized in fine-tuning.
+        windows: whether rows are windows of longer texts, which are weighted by their `row_weights`.
+        token_types: token types of the first and of the second text.
     """
 
     model: Any
@@ -34,7 +34,7 @@ class RowObjective(Objective):
         return self.model.init(key, ids, ids, ids, ids)["params"]
 
     def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
-        """Returns the batch with the model's inputs, int32 [..., L]; nothing is random."""
+        """Returns the batch with the model's inputs, int32 [..., L], added; nothing is random."""
         del key, train
         inputs = row_inputs(
             batch["input_ids"], batch["lengths"], batch.get("first_lengths"), self.token_types
@@ -42,11 +42,11 @@ class RowObjective(Objective):
         return batch | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
     def apply(self, params: Params, batch: Batch, rngs: Rngs | None = None, **options: Any) -> jax.Array:
-        """Returns the model's output for the rows of a prepared batch, those of a group one after the other.
+        """Returns the model's output for the rows of a prepared batch; rows of a group are consecutive.
 
         Args:
-            params: of the whole model.
-            batch: prepared.
+            params: parameters of the whole model.
+            batch: a prepared batch.
             rngs: as in `loss`.
             **options: further arguments of the model.
         """
@@ -67,7 +67,7 @@ class RowObjective(Objective):
         raise NotImplementedError
 
     def metrics(self, logits: jax.Array, targets: Any, weights: jax.Array) -> Pairs:
-        """Returns the metrics that training reports."""
+        """Returns the metrics that training reports, as {name: (sum, weight)}."""
         return {"accuracy": losses.accuracy(logits, targets, weights)}
 
     def targets(self, batch: Batch) -> Any:
@@ -83,7 +83,7 @@ class RowObjective(Objective):
         return self.present(batch)
 
     def row_weights(self, batch: Batch) -> jax.Array:
-        """Returns how much each window counts, 1 on average over the data set."""
+        """Returns the weight of each window, which is 1 on average over the data set."""
         return batch["row_weights"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -95,27 +95,27 @@ class RowObjective(Objective):
         counted = weights * self.row_weights(batch) if self.windows else weights
         total, _ = self.criterion(logits, targets, counted)
         metrics = self.metrics(logits, targets, self.present(batch))
-        # The sum of `counted` would be the wrong divisor: windows of long texts, all of one length, fill
-        # batches of their own, where it would give each window the weight of a whole text.
+        # The sum of `counted` would be the wrong divisor: windows of long texts, which all have one length,
+        # fill batches of their own, in which it would give each window the weight of a whole text.
         return {"task": (total, jnp.sum(weights))}, metrics
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         return self.outputs(self.logits(params, self.prepare(batch, None, False)))
 
     def outputs(self, logits: jax.Array) -> jax.Array:
-        """Returns what a prediction reports: by default the probabilities of classes."""
+        """Returns what `predict` returns for these logits, by default class probabilities."""
         return jax.nn.softmax(logits, axis=-1)
 
     def logits_of(self, outputs: jax.Array) -> jax.Array:
-        """Returns logits that have these outputs."""
+        """Returns logits for which `outputs` returns these outputs."""
         return jnp.log(jnp.maximum(outputs, jnp.finfo(jnp.float32).tiny))
 
     def evaluation_loss(self, outputs: Any, targets: Any) -> float:
-        """Returns the mean loss of outputs of `predict`, in which every target counts the same.
+        """Returns the mean loss of outputs of `predict`, with equal weight for every target.
 
         Args:
-            outputs: float32 arrays of whole examples; where an example has several windows, their mean.
-            targets: as `criterion` takes them, with a negative integer for a target that does not count.
+            outputs: float32 arrays of whole examples; for an example with several windows, their mean.
+            targets: targets as `criterion` takes them; a negative integer marks a target that does not count.
         """
         weights = jnp.ones(len(outputs), jnp.float32)
         for leaf in jax.tree.leaves(targets):

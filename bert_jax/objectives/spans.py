@@ -1,4 +1,4 @@
-"""The start and the end of an answer in a text (paper, sections 4.2 and 4.3)."""
+"""Prediction of the start and the end of an answer in a text (paper, sections 4.2 and 4.3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Targets = Mapping[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spans(RowObjective):
-    """Where the answer starts and ends in each row of a question and a window of its context.
+    """Predicts where the answer starts and ends in rows of a question and a window of its context.
 
     Batches are those of `bert_jax.tasks.rows.batches` with int32 targets `starts` and `ends` [B].
     """
@@ -29,19 +29,19 @@ class Spans(RowObjective):
     token_types: tuple[int, int] = TYPES
 
     head = "qa"
-    initial_loss = None  # the mean of ln(tokens of the row)
+    initial_loss = None  # it is the mean of ln(tokens of the row), which depends on the data
 
     @property
     def model(self) -> ClassificationModel:
         return ClassificationModel(self.config, 2, heads.SPANS)
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
-        """Returns float32 [B, L, 2] scores of start and end; padding has the lowest finite number."""
+        """Returns float32 [B, L, 2] start and end scores; padding has the lowest finite number."""
         logits = self.apply(params, batch, rngs)
         return jnp.where(batch["sequence_ids"][..., None] > 0, logits, jnp.finfo(logits.dtype).min)
 
     def criterion(self, logits: jax.Array, targets: Targets, weights: jax.Array) -> losses.Pair:
-        """Returns the mean of the cross-entropies of start and end over the tokens of the row."""
+        """Returns the mean of the start and end cross-entropies over the tokens of the row."""
         start_sum, weight = losses.cross_entropy(logits[..., 0], targets["starts"], weights)
         end_sum, _ = losses.cross_entropy(logits[..., 1], targets["ends"], weights)
         return (start_sum + end_sum) / 2, weight
@@ -56,7 +56,7 @@ class Spans(RowObjective):
         return {name: batch[name] for name in ("starts", "ends")}
 
     def outputs(self, logits: jax.Array) -> jax.Array:
-        """Returns the scores as they are, float32 [B, L, 2]."""
+        """Returns the scores unchanged, float32 [B, L, 2]."""
         return logits
 
     def logits_of(self, outputs: jax.Array) -> jax.Array:

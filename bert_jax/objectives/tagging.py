@@ -1,4 +1,4 @@
-"""A tag for each word from its first word piece (paper, section 5.3)."""
+"""Tagging of words from their first word piece (paper, section 5.3)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bert_jax.objectives.rows import RowObjective
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tagging(RowObjective):
-    """Tokens with a tag each, or a negative number for none, in batches of `bert_jax.tasks.rows.batches`.
+    """Tokens with one tag each, negative for no tag, in batches of `bert_jax.tasks.rows.batches`.
 
     Attributes:
-        layers: the layers of a frozen encoder whose outputs the head reads; empty where encoder and head are
+        layers: layers of a frozen encoder whose outputs the head reads; empty if encoder and head are
             trained together.
-        lstm_layers, lstm_size: the BiLSTM layers of a frozen encoder's head, and their size.
+        lstm_layers, lstm_size: number and size of the BiLSTM layers in the head of a frozen encoder.
     """
 
     config: EncoderConfig
@@ -47,14 +47,14 @@ class Tagging(RowObjective):
         return float(np.log(self.num_labels))
 
     def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
-        """Returns the model's inputs for rows of one text, with their `tags` and `features`."""
+        """Returns the model's inputs for rows of one text, with their `tags` and `features` if present."""
         del key, train
         given = {name: batch[name] for name in ("tags", "features") if name in batch}
         inputs = row_inputs(batch["input_ids"], batch["lengths"], types=self.token_types)
         return given | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
     def features(self, params: Params, batch: Batch) -> jax.Array:
-        """Returns float16 [B, L, F] for a batch of the loader; `params` needs those of the encoder only."""
+        """Returns float16 [B, L, F] for a batch of the loader; only the encoder's `params` are needed."""
         return self._features(params, self.prepare(batch, None, False))
 
     def _features(self, params, batch):
