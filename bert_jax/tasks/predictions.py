@@ -1,6 +1,6 @@
-"""What a model predicts for the examples of a file, decoded once.
+"""The decoded predictions of a model for the examples of a file.
 
-Scores, files, reports, pictures and streams are all made from it.
+Outputs are decoded once; scores, files, reports, plots and streams are all made from the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ERRORS_FILE, SCORES_FILE = "errors-dev.tsv", "scores-dev.png"
 
 
 class Predictions(abc.ABC):
-    """The decoded predictions for a file's examples, in their order."""
+    """Base class of the decoded predictions for a file's examples, in the order of the file."""
 
     @abc.abstractmethod
     def records(self) -> list[dict[str, Any]]:
@@ -30,31 +30,33 @@ class Predictions(abc.ABC):
 
     @abc.abstractmethod
     def write(self, path: str) -> None:
-        """Writes the predictions; `path` has a suffix of `FinetuneTask.formats`."""
+        """Writes the predictions to `path`, whose suffix is one of `FinetuneTask.formats`."""
 
     @abc.abstractmethod
     def report(self, directory: str) -> None:
-        """Writes what helps a person to judge the predictions of a labelled file into a directory: the
-        mistakes, the most confident first, to errors-dev.tsv, and a picture to scores-dev.png.
+        """Writes reports for error analysis on a labeled file to a directory.
+
+        errors-dev.tsv lists the mistakes, the most confident first, and scores-dev.png is a plot of the
+        scores.
         """
 
     @abc.abstractmethod
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether the model has learned nothing that distinguishes examples."""
+        """Returns whether the model has failed to learn: its predictions do not distinguish the examples."""
 
     def breakdown(self) -> dict[str, dict[str, float]]:
-        """Returns scores by class; nothing where a task has no such table."""
+        """Returns {class: {metric: value}}; empty for tasks without scores by class."""
         return {}
 
 
 @dataclasses.dataclass
 class TablePredictions(Predictions):
-    """One row of numbers for each example of a table.
+    """Predictions with one row of outputs for each example of a table.
 
     Attributes:
-        examples: with or without labels.
-        outputs: float32 [N, C], one column for each label; [N, 1] where there are none.
-        targets: [N, ...]; None without labels.
+        examples: the N examples, with or without labels.
+        outputs: float32 [N, C], one column for each label; [N, 1] for a task without labels.
+        targets: [N, ...]; None if the examples have no labels.
     """
 
     examples: Examples
@@ -63,14 +65,14 @@ class TablePredictions(Predictions):
 
     @abc.abstractmethod
     def rows(self) -> list[list[Any]]:
-        """Returns the columns of each example in a file of predictions."""
+        """Returns the values of each example in a file of predictions."""
 
     @abc.abstractmethod
     def header(self) -> list[str]:
-        """Returns the names of the columns."""
+        """Returns the names of the columns of `rows`."""
 
     def write(self, path: str) -> None:
-        """Writes .tsv or .csv, a header and one row for each example; or .jsonl, one record on each line."""
+        """Writes a .tsv or .csv file with a header and one row per example, or a .jsonl file of `records`."""
         suffix = files.suffix(path)
         if suffix == ".jsonl":
             writers.write_json_lines(path, self.records())
@@ -78,16 +80,17 @@ class TablePredictions(Predictions):
             writers.write_table(path, self.header(), self.rows(), csv=suffix == ".csv")
 
     def texts(self, i: int) -> list[str]:
-        """Returns the two texts of an example; an empty one where there is no second text."""
+        """Returns both texts of example `i`; the second one is empty for single texts."""
         return [self.examples.texts_a[i], self.examples.texts_b[i] if self.examples.texts_b else ""]
 
 
 @dataclasses.dataclass
 class ClassPredictions(TablePredictions):
-    """The probability of each label; the most likely one is predicted.
+    """Predictions of a classification: the label with the highest probability.
 
     Attributes:
-        labels: the C names.
+        labels: the C label names.
+        predicted: int64 [N], the numbers of the predicted labels.
     """
 
     labels: Sequence[str]
@@ -97,7 +100,7 @@ class ClassPredictions(TablePredictions):
 
     @property
     def confidence(self) -> np.ndarray:
-        """Returns float32 [N], the probability of each predicted label."""
+        """Returns the probability of each predicted label: float32 [N]."""
         return self.outputs.max(axis=-1)
 
     def header(self) -> list[str]:
@@ -126,7 +129,7 @@ class ClassPredictions(TablePredictions):
         )
 
     def write_errors(self, path: str) -> None:
-        """Writes the examples with a wrong label, the most confident predictions first."""
+        """Writes a table of the wrongly labeled examples, the most confident predictions first."""
         order = error_analysis.surest_first(self.predicted == self.targets, self.confidence)
         writers.write_table(
             path,
@@ -143,7 +146,7 @@ class ClassPredictions(TablePredictions):
 
 @dataclasses.dataclass
 class NumberPredictions(TablePredictions):
-    """One number for each example."""
+    """Predictions of a regression: one number for each example."""
 
     def header(self) -> list[str]:
         return ["id", "prediction"]
@@ -156,7 +159,7 @@ class NumberPredictions(TablePredictions):
         return [{"id": id_, "prediction": round(float(row[0]), 6)} for id_, row in pairs]
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether every example gets the same number."""
+        """Returns whether all predicted numbers are the same, up to 0.001."""
         return bool(np.ptp(self.outputs) < 1e-3)
 
     def report(self, directory: str) -> None:
@@ -164,7 +167,7 @@ class NumberPredictions(TablePredictions):
         error_analysis.plot_numbers(os.path.join(directory, SCORES_FILE), self.targets, self.outputs[:, 0])
 
     def write_errors(self, path: str) -> None:
-        """Writes all examples, the largest difference first."""
+        """Writes a table of all examples, those with the largest absolute error first."""
         numbers = self.outputs[:, 0]
         order = np.argsort(-np.abs(numbers - self.targets), kind="stable")
         writers.write_table(
@@ -181,5 +184,5 @@ class NumberPredictions(TablePredictions):
 
 
 def by_label(labels: Sequence[str], row: np.ndarray) -> dict[str, float]:
-    """Returns the probabilities of a row by label, rounded for a file."""
+    """Returns the probabilities of one example by label, rounded to six decimal places for a file."""
     return {label: round(float(p), 6) for label, p in zip(labels, row, strict=True)}

@@ -1,6 +1,7 @@
-"""The fine-tuning tasks that are known by name: those that the packages of this folder define.
+"""The registry of fine-tuning tasks.
 
-A package registers its tasks as `TASKS`, a sequence of `TaskSpec`. There is no other list of them.
+Each subpackage of `bert_jax.tasks` registers its tasks in `TASKS`, a sequence of `TaskSpec`. There is no
+other list of tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bert_jax.tasks.spec import TaskSpec
 
 @functools.cache
 def tasks() -> Mapping[str, TaskSpec]:
-    """Returns all tasks by name, those for files of the user's own first."""
+    """Returns all tasks by name; those for the user's own files come first."""
     parent = importlib.import_module("bert_jax.tasks")
     packages = (module.name for module in pkgutil.iter_modules(parent.__path__) if module.ispkg)
     modules = (importlib.import_module(f"{parent.__name__}.{name}") for name in packages)
@@ -25,10 +26,10 @@ def tasks() -> Mapping[str, TaskSpec]:
 
 
 def get(name: str) -> TaskSpec:
-    """Returns the task of this name; "SST-2", "sst_2" and "sst2" are the same.
+    """Returns the task with this name. Case, hyphens and underscores do not matter: "SST-2" is "sst2".
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such task.
     """
     spec = tasks().get(name.lower().replace("-", "").replace("_", ""))
     if spec is None:

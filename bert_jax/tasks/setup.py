@@ -1,4 +1,4 @@
-"""From a configuration to its task: the files, the model and the vocabulary."""
+"""Resolves the configuration of a fine-tuning run: its files, model, vocabulary and schedule."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def from_training_file(config: Any) -> tuple[FinetuneTask, Any]:
     """Returns the task that a configuration describes, and the examples of its training file.
 
     Args:
-        config: checked by `fields.check`.
+        config: a configuration that `fields.check` has accepted.
 
     Raises:
-        UserError: a missing file or column, one class only, another vocabulary than the checkpoint's, ...
+        UserError: for example, a missing file or column, a single class, or a vocabulary that differs from
+            the checkpoint's.
     """
     spec = registry.get(config.task)
     path = split_file(config, spec, "train")
@@ -36,7 +37,7 @@ def from_training_file(config: Any) -> tuple[FinetuneTask, Any]:
         found = spec.task.from_training_file(fields.of_task(config), spec, tokenizer, encoder, path)
     except UserError as error:
         mistakes.append(str(error))
-    # Reported together with the mistakes of the training file, because each try takes seconds.
+    # Errors of both files are reported together, because each attempt takes the user seconds.
     if missing := _missing_evaluation_file(config, spec):
         mistakes.append(missing)
     if mistakes:
@@ -45,7 +46,7 @@ def from_training_file(config: Any) -> tuple[FinetuneTask, Any]:
 
 
 def _missing_evaluation_file(config: Any, spec: TaskSpec) -> str:
-    """Returns what is wrong with the path of the evaluation file; "" if it is there, or the run has none."""
+    """Returns an error message if the evaluation file is missing; "" if it exists or the run has none."""
     try:
         path = split_file(config, spec, "dev")
     except UserError as error:
@@ -56,10 +57,10 @@ def _missing_evaluation_file(config: Any, spec: TaskSpec) -> str:
 
 
 def split_file(config: Any, spec: TaskSpec, split: str) -> str:
-    """Returns the path of a split's file; "" when the configuration has none.
+    """Returns the path of a split's file; "" if the configuration has none.
 
     Raises:
-        UserError: `data_dir` does not have it.
+        UserError: the file is not in `data_dir`.
     """
     given = {"train": config.data.train, "dev": config.data.eval}.get(split, "")
     if not given and spec.file_name and config.data_dir:
@@ -68,7 +69,7 @@ def split_file(config: Any, spec: TaskSpec, split: str) -> str:
 
 
 def has_file(config: Any, spec: TaskSpec, split: str) -> bool:
-    """Returns whether `split_file` finds one."""
+    """Returns whether the configuration has a file for a split, and `split_file` finds it."""
     try:
         return bool(split_file(config, spec, split))
     except UserError:
@@ -76,11 +77,15 @@ def has_file(config: Any, spec: TaskSpec, split: str) -> bool:
 
 
 def resolve_model(config: Any) -> tuple[model_config.EncoderConfig, tokenization.Tokenizer]:
-    """Returns the architecture and the vocabulary: the checkpoint's where there is one, else the
-    configuration's.
+    """Returns the model configuration and the tokenizer.
 
-    Dropout and how the model is computed (dtype, attention, ...) always are the configuration's. A dtype of
-    "auto" is resolved for the device of this process.
+    The architecture and the vocabulary come from the checkpoint if there is one, and otherwise from the
+    configuration. Dropout and the options of the computation (dtype, attention, ...) always come from the
+    configuration. A dtype of "auto" is resolved for the device of this process.
+
+    Raises:
+        UserError: the configuration names no model, the vocabulary does not match the checkpoint or the
+            embeddings, or `max_length` exceeds the number of positions.
     """
     values = config.model.to_dict()
     if config.init_from:
@@ -121,8 +126,15 @@ def resolve_model(config: Any) -> tuple[model_config.EncoderConfig, tokenization
 
 
 def resolve_schedule(config: Any, examples: int) -> int:
-    """Fills in steps, warm-up and evaluation interval from the epochs and the groups of rows; returns the
-    steps.
+    """Sets the number of steps, the warmup steps and the evaluation interval of a configuration in place.
+
+    Args:
+        config: a configuration with `epochs` and `warmup_fraction`. Warmup steps and an evaluation interval
+            that are already set are kept.
+        examples: the number of groups of rows in an epoch.
+
+    Returns:
+        The number of steps.
     """
     for name in ("epochs", "warmup_fraction"):
         config_fields.check(name, config[name])

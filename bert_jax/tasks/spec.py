@@ -1,4 +1,4 @@
-"""What distinguishes one task from the others of its class."""
+"""The registry entry of a fine-tuning task."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ class TaskSpec:
     """A task that `config.task` can name.
 
     Attributes:
-        name: in lower case, without punctuation.
-        task: the class that reads, encodes and scores it: a subclass of `base.FinetuneTask`.
-        metrics: reported in this order; the first one selects the best checkpoint. Empty: all that the class
-            has.
-        columns: of its files; None where the configuration names them.
-        test_columns: of the benchmark's test file, where its layout differs. It never has labels.
-        labels: the order of the logits; None where the labels are those of the training rows.
-        folder: of `data_dir`, where the files may also lie in such a folder of it.
-        file_name: the name of a split's file in `data_dir`, with {split}; empty where files are given one by
-            one.
-        splits: what {split} may be, for the splits whose files have other names.
-        prepared: whether the data set `glue` of tensorflow-datasets has it.
-        defaults: values of fields of the configuration that differ from those of other tasks.
+        name: the name in lower case, without punctuation.
+        task: the subclass of `base.FinetuneTask` that reads, encodes and scores the task.
+        metrics: the metrics in the order in which they are reported; the first one selects the best
+            checkpoint. Empty for all metrics of the class.
+        columns: the columns of the task's files; None if the configuration names them.
+        test_columns: the columns of the benchmark's test file, which has no labels; None if they are the
+            same.
+        labels: the labels in the order of the logits; None if they are inferred from the training rows.
+        folder: a subfolder of `data_dir` in which the files may also be.
+        file_name: the name of a split's file in `data_dir`, with {split} for the split; empty if the
+            configuration names each file.
+        splits: (split, names that may replace {split}) for each split whose file is named differently.
+        prepared: whether the task is part of the data set `glue` of tensorflow-datasets.
+        defaults: the values of configuration fields whose defaults differ from those of other tasks.
     """
 
     name: str
@@ -43,10 +44,10 @@ class TaskSpec:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def file(self, data_dir: str, split: str) -> str:
-        """Returns the path of a split: DATA_DIR/FOLDER/FILE_NAME, DATA_DIR/FILE_NAME, or a prepared one.
+        """Returns the path of a split: DATA_DIR/FOLDER/FILE_NAME, DATA_DIR/FILE_NAME, or a prepared data set.
 
         Raises:
-            UserError: there is none, with the places where it was looked for.
+            UserError: there is no such file. The message lists the paths that were tried.
         """
         splits = dict(self.splits).get(split, (split,))
         return sources.source_of(data_dir).find(data_dir, self, splits)

@@ -1,4 +1,4 @@
-"""What the tasks share whose examples are rows of a table."""
+"""The base class of tasks whose examples are rows of a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bert_jax.tasks.spec import TaskSpec
 
 @dataclasses.dataclass(frozen=True)
 class TableData(DataConfig):
-    """The fields `config.data.*` of tables."""
+    """The `config.data.*` fields of tasks on tables."""
 
     text_b: str = option("", "the column of the second text of a pair")
     header: bool = option(True, "whether the first row names the columns")
@@ -39,10 +39,10 @@ class TableConfig(TaskConfig):
 
 
 class TableTask(FinetuneTask):
-    """Tasks whose examples are rows of a table, or lines of JSON.
+    """Base class of tasks whose examples are rows of a table or of a JSON-lines file.
 
-    With `config.doc_stride`, texts longer than a row have windows, each trained with the example's label;
-    what is scored and written is the mean of their outputs.
+    With `config.doc_stride`, texts longer than a row are split into windows. Each window is trained with the
+    label of the example, and the prediction of an example is the mean of the outputs of its windows.
     """
 
     Config = TableConfig
@@ -52,8 +52,9 @@ class TableTask(FinetuneTask):
     def columns_of(cls, config: TableConfig, spec: TaskSpec) -> Columns:
         """Returns the columns of a run's files.
 
-        A task may have columns of its own. A configuration that names a text or the label describes another
-        table, and then names every column of it; the other fields alone replace what they name.
+        A task may define its columns. If the configuration names a text or label column, it describes a
+        different table, and all columns come from the configuration. Otherwise its `id` and `choices`
+        override those of the task, and its `header` can only turn the header off.
         """
         data = config.data
         if spec.columns is not None and not (data.text_a or data.text_b or data.label):
@@ -78,15 +79,15 @@ class TableTask(FinetuneTask):
         return TableLines(file_format, self.line_names(columns))
 
     def line_names(self, columns: dict[str, str]) -> dict[str, str]:
-        """Returns what a stream's objects call `text_a`, `text_b` and `id`."""
+        """Returns the names of `text_a`, `text_b` and `id` in the JSON objects of a stream."""
         return {field: getattr(self.columns, field) for field in FIELDS} | columns
 
     def targets(self, rows: EncodedRows) -> np.ndarray:
-        """Returns the target of each example: [examples, ...]."""
+        """Returns the targets of the examples: [examples, ...]."""
         return rows.targets["targets"][:: rows.rows_per_example][windows.first_rows(rows.group_examples)]
 
     def targets_if_any(self, rows: EncodedRows) -> np.ndarray | None:
-        """Returns the target of each example; None where the examples have no labels."""
+        """Returns the targets of the examples, or None if they have no labels."""
         return self.targets(rows) if rows.targets else None
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Questions with several choices, such as SWAG."""
+"""Multiple-choice tasks, such as SWAG."""
 
 from bert_jax.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_jax.tasks.readers.tables import Columns
@@ -8,7 +8,7 @@ _DEFAULTS = {"batch_size": 16, "optimizer.learning_rate": 2e-5}  # paper, sectio
 
 TASKS = (
     TaskSpec("multiplechoice", MultipleChoiceTask, defaults=_DEFAULTS),
-    # SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019), as their authors' files have them.
+    # SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019), with the columns of the authors' files.
     TaskSpec(
         "swag",
         MultipleChoiceTask,

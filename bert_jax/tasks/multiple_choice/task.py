@@ -1,4 +1,4 @@
-"""Multiple choice: SWAG, CODAH and the user's own questions (paper, section 4.4)."""
+"""Multiple-choice questions: SWAG, CODAH and the user's own files (paper, section 4.4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bert_jax.tasks.table_task import TableConfig, TableData, TableTask
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceData(TableData):
-    """The fields `config.data.*` of multiple choice."""
+    """The `config.data.*` fields of multiple choice."""
 
     choices: str = option("", "the columns of the choices, with commas between; or one of JSON lists")
 
@@ -41,7 +41,7 @@ class ChoiceConfig(TableConfig):
 
 
 class ChoicePredictions(ClassPredictions):
-    """The probability of each choice; the labels are the numbers of the choices."""
+    """Predictions of multiple choice: the most probable choice; labels are the numbers of the choices."""
 
     def report(self, directory: str) -> None:
         self.write_errors(os.path.join(directory, ERRORS_FILE))
@@ -67,7 +67,7 @@ class ChoicePredictions(ClassPredictions):
 
 
 class MultipleChoiceTask(TableTask):
-    """Which of some endings follows a text. The labels are the numbers of the choices, from 0."""
+    """Selects the choice that best continues a text. The labels are the numbers of the choices, from 0."""
 
     Config = ChoiceConfig
     config: ChoiceConfig
@@ -114,7 +114,7 @@ class MultipleChoiceTask(TableTask):
     def _read_questions(
         self, path: str, known: Columns, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
-        del test  # their columns are those of the other splits
+        del test  # test files have the same columns as the other splits
         check_header(path, format, columns)
         known = dataclasses.replace(known, **columns)
         return self._check_count(self.read_table(path, known, file_format=format, flags=PREDICT_FLAGS))
@@ -167,13 +167,13 @@ class MultipleChoiceTask(TableTask):
 
 
 class ChoiceLines(TableLines):
-    """Rows of texts with choices.
+    """Reads texts with choices from a stream.
 
     Args:
         file_format: as in `LineReader`.
         names: as in `LineReader`.
-        choices: the columns of the choices, or the one of JSON lists.
-        count: choices of a question.
+        choices: the columns of the choices, or the single column that holds JSON lists of them.
+        count: the number of choices of a question.
     """
 
     def __init__(self, file_format: str, names: Mapping[str, str], choices: Sequence[str], count: int):
@@ -209,7 +209,7 @@ class ChoiceLines(TableLines):
 
 
 def _number(text: str) -> int:
-    """Returns the number of a choice, from 0; A is 0."""
+    """Parses the number of a choice, counted from 0, or its letter; A is 0."""
     text = text.strip()
     if len(text) == 1 and text.upper() in string.ascii_uppercase:
         return string.ascii_uppercase.index(text.upper())

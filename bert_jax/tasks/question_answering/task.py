@@ -97,7 +97,7 @@ class QuestionAnsweringTask(FinetuneTask):
     def _read_unlabelled(
         self, path: str, *, test: bool = False, format: str = "auto", **keys: str
     ) -> Questions:
-        del test  # its layout is that of the other splits
+        del test  # test files have the same layout as the other splits
         for name in keys:
             if name not in FIELDS:
                 raise UserError(f"--{name} is for tables; questions are read from JSON")

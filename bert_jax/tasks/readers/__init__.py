@@ -1,1 +1,1 @@
-"""Rows and tables of labeled examples, read from files."""
+"""Readers of examples from files, prepared data sets and streams."""

@@ -1,4 +1,4 @@
-"""Rows of TSV, CSV and JSON-lines files, with the line that each begins in."""
+"""Readers of the rows of TSV, CSV and JSON-lines files, with the line number of each row."""
 
 import csv
 import json
@@ -9,17 +9,17 @@ from bert_jax.errors import UserError
 from bert_jax.io import compression, files
 from bert_jax.tasks.readers.report import Malformed
 
-LABEL_SEPARATOR = ","  # of several labels in one column
+LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 LONGEST_LINE = 32 << 20  # bytes, decompressed; so that one line cannot fill the memory
-TRAINING_FLAGS = "--config.data."  # begins the names of the flags by which a training reads a table
-CHOICE = "choice "  # and its number: the field of a possible answer
+TRAINING_FLAGS = "--config.data."  # prefix of the training flags that describe a table
+CHOICE = "choice "  # followed by a number: the field of one choice
 
 
 def read_lines(path: str, file: BinaryIO) -> Iterator[bytes]:
     """Yields the lines of an open file, with their newlines.
 
     Raises:
-        UserError: A line is longer than LONGEST_LINE, or the file cannot be read or decompressed.
+        UserError: a line is longer than LONGEST_LINE, or the file cannot be read or decompressed.
     """
     number = 0
     try:
@@ -37,8 +37,12 @@ def read_lines(path: str, file: BinaryIO) -> Iterator[bytes]:
 
 
 class Lines:
-    """The decoded lines of a file, newline kept; a line that is not UTF-8 is decoded with U+FFFD and
-    remembered.
+    """Iterates over the decoded lines of a file, with their newlines.
+
+    Invalid bytes of a line that is not UTF-8 are decoded as U+FFFD.
+
+    Attributes:
+        undecodable: the numbers, from 1, of the lines so far that are not UTF-8.
     """
 
     def __init__(self, path: str):
@@ -60,7 +64,7 @@ class Lines:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file of rows. Raises UserError if it cannot be opened."""
+    """Opens a file for reading bytes. Raises UserError if it cannot be opened."""
     try:
         return files.open_read(path)
     except OSError as error:
@@ -68,7 +72,10 @@ def open_file(path: str) -> BinaryIO:
 
 
 class TableRows:
-    """Rows of a TSV or CSV file as (line, list of fields); the header, if any, is read on construction."""
+    """Iterates over the rows of a TSV or CSV file as (line, list of fields).
+
+    A malformed row is yielded as (line, Malformed). The header, if any, is read on construction.
+    """
 
     tabular = True
 
@@ -105,8 +112,8 @@ class TableRows:
                 yield number, Malformed("not UTF-8") if bad else line.split(delimiter)
 
     def _quoted(self, delimiter):
-        # A text may be longer than the module's default of 128 KiB; the limit is global, so it is only ever
-        # raised.
+        # A text may be longer than the csv module's default limit of 128 KiB. The limit is global to the
+        # process, so it is never lowered.
         csv.field_size_limit(max(csv.field_size_limit(), 1 << 24))
         reader = csv.reader(iter(self._lines), delimiter=delimiter, strict=True)
         while True:
@@ -116,7 +123,7 @@ class TableRows:
             except StopIteration:
                 return
             except csv.Error as error:
-                # Past a broken quote, where rows begin is a guess.
+                # After an unbalanced quote, the beginnings of the following rows cannot be determined.
                 what = f"{error} in the row that starts here; is a quote left open?"
                 if "new-line character" in str(error):
                     what = "a carriage return inside a row; is it a text file, with a row a line?"
@@ -134,7 +141,17 @@ class TableRows:
     def selector(
         self, wanted: dict[str, str], optional: set[str]
     ) -> Callable[[Sequence[str]], dict[str, str]]:
-        """A function from a row to the wanted fields; the columns are looked up once."""
+        """Returns a function that selects the wanted fields of a row.
+
+        The columns are looked up only once.
+
+        Args:
+            wanted: the name or number of the column of each field.
+            optional: the fields whose columns may be missing.
+
+        Raises:
+            UserError: a column is missing or ambiguous.
+        """
         places = {}
         for field, column in wanted.items():
             place = self._find(field, column, field in optional)
@@ -187,7 +204,7 @@ class TableRows:
         )
 
     def _name(self, field: str) -> str:
-        """What the user calls a field: a training's by its place in the configuration."""
+        """Returns the name of a field for messages: of the configuration in training, else of the flag."""
         return f"data.{field}" if self._flags == TRAINING_FLAGS else f"{self._flags}{field}"
 
 
@@ -196,7 +213,7 @@ def _is_number(column: str) -> bool:
 
 
 class LineRows:
-    """Lines that are one text each, blank ones included, as (line, text)."""
+    """Iterates over the texts of a file with one text per line, including blank lines, as (line, text)."""
 
     tabular = False
 
@@ -205,7 +222,8 @@ class LineRows:
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(self._lines, 1):
-            # A malformed row would be left out, and the lines of the output no longer be those of the input.
+            # No line is reported as malformed, because leaving one out would shift the lines of the output
+            # against those of the input.
             yield number, line.removesuffix("\n").removesuffix("\r")
 
     def selector(self, wanted: dict[str, str], optional: set[str]) -> Callable[[str], dict[str, str]]:
@@ -213,7 +231,7 @@ class LineRows:
 
 
 class JsonRows:
-    """Rows of a JSON-lines file as (line, dict)."""
+    """Iterates over the rows of a JSON-lines file as (line, dict), or (line, Malformed)."""
 
     tabular = False
 
@@ -251,6 +269,7 @@ class JsonRows:
 
 
 def parse_object(line):
+    """Returns the JSON object in a line. Raises Malformed if the line holds anything else."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -262,8 +281,19 @@ def parse_object(line):
 
 
 def json_text(value, field, key):
+    """Returns a JSON value as the text of a field; a list of choices as a list of texts.
+
+    Args:
+        value: the value.
+        field: the field. A label may also be a number, a boolean or a list of labels, and an id a number or a
+            boolean.
+        key: the key of the value in the JSON object, for messages.
+
+    Raises:
+        Malformed: the value has a type that the field does not allow.
+    """
     if isinstance(value, str):
-        # json.loads lets a lone surrogate through, which no encoder takes.
+        # json.loads accepts lone surrogates, which cannot be encoded as UTF-8.
         return value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
     if field.startswith(CHOICE) and isinstance(value, list):
         return [json_text(one, "choice", key) for one in value]

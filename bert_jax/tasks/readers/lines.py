@@ -1,4 +1,4 @@
-"""Examples that come one by one, as the lines of a stream."""
+"""Readers of examples from the lines of a stream."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ FIELDS = ("text_a", "text_b", "id")
 
 
 class LineReader(abc.ABC):
-    """How a line becomes an example of a task.
+    """Base class of the readers that parse a line into an example of a task.
 
-    A line is an object of JSON, whose fields have the training file's names or those of `own_names`; or plain
-    text, with a tab between the texts that the task has.
+    A line is either a JSON object, whose fields have the names of the training file or of `own_names`, or
+    plain text, in which the texts of the example are separated by tabs.
 
     Args:
-        file_format: "jsonl", "tsv" (plain text), or "auto": JSON where a line begins with a brace.
-        names: what the training file calls `text_a`, `text_b` and `id`; empty for what there is not.
+        file_format: "jsonl", "tsv" (plain text), or "auto", which reads lines that begin with a brace as
+            JSON.
+        names: the names of `text_a`, `text_b` and `id` in the training file; empty for a field that it lacks.
 
     Raises:
-        UserError: a format that no stream has.
+        UserError: the format is not one of `FORMATS`.
     """
 
     own_names: ClassVar[Mapping[str, str]] = dict(zip(FIELDS, FIELDS, strict=True))
@@ -40,25 +41,25 @@ class LineReader(abc.ABC):
         self._format = file_format
         self.texts = tuple(field for field in ("text_a", "text_b") if names[field])
         own = self.own_names
-        # A number is the place of a column in a table; an object has none.
+        # A number refers to a column by its position, which a JSON object does not have.
         names = {field: own[field] if re.fullmatch(r"-?\d+", name) else name for field, name in names.items()}
         self.names = {field: tuple(filter(None, (names[field], own[field], field))) for field in FIELDS}
 
     @property
     def columns(self) -> list[str]:
-        """Returns what the columns of plain text are called."""
+        """Returns the names of the columns of a line of plain text."""
         return [self.names[field][0] for field in self.texts]
 
     @property
     def expected(self) -> str:
-        """Returns what a line of plain text has."""
+        """Returns a description of a line of plain text, for messages."""
         return " TAB ".join(self.columns) if len(self.columns) > 1 else "a text without tabs"
 
     def parse(self, line: bytes) -> dict[str, Any]:
         """Returns the values of one line by field.
 
         Raises:
-            Malformed: what is wrong with it.
+            Malformed: the line cannot be parsed.
         """
         try:
             text = line.decode("utf-8-sig").rstrip("\r\n")
@@ -71,7 +72,7 @@ class LineReader(abc.ABC):
         return self.from_text(text)
 
     def from_text(self, text: str) -> dict[str, Any]:
-        """Returns the values of a line of plain text."""
+        """Returns the values of a line of plain text by field."""
         fields = text.split("\t")
         if len(fields) != self.width:
             found = f"{len(fields)} column{'s' * (len(fields) > 1)}"
@@ -80,11 +81,11 @@ class LineReader(abc.ABC):
 
     @property
     def width(self) -> int:
-        """Returns how many columns a line of plain text has."""
+        """Returns the number of columns of a line of plain text."""
         return len(self.texts)
 
     def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of an object."""
+        """Returns the values of a JSON object by field."""
         values = {}
         for field in self.texts:
             key = find_key(row, self.names[field])
@@ -100,23 +101,25 @@ class LineReader(abc.ABC):
         return values
 
     def value(self, row: Mapping[str, Any], field: str, key: str) -> Any:
-        """Returns the value of a text's field."""
+        """Returns the value of a text field of a JSON object."""
         return json_text(row[key], field, key)
 
     @abc.abstractmethod
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Any:
-        """Returns the examples of (number of the line from 1, what `parse` returned), as `FinetuneTask.read`
-        does.
+        """Returns the examples of parsed lines, of the same type as those of `FinetuneTask.read`.
+
+        Args:
+            rows: (line number from 1, values that `parse` returned) for each line.
         """
 
 
 def ids_of(rows: Sequence[tuple[int, dict[str, Any]]]) -> list[str]:
-    """Returns the id of each row: its own, or its number from 0."""
+    """Returns the id of each row, or its line number counted from 0 if it has no id."""
     return [row.get("id", str(line - 1)) for line, row in rows]
 
 
 class TableLines(LineReader):
-    """Rows of texts, as a table has them."""
+    """Reads rows of texts, as in a table."""
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Examples:
         first = [row["text_a"] for _, row in rows]
@@ -126,10 +129,10 @@ class TableLines(LineReader):
 
 
 def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Returns the first of some names that an object has.
+    """Returns the first of some names for which a JSON object has a value.
 
     Raises:
-        Malformed: it has none of them.
+        Malformed: the object has none of them.
     """
     for name in names:
         if row.get(name) is not None:

@@ -1,5 +1,6 @@
-"""GLUE as tensorflow-datasets prepares it, read without TensorFlow: rows, labels and order are those of
-GLUE's own files.
+"""Reads GLUE as prepared by tensorflow-datasets, without TensorFlow.
+
+The rows, the labels and their order are the same as in GLUE's own files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from bert_jax.tasks.readers.tables import Columns, Examples
 
 PREFIX = tfds.PREFIX
 
-# What its data sets call their texts, in the order in which the model reads them.
+# The names of the text features, in the order in which the model reads the texts.
 _TEXTS = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
@@ -22,19 +23,20 @@ _TEXTS = (
     ("question", "sentence"),
     ("sentence",),
 )
-_DIAGNOSTIC = "diagnostic"  # of the files of MNLI; here a data set of its own
+_DIAGNOSTIC = "diagnostic"  # one of MNLI's files, but a separate data set in tensorflow-datasets
 
 
 def find(task: str, data_dir: str, split: str) -> str:
-    """The prepared split of a task, as `read` takes it: PREFIX, its folder, / and its name.
+    """Returns the path of a prepared split for `read`: PREFIX, its folder, / and the name of the split.
 
     Args:
-        task: of GLUE, as tensorflow-datasets' configurations are called.
-        data_dir: PREFIX and "glue", or the folder of that data set, or the folder that has it.
-        split: as GLUE's files are called, such as dev_matched.
+        task: the GLUE task, by the name of its configuration in tensorflow-datasets.
+        data_dir: PREFIX followed by "glue", by the folder of that data set, or by the folder that contains
+            it.
+        split: the split by the name of GLUE's file, such as dev_matched.
 
     Raises:
-        UserError: it is not there, with the command that prepares it.
+        UserError: the split is not prepared. The message gives the command that prepares it.
     """
     config, split = ("ax", "test") if split == _DIAGNOSTIC else (task, split.replace("dev", "validation"))
     given = data_dir.removeprefix(PREFIX).rstrip("/") or "glue"
@@ -50,20 +52,22 @@ def find(task: str, data_dir: str, split: str) -> str:
 
 
 def files(path: str) -> list[str]:
-    """The files of a split that `find` found."""
+    """Returns the files of a split, whose path `find` returned."""
     folder, _, split = path.rpartition("/")
     return tfds.files(folder, split)
 
 
 def read(path: str, columns: Columns, parse_label: Callable[[str], object] | None) -> Examples:
-    """The rows of a split that `find` found, in the order of GLUE's file, with its row numbers as ids.
+    """Returns the examples of a split in the order of GLUE's file, with its row numbers as ids.
 
     Args:
-        columns: those of GLUE's file; they say whether there are labels and second texts.
-        parse_label: takes a label's name, or its number where GLUE's file has that; None: no labels are read.
+        path: the path of the split, as `find` returned it.
+        columns: the columns of GLUE's file, which determine whether there are labels and second texts.
+        parse_label: called with the name of a label, or with its number if GLUE's file has numbers; None to
+            read no labels.
 
     Raises:
-        UserError: it has no such columns, or no labels.
+        UserError: the data set lacks these columns, or its labels.
     """
     folder, _, split = path.rpartition("/")
     features = tfds.features(folder)
@@ -87,7 +91,7 @@ def read(path: str, columns: Columns, parse_label: Callable[[str], object] | Non
 
 def _labels(path: str, feature: Any, values: list[Any], parse_label: Callable[[str], object]) -> list[object]:
     names = getattr(feature, "names", None)
-    if max(values) < 0:  # -1 in each row
+    if max(values) < 0:  # test sets have the label -1 in each row
         raise UserError(f"{path}: a split without labels is one for `bert-jax predict`")
 
     @functools.cache

@@ -1,4 +1,4 @@
-"""What was left out of a file because it is malformed, and when that is too much."""
+"""Counts the malformed rows of a file, and rejects a file that has too many."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from typing import ClassVar
 
 from bert_jax.errors import UserError
 
-MAX_MALFORMED = 0.05  # share of a file's rows above which the file is refused
+MAX_MALFORMED = 0.05  # fraction of malformed rows above which a file is rejected
 _MAX_DESCRIBED = 5
 
 
 class Malformed(Exception):
-    """What is wrong with one row."""
+    """Raised for a row that cannot be parsed; the message says why."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class FileReport:
-    """The base of everything that is read from one file; a subclass has the `path`.
+    """Base class of the examples read from one file. Subclasses define `path`.
 
     Attributes:
-        rows: the rows of the file, including the malformed ones, which are left out of the examples.
+        unit: what a row is called in messages.
+        path: the path of the file.
+        rows: the number of rows of the file, including the malformed ones, which are left out of the
+            examples.
         malformed_count: the number of malformed rows.
-        malformed: descriptions of the first few of them, with file and line.
-        notes: what was corrected while reading.
+        malformed: descriptions of the first few malformed rows, with file and line.
+        notes: descriptions of what was corrected while reading.
     """
 
     unit: ClassVar[str] = "rows"
@@ -35,13 +38,13 @@ class FileReport:
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def leave_out(self, description: str) -> None:
-        """Counts one malformed row."""
+        """Counts one malformed row, with a description for messages."""
         self.malformed_count += 1
         if len(self.malformed) < _MAX_DESCRIBED:
             self.malformed.append(description)
 
     def check(self, max_malformed: float = MAX_MALFORMED) -> None:
-        """Raises UserError if the share of malformed rows is above `max_malformed`."""
+        """Raises UserError if the fraction of malformed rows exceeds `max_malformed`."""
         if self.malformed_count > max_malformed * self.rows:
             raise UserError(
                 f"{self.malformed[0]} ({self.malformed_count} of {self.rows} {self.unit} are malformed, more "
@@ -49,7 +52,7 @@ class FileReport:
             )
 
     def warning(self) -> str:
-        """Returns one line on what was left out or corrected; an empty text if nothing was."""
+        """Returns a one-line warning about what was left out or corrected; empty if nothing was."""
         parts = list(self.notes)
         if self.malformed_count:
             parts.insert(

@@ -1,7 +1,7 @@
-"""Where the examples of a split come from, by the scheme of its path.
+"""Selects the source of a split's examples by the scheme of its path.
 
-A path that begins with `tfds:` is a data set that tensorflow-datasets prepared; any other is a file or a URL.
-This is the only module that tells them apart.
+A path that begins with `tfds:` is a data set prepared by tensorflow-datasets; any other path is a file or a
+URL. No other module distinguishes between the two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREPARED = prepared.PREFIX
 
 
 class Source(Protocol):
-    """How the splits of a task are found and read."""
+    """Finds and reads the splits of a task."""
 
     def find(self, data_dir: str, spec: Any, splits: Sequence[str]) -> str:
         """Returns the path of a split.
@@ -28,20 +28,20 @@ class Source(Protocol):
         Args:
             data_dir: the folder or data set.
             spec: the `TaskSpec` of the task.
-            splits: names that the split may have, the most usual one first.
+            splits: the names that the split may have, the most usual one first.
 
         Raises:
-            UserError: it is not there; with what was expected.
+            UserError: the split does not exist. The message says what was expected.
         """
 
     def exists(self, path: str) -> bool:
-        """Returns whether a path that the user gave is there."""
+        """Returns whether a path given by the user exists."""
 
     def read(self, path: str, columns: Columns, *, parse_label: Callable | None, **options: Any) -> Examples:
         """Returns the examples of a table; the options are those of `tables.read_examples`."""
 
     def parts(self, path: str) -> Sequence[str]:
-        """Returns the files that a path stands for."""
+        """Returns the files that a path refers to."""
 
 
 class _Files:
@@ -77,11 +77,11 @@ class _Prepared:
         return prepared.find(spec.name, data_dir, splits[0])
 
     def exists(self, path: str) -> bool:
-        del path  # `find` has looked
+        del path  # `find` has already checked it
         return True
 
     def read(self, path: str, columns: Columns, *, parse_label: Callable | None, **options: Any) -> Examples:
-        del options  # they describe how a file is written
+        del options  # they describe the format of a file
         return prepared.read(path, columns, parse_label)
 
     def parts(self, path: str) -> Sequence[str]:
@@ -92,25 +92,25 @@ _FILES, _PREPARED = _Files(), _Prepared()
 
 
 def is_prepared(path: str) -> bool:
-    """Returns whether a path or `data_dir` names a data set that tensorflow-datasets prepared."""
+    """Returns whether a path or `data_dir` refers to a data set prepared by tensorflow-datasets."""
     return str(path).startswith(PREPARED)
 
 
 def source_of(path: str) -> Source:
-    """Returns the source that a path or `data_dir` names."""
+    """Returns the source that reads a path or `data_dir`."""
     return _PREPARED if is_prepared(path) else _FILES
 
 
 def read_examples(
     path: str, columns: Columns, *, parse_label: Callable[[str], Any] | None = str, **options: Any
 ) -> Examples:
-    """Returns the examples of a table, wherever it is; see `tables.read_examples`."""
+    """Returns the examples of a table from its source; the options are those of `tables.read_examples`."""
     tables.check_columns(path, columns, options.get("flags", tables.TRAINING_FLAGS))
     return source_of(path).read(path, columns, parse_label=parse_label, **options)
 
 
 def digest(path: str) -> str:
-    """Returns the SHA-256 of the contents of a split, as 64 hexadecimal digits."""
+    """Returns the SHA-256 checksum of a split's files, as 64 hexadecimal digits."""
     result = hashlib.sha256()
     for part in source_of(path).parts(path):
         with files.open_read(part) as file:

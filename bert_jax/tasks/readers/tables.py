@@ -1,7 +1,8 @@
-"""Labelled examples from TSV, CSV and JSON-lines files, with the file and line of everything that is wrong.
+"""Reads labeled examples from TSV, CSV and JSON-lines files; every error names the file and the line.
 
-TSV is read as GLUE writes it: a tab separates, a newline ends the row, and a quote is a character like any
-other. CSV follows RFC 4180: a quoted field may hold commas and newlines. JSON-lines holds one object a line.
+TSV has the format of GLUE's files: a tab separates fields, a newline ends a row, and quotes have no special
+meaning. CSV follows RFC 4180: a quoted field may contain commas and newlines. JSON-lines has one object per
+line.
 """
 
 import dataclasses
@@ -20,14 +21,21 @@ from bert_jax.tasks.readers.file_rows import (
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = ("tsv", "csv", "jsonl")
-PREDICT_FLAGS = "--"  # begins the names of `bert-jax predict`'s own flags
-LINES = "lines"  # of single texts, which predictions alone are made of
+PREDICT_FLAGS = "--"  # prefix of the flags of `bert-jax predict`
+LINES = "lines"  # the format with one text per line, used only for prediction
 
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Where a file keeps what an example needs: column names, or numbers from 0. Empty: there is no such
-    column.
+    """The columns of a file, by name or by number from 0; empty for a column that the file lacks.
+
+    Attributes:
+        text_a: the column of the first text.
+        text_b: the column of the second text.
+        label: the column of the label.
+        id: the column of the id.
+        header: whether the first row names the columns.
+        choices: the columns of the choices, separated by commas, or the single column of JSON lists of them.
     """
 
     text_a: str
@@ -35,17 +43,22 @@ class Columns:
     label: str = ""
     id: str = ""
     header: bool = True
-    choices: str = ""  # of each possible answer, with commas between; or one of JSON lists
+    choices: str = ""
 
 
 @dataclasses.dataclass
 class Examples(FileReport):
-    """The rows of one file, column by column: entry i of every list belongs to the same row.
+    """The rows of one file by column: entry i of every list belongs to the same row.
 
     Attributes:
-        labels: None when labels were not asked for, or when the file has no such column and may lack it.
+        path: the path of the file.
+        ids: the id of each row.
+        texts_a: the first text of each row.
+        texts_b: the second text of each row; None for single texts.
+        labels: the parsed label of each row; None if labels were not requested, or the file lacks an optional
+            label column.
         lines: the line of the file in which each row begins, from 1.
-        choices: the possible answers of each row; None where there are none.
+        choices: the choices of each row; None if the task has no choices.
     """
 
     path: str
@@ -61,9 +74,15 @@ class Examples(FileReport):
 
 
 def detect_format(path: str, file_format: str = "auto", flags: str = TRAINING_FLAGS) -> str:
-    """The format by name, or by the file's suffix (before that of a compression) when it is "auto".
+    """Returns the format of a file: `file_format`, or, if that is "auto", the format of the file's suffix.
 
-    `flags` begins the names of the flags in an error message.
+    Args:
+        path: the path of the file. The suffix of a compression is ignored.
+        file_format: one of `FORMATS`, or "auto".
+        flags: the prefix of flags in messages.
+
+    Raises:
+        UserError: the format is unknown, or the suffix does not determine it.
     """
     if file_format in FORMATS:
         return file_format
@@ -85,15 +104,13 @@ def detect_format(path: str, file_format: str = "auto", flags: str = TRAINING_FL
 
 
 def check_header(path: str, file_format: str, columns: Mapping[str, object]) -> None:
-    """Raises UserError where `columns`, as `bert-jax predict` was given them, say whether objects have a
-    header.
-    """
+    """Raises UserError if `columns` (options of `bert-jax predict`) set `header` for a JSON-lines file."""
     if "header" in columns and detect_format(path, file_format, PREDICT_FLAGS) == "jsonl":
         raise UserError(f"--header is for TSV and CSV, and {path} is JSON-lines")
 
 
 def check_columns(path: str, columns: Columns, flags: str = TRAINING_FLAGS) -> None:
-    """Raises UserError if the columns do not say where the text is."""
+    """Raises UserError if `columns` do not name the column of the text; `flags` is the prefix of flags."""
     if not columns.text_a:
         raise UserError(f"{path}: which column holds the text? give {flags}text_a=COLUMN")
 
@@ -115,23 +132,26 @@ def read_examples(
     Args:
         path: a TSV, CSV or JSON-lines file in UTF-8, with or without a byte-order mark, possibly compressed
             (.gz, .bz2, .xz, .zst).
-        columns: which columns to read.
-        file_format: "tsv", "csv", "jsonl", "auto" for the suffix, or LINES: every line is a text, blank lines
-            included.
-        quoting: "none", "csv", or "auto": off in TSV, on in CSV.
-        parse_label: turns a label's text into a value, with choices into the number of one; a ValueError
-            makes the row malformed. None: no labels are read.
-        label_may_be_empty: an empty label is a label, and no malformed row.
-        label_optional: a file without the label column is read as unlabelled, not refused.
-        max_malformed: the share of malformed rows above which the file is refused.
-        flags: begins the names of the flags in error messages.
+        columns: the columns to read.
+        file_format: "tsv", "csv", "jsonl", "auto" to use the suffix, or LINES, where every line is a text,
+            including blank lines.
+        quoting: "csv" if quotes delimit fields, "none" if they do not, or "auto": "csv" for CSV, "none" for
+            TSV.
+        parse_label: converts the text of a label to a value, which for questions with choices is the number
+            of the right choice. A ValueError makes the row malformed. None to read no labels.
+        label_may_be_empty: whether an empty label is valid; otherwise the row is malformed.
+        label_optional: whether a file without the label column is read as unlabeled; otherwise it is
+            rejected.
+        max_malformed: the fraction of malformed rows above which the file is rejected.
+        flags: the prefix of flags in messages.
 
     Returns:
-        The examples in file order. An id is the id column's value, or the row's number from 0, malformed rows
-        counted.
+        The examples in file order. The id of a row is the value of the id column, or the number of the row
+        from 0, where malformed rows count.
 
     Raises:
-        UserError: a missing or empty file, a missing column, or too many malformed rows; with file and line.
+        UserError: the file is missing or empty, a column is missing, or too many rows are malformed. The
+            message gives the file and the line.
     """
     check_columns(path, columns, flags)
     if file_format != LINES:
@@ -195,7 +215,7 @@ def read_examples(
 
 
 def _choices(values, count, expected):
-    """The answers of a row, as many as the first row has."""
+    """Returns the choices of a row. Raises Malformed if the first row has a different number of choices."""
     answers = [values[f"{CHOICE}{number}"] for number in range(count)]
     if isinstance(answers[0], list):
         answers = answers[0]

@@ -128,7 +128,7 @@ class TaggingTask(FinetuneTask):
     def _read_words(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: str
     ) -> TaggedSentences:
-        del test  # its columns are those of the other splits
+        del test  # test files have the same columns as the other splits
         for name in columns:
             if name not in ("text_a", "id"):
                 raise UserError(f"--{name} is for tables of texts; tagging has --text_a and --id alone")

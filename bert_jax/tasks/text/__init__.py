@@ -1,10 +1,10 @@
-"""Labels and numbers of texts and pairs of texts."""
+"""Classification and regression of texts and pairs of texts."""
 
 from bert_jax.tasks.spec import TaskSpec
 from bert_jax.tasks.text.multilabel import MultiLabel
 from bert_jax.tasks.text.task import TextClassification, TextRegression
 
-# For the user's own files: the columns come from the configuration.
+# These tasks are for the user's own files, so their columns come from the configuration.
 TASKS = (
     TaskSpec("classification", TextClassification, ("accuracy", "f1_macro")),
     TaskSpec("regression", TextRegression, ("pearson", "spearman", "mean_squared_error")),

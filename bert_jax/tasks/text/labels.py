@@ -1,4 +1,4 @@
-"""The labels of a classification task: inferred from the training rows, stored beside the checkpoints."""
+"""The label set of a classification task, which is inferred from the training rows."""
 
 import dataclasses
 import math
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from bert_jax.errors import UserError
 
-# More distinct labels than this share of the rows means that another column was named as the label.
+# If the number of distinct labels exceeds this fraction of the rows, the column is probably not the label.
 _MAX_DISTINCT = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelSet:
-    """Label names in the order of the logits."""
+    """The label names of a task, in the order of the logits."""
 
     names: tuple[str, ...]
 
@@ -21,7 +21,7 @@ class LabelSet:
         return len(self.names)
 
     def index(self, name: str) -> int:
-        """The label's number. Raises ValueError, naming the set, for a label outside it."""
+        """Returns the number of a label. Raises ValueError, which lists the labels, for an unknown one."""
         try:
             return self.names.index(name.strip())
         except ValueError:
@@ -29,15 +29,19 @@ class LabelSet:
             raise ValueError(f"label {name.strip()!r} is none of {shown}") from None
 
     def checked(self, name: str) -> str:
-        """The label itself. Raises ValueError for one outside the set."""
+        """Returns the label, without surrounding whitespace. Raises ValueError for an unknown one."""
         return self.names[self.index(name)]
 
     @classmethod
     def infer(cls, labels: Sequence[str], path: str) -> "LabelSet":
-        """The sorted distinct labels of the training rows; whole numbers are sorted as numbers.
+        """Returns the sorted distinct labels of the training rows; integers are sorted by value.
+
+        Args:
+            labels: the label of each training row.
+            path: the path of the training file, for messages.
 
         Raises:
-            UserError: one class only, or so many that the column cannot be one of classes.
+            UserError: there is only one class, or there are so many that the column cannot hold class labels.
         """
         counts = Counter(label.strip() for label in labels)
         if len(counts) < 2:
@@ -55,13 +59,13 @@ class LabelSet:
 
 
 def _sort_key(name: str):
-    # Python converts no numbers of over 4,300 digits; those of over 18 are sorted as text.
+    # int() refuses numbers with more than 4,300 digits, so long numbers are sorted as text.
     is_number = name.removeprefix("-").isdecimal() and len(name) < 20
     return (0, int(name), name) if is_number else (1, 0, name)
 
 
 def parse_number(text: str) -> float:
-    """A regression target. Raises ValueError unless it is a finite number."""
+    """Parses a regression target. Raises ValueError unless it is a finite number."""
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Any number of labels for each text, which do not exclude each other."""
+"""Multi-label classification: each text has any number of labels."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _THRESHOLD = 0.5
 
 @dataclasses.dataclass
 class LabelSets(ClassPredictions):
-    """The probability of each label; those above a half are predicted.
+    """Predictions of a multi-label classification: all labels whose probability is above 0.5.
 
     Attributes:
-        predicted: bool [N, C].
+        predicted: bool [N, C], whether each label is predicted.
     """
 
     def __post_init__(self):
@@ -38,17 +38,20 @@ class LabelSets(ClassPredictions):
 
     @property
     def expected(self) -> np.ndarray:
-        """Returns bool [N, C]: the labels that the examples have."""
+        """Returns the true labels: bool [N, C]."""
         return self.targets > 0
 
     @property
     def confidence(self) -> np.ndarray:
-        """Returns float32 [N], the largest confidence in a wrong decision about a label; 0 without one."""
+        """Returns the highest confidence among the wrong decisions for each example: float32 [N].
+
+        It is 0 for an example whose labels are all predicted correctly.
+        """
         certainty = np.maximum(self.outputs, 1 - self.outputs)
         return np.where(self.predicted == self.expected, 0, certainty).max(axis=1)
 
     def names(self) -> list[list[str]]:
-        """Returns the labels that each example is predicted to have."""
+        """Returns the names of the labels predicted for each example."""
         return [[self.labels[i] for i in np.flatnonzero(row)] for row in self.predicted]
 
     def rows(self) -> list[list[Any]]:
@@ -64,7 +67,7 @@ class LabelSets(ClassPredictions):
         ]
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether every example gets the same labels."""
+        """Returns whether every example has the same predicted labels."""
         return len(np.unique(self.predicted, axis=0)) == 1
 
     def report(self, directory: str) -> None:
@@ -88,7 +91,7 @@ class LabelSets(ClassPredictions):
 
 
 class MultiLabel(TextTask):
-    """A set of labels for each example; a label is predicted where its probability is above a half."""
+    """Multi-label classification: a label is predicted if its probability is above 0.5."""
 
     title = "multilabel"
     kind = "multilabel"

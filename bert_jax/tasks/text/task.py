@@ -1,4 +1,4 @@
-"""Classification and regression of texts and pairs of texts, in tables."""
+"""Classification and regression tasks on tables of texts or pairs of texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bert_jax.tasks.text.labels import LabelSet, parse_number
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig(TableConfig):
-    """The fields of tasks on texts and pairs."""
+    """The fields of tasks on texts and pairs of texts."""
 
     pack: bool = option(True, "random batches, several examples a row ([finetuning.md](finetuning.md))")
 
@@ -39,11 +39,11 @@ class ClassificationConfig(TextConfig):
 
 
 class TextTask(TableTask):
-    """Outputs from [CLS] for a text or a pair of texts."""
+    """Base class of tasks that predict from the [CLS] of a text or a pair of texts."""
 
     Config = TextConfig
     config: TextConfig
-    kind: str  # of `objectives.classification.Classification`
+    kind: str  # the `kind` of `objectives.classification.Classification`
     target_dtype: type = np.int32
     label_may_be_empty = False
 
@@ -62,7 +62,7 @@ class TextTask(TableTask):
 
     @abc.abstractmethod
     def parse_label(self, text: str) -> Any:
-        """Returns a label of a file as a value. Raises ValueError for one that the task does not have."""
+        """Parses a label of a file. Raises ValueError for a label that the task does not have."""
 
     def _read_labelled(self, path: str, parse_label: Callable[[str], Any]) -> Examples:
         if not self.columns.label:
@@ -73,7 +73,8 @@ class TextTask(TableTask):
     def _read_texts(self, path: str, *, test: bool = False, format: str = "auto", **columns: Any) -> Examples:
         known = self.columns
         if format == "auto" and not columns and not test and _is_plain_text(path) and not known.text_b:
-            # A run whose training file had to be given a format has others of it, whatever they are called.
+            # If the format of the training file was configured, other files have that format too, whatever
+            # their suffix is.
             format = LINES if self.config.data.format == "auto" else self.config.data.format
         else:
             check_header(path, format, columns)
@@ -96,16 +97,16 @@ class TextTask(TableTask):
             token_types=self.tokenizer.layout.types,
         )
 
-    class_weights: tuple[float, ...] = ()  # of the loss, in the order of the labels
+    class_weights: tuple[float, ...] = ()  # weights in the loss, in the order of the labels
 
     @property
     def num_outputs(self) -> int:
-        """Returns the number of columns of the outputs."""
+        """Returns the number of outputs of an example: one for each label, or one for regression."""
         return len(self.labels) if self.labels else 1
 
 
 class TextClassification(TextTask):
-    """One label for each example."""
+    """Classification: one label for each example."""
 
     Config = ClassificationConfig
     config: ClassificationConfig
@@ -155,7 +156,7 @@ class TextClassification(TextTask):
 
 
 class TextRegression(TextTask):
-    """One number for each example."""
+    """Regression: one number for each example."""
 
     title = "regression"
     kind = "regression"
@@ -181,7 +182,7 @@ class TextRegression(TextTask):
 
 
 def list_counts(labels: Sequence[str], counts: Sequence[int]) -> str:
-    """Returns how many examples the first labels have."""
+    """Returns a list of the first labels with the number of examples of each, for a log line."""
     shown = [f"{name}: {count:,}" for name, count in zip(labels, counts, strict=True)]
     return ", ".join(shown[:10]) + (", ..." if len(shown) > 10 else "")
 
@@ -191,15 +192,16 @@ def _is_plain_text(path: str) -> bool:
 
 
 def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]) -> tuple[float, ...]:
-    """Returns the weight of each label.
+    """Returns the weight of each label in the loss.
 
     Args:
-        text: `config.class_weights`. For "balanced" the weight is N / (C n) for a label of n of N examples.
-        labels: the C names.
-        targets: the label number of each example.
+        text: the value of `config.class_weights`. With "balanced", a label with n of the N examples has the
+            weight N / (C n).
+        labels: the C label names.
+        targets: the label number of each of the N examples.
 
     Raises:
-        UserError: a label that does not exist, or a weight that is not positive.
+        UserError: a label does not exist, or a weight is not positive.
     """
     if not text:
         return ()
