@@ -1,14 +1,16 @@
-"""Checkpoints: save in the background, verify on restore, fall back, load weights from elsewhere.
+"""Saves checkpoints in the background, verifies them on restore, and loads weights from other runs.
 
-The only importer of orbax. A step is one orbax directory `checkpoints/STEP/`, written beside its place and
-renamed when complete. Orbax restores an array file with a flipped bit without an error, so every step carries
-two kinds of digests, which become visible with it:
+This is the only package that imports orbax. A step is one orbax directory `checkpoints/STEP/`, which is
+written under a temporary name and renamed when it is complete. Orbax restores an array file with a flipped
+bit without an error, so every step carries two kinds of checksums, which become visible together with it:
 
-- `files.json`, of the bytes of every file, computed in the background once they are written. It is checked
-  before orbax reads anything: it names the file, and a torn one never gets as far as TensorStore.
-- one for each leaf, in the step's metadata with its shape and dtype, computed on the devices from the values
-  that are saved and again from those restored. It does not depend on how a leaf is split over devices or
-  hosts, so nothing is gathered, and a step saved on one mesh is verified on any other.
+- `files.json` holds a checksum of every file, computed in the background once the files are written. It is
+  checked before orbax reads anything, so an error names the damaged file, and a truncated file never reaches
+  TensorStore.
+- The step's metadata holds a checksum of every leaf, next to its shape and dtype. It is computed on the
+  devices from the values that are saved, and again from those that are restored. It does not depend on how a
+  leaf is sharded over devices or hosts, so nothing is gathered, and a step saved on one mesh can be verified
+  on any other.
 """
 
 from bert_jax.checkpoint.leaves import Leaf, Report, sizes

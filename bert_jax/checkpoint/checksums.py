@@ -1,4 +1,4 @@
-"""Digests of arrays, whatever their sharding, and of the files of a directory."""
+"""Computes checksums of arrays, independent of their sharding, and of the files in a directory."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ FILES = "files.json"
 
 
 def array_digests(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
-    """16 hex digits for each array: a function of its shape, its bits and their places, not of its sharding.
+    """Returns a checksum of 16 hex digits for each array, which does not depend on the array's sharding.
 
-    One dispatch on the devices that hold the arrays; only the digests come to the host. A change to one
-    element always shows; a change to several escapes once in 2^64.
+    The checksum depends on the array's shape and on its elements' bits and positions. It takes one dispatch
+    on the devices that hold the arrays, and only the checksums are copied to the host. A change to a single
+    element is always detected; a change to several elements goes undetected with probability 2^-64.
 
     Args:
-        arrays: booleans, integers or floats of any shape, sharded in any way over the same devices.
+        arrays: Booleans, integers or floats of any shape, all on the same devices with any sharding.
     """
     values = np.asarray(_digest_all(list(arrays.values())))
     return {name: f"{first:08x}{second:08x}" for name, (first, second) in zip(arrays, values, strict=True)}
 
 
 def write_file_digests(directory: str, but: tuple[str, ...] = ()) -> None:
-    """Writes the size and CRC-32C of every file under `directory`, but for some, to `files.json` in it."""
+    """Writes the size and CRC-32C of all files under `directory`, except those in `but`, to `files.json`."""
     names = [name for name in files.walk(directory) if name not in (*but, FILES)]
     digests = {name: _file_digest(os.path.join(directory, name)) for name in names}
     atomic.write_text(os.path.join(directory, FILES), json.dumps(digests, indent=1))
 
 
 def find_damaged_file(directory: str, *, part: int = 0, parts: int = 1) -> str | None:
-    """The first file that is missing or not as `files.json` says; None if all are well or there is no list.
+    """Returns the first file that is missing or does not match `files.json`.
+
+    The result is None if all files match, or if there is no `files.json`.
 
     Args:
-        directory: what `write_file_digests` was called with.
-        part, parts: which share of the files to read, so that several hosts can divide them.
+        directory: The directory that was given to `write_file_digests`.
+        part: The index of the share of the files to check, so that several hosts can divide the work.
+        parts: The number of shares.
     """
     if not files.exists(os.path.join(directory, FILES)):
         return None
@@ -73,9 +77,12 @@ def _digest_all(arrays: list[jax.Array]) -> jax.Array:
     return jnp.stack([_digest(x) for x in arrays])
 
 
-@jax.jit  # inside the other: leaves of one shape are traced once
+@jax.jit  # nested in `_digest_all`, so that leaves of the same shape are traced once
 def _digest(x: jax.Array) -> jax.Array:
-    """Two uint32 sums of the elements' bits, each mixed with its place. Sums of integers have no order."""
+    """Returns two uint32 sums of the elements' bits, each mixed with the element's position.
+
+    Integer sums do not depend on the order of summation, and therefore not on the sharding.
+    """
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
     bits = lax.bitcast_convert_type(x, jnp.dtype(f"uint{min(32, x.dtype.itemsize * 8)}")).astype(jnp.uint32)
@@ -88,7 +95,7 @@ def _digest(x: jax.Array) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """A one-to-one mixing of 32 bits ("lowbias32", Wellons' hash-prospector)."""
+    """Mixes 32 bits bijectively ("lowbias32" from Wellons' hash-prospector)."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
     return x ^ (x >> 16)

@@ -1,4 +1,4 @@
-"""The named leaves of a checkpoint: what they are, and whether they are those that are wanted."""
+"""Describes the named leaves of a checkpoint and compares them with those that are requested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PyTree = Any
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """What a step's metadata says of one array: shape, dtype name and digest (16 hex digits)."""
+    """The metadata of one saved array: its shape, the name of its dtype, and its checksum (16 hex digits)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -25,13 +25,13 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `load_params` did, by names like `encoder/pooler/kernel`.
+    """The result of `load_params`, with parameter names such as `encoder/pooler/kernel`.
 
     Attributes:
-        source: the step directory that was read.
-        loaded: parameters taken from the checkpoint.
-        new: parameters asked for that the checkpoint does not have.
-        unused: parameters of the checkpoint that were not asked for.
+        source: The step directory that was read.
+        loaded: The parameters taken from the checkpoint.
+        new: The requested parameters that the checkpoint does not have.
+        unused: The parameters of the checkpoint that were not requested.
     """
 
     source: str
@@ -74,7 +74,7 @@ def check_shapes(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.
         )
 
 
-# Where a size of the model stands in the shapes: {parameter: {field of EncoderConfig: axis}}.
+# The axis from which each size of the model is read: {parameter: {field of EncoderConfig: axis}}.
 _SIZES = {
     "encoder/layers/stack/layer/query/kernel": {
         "num_hidden_layers": 0,
@@ -89,11 +89,11 @@ _SIZES = {
 
 
 def sizes(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """The sizes of a model, by their names in EncoderConfig, from the shapes of its parameters.
+    """Returns the sizes of a model, by field name of EncoderConfig, derived from its parameters' shapes.
 
     Args:
-        shapes: by names like `encoder/...` or `params/encoder/...`; a parameter that is not there says
-            nothing.
+        shapes: Shapes by parameter names such as `encoder/...` or `params/encoder/...`. Sizes that depend on
+            missing parameters are left out.
     """
     by_name = {name.removeprefix("params/"): shape for name, shape in shapes.items()}
     return {
@@ -106,7 +106,7 @@ def sizes(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
 
 
 def flatten(tree: PyTree) -> dict[str, Any]:
-    """Leaves by name, like `params/encoder/pooler/kernel`, in the order of jax.tree.leaves."""
+    """Returns the leaves of a pytree by name (`params/encoder/pooler/kernel`), in jax.tree.leaves order."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 

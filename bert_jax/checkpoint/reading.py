@@ -1,4 +1,4 @@
-"""Steps back from disk: verified, onto explicit shardings, from this run or another."""
+"""Reads and verifies steps, of this run or another, and restores them onto explicit shardings."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
 
 METADATA_KEY = "bert_jax"
-WRITTEN_LAST = ("commit_success.txt", FILES)  # the first by orbax
-FROZEN = "frozen"  # beside the steps: what every step shares, and the name of that part of a state
+WRITTEN_LAST = ("commit_success.txt", FILES)  # orbax writes the first
+FROZEN = "frozen"  # the directory of the parameters that all steps share, and their name in a state
 _PARAMS = "params/"
 _EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
 
 
 class Damaged(Exception):
-    """A step that cannot be trusted: incomplete, unreadable, or with other values than were saved."""
+    """A step that is incomplete or unreadable, or whose values are not those that were saved."""
 
 
 def describe(path: files.PathLike) -> dict[str, Leaf]:
-    """Every leaf of a step directory, from its metadata; no array is read.
+    """Returns every leaf of a step directory from its metadata, without reading any array.
 
     Raises:
-        UserError: `path` is no complete step of bert_jax.
+        UserError: `path` is not a complete step of bert_jax.
     """
     try:
         return _read_metadata(absolute(path), check_files=False)
@@ -52,10 +52,10 @@ def describe(path: files.PathLike) -> dict[str, Leaf]:
 
 
 def verify(path: files.PathLike) -> dict[str, Leaf]:
-    """Reads a whole step directory on one device, compares it with its digests, and describes it.
+    """Reads a whole step onto one device, verifies its checksums, and returns its leaves.
 
     Raises:
-        UserError: naming what is not as it was saved.
+        UserError: A file or a leaf differs from what was saved; the message names it.
     """
     path = absolute(path)
     try:
@@ -69,14 +69,18 @@ def verify(path: files.PathLike) -> dict[str, Leaf]:
 
 
 def load_state(path: files.PathLike, abstract_state: PyTree, *, log=print) -> tuple[str, PyTree]:
-    """A state of another run, which is left as it is: (the step directory that was read, the state).
+    """Restores a state of another run, whose checkpoints are not modified.
 
     Args:
-        path, log: as for `load_params`.
-        abstract_state: pytree of jax.ShapeDtypeStruct with shardings.
+        path: See `load_params`.
+        abstract_state: Pytree of jax.ShapeDtypeStruct with shardings.
+        log: See `load_params`.
+
+    Returns:
+        The step directory that was read, and the state.
 
     Raises:
-        UserError: no checkpoint there, another structure, shape or dtype, no good step.
+        UserError: There is no checkpoint, no step is intact, or the structure, a shape or a dtype differs.
     """
     return _read_newest(path, lambda step: (str(step), read_state(step, abstract_state)), log)
 
@@ -85,29 +89,34 @@ def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> 
     """Loads the parameters that `abstract_params` and a checkpoint have in common.
 
     Args:
-        path: a work directory, whose newest good step is taken, its `checkpoints`, or one step directory.
-        abstract_params: nested dict of jax.ShapeDtypeStruct. Without a sharding, a parameter goes to the
-            default device; with another dtype than the saved one, it is cast.
-        log: called with one line when a newer step is damaged and an older one is read.
+        path: A work directory or its `checkpoints`, whose newest intact step is read, or one step directory.
+        abstract_params: Nested dict of jax.ShapeDtypeStruct. A parameter without a sharding is placed on the
+            default device; a parameter saved with another dtype is cast.
+        log: Called with one line when a newer step is damaged and an older one is read.
 
     Returns:
-        The nested dict of the parameters that were loaded, without those that are new, and the report.
+        The nested dict of the loaded parameters, without those that are new, and the report.
 
     Raises:
-        UserError: no checkpoint there, a parameter of another shape, nothing in common, no good step.
+        UserError: There is no checkpoint, no step is intact, a shape differs, or there is no common
+            parameter.
     """
     wanted = {_PARAMS + name: x for name, x in flatten(abstract_params).items()}
     return _read_newest(path, lambda step: _load_params(step, wanted), log)
 
 
 def read_params(path: files.PathLike, *, log=print) -> tuple[str, dict[str, np.ndarray]]:
-    """(the step directory that was read, all its parameters in the host's memory, by name).
+    """Reads all parameters of a checkpoint into the host's memory.
 
     Args:
-        path, log: as for `load_params`.
+        path: See `load_params`.
+        log: See `load_params`.
+
+    Returns:
+        The step directory that was read, and the arrays by name.
 
     Raises:
-        UserError: no checkpoint there, no good step.
+        UserError: There is no checkpoint, or no step is intact.
     """
 
     def read(step: str) -> tuple[str, dict[str, np.ndarray]]:
@@ -120,10 +129,10 @@ def read_params(path: files.PathLike, *, log=print) -> tuple[str, dict[str, np.n
 
 
 def absolute(path: files.PathLike) -> str:
-    """The path of checkpoints from the root, as orbax wants it, or their URL.
+    """Returns the absolute path of checkpoints, which orbax requires, or their URL.
 
     Raises:
-        UserError: a URL that orbax and TensorStore have no client for.
+        UserError: orbax and TensorStore have no client for the URL.
     """
     checks.check_checkpoint_place(path)
     return files.absolute(path)
@@ -144,11 +153,11 @@ def load_frozen(path: files.PathLike, abstract_frozen: PyTree) -> PyTree:
     """Returns the frozen parameters of a run.
 
     Args:
-        path: as for `load_params`; any step of the run has the same.
-        abstract_frozen: nested dict of jax.ShapeDtypeStruct with shardings.
+        path: See `load_params`. All steps of a run have the same frozen parameters.
+        abstract_frozen: Nested dict of jax.ShapeDtypeStruct with shardings.
 
     Raises:
-        UserError: no checkpoint there, other parameters, or damaged ones.
+        UserError: There is no checkpoint, or its frozen parameters differ or are damaged.
     """
     step = _find_steps(absolute(path))[0]
     wanted = {f"{FROZEN}/{name}": x for name, x in flatten(abstract_frozen).items()}
@@ -159,18 +168,18 @@ def load_frozen(path: files.PathLike, abstract_frozen: PyTree) -> PyTree:
 
 
 def frozen_directory(step: str) -> str:
-    """Returns where the frozen parameters of a step are."""
+    """Returns the directory that holds the frozen parameters of a step."""
     return os.path.join(files.parent(step), FROZEN)
 
 
 def _read_frozen(
     step: str, wanted: Mapping[str, jax.ShapeDtypeStruct], shared: Mapping[str, Leaf]
 ) -> dict[str, jax.Array]:
-    """Returns the frozen parameters of a step, verified by the digests that the step recorded.
+    """Returns the frozen parameters of a step, verified by the checksums that the step recorded.
 
     Raises:
-        UserError: they are damaged or missing. The step itself may be intact, and other steps need them too,
-            so none is set aside.
+        UserError: The parameters are damaged or missing. The step itself may be intact, and other steps need
+            the same parameters, so no step is set aside.
     """
     path = frozen_directory(step)
     try:
@@ -221,7 +230,7 @@ def _load_params(path: str, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple
 
 
 def _find_steps(path: str) -> list[str]:
-    """The step directories that `path` stands for, newest first."""
+    """Returns the step directories that `path` refers to, newest first."""
     if not files.exists(path):
         raise UserError(f"{path}: no such checkpoint; {_EXPECTED}")
     directory = os.path.join(path, "checkpoints")
@@ -236,14 +245,17 @@ def _find_steps(path: str) -> list[str]:
 
 
 def list_steps(directory: str) -> list[int]:
-    """The steps in a directory that are whole, oldest first."""
+    """Returns the complete steps in a directory, oldest first."""
     names = [name for name in files.names(directory) if name.isdigit()]
     return sorted(int(name) for name in names if is_committed(os.path.join(directory, name)))
 
 
 def is_committed(step: str) -> bool:
-    """Whether a step was written to its end. Its name says so, but on gs://, where a directory cannot be
-    renamed: there one of the last two files does, of which a step copied from a disk has only our digests.
+    """Returns whether a step was written completely.
+
+    A complete step is known by its name, except on gs://, where a directory cannot be renamed. There, one of
+    the two files that are written last must exist; a step copied from a disk has only the second,
+    `files.json`.
     """
     if files.scheme(step) != "gs":
         return True
@@ -268,12 +280,12 @@ def _read_metadata(path: str, check_files: bool = True) -> dict[str, Leaf]:
         raise
     except PermissionError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except Exception as error:  # orbax raises many kinds, by what is missing or malformed
+    except Exception as error:  # orbax raises many kinds, depending on what is missing or malformed
         raise _unreadable(path, "metadata", error) from error
 
 
 def _read_frozen_record(path: str) -> dict[str, Leaf]:
-    """Returns what a step, whose metadata can be read, recorded of the frozen parameters; empty for none."""
+    """Returns what a step with readable metadata recorded of its frozen parameters; empty if nothing."""
     return _leaves(path, FROZEN)
 
 
@@ -287,7 +299,7 @@ def _leaves(path: str, key: str) -> dict[str, Leaf]:
 def _read_arrays(
     path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, Leaf]
 ) -> dict[str, jax.Array]:
-    """The arrays named in `wanted`, in its order, verified."""
+    """Returns the verified arrays that are named in `wanted`, in its order."""
     item = nest(wanted)
     args = ocp.args.PyTreeRestore(
         item=item,
@@ -300,7 +312,7 @@ def _read_arrays(
     except PermissionError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except jax.errors.JaxRuntimeError:
-        raise  # the devices' trouble, such as too little memory, and not the file's
+        raise  # an error of the devices, such as too little memory, not of the file
     except Exception as error:
         raise _unreadable(path, "arrays", error) from error
     arrays = {name: restored[name] for name in wanted}
@@ -312,9 +324,10 @@ def _read_arrays(
 
 
 def _unreadable(path: str, what: str, error: Exception) -> Exception:
-    """The error of a step whose files are as they were written, or have no digests, and that cannot be read.
+    """Returns the error for a step that cannot be read although its files match their checksums or have none.
 
-    Of a remote one the network is to blame: a step must not be set aside since a bucket could not be reached.
+    For a remote step, any error but a missing file is attributed to the network: a step must not be set aside
+    because a bucket could not be reached.
     """
     message = f"its {what} cannot be read ({one_line(error)})"
     if files.is_remote(path) and not isinstance(error, FileNotFoundError):
@@ -331,7 +344,10 @@ def _on_one_device(leaves: Mapping[str, Leaf]) -> dict[str, jax.ShapeDtypeStruct
 
 
 def agree(read):
-    """Calls `read` in every process; damage seen by one is damage for all, so that all do the same next."""
+    """Calls `read` in every process and raises Damaged in all of them if it fails in one.
+
+    All processes thus continue in the same way.
+    """
     damage, result = None, None
     try:
         result = read()
@@ -348,7 +364,7 @@ def agree(read):
 
 def one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    # TensorStore's message is a page long, with the operating system's error somewhere in the middle.
+    # TensorStore's message is a page long and contains the operating system's error in the middle.
     if code := re.search(r"os_error_code='(\d+)'", text):
         return os.strerror(int(code[1]))
     return f"{type(error).__name__}: {text[:160]}"

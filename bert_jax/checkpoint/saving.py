@@ -1,4 +1,4 @@
-"""One run's steps to disk in the background, and back."""
+"""Saves the steps of a run in the background and restores them."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ _SET_ASIDE = "bad-"
 _ABANDONED = "abandoned-"
 _DELETING = "deleting-"
 _TEMPORARY = ".orbax-checkpoint-tmp"
-_WRITTEN_LATER = ("_CHECKPOINT_METADATA",)  # by orbax, as it completes a step
+_WRITTEN_LATER = ("_CHECKPOINT_METADATA",)  # orbax writes it after the checksums, as it completes a step
 
 
 class Checkpointer:
-    """Saves and restores one run's states under `directory`.
+    """Saves and restores the states of one run under `directory`.
 
-    The caller holds the lock of the work directory (`workdir.WorkDir`): two of these on one directory would
-    overwrite each other. With several processes every one of them makes the same calls.
+    The caller must hold the lock of the work directory (`workdir.WorkDir`), since two checkpointers on one
+    directory would overwrite each other's files. With several processes, all of them must make the same
+    calls.
 
     Args:
-        directory: where the steps go; made when missing. Local, gs:// or s3://.
-        keep: how many of the newest steps to keep.
-        keep_every: steps that are a multiple of it are kept for good; 0 for none.
-        log: called with one line when a step is set aside.
+        directory: The directory of the steps, created if missing. A local path, gs:// or s3://.
+        keep: The number of newest steps to keep.
+        keep_every: Steps that are a multiple of this number are never deleted; 0 means none.
+        log: Called with one line when a step is set aside.
     """
 
     def __init__(self, directory: files.PathLike, *, keep: int = 3, keep_every: int = 0, log=print):
@@ -64,11 +65,11 @@ class Checkpointer:
         )
         self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
         self._saving: int | str | None = None
-        self._has_frozen: bool | None = None  # None until it was looked up
-        self._begun: int | str | None = None  # the last step given to orbax, whose error may come late
+        self._has_frozen: bool | None = None  # None until it is known
+        self._begun: int | str | None = None  # the last step given to orbax, whose error may arrive later
         if jax.process_index() == 0:
             files.make_directory(self._directory)
-            # Left by a run that was killed in a save or in a deletion: never, or no longer, a step.
+            # Left by a run that was killed while it saved or deleted a step; not a valid step.
             for name in files.names(self._directory):
                 path = os.path.join(self._directory, name)
                 if _TEMPORARY in name or name.startswith(_DELETING):
@@ -77,20 +78,20 @@ class Checkpointer:
             multihost_utils.sync_global_devices("checkpoint_directory")
 
     def steps(self) -> list[int]:
-        """The steps on disk, oldest first, without one that is being written. They are not verified here."""
+        """Returns the steps on disk, unverified, oldest first, except one that is being written."""
         return [step for step in list_steps(self._directory) if step != self._saving]
 
     def save(self, step: int, state: PyTree) -> None:
-        """Starts to save `state`; returns when it is copied to the host, so that it may be donated then.
+        """Starts to save `state` and returns once it is copied to the host, so that the caller may donate it.
 
-        Waits for the previous save first. A step that is there already is left as it is.
+        Waits for the previous save first. An existing step is not overwritten.
 
         Args:
-            step: the name of the directory.
-            state: pytree of jax.Array, sharded in any way over the same devices.
+            step: The step number, which becomes the name of the directory.
+            state: Pytree of jax.Array, all on the same devices with any sharding.
 
         Raises:
-            StorageError: the previous save failed.
+            StorageError: The previous save failed.
         """
         self.wait()
         if step in self.agreed_steps():
@@ -103,7 +104,7 @@ class Checkpointer:
         self._saving = self._begun = step
         with self._explained():
             if jax.process_index() == 0 and not is_committed(self._path(step)):
-                files.remove_tree(self._path(step))  # on gs://, of a save that was killed
+                files.remove_tree(self._path(step))  # on gs://, a killed save leaves a partial step
             self._orbax.save(
                 epath.Path(self._path(step)),
                 args=ocp.args.PyTreeSave(nest(leaves)),
@@ -111,13 +112,13 @@ class Checkpointer:
             )
 
     def _save_frozen(self, leaves: dict[str, jax.Array]) -> dict[str, dict]:
-        """Writes the frozen parameters beside the steps, unless they are there.
+        """Writes the frozen parameters next to the steps, unless they already exist.
 
         Returns:
-            What each step records of them.
+            The description of the frozen parameters that each step records.
 
         Raises:
-            UserError: there are others.
+            StorageError: The save failed.
         """
         described = _describe(leaves)
         path = os.path.join(self._directory, FROZEN)
@@ -141,12 +142,12 @@ class Checkpointer:
         return described
 
     def poll(self) -> None:
-        """Raises the error of a save in the background, if there is one. Cheap: call it at every step."""
+        """Raises the error of a save in the background, if any. Cheap enough to call at every step."""
         with self._explained():
             self._orbax.check_for_errors()
 
     def wait(self) -> None:
-        """Waits until the last save is on disk, raises its error, deletes the steps that are not kept."""
+        """Waits until the last save is on disk, raises its error, and deletes the steps that are not kept."""
         with self._explained():
             self._orbax.wait_until_finished()
         if self._saving is not None:
@@ -162,15 +163,19 @@ class Checkpointer:
             self._orbax.close()
 
     def restore_latest(self, abstract_state: PyTree) -> tuple[int, PyTree] | None:
-        """The newest step that reads back as it was saved, or None where no step was ever saved.
+        """Restores the newest step that is intact; returns None if no step was ever saved.
 
-        A newer one that does not is renamed to `bad-STEP`, never deleted, and the steps lost are told.
+        A newer step that is damaged is renamed to `bad-STEP`, never deleted, and the number of lost steps is
+        logged.
 
         Args:
-            abstract_state: pytree of jax.ShapeDtypeStruct with shardings, onto which the state is restored.
+            abstract_state: Pytree of jax.ShapeDtypeStruct with shardings, onto which the state is restored.
+
+        Returns:
+            The step number and the state, or None.
 
         Raises:
-            UserError: the steps are of another structure, shape or dtype; or no step is good.
+            UserError: The steps have another structure, shape or dtype; or no step is intact.
         """
         lost: list[int] = []
         for step in reversed(self.agreed_steps()):
@@ -192,17 +197,17 @@ class Checkpointer:
         return None
 
     def abandon_after(self, step: int) -> None:
-        """Renames the steps after `step` to `abandoned-STEP`: the run goes on from there another way."""
+        """Renames the steps after `step` to `abandoned-STEP`, because the run restarts from `step`."""
         self.wait()
         for later in self.agreed_steps():
             if later > step:
                 self._set_aside(later, f"the run goes back to step {step}", _ABANDONED)
 
     def restore(self, step: int, abstract_state: PyTree) -> PyTree:
-        """The state of one step, onto `abstract_state` as `restore_latest` does it, with no fallback.
+        """Restores one step onto `abstract_state`, as `restore_latest` does, but without a fallback.
 
         Raises:
-            UserError: no such step, another structure, or a damaged step (which is left where it is).
+            UserError: The step does not exist, has another structure, or is damaged (and is not renamed).
         """
         if step not in self.steps():
             have = ", ".join(map(str, self.steps())) or "none"
@@ -213,7 +218,7 @@ class Checkpointer:
             raise UserError(f"{self._path(step)}: {error}; choose another step") from error
 
     def check_space(self, abstract_state: PyTree) -> None:
-        """Raises StorageError when the disk has no room for one more step. Only local paths can tell."""
+        """Raises a StorageError if the disk has no room for one more step. URLs are not checked."""
         sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state)]
         needed = sum(sizes) // jax.process_count()
         try:
@@ -227,7 +232,7 @@ class Checkpointer:
             )
 
     def agreed_steps(self) -> list[int]:
-        """The steps that process 0 sees, oldest first: another's file system may show a change later."""
+        """Returns the steps that process 0 sees, oldest first; other file systems may show changes later."""
         steps = np.array(self.steps() if jax.process_index() == 0 else [], np.int32)
         if jax.process_count() == 1:
             return steps.tolist()
@@ -256,7 +261,7 @@ class Checkpointer:
         for step in self.steps()[: -self._keep]:
             if not (self._keep_every and step % self._keep_every == 0):
                 path = self._path(step)
-                # A deletion that is cut short must not leave something that looks like a step.
+                # An interrupted deletion must not leave a directory that looks like a step.
                 if files.scheme(path) == "gs":
                     for name in WRITTEN_LAST:
                         files.remove(os.path.join(path, name), missing_ok=True)
@@ -267,8 +272,10 @@ class Checkpointer:
                 self._deletions.submit(files.remove_tree, path)
 
     def _write_file_digests(self) -> None:
-        """Called by orbax in its thread when a step is written and not yet renamed (or, on an object store,
-        not yet marked as complete).
+        """Writes the checksums of a step's files; orbax calls this in its own thread.
+
+        At that time the step is written, but not yet renamed (or, on an object store, not yet marked as
+        complete).
         """
         if jax.process_index() == 0:
             for name in files.names(self._directory):
@@ -283,13 +290,13 @@ class Checkpointer:
         return bool(exists if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(exists))
 
     def check_frozen(self, frozen: PyTree) -> None:
-        """Refuses frozen parameters that are not those that the run was saved with.
+        """Raises a UserError if frozen parameters differ from those that the run was saved with.
 
         Args:
-            frozen: those of the objective, as in the state, on the devices.
+            frozen: The objective's frozen parameters, as in the state, on the devices.
 
         Raises:
-            UserError: naming what differs.
+            UserError: The parameters differ; the message names them.
         """
         path = os.path.join(self._directory, FROZEN)
         if not self._primary_sees(os.path.join(path, FILES)):
@@ -304,7 +311,7 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def _explained(self):
-        """Turns whatever a save raised into one line that says what is still good."""
+        """Turns any error of a save into a one-line StorageError that lists the intact steps."""
         try:
             yield
         except Exception as error:
@@ -316,7 +323,7 @@ class Checkpointer:
 
 
 def _describe(leaves: dict[str, jax.Array]) -> dict[str, dict]:
-    """Returns the shape, dtype and digest of each leaf, as a step's metadata has them."""
+    """Returns the shape, dtype and checksum of each leaf, as they are stored in a step's metadata."""
     digests = array_digests(leaves)
     return {
         name: {"shape": list(x.shape), "dtype": str(x.dtype), "digest": digests[name]}

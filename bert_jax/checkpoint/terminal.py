@@ -1,4 +1,4 @@
-"""What orbax would print by itself is kept out of the terminal."""
+"""Keeps the messages that orbax prints by itself out of the terminal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 
 def quieten_orbax() -> None:
-    """Drops the log lines of orbax, and of what it leaves behind, until the process ends.
+    """Suppresses the log lines that orbax and its background tasks print, until the process ends.
 
-    Called before orbax saves or reads. A save or a read that fails raises one error, which is reported in
-    one line; what else would be printed of it, up to hundreds of lines, says nothing more. Orbax logs a
-    traceback of what it also raises, and warns of a checkpoint that is not whole before it raises. After the
-    first write that failed it closes the event loop in which others are under way: each of them then logs
-    that nobody asks for its error, and tensorstore reports that the loop is closed.
+    It is called before orbax saves or reads. A failed save or read raises one error, which is reported in one
+    line; the up to hundreds of other lines add nothing to it. Orbax logs a traceback of an error that it also
+    raises, and warns of an incomplete checkpoint before it raises. After the first failed write it closes the
+    event loop in which other writes are still running: each of them then logs that its exception was never
+    retrieved, and tensorstore reports that the loop is closed.
     """
     for name in ("absl", "asyncio"):
         logger = logging.getLogger(name)

@@ -1,4 +1,4 @@
-"""Models in and out of files: a registry of formats, a record per family of models, one table of heads."""
+"""Reads and writes models, with a registry of formats, a record per model family, and a table of heads."""
 
 from etils import epy
 

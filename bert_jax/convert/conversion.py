@@ -1,4 +1,4 @@
-"""One model from one format to another, checked on the way, and published whole or not at all."""
+"""Converts a model from one format to another, verifies the result, and publishes it atomically."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ def convert(
 ) -> Model:
     """Reads a model of any format and writes it in the format `to`.
 
-    Before `output` appears, what is written is read back from the disk. It has to be the same bit for bit,
-    and to compute the same on random inputs.
+    Before `output` appears, the written model is read back from the disk. Its parameters must be equal bit
+    for bit, and its outputs for random inputs must agree within a tolerance.
 
     Args:
-        source: see `loading.load`.
-        output: a directory; local or a URL.
-        to: a name in the registry of formats.
-        ignore: see `loading.load`.
-        change: what is done to the model in between; it may write files into the directory it is given.
-        overwrite: whether a checkpoint that is at `output` already is replaced, once the new one is whole.
-        log: called with a line of progress.
-        options: what the format's `write` takes besides, such as `card` and `max_shard_bytes`. A function is
-            called with the model.
+        source: See `loading.load`.
+        output: A directory, local or a URL.
+        to: The name of a registered format.
+        ignore: See `loading.load`.
+        change: A change to the model before it is written; it may write files into the directory that is its
+            second argument.
+        overwrite: Whether an existing checkpoint at `output` is replaced, once the new one is complete.
+        log: Called with one line of progress.
+        options: Further arguments of the format's `write`, such as `card` and `max_shard_bytes`. A value that
+            is a function is called with the model.
 
     Returns:
         The model that was written.
 
     Raises:
-        UserError: a user's mistake, or a conversion that is not exact.
+        UserError: The user made a mistake, or the conversion is not exact.
+        StorageError: The output cannot be written.
     """
     target = formats.get(to)
     _check_output(output, source, overwrite)

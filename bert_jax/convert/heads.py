@@ -1,6 +1,6 @@
-"""The one table of heads: what each is called by transformers and on the Hugging Face hub.
+"""Lists the heads, with their names in transformers and on the Hugging Face hub.
 
-The parameters that a head has differ between families; see `Family.heads`.
+The parameters of a head differ between families; see `Family.heads`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 
 class Head(NamedTuple):
-    """How a head is known elsewhere.
+    """The names of a head elsewhere.
 
     Attributes:
-        suffix: of transformers' classes, whose names begin with the family's: `Bert` + `ForMaskedLM`.
-        auto_class: transformers' class that loads the head of any family.
-        pipeline: the hub's word for what the model is for; "" where it has none.
-        labelled: whether each of its outputs has a name, which config.json keeps.
+        suffix: The end of the names of transformers' classes, which begin with the family: `Bert` +
+            `ForMaskedLM`.
+        auto_class: The class of transformers that loads the head of any family.
+        pipeline: The hub's name for the task of the model; "" if it has none.
+        labelled: Whether each output has a name, which config.json stores.
     """
 
     suffix: str
@@ -39,16 +40,16 @@ HEADS: dict[str, Head] = {
     "question_answering": Head("ForQuestionAnswering", "AutoModelForQuestionAnswering", "question-answering"),
 }
 
-# Heads that are made in pre-training: they have no classes, so a model may lose the others and keep these.
+# Heads from pre-training. They have no classes, so a model that has their parameters can be reduced to them.
 PRETRAINED = ("none", "masked_lm", "pretraining")
 
 
 def head_of(groups: Collection[str], classifier: str = "sequence_classification") -> str:
-    """Returns the name of the head that a set of groups of parameters makes up.
+    """Returns the name of the head that consists of a set of parameter groups.
 
     Args:
-        groups: such as "encoder", "pooler" and "classifier".
-        classifier: the head that a `classifier` is of, since several have one.
+        groups: Names such as "encoder", "pooler" and "classifier".
+        classifier: The head to return for a group named `classifier`, which several heads have.
     """
     if "qa" in groups:
         return "question_answering"

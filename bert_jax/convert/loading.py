@@ -1,4 +1,4 @@
-"""Any checkpoint by its path: its format, its architecture, its parameters onto a mesh."""
+"""Loads the architecture, the model or the parameters of a checkpoint of any format."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
 
 
 def detect(path: files.PathLike) -> formats.Format:
-    """Returns the format of what is at a path.
+    """Returns the format of the checkpoint at a path.
 
     Raises:
-        UserError: it is no checkpoint.
+        UserError: The path does not exist or is not a checkpoint.
     """
     if (found := formats.find(path)) is not None:
         return found
@@ -40,7 +40,7 @@ def detect(path: files.PathLike) -> formats.Format:
 
 
 def _similar_sibling(path: files.PathLike) -> str | None:
-    """Returns the existing path whose name is closest to that of a path that does not exist."""
+    """Returns the existing path whose name is closest to that of a path that does not exist, or None."""
     path = os.fspath(path).rstrip("/")
     if files.is_remote(path):  # a bucket may hold too many names to list them for a hint
         return None
@@ -55,10 +55,10 @@ def _is_records(path: files.PathLike) -> bool:
 
 
 def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
-    """Returns the architecture and the vocabulary, from the small files alone.
+    """Returns the architecture and the tokenizer of a checkpoint, without reading its weights.
 
     Raises:
-        UserError: no checkpoint, or no vocabulary beside it.
+        UserError: There is no checkpoint, or it has no vocabulary.
     """
     config, tokenizer = detect(path).read_config(path)
     if tokenizer is None:
@@ -69,22 +69,22 @@ def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
 def adopt_architecture(
     path: files.PathLike, fields: Mapping[str, Any], explicit: Collection[str] = ()
 ) -> tuple[dict[str, Any], Tokenizer]:
-    """The architecture and the vocabulary of a run that starts with the weights of a checkpoint.
+    """Returns the architecture and the tokenizer for a run that is initialized from a checkpoint.
 
     Args:
-        path: as for `load_architecture`.
-        fields: of EncoderConfig, as the run's config has them. Those of `config.RUN_FIELDS` stay.
-        explicit: names of further fields that stay, because they were asked for by name.
+        path: See `load_architecture`.
+        fields: Fields of EncoderConfig from the run's config. Those in `config.RUN_FIELDS` are kept.
+        explicit: Names of further fields that are kept because the user set them.
 
     Returns:
         Every field of EncoderConfig, and the tokenizer.
 
     Raises:
-        UserError: as `load_architecture`; also an explicit size that is not the checkpoint's.
+        UserError: See `load_architecture`; also an explicit size that differs from the checkpoint's.
     """
     theirs, tokenizer = load_architecture(path)
     adopted = theirs.to_dict()
-    # A vocab_size of 0 leaves the choice to others.
+    # A vocab_size of 0 means that it is not specified.
     kept = [name for name in explicit if name != "vocab_size" or fields[name]]
     wrong = [name for name in kept if name in SHAPE_FIELDS and fields[name] != adopted[name]]
     if wrong:
@@ -97,17 +97,16 @@ def adopt_architecture(
 
 
 def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-    """Returns a whole model in the host's memory.
+    """Loads a complete model into the host's memory.
 
     Args:
-        path: a work directory or a step in it, a Hugging Face folder, a TF1 prefix or its directory, or what
-            another registered format detects.
-        ignore: a regular expression; tensors that no such model has stay behind where it matches the whole of
-            their names.
-        log: called with one line when there is something to say.
+        path: A work directory or one of its steps, a Hugging Face folder, a TF1 prefix or its directory, or
+            anything that another registered format detects.
+        ignore: A regular expression; unknown tensors are skipped if it matches their full names.
+        log: Called with one line of text for each notice.
 
     Raises:
-        UserError: no checkpoint, a damaged one, one of an unknown family, or one that is not whole.
+        UserError: There is no checkpoint, or it is damaged, incomplete or of an unknown family.
     """
     return detect(path).read(path, ignore=ignore, log=log)
 
@@ -119,27 +118,28 @@ def load_params(
     ignore: str = "",
     log: Callable[[str], None] = print,
 ) -> tuple[dict, checkpoint.Report]:
-    """Returns parameters to start a training from, out of any kind of checkpoint.
+    """Loads parameters that initialize a training run, from a checkpoint of any format.
 
     Args:
-        path: as for `load`.
-        abstract_params: nested dict of jax.ShapeDtypeStruct; each array goes onto its sharding.
-        ignore: a regular expression; parameters whose whole name it matches may be new or unused. A head may
+        path: See `load`.
+        abstract_params: Nested dict of jax.ShapeDtypeStruct; each array is placed according to its sharding.
+        ignore: A regular expression; parameters whose full name it matches may be new or unused. A head may
             always be unused.
-        log: as for `load`.
+        log: See `load`.
 
     Returns:
-        The nested dict of the parameters that were loaded, without those that are new, and the report.
+        The nested dict of the loaded parameters, without those that are new, and the report.
 
     Raises:
-        UserError: as `load`; also a parameter new or unused that may not be, or of another shape.
+        UserError: See `load`; also a parameter that is new or unused without permission, or has another
+            shape.
     """
     params, report = detect(path).load_params(path, abstract_params, ignore=ignore, log=log)
     _check_report(report, ignore)
     return params, report
 
 
-# What one model has and another may leave behind: a pooler and heads.
+# The groups of parameters of a checkpoint that may remain unused: a pooler and heads.
 _HEADS = {group for family in families.FAMILIES.values() for group in family.groups} - {"encoder"}
 
 
@@ -161,7 +161,8 @@ def _check_report(report: checkpoint.Report, ignore: str) -> None:
         for what, which in (("lacks", new), ("has beyond this model", unused))
         if which
     ]
-    # Of the encoder by name: whoever lacks a part of it should say which. A head is new or left as a whole.
+    # The suggested pattern names each encoder parameter, so that the user sees exactly which ones are missing
+    # or unused, but covers a head as a whole.
     patterns = dict.fromkeys(
         re.escape(name) if group(name) == "encoder" else f"{group(name)}/.*" for name in (*new, *unused)
     )

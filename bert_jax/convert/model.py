@@ -1,4 +1,4 @@
-"""A model on its way from one format to another."""
+"""Defines a complete model in memory, which every format can read and write."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from bert_jax.tokenization import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A whole model in memory: architecture, parameters, vocabulary.
+    """A complete model in memory: architecture, parameters and vocabulary.
 
     Attributes:
-        config: the architecture. How it is computed (dtype, attention, ...) does not matter here.
-        params: arrays by flat names as in a checkpoint (`encoder/embeddings/word_embeddings`), float32 unless
-            they were cast; a layer's parameters are stacked along a leading axis [layers, ...].
-        head: a name of `HEADS`.
-        tokenizer: of the model; None where the source has no vocabulary.
-        labels: names of the classes in the order of the logits; None where there are none.
-        problem_type: what a sequence classification learns: "single_label_classification",
-            "multi_label_classification" or "regression", as transformers calls it; "" where it is not known,
-            and of other heads.
-        source: where it came from, for messages and the model card.
+        config: The architecture. Fields that only affect how it is computed (dtype, attention, ...) are
+            ignored.
+        params: Arrays by flat names as in a checkpoint (`encoder/embeddings/word_embeddings`), float32 unless
+            they were cast. The parameters of all layers are stacked along a leading axis [layers, ...].
+        head: A key of `HEADS`.
+        tokenizer: The model's tokenizer; None if the source has no vocabulary.
+        labels: The class names in the order of the logits; None if there are none.
+        source: Where the model was read from, for messages and the model card.
+        problem_type: What a sequence classifier predicts, in transformers' terms:
+            "single_label_classification", "multi_label_classification" or "regression"; "" if it is unknown,
+            and for other heads.
     """
 
     config: EncoderConfig
@@ -46,7 +47,11 @@ class Model:
     problem_type: str = ""
 
     def __post_init__(self):
-        """Raises UserError where a parameter is missing, of another shape, or of no group of the head."""
+        """Raises a UserError if a parameter is missing, misshapen, or not part of the head.
+
+        The same holds for a head that the family does not have, and for a vocabulary larger than the
+        embedding table.
+        """
         family = self.family
         if self.head not in family.heads:
             raise UserError(
@@ -78,43 +83,43 @@ class Model:
 
     @property
     def family(self) -> Family:
-        """The family whose files can hold the model."""
+        """The family in whose files the model can be stored."""
         return families.of(self.config)
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The groups of parameters that are there, such as "encoder" and "pooler"."""
+        """The parameter groups that the model has, such as "encoder" and "pooler"."""
         return tuple(dict.fromkeys(name.split("/")[0] for name in self.params))
 
     @property
     def classes(self) -> int:
-        """Number of outputs of the classifier; 0 for a model that has none."""
+        """The number of outputs of the classifier; 0 if the model has none."""
         bias = self.params.get(families.CLASSIFIER)
         return 0 if bias is None else bias.shape[0]
 
     @property
     def classification(self) -> ClassificationHead:
-        """What the classifier is, in this family and with this head."""
+        """The architecture of the classifier, which depends on the family and the head."""
         return self.family.classifiers.get(self.head, TOKENS)
 
     @property
     def module(self) -> AssembledModel:
-        """The Flax module that computes every part that the model has."""
+        """The Flax module that computes every part of the model."""
         return AssembledModel(self.config, self.groups, self.classes or 2, self.classification)
 
     def replace(self, **changes: Any) -> Model:
-        """Returns the model with other values of some fields, checked anew."""
+        """Returns the model with some fields replaced; the result is validated again."""
         return dataclasses.replace(self, **changes)
 
 
 def check_found(source: str, family: Family, found: Found, ignore: str = "") -> None:
-    """Raises UserError unless every tensor of a file is known and has the right shape.
+    """Raises a UserError unless every tensor of a file is known and has the right shape.
 
     Args:
-        source: the file.
-        family: that it was read as.
-        found: its tensors.
-        ignore: a regular expression; what is unknown and wholly matched by it may stay behind.
+        source: The file, for messages.
+        family: The family as which the file was read.
+        found: Its tensors.
+        ignore: A regular expression; unknown tensors are skipped if it matches their full names.
     """
     try:
         ignored = re.compile(ignore)

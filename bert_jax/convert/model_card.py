@@ -1,4 +1,4 @@
-"""Model cards of exported models and of fine-tunings: what it is, how it was trained, how well it does."""
+"""Writes model cards, which describe a model, its training and its scores, and pushes models to the hub."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ with epy.lazy_imports():
 FILE = "README.md"
 
 _SECRET = re.compile(r"(^|[._-])(token|secret|password|passwd|credentials?|(api_?)?key)$", re.IGNORECASE)
-# Flags that say where a run was, not what it computed.
+# Flags that describe where a run took place, not what it computed.
 _OF_THE_MACHINE = (
     "coordinator_address",
     "coordinator_bind_address",
@@ -35,11 +35,12 @@ _OF_THE_MACHINE = (
 
 
 def make(model: Model, source: str, command: str) -> str:
-    """Markdown with a YAML head, as Hugging Face shows it.
+    """Returns the card of a model: Markdown with a YAML header, as the Hugging Face hub displays it.
 
     Args:
-        source: the path that the model was read from; a run's figures come from it.
-        command: the command that made the folder.
+        model: The model.
+        source: The path that the model was read from; the details of its run are read there.
+        command: The command that created the folder.
     """
     head = ["---", "library_name: transformers", "tags:", f"- {model.family.model_type}", "- bert_jax"]
     if HEADS[model.head].pipeline:
@@ -86,10 +87,10 @@ def make(model: Model, source: str, command: str) -> str:
 
 
 def public_path(path: str) -> str:
-    """Returns a path as a published card may have it: without the folders of somebody's machine.
+    """Returns a path in a form that can be published, without the local folders of a machine.
 
-    A relative path stays as it is. Of an absolute one, of one that leaves the working directory, and of a URL
-    the name remains; of a checkpoint in a work directory the names from that directory on.
+    A relative path is unchanged. An absolute path, a path that leaves the working directory, and a URL are
+    shortened to their last component; a checkpoint in a work directory to the part from that directory on.
     """
     if not (path.startswith(("/", "~")) or "://" in path or ".." in path.split("/")):
         return path
@@ -100,8 +101,10 @@ def public_path(path: str) -> str:
 
 
 def public_command(command: str) -> str:
-    """Returns a command line as a published card may have it: without paths of the machine, the addresses of
-    a cluster, or anything that is called a token, a key or a password.
+    """Returns a command line in a form that can be published.
+
+    Local folders and the addresses of a cluster are removed, and the values of flags named like a token, a
+    key or a password are replaced by "...".
     """
     kept = []
     for word in shlex.split(command):
@@ -116,18 +119,18 @@ def public_command(command: str) -> str:
 
 
 def of_run(directory: str) -> str:
-    """The card of a fine-tuning, for its work directory: Markdown."""
+    """Returns the card of a fine-tuning run as Markdown, for its work directory."""
     run = run_directory.read_run(directory)
     lines = [*_title(run), *_describe_training(run), *_describe_scores(run_directory.find_root(directory))]
     return "\n".join([*lines, ""])
 
 
 def of_repeats(run: str, settings: Sequence[Mapping[str, Any]]) -> str:
-    """The card of fine-tunings that differ in seed and setting, for the directory that holds them.
+    """Returns the card of fine-tuning runs that differ in seed and setting, for their common directory.
 
     Args:
-        run: one of the best setting's work directories.
-        settings: their summaries (`runs.sweep.Trial.summary`), the best first.
+        run: The work directory of one run of the best setting.
+        settings: The summaries of the settings (`runs.sweep.Trial.summary`), best first.
     """
     described = run_directory.read_run(run)
     columns = ("median", "best", "worst", "deviation")
@@ -180,7 +183,7 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     for split, digest in (run.get("files") or {}).items():
         facts[f"{split} file, SHA-256"] = digest
     facts["started from"] = public_path(config.get("init_from") or "")
-    # A seed may be 0; of everything else that is as good as nothing.
+    # A seed of 0 is meaningful; any other fact that is 0 or empty is left out.
     lines += [_row(fact) for fact in facts.items() if fact[1] or (fact[0] == "seed" and fact[1] == 0)]
     command = run.get("command_line")
     return [*lines, "", *_code(public_command(command))] if command else lines
@@ -195,7 +198,7 @@ def _describe_scores(root: str) -> list[str]:
 
 
 def _scores(root: str) -> Mapping[str, float]:
-    """The best scores of a fine-tuning, else the last evaluation of a run; none where there was none."""
+    """Returns the best scores of a fine-tuning run, else a run's last evaluation; empty if there is none."""
     best, metrics = os.path.join(root, "best.json"), os.path.join(root, "metrics.jsonl")
     if files.exists(best):
         return _numbers(json_files.read(best, {"scores": dict})["scores"])
@@ -213,7 +216,7 @@ def _numbers(scores: Mapping[str, Any]) -> dict[str, float]:
 
 
 def check_push(repository: str) -> None:
-    """Raises UserError unless `push` can be tried."""
+    """Raises a UserError if the repository's name is invalid or huggingface_hub is not installed."""
     if repository.count("/") != 1 or not all(repository.split("/")):
         raise UserError(f"--push_to={repository}: expected USER/NAME")
     if not is_installed("huggingface_hub"):
@@ -221,16 +224,16 @@ def check_push(repository: str) -> None:
 
 
 def push(folder: str, repository: str) -> str:
-    """Uploads a folder to the hub, under the token of `hf auth login`; returns its address.
+    """Uploads a folder to the hub with the token of `hf auth login` and returns its URL.
 
     Raises:
-        UserError: the hub refuses.
+        UserError: The upload failed.
     """
     api = huggingface_hub.HfApi()
     try:
         url = api.create_repo(repository, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder)
-    except Exception as error:  # its own kinds, those of its HTTP library, and those of the network
+    except Exception as error:  # errors of huggingface_hub, of its HTTP library, or of the network
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"--push_to={repository}: {reason}; {folder} is written, and can be pushed again"

@@ -1,6 +1,6 @@
-"""Parameters by their names and layouts in files, and back: the machinery behind each family's table.
+"""Maps parameters to their names and layouts in files, and back, using each family's table.
 
-Both directions of every conversion read the same table, so a name stands in one place.
+Both directions of a conversion use the same table, so every name is defined only once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bert_jax.models.assembled import Parameter
 
 HUGGINGFACE, TENSORFLOW = "huggingface", "tensorflow"
 
-# How a parameter lies in the files; here a kernel is [inputs..., outputs...].
+# The layout of a parameter in the files. In bert_jax a kernel is [inputs..., outputs...].
 VECTOR = "vector"  # [N] in both
 TABLE = "table"  # [rows, H] in both
 DENSE = "dense"  # [inputs, outputs] in TensorFlow, transposed in Hugging Face
@@ -26,9 +26,10 @@ _TRANSPOSED = {HUGGINGFACE: (DENSE, HEAD), TENSORFLOW: (HEAD,)}
 
 
 class Entry(NamedTuple):
-    """One parameter: its path here, its name in each kind of file, and how it lies in them.
+    """One parameter: its path in bert_jax, its name in each kind of file, and its layout in the files.
 
-    In the name of a layer's parameter `{layer}` is the layer's number, which is the leading axis here.
+    In the name of a layer's parameter, `{layer}` is the number of the layer, which is the leading axis in
+    bert_jax.
     """
 
     ours: str
@@ -36,18 +37,18 @@ class Entry(NamedTuple):
     layout: str
 
     def name(self, kind: str, layer: int | None = None) -> str:
-        """Returns the name in a kind of file; of one layer, where the parameter is one of a layer."""
+        """Returns the name in a kind of file; `layer` is given for a parameter that every layer has."""
         name = self.names[kind]
         return name if layer is None else name.format(layer=layer)
 
     @property
     def layered(self) -> bool:
-        """Whether every layer has a tensor of its own in the files."""
+        """Whether every layer has a separate tensor in the files."""
         return any("{layer}" in name for name in self.names.values())
 
 
 def entry(ours: str, huggingface: str, tensorflow: str | None, layout: str) -> Entry:
-    """Returns the entry of a parameter; `tensorflow` is None where TF1 checkpoints have no such thing."""
+    """Returns the entry of a parameter; `tensorflow` is None if TF1 checkpoints do not have it."""
     names = {HUGGINGFACE: huggingface}
     return Entry(ours, names if tensorflow is None else names | {TENSORFLOW: tensorflow}, layout)
 
@@ -81,18 +82,18 @@ def _below(parent: str | None, name: str) -> str | None:
 
 
 def _stored(array: np.ndarray, layout: str, kind: str, hidden_size: int) -> np.ndarray:
-    """Returns one parameter as it lies in a file."""
+    """Returns a parameter in the layout of a file."""
     if layout == VECTOR:
         return array.reshape(-1)
     if layout == TABLE:
         return array
-    if array.ndim == 3:  # split into heads, on one side or the other
+    if array.ndim == 3:  # the inputs or the outputs are split into heads
         array = array.reshape(hidden_size, -1)
     return np.ascontiguousarray(array.T) if layout in _TRANSPOSED[kind] else array
 
 
 def _stored_shape(shape: tuple[int, ...], layout: str, kind: str, hidden_size: int) -> tuple[int, ...]:
-    """Returns the shape that `_stored` gives an array of a shape, which may be larger than any memory."""
+    """Returns the shape of `_stored`'s result for an array of this shape, without allocating the array."""
     if layout == VECTOR:
         return (math.prod(shape),)
     if len(shape) == 3:
@@ -103,14 +104,14 @@ def _stored_shape(shape: tuple[int, ...], layout: str, kind: str, hidden_size: i
 def to_files(
     params: Mapping[str, np.ndarray], table: Sequence[Entry], kind: str, layers: int, hidden_size: int
 ) -> dict[str, np.ndarray]:
-    """Returns {name in the file: array} of parameters by their names here.
+    """Returns the arrays to store in a file, by their names in the file.
 
     Args:
-        params: by flat names; what is not in the table is left out.
-        table: of the family.
+        params: Parameters by flat names; those that are not in the table are left out.
+        table: The family's table.
         kind: HUGGINGFACE or TENSORFLOW.
-        layers: number of layers.
-        hidden_size: of the encoder.
+        layers: The number of layers.
+        hidden_size: The hidden size of the encoder.
     """
     tensors = {}
     for one in table:
@@ -126,13 +127,13 @@ def to_files(
 
 
 class Found(NamedTuple):
-    """What `from_files` made of the tensors of a file."""
+    """The result of `from_files`: the parameters of a file, and the names of its other tensors."""
 
     params: dict[str, np.ndarray]
-    missing: list[str]  # names in the file: layers that lack what others have
+    missing: list[str]  # names in the file that some layers lack although others have them
     misshapen: list[str]  # "NAME is [2, 3], expected [3, 2]"
-    unknown: list[str]  # names in the file that no row of the table has
-    beside: list[str]  # names of what is no parameter: optimizer state, counters, buffers
+    unknown: list[str]  # names in the file that are not in the table
+    beside: list[str]  # names of tensors that are not parameters: optimizer state, counters, buffers
 
 
 def from_files(
@@ -143,15 +144,15 @@ def from_files(
     hidden_size: int,
     beside: re.Pattern[str],
 ) -> Found:
-    """Returns parameters by their names here, of tensors by their names in a file.
+    """Returns the parameters of a file by their names in bert_jax, with its missing and unknown tensors.
 
     Args:
-        tensors: their values may be anything with a shape that `numpy.asarray` takes.
-        table: of the family.
-        expected: every parameter that the table names, as the modules have it.
+        tensors: Tensors by name in the file; any objects with a shape that `numpy.asarray` accepts.
+        table: The family's table.
+        expected: Every parameter in the table, as the modules define it.
         kind: HUGGINGFACE or TENSORFLOW.
-        hidden_size: of the encoder.
-        beside: matches the names of tensors that are no parameters.
+        hidden_size: The hidden size of the encoder.
+        beside: Matches the names of tensors that are not parameters.
     """
     found = Found({}, [], [], [], [])
     used = set()
@@ -159,7 +160,7 @@ def from_files(
         shape = expected[one.ours].shape
         layers: Sequence[int | None] = [None]
         if one.layered:
-            # A file has no more layers than tensors, whatever its configuration claims.
+            # A file cannot have more layers than tensors, even if its configuration claims so.
             layers, shape = range(min(shape[0], len(tensors) + 1)), shape[1:]
         names = [one.name(kind, layer) for layer in layers]
         present = [name for name in names if name in tensors]

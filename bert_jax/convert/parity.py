@@ -1,4 +1,4 @@
-"""Proof that what was written is what was to be written: bit for bit, and by what it computes."""
+"""Verifies a written model: its parameters bit for bit, and its outputs within a tolerance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import ClassificationHead
 
-TOLERANCE = 2e-5  # of the largest output, or of 1
+TOLERANCE = 2e-5  # relative to the largest output or to 1, whichever is larger
 _ROWS, _LENGTH = 2, 24
 _ADVICE = "the conversion is not to be trusted, and nothing is kept"
 
@@ -31,13 +31,13 @@ def random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
 
 
 def flax_outputs(model: Model, classification: ClassificationHead | None = None) -> dict[str, np.ndarray]:
-    """Returns what each part of a model computes of `random_inputs`, in float32 and without padding.
+    """Returns the outputs of each part of a model for `random_inputs`, in float32 and without padding.
 
     The names are those of `AssembledModel`.
 
     Args:
-        model: to compute.
-        classification: what its classifier is; by default what its family and its head say.
+        model: The model to compute.
+        classification: The architecture of its classifier; by default that of its family and head.
     """
     plain = model.config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
     inputs = random_inputs(plain)
@@ -52,15 +52,18 @@ def flax_outputs(model: Model, classification: ClassificationHead | None = None)
 
 
 def check_same(what: str, one: Model, other: Model) -> float:
-    """Compares a model with the one that was read back from its files; returns `compare` of their outputs.
+    """Compares a model with the one that was read back from its files.
 
     Args:
-        what: for messages.
-        one: the model that was written.
-        other: the model that was read; of a half-precision file, with the same values in float32.
+        what: A description of the comparison, for messages.
+        one: The model that was written.
+        other: The model that was read; parameters stored in half precision have the same values in float32.
+
+    Returns:
+        The largest relative difference of their outputs; see `compare`.
 
     Raises:
-        UserError: a parameter differs in any bit, or the results differ.
+        UserError: A parameter differs in any bit, or the outputs differ.
     """
     if one.params.keys() != other.params.keys():
         raise UserError(
@@ -71,7 +74,7 @@ def check_same(what: str, one: Model, other: Model) -> float:
         bits = [np.ascontiguousarray(x, np.float32).view(np.uint32) for x in (array, other.params[name])]
         if bits[0].shape != bits[1].shape or np.any(bits[0] != bits[1]):
             raise UserError(f"{what}: the values of {name} differ; {_ADVICE}")
-    # Not every format keeps what a classifier is of: a TF1 checkpoint only has its weights.
+    # Not every format stores the kind of a classifier: a TF1 checkpoint only has its weights.
     return compare(what, flax_outputs(one), flax_outputs(other, one.classification))
 
 
@@ -79,7 +82,7 @@ def compare(what: str, one: Mapping[str, np.ndarray], other: Mapping[str, np.nda
     """Returns the largest difference between outputs, relative to the largest output or to 1.
 
     Raises:
-        UserError: it is over `TOLERANCE`, or one has outputs that the other has not.
+        UserError: The difference exceeds `TOLERANCE`, or the names or shapes of the outputs differ.
     """
     if one.keys() != other.keys():
         raise UserError(f"{what}: one side has {', '.join(one)} and the other {', '.join(other)}")
@@ -103,7 +106,7 @@ def compare(what: str, one: Mapping[str, np.ndarray], other: Mapping[str, np.nda
 
 
 def without_padding(outputs: Mapping[str, np.ndarray], mask: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns outputs with the rows of real tokens, [tokens, ...], where they are of every token."""
+    """Returns the outputs, where outputs for every token are reduced to the real tokens: [tokens, ...]."""
     return {
         name: x[mask > 0] if x.shape[:2] == mask.shape and x.ndim == 3 else x for name, x in outputs.items()
     }

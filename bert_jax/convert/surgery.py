@@ -1,6 +1,7 @@
-"""Changes to a whole model's shape: rows of the vocabulary, positions, layers, dtype, head.
+"""Changes the shape of a complete model: its vocabulary rows, positions, layers, dtype or head.
 
-Pure functions from a `Model` to a `Model`; the vocabulary itself is changed in `convert.vocabulary`.
+These are pure functions from a `Model` to a `Model`. For changes to the vocabulary itself, see
+`convert.vocabulary`.
 """
 
 from __future__ import annotations
@@ -26,29 +27,32 @@ DTYPES = {
     "float16": np.dtype(np.float16),
 }
 
-# Finite in float16 and bfloat16, and exp(-1e4 + any logit of a model) is 0 in float32: it underflows at -104.
+# Finite in float16 and bfloat16; in float32, exp underflows to 0 below -104, so exp(-1e4 + logit) is 0.
 PADDING_BIAS = -1e4
 
 
 def pad_vocabulary(model: Model, multiple: int) -> Model:
-    """Adds rows to the vocabulary until their number is a multiple, so that it can be sharded evenly.
+    """Pads the vocabulary with rows up to a multiple of `multiple`, so that it can be sharded evenly.
 
-    Added word embeddings are 0 and their masked LM biases -1e4, so an added id's logit is -1e4 wherever it is
-    predicted. What holds, in float32 and in bfloat16 and float16 alike:
+    The added word embeddings are 0 and their masked LM biases are -1e4, so the logit of an added id is -1e4
+    at every position. The following holds in float32, bfloat16 and float16:
 
-    - Logits of real ids are as before, up to how a backend orders the sums of a product of another shape.
-    - The softmax gives an added id exactly 0, so the loss and every gradient of real parameters are as
-      before.
-    - The gradients of the added rows and biases are exactly 0, from the output (probability 0) and from the
-      input (no text has these ids, and none is drawn as a random replacement). So Adam leaves them: rows of
-      0 decay to 0, and biases are not decayed. They can be cut off again after training.
+    - The logits of real ids are unchanged, except for the order in which a backend computes the sums of a
+      matrix product of another shape.
+    - The softmax assigns exactly 0 to an added id, so the loss and all gradients of real parameters are
+      unchanged.
+    - The gradients of the added rows and biases are exactly 0, both from the output (probability 0) and from
+      the input (no text contains these ids, and they are never drawn as random replacements). Adam therefore
+      does not change them: rows of 0 stay 0 under weight decay, and biases are not decayed. They can be
+      removed again after training.
 
-    What does not: the norm of `mlm/bias` is no longer that of the real biases, which an optimizer that
-    divides by norms of whole parameters (LAMB, Adafactor's relative steps) would see, and decay of biases
-    would draw the added ones towards 0.
+    The norm of `mlm/bias` does change. This affects an optimizer that divides by the norms of whole
+    parameters (LAMB, or Adafactor's relative steps), and weight decay of biases would move the added biases
+    towards 0.
 
     Args:
-        multiple: at least 1. A model whose rows are a multiple already is returned as it is.
+        model: The model. It is returned unchanged if its number of rows already is a multiple.
+        multiple: The divisor of the new number of rows; at least 1.
     """
     if multiple < 1:
         raise UserError(
@@ -67,7 +71,7 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
 
 
 def unpad_vocabulary(model: Model) -> Model:
-    """Cuts the rows beyond the tokenizer's vocabulary, whatever is in them; see `rows_are_padding`."""
+    """Removes the rows beyond the tokenizer's vocabulary, whatever their values; see `rows_are_padding`."""
     if model.tokenizer is None:
         raise UserError(
             f"{model.source or 'the model'} has no vocabulary, so the number of its tokens is unknown; "
@@ -82,25 +86,26 @@ def unpad_vocabulary(model: Model) -> Model:
 
 
 def rows_are_padding(model: Model, size: int) -> bool:
-    """Whether the rows from `size` on are as `pad_vocabulary` makes them, and not learnt ones."""
+    """Returns whether the rows from `size` on are padding made by `pad_vocabulary`, not learned rows."""
     if np.any(model.params[WORDS][size:]):
         return False
-    # -1e4 is rounded in bfloat16; no learnt bias comes near half of it.
+    # -1e4 is rounded in bfloat16; no learned bias comes near half of it.
     return BIAS not in model.params or bool(np.all(model.params[BIAS][size:] < PADDING_BIAS / 2))
 
 
 def resize_positions(model: Model, positions: int, method: str = "tile") -> Model:
-    """Makes the table of positions longer or shorter. A shorter one has the first rows.
+    """Makes the table of position embeddings longer or shorter. A shorter table keeps the first rows.
 
     Args:
-        positions: rows of the new table.
-        method: how a longer one is filled. "tile" repeats the table from its first row on, as Longformer
-            does (Beltagy et al. 2020, section 5): text that fitted before gives the same results, and
-            nearby positions keep their relation everywhere but at the seams. "interpolate" stretches it:
-            row i is taken at i (old - 1) / (new - 1) with linear weights, so that first and last rows stay
-            and none is extrapolated, as image models do with theirs in two dimensions (Dosovitskiy et al.
-            2021, section 3.2) and Chen et al. (2023) with rotary positions: order stays global, but short
-            text changes too. Either wants training on long text afterwards.
+        model: The model.
+        positions: The number of rows of the new table.
+        method: How a longer table is filled. "tile" repeats the table from its first row on, as Longformer
+            does (Beltagy et al. 2020, section 5): text that fitted before gives the same results, and nearby
+            positions keep their relation except at the seams. "interpolate" stretches the table: row i is
+            taken at i (old - 1) / (new - 1) with linear weights, so the first and last rows are kept and none
+            is extrapolated, as image models do in two dimensions (Dosovitskiy et al. 2021, section 3.2) and
+            Chen et al. (2023) with rotary positions: the global order is kept, but short text gives other
+            results too. Both methods require further training on long text.
     """
     if positions < 1:
         raise UserError(f"{positions} positions: expected 1 or more, such as 1024")
@@ -128,14 +133,15 @@ def _interpolate(table: np.ndarray, rows: int) -> np.ndarray:
 
 
 def select_layers(model: Model, layers: Sequence[int]) -> Model:
-    """The model with these layers only, in this order.
+    """Returns the model with only the given layers, in the given order.
 
-    DistilBERT begins as one of every two layers of its teacher, of 12 layers 0, 2, 4, 7, 9 and 11 (Sanh et
-    al. 2019). A layer may stand more than once: 0, 1, 2, 0, 1, 2 doubles the depth, as in progressive
-    stacking (Gong et al. 2019).
+    DistilBERT is initialized with one out of every two layers of its teacher: of 12 layers, 0, 2, 4, 7, 9 and
+    11 (Sanh et al. 2019). A layer may be repeated: 0, 1, 2, 0, 1, 2 doubles the depth of a model with 3
+    layers, as in progressive stacking (Gong et al. 2019).
 
     Args:
-        layers: numbers of layers from 0.
+        model: The model.
+        layers: The numbers of the layers, from 0.
     """
     depth = model.config.num_hidden_layers
     if not layers:
@@ -151,11 +157,12 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
 
 
 def cast(model: Model, dtype: str) -> Model:
-    """The model with every parameter in another dtype, rounded to nearest even.
+    """Returns the model with every parameter cast to another dtype, rounded to nearest even.
 
     Args:
-        dtype: float32, bfloat16 or float16. To float32 is exact. float16 reaches 65,504: a finite value that
-            it does not hold is an error; values below 6e-8 become 0.
+        model: The model.
+        dtype: "float32", "bfloat16" or "float16". A cast to float32 is exact. The largest value of float16 is
+            65,504: a finite value beyond it is an error. Values below 6e-8 may become 0.
     """
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
@@ -178,12 +185,17 @@ def _cast(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def change_head(model: Model, head: str) -> Model:
-    """The model with the groups of parameters of another head only; a pooler stays where either may have one.
+    """Returns the model with only the parameter groups of another head.
 
-    Nothing is made up: a head whose parameters the model lacks is a mistake.
+    A pooler is kept if the other head may have one. Nothing is initialized: it is an error if the model lacks
+    parameters of the head.
 
     Args:
-        head: a name of `HEADS`.
+        model: The model.
+        head: A key of `HEADS`.
+
+    Raises:
+        UserError: The family has no such head, or the model lacks some of its parameters.
     """
     family = model.family
     if head not in family.heads:
@@ -209,7 +221,7 @@ def change_head(model: Model, head: str) -> Model:
 
 
 def _possible(model: Model) -> str:
-    """Returns the heads without classes that a model's groups of parameters make up."""
+    """Returns the pre-training heads whose parameter groups the model has."""
     heads = [
         head
         for head in PRETRAINED

@@ -1,4 +1,7 @@
-"""Another vocabulary for a trained model: rows of tokens that stay, means of word pieces for new ones."""
+"""Replaces the vocabulary of a trained model.
+
+Tokens of both vocabularies keep their embeddings; a new token gets the mean of those of its word pieces.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,23 @@ from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 
-# Begins a word for the sake of what follows it. Cleaning drops private-use characters, so no token has it.
+# A word start placed before a text that continues a word. Cleaning drops private-use characters, so no token
+# contains it.
 _ANCHOR = "\ue000"
 
-# A token's text without the mark of its kind of vocabulary, and whether it continues a word.
+# A token's text without its vocabulary's marker, such as "##", and whether it continues a word.
 _Key = tuple[str, bool]
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyReport:
-    """What became of the tokens: `kept` are in both vocabularies, `dropped` in the old one only, `new` in
-    the new one only, of which `fallback` have no known piece.
+    """The numbers of tokens that were kept, added and dropped.
+
+    Attributes:
+        kept: Tokens in both vocabularies.
+        new: Tokens only in the new vocabulary.
+        fallback: New tokens without known pieces.
+        dropped: Tokens only in the old vocabulary.
     """
 
     kept: int
@@ -47,14 +56,14 @@ class VocabularyReport:
 
 
 def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, VocabularyReport]:
-    """The model with another vocabulary.
+    """Returns the model with another vocabulary, and a report.
 
-    A token of both vocabularies keeps its row of the word embeddings and its masked LM bias, whatever its id;
-    special tokens go by their role. A new token has the mean of its pieces under the old tokenizer, what
-    continues a word split as what continues a word (Gee et al. 2022, "Fast Vocabulary Transfer"). Pieces
-    that are [UNK] don't count; a token with no other, or a placeholder such as [unused7], has the mean of
-    all tokens. WordPiece and SentencePiece may replace each other. Rows beyond the old vocabulary (padding)
-    are left out.
+    A token of both vocabularies keeps its row of the word embeddings and its masked LM bias, even if its id
+    changes; special tokens are matched by role. A new token gets the mean of its pieces under the old
+    tokenizer, where text that continues a word is split as such (Gee et al. 2022, "Fast Vocabulary
+    Transfer"). [UNK] pieces are ignored; a token without other pieces, and a placeholder such as [unused7],
+    gets the mean of all tokens. WordPiece and SentencePiece vocabularies may replace each other. Rows beyond
+    the old vocabulary (padding) are dropped.
     """
     old = model.tokenizer
     if old is None:
@@ -87,7 +96,7 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, Vocab
 
 
 def _means(table: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
-    """Row i is the mean of the rows of `groups[i]`; of one row, exactly that row."""
+    """Returns an array whose row i is the mean of the rows `groups[i]`; a single row is copied exactly."""
     result = np.empty((len(groups), *table.shape[1:]), table.dtype)
     mean_of_all = None
     for i, group in enumerate(groups):
@@ -103,7 +112,7 @@ def _means(table: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def _keys(tokenizer: Tokenizer) -> list[_Key]:
-    """The keys of all tokens, by id. Special tokens have their usual spellings, whatever the vocabulary's."""
+    """Returns the keys of all tokens, by id. Special tokens are spelled as `special_tokens` has them."""
     mark = CONTINUATION if tokenizer.kind == "wordpiece" else ""
     keys = [
         (token.removeprefix(mark), True) if continues else (token.removeprefix(WORD_START), False)
@@ -115,7 +124,7 @@ def _keys(tokenizer: Tokenizer) -> list[_Key]:
 
 
 def _pieces(tokenizer: Tokenizer, keys: Sequence[_Key]) -> list[list[int]]:
-    """Ids of the known pieces of texts that begin a word or continue one."""
+    """Returns the ids of the known pieces of texts that begin or continue a word."""
     starts = tokenizer.encode_batch([text for text, _ in keys])
     split = _continuation_splitter(tokenizer)
     pieces = [
@@ -128,12 +137,15 @@ def _pieces(tokenizer: Tokenizer, keys: Sequence[_Key]) -> list[list[int]]:
 
 
 def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], list[int]]:
-    """A function from a text and its ids as a word to its ids as what continues one."""
+    """Returns a function that splits a text as the continuation of a word.
+
+    Its arguments are the text and its ids as the beginning of a word; it returns the ids as a continuation.
+    """
     ids = {token: i for i, token in enumerate(tokenizer.tokens)}
     if tokenizer.kind != "wordpiece":
 
         def from_word(text: str, word: list[int]) -> list[int]:
-            # SentencePiece splits whole words only: the mark of the word's start is taken off afterwards.
+            # SentencePiece splits whole words only, so the marker of the word's start is removed afterwards.
             first = tokenizer.tokens[word[0]].removeprefix(WORD_START) if word else ""
             return [ids.get(first, word[0]), *word[1:]] if first else word[1:]
 
@@ -155,7 +167,7 @@ def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], l
 
 
 def read_tokens(path: str | os.PathLike) -> list[str]:
-    """The tokens of a file to add, one a line; blank lines don't count."""
+    """Returns the tokens to add from a file with one token per line; blank lines are skipped."""
     try:
         lines = files.read(path).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -167,13 +179,13 @@ def read_tokens(path: str | os.PathLike) -> list[str]:
 
 
 def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[str]:
-    """All tokens by id of a WordPiece vocabulary with `tokens` added.
+    """Returns all tokens, by id, of a WordPiece vocabulary with `tokens` added.
 
-    They take the places of [unusedN] in order, then those after the last token; what the vocabulary has
-    already is passed over. "##" before a token marks what continues a word.
+    They replace [unusedN] tokens in order and are then appended; tokens that the vocabulary already has are
+    skipped. "##" before a token marks the continuation of a word.
 
     Raises:
-        UserError: nothing is new, a token can't come out of this tokenizer, or it is SentencePiece.
+        UserError: No token is new, this tokenizer can never produce a token, or it is a SentencePiece model.
     """
     if tokenizer.kind != "wordpiece":
         raise UserError(

@@ -1,6 +1,6 @@
-"""The families of models that files may hold, one record each.
+"""Registers the model families that files may hold, with one record each.
 
-A family is added by a module with its record and a line here.
+To add a family, add a module with its record and an entry here.
 """
 
 from bert_jax.convert.families import bert, distilbert
@@ -13,7 +13,8 @@ FAMILIES: dict[str, Family] = {one.model_type: one for one in (bert.FAMILY, dist
 def of(config: EncoderConfig) -> Family:
     """Returns the family of an encoder.
 
-    An encoder of no family that files can hold has BERT's heads; it is refused only where it is written.
+    For an encoder that belongs to no family it is BERT, whose heads it has; only writing such a model is
+    refused.
     """
     return FAMILIES.get(config.model_type, bert.FAMILY)
 

@@ -1,4 +1,4 @@
-"""What the record of a model family holds, and what is the same for all families."""
+"""Defines the record of a model family, and the code that all families share."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ from bert_jax.models import assembled
 from bert_jax.models.config import ENCODER_FIELDS, EncoderConfig, from_dict
 from bert_jax.models.heads import ClassificationHead
 
-CLASSIFIER = "classifier/bias"  # the parameter that has one number per class
+CLASSIFIER = "classifier/bias"  # the parameter with one value per class
 
 _ACTIVATION = {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """How the models of one family lie in files. Nothing of it is needed to compute them.
+    """How the models of a family are stored in files. The record is not needed to compute the models.
 
     Attributes:
-        name: as people write it, such as "BERT".
-        model_type: the value of that field in config.json.
-        class_prefix: what the names of transformers' classes begin with, such as "Bert".
-        base: what the names of the encoder's tensors begin with in models that have a head, such as "bert".
-        table: every parameter, with its name and layout in each kind of file.
-        heads: {head: groups of parameters that make it up}; a group in brackets may be there or not.
-        classifiers: {head: what its classifier is}; of masked LM and next sentence, all families have BERT's.
+        name: The usual spelling, such as "BERT".
+        model_type: The value of this field in config.json.
+        class_prefix: The prefix of the names of transformers' classes, such as "Bert".
+        base: The prefix of the encoder's tensor names in models with a head, such as "bert".
+        table: Every parameter, with its name and layout in each kind of file.
+        heads: {head: its parameter groups}; a group in parentheses is optional.
+        classifiers: {head: architecture of its classifier}. The masked LM and next sentence heads of all
+            families are those of BERT.
         fields: {field of config.json: field of `EncoderConfig`}, in the order of config.json.
-        activation: the field of config.json that names the activation.
-        constants: fields of config.json that have one value in every model that can be read.
-        checked: the same, of fields that are not written, because transformers has this value by default.
-        fixed: fields of `EncoderConfig` that config.json does not have, with the value of every such model.
-        beside: {kind of file: pattern of the names of tensors that are no parameters}, such as optimizer
+        activation: The field of config.json that names the activation function.
+        constants: Fields of config.json that have the same value in every supported model.
+        checked: As `constants`, for fields that are not written because transformers has the same default.
+        fixed: Fields of `EncoderConfig` that config.json does not have, with the value of every such model.
+        beside: {kind of file: pattern of the names of tensors that are not parameters}, such as optimizer
             state, counters, buffers and the second names of tied weights.
-        tied: (second name, first name) in Hugging Face's files of the same tensor.
-        tokenizer_class: of tokenizer_config.json, for a WordPiece vocabulary.
-        tokenizer_fields: further fields of tokenizer_config.json.
-        tensorflow_config: name of the file beside a TF1 checkpoint that describes it; "" where none exist.
+        tied: (second name, first name) pairs of the same tensor in Hugging Face files.
+        tokenizer_class: The class in tokenizer_config.json for a WordPiece vocabulary.
+        tokenizer_fields: Further fields of tokenizer_config.json.
+        tensorflow_config: The name of the config file next to a TF1 checkpoint; "" if the family has no TF1
+            checkpoints.
         sizes: {name of a released model: fields of `EncoderConfig`}.
     """
 
@@ -68,31 +70,31 @@ class Family:
     sizes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def required(self, head: str) -> list[str]:
-        """Returns the groups that every model with a head has."""
+        """Returns the parameter groups that every model with this head has."""
         return [group for group in self.heads[head] if not group.startswith("(")]
 
     def allowed(self, head: str) -> list[str]:
-        """Returns the groups that a model with a head may have."""
+        """Returns the parameter groups that a model with this head may have."""
         return [group.strip("()") for group in self.heads[head]]
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Every group of parameters that some head has."""
+        """All parameter groups of all heads."""
         return tuple(dict.fromkeys(group for head in self.heads for group in self.allowed(head)))
 
     def class_name(self, head: str) -> str:
-        """Returns the name of transformers' class with a head."""
+        """Returns the name of transformers' class with this head."""
         return self.class_prefix + HEADS[head].suffix
 
     def head_of_class(self, name: str) -> str | None:
-        """Returns the head of a class of transformers; None for a class that is not of this family."""
+        """Returns the head of one of transformers' classes; None if the class is not of this family."""
         return next((head for head in self.heads if self.class_name(head) == name), None)
 
     def read_config(self, fields: Mapping[str, Any]) -> EncoderConfig:
         """Returns the architecture that a config.json describes.
 
         Raises:
-            UserError: a field that changes the function and cannot be read, or a wrong value.
+            UserError: A field that changes the computed function is not supported, or a value is invalid.
         """
         for name, expected in {**self.constants, **self.checked}.items():
             if fields.get(name, expected) != expected:
@@ -102,10 +104,10 @@ class Family:
         return from_dict({"model_type": self.model_type, **self.fixed, **found})
 
     def write_config(self, config: EncoderConfig, head: str) -> dict[str, Any]:
-        """Returns the fields of config.json that the architecture and the class decide.
+        """Returns the fields of config.json that depend on the architecture and the class.
 
         Raises:
-            UserError: transformers' class computes something else.
+            UserError: The class of transformers computes a different function.
         """
         fields: dict[str, Any] = {theirs: getattr(config, ours) for theirs, ours in self.fields.items()}
         fields |= {"architectures": [self.class_name(head)], "model_type": self.model_type}
@@ -121,10 +123,10 @@ class Family:
     def to_files(
         self, params: Mapping[str, np.ndarray], config: EncoderConfig, kind: str
     ) -> dict[str, np.ndarray]:
-        """Returns {name in the file: array}; see `param_mapping.to_files`.
+        """Returns the arrays to store, by their names in the file; see `param_mapping.to_files`.
 
         Raises:
-            UserError: this kind of file has no names for a parameter.
+            UserError: This kind of file has no name for a parameter.
         """
         nameless = [one.ours for one in self.table if one.ours in params and kind not in one.names]
         if nameless:
@@ -133,20 +135,20 @@ class Family:
         return param_mapping.to_files(params, self.table, kind, layers, config.hidden_size)
 
     def from_files(self, tensors: Mapping[str, Any], config: EncoderConfig, kind: str) -> Found:
-        """Returns what the tensors of a file are; see `param_mapping.from_files`."""
+        """Returns the parameters and other tensors of a file; see `param_mapping.from_files`."""
         table = [one for one in self.table if kind in one.names]
         last = next((one.name(kind) for one in table if one.ours == CLASSIFIER), "")
         classes = tensors[last].shape[0] if last in tensors else 2
-        # Of the classifiers, the one that has the most parameters.
+        # The classifier with the most parameters.
         classification = self.classifiers["sequence_classification"]
         expected = assembled.parameters(config, self.groups, classes, classification)
         return param_mapping.from_files(tensors, table, expected, kind, config.hidden_size, self.beside[kind])
 
     def canonical(self, tensors: Mapping[str, np.ndarray], folder: str) -> dict[str, np.ndarray]:
-        """Returns the tensors of a Hugging Face folder in float32, by the names of a class with a head.
+        """Returns the tensors of a Hugging Face folder in float32, named as in a class with a head.
 
         Raises:
-            UserError: a tensor is there under two names, and with different values where it is tied.
+            UserError: A tensor is stored with and without its prefix, or tied tensors have different values.
         """
         prefix = f"{self.base}."
         of_base = [one.names[HUGGINGFACE] for one in self.table if one.names[HUGGINGFACE].startswith(prefix)]

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): its names in Hugging Face folders and in google-research's TF1 checkpoints."""
+"""BERT (Devlin et al. 2019), with its names in Hugging Face folders and google-research's TF1 checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LAYER = ("encoder/layers/stack/layer", "bert.encoder.layer.{layer}", "bert/enco
 
 
 def _in(parents: tuple[str, str, str], make: Callable, ours: str, theirs: str) -> list[Entry]:
-    """Returns entries whose names in TensorFlow are those in Hugging Face with other separators."""
+    """Returns entries whose TensorFlow names are the Hugging Face names with other separators."""
     tensorflow = theirs.replace(".", "/")
     return make(f"{parents[0]}/{ours}", f"{parents[1]}.{theirs}", f"{parents[2]}/{tensorflow}")
 

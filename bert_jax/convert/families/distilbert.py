@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al. 2019): BERT without token types and pooler, with names of its own."""
+"""DistilBERT (Sanh et al. 2019): BERT without token types and a pooler, and with different names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DENSES = {
 }
 _NORMS = {"attention_norm": "sa_layer_norm", "output_norm": "output_layer_norm"}
 
-# pre_classifier, relu, dropout of seq_classif_dropout.
+# In transformers: pre_classifier, relu, and dropout with the rate seq_classif_dropout.
 _SEQUENCE = ClassificationHead(dense="head", activation="relu", drop_out=0.2)
 
 FAMILY = Family(
@@ -70,7 +70,7 @@ FAMILY = Family(
     },
     activation="activation",
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-12},
-    # Buffers. The table of positions is read whether sinusoidal_pos_embds made its first values or not.
+    # Buffers. The position table is read whether or not sinusoidal_pos_embds initialized it.
     beside={HUGGINGFACE: re.compile(r"distilbert\.embeddings\.position_ids|vocab_projector\.weight")},
     tied=(("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
     tokenizer_class="DistilBertTokenizer",

@@ -1,7 +1,7 @@
-"""The file formats of models, and the registry that every command looks them up in.
+"""The registry of model file formats, which every command uses.
 
-A format is added by a module with a subclass of `Format` and by a line below, or by a call of `register` from
-any other package.
+To add a format, write a module with a subclass of `Format` and register it below, or call `register` from any
+other package.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _FORMATS: dict[str, Format] = {}
 
 
 def register(one: Format) -> Format:
-    """Adds a format, which every command can then read and write; returns it.
+    """Registers a format, which every command can then read and write, and returns it.
 
     Raises:
-        ValueError: another format has the name.
+        ValueError: Another format has the same name.
     """
     if one.name in _FORMATS:
         raise ValueError(f"a format with the name {one.name!r} is registered already")
@@ -27,7 +27,7 @@ def register(one: Format) -> Format:
 
 
 def unregister(name: str) -> None:
-    """Takes a format out of the registry again."""
+    """Removes a format from the registry."""
     del _FORMATS[name]
 
 
@@ -37,10 +37,10 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Format:
-    """Returns the format with a name.
+    """Returns the format with this name.
 
     Raises:
-        UserError: none has it.
+        UserError: No format has this name.
     """
     if name not in _FORMATS:
         raise UserError(f"format {name!r} is unknown; choose one of {', '.join(_FORMATS)}")
@@ -48,17 +48,17 @@ def get(name: str) -> Format:
 
 
 def find(path: files.PathLike) -> Format | None:
-    """Returns the format of what is at a path; None where it is no checkpoint."""
+    """Returns the format of the checkpoint at a path; None if there is no checkpoint."""
     return next((one for one in _FORMATS.values() if one.detect(path)), None)
 
 
 def examples() -> str:
-    """Returns what a checkpoint may be, for messages."""
+    """Returns a list of what a checkpoint may be, for messages."""
     *most, last = [one.example for one in _FORMATS.values()]
     return f"{', '.join(most)}, or {last}"
 
 
-# In the order in which a path is asked for its format.
+# `find` tries the formats in this order.
 register(work_directory.FORMAT)
 register(tensorflow1.FORMAT)
 register(huggingface.FORMAT)

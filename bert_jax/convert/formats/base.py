@@ -1,4 +1,4 @@
-"""What every file format of models can do."""
+"""Defines the interface of all model file formats."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from bert_jax.tokenization import Tokenizer
 
 
 class Format(abc.ABC):
-    """A way in which models lie in files.
+    """A format in which models are stored in files.
 
     Attributes:
-        name: as `--to` takes it.
-        title: what `bert-jax inspect` calls such a path, such as "TF1 checkpoint".
-        example: the same where a message lists what could be given, such as "a Hugging Face folder".
-        write_options: names of further arguments that `write` takes.
+        name: The value for `--to`.
+        title: How `bert-jax inspect` describes such a path, such as "TF1 checkpoint".
+        example: The same with an article, for messages that list the possible inputs, such as "a Hugging Face
+            folder".
+        write_options: The names of further arguments of `write`.
     """
 
     name: str
@@ -34,28 +35,27 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def detect(self, path: files.PathLike) -> bool:
-        """Returns whether a path is of this format, from its small files alone."""
+        """Returns whether a path has this format, judging by its small files only."""
 
     @abc.abstractmethod
     def read_config(self, path: files.PathLike) -> tuple[EncoderConfig, Tokenizer | None]:
-        """Returns the architecture and the vocabulary, from the small files alone.
+        """Returns the architecture and the tokenizer, reading only small files.
 
         Raises:
-            UserError: a file is missing or damaged, or of a model that cannot be read.
+            UserError: A file is missing or damaged, or the model is not supported.
         """
 
     @abc.abstractmethod
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Returns the whole model.
+        """Reads the complete model.
 
         Args:
-            path: that `detect` accepts.
-            ignore: a regular expression; tensors that no such model has stay behind where it matches the
-                whole of their names.
-            log: called with one line when there is something to say.
+            path: A path that `detect` accepts.
+            ignore: A regular expression; unknown tensors are skipped if it matches their full names.
+            log: Called with one line of text for each notice.
 
         Raises:
-            UserError: damaged, of another family, or not whole.
+            UserError: The checkpoint is damaged, incomplete, or of another family.
         """
 
     @abc.abstractmethod
@@ -63,35 +63,39 @@ class Format(abc.ABC):
         """Writes a model into a local directory that exists and is empty.
 
         Args:
-            model: to write.
-            folder: of the output.
-            options: those of `write_options`.
+            model: The model to write.
+            folder: The output directory.
+            options: The arguments named in `write_options`.
 
         Raises:
-            UserError: the format cannot hold this model.
+            UserError: The format cannot represent this model.
         """
 
     def check_installed(self) -> None:
-        """Raises UserError where a package is missing without which nothing can be read or written."""
+        """Raises a UserError if a package that reading and writing require is missing."""
         return  # most formats need no package of their own
 
     def may_be_replaced(self, path: files.PathLike) -> bool:
-        """Returns whether a conversion may overwrite what is at a path that `detect` accepts."""
+        """Returns whether a conversion may overwrite the checkpoint at a path that `detect` accepts."""
         return True
 
     def load_params(
         self, path: files.PathLike, abstract_params: Any, *, ignore: str, log: Callable[[str], None]
     ) -> tuple[dict, checkpoint.Report]:
-        """Returns the parameters that a checkpoint and `abstract_params` have in common, and the report.
+        """Loads the parameters that a checkpoint and `abstract_params` have in common.
 
         Args:
-            path: that `detect` accepts.
-            abstract_params: nested dict of jax.ShapeDtypeStruct; each array goes onto its sharding.
-            ignore: see `read`.
-            log: see `read`.
+            path: A path that `detect` accepts.
+            abstract_params: Nested dict of jax.ShapeDtypeStruct; each array is placed according to its
+                sharding.
+            ignore: See `read`.
+            log: See `read`.
+
+        Returns:
+            The nested dict of the loaded parameters, and the report.
 
         Raises:
-            UserError: as `read`; also a parameter of another shape.
+            UserError: See `read`; also a parameter with another shape.
         """
         model = self.read(path, ignore=ignore, log=log)
         wanted = flatten(abstract_params)

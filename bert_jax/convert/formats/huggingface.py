@@ -1,4 +1,4 @@
-"""Hugging Face folders: config.json, safetensors, tokenizer files. Nothing in them is executed."""
+"""Reads Hugging Face folders: config.json, safetensors and tokenizer files. Nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
 from bert_jax.models import config as bert_config
 
-# What the weights of other libraries are called; all but the last two are pickles or may hold one.
+# File names of weights in other formats; all but the last two are pickles or may contain one.
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 
 _BOOL = (bool, None)
@@ -41,7 +41,7 @@ _extracted: list[
 
 
 class HuggingFace(Format):
-    """A folder as transformers' `save_pretrained` writes it."""
+    """A folder as `save_pretrained` of transformers writes it."""
 
     name = HUGGINGFACE
     title = "Hugging Face folder"
@@ -60,15 +60,16 @@ class HuggingFace(Format):
     def read_config(
         self, path: files.PathLike
     ) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer | None]:
-        """Returns the architecture and the vocabulary, from config.json and the tokenizer's files."""
+        """Returns the architecture and the tokenizer, from config.json and the tokenizer files."""
         folder = os.fspath(path)
         return _read_config(folder)[0], read_tokenizer(folder)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Returns the model, in float32.
+        """Reads the model in float32.
 
         Raises:
-            UserError: no family that is known, no safetensors, a tensor missing, unknown or of another shape.
+            UserError: The family is unknown, there are no safetensors, or a tensor is missing, unknown or has
+                another shape.
         """
         folder = os.fspath(path)
         config, family, fields = _read_config(folder)
@@ -96,14 +97,14 @@ class HuggingFace(Format):
         max_shard_bytes: int = huggingface_export.DEFAULT_SHARD_BYTES,
         **options: Any,
     ) -> None:
-        """Writes config.json, safetensors and the tokenizer's files.
+        """Writes config.json, safetensors and the tokenizer files.
 
         Args:
-            model: to write.
-            folder: a directory that exists.
-            card: the text of README.md; none is written without it.
-            max_shard_bytes: weights over this are split into files of at most this size, or of one tensor.
-            options: none.
+            model: The model to write.
+            folder: An existing directory.
+            card: The text of README.md, which is not written if the text is empty.
+            max_shard_bytes: Larger weights are split into files of at most this size, or of a single tensor.
+            options: Not used.
         """
         huggingface_export.write(model, folder, card=card, max_shard_bytes=max_shard_bytes)
 
@@ -112,7 +113,7 @@ FORMAT = HuggingFace()
 
 
 def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[str, Any]]:
-    """Returns the architecture, its family, and every field of config.json."""
+    """Returns the architecture, its family, and all fields of config.json."""
     file = os.path.join(folder, CONFIG)
     if not files.exists(file):
         raise UserError(f"{folder}: there are weights and no config.json; copy the model's config.json there")
@@ -127,10 +128,11 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[s
 
 
 def read_tokenizer(folder: files.PathLike) -> tokenization.Tokenizer | None:
-    """The tokenizer of a folder: vocab.txt or a SentencePiece model, else what tokenizer.json holds.
+    """Returns the tokenizer of a folder; None if the folder has no vocabulary.
 
-    None where it has none of them. Lower-casing and accents are those of tokenizer_config.json, else those of
-    tokenizer.json, else detected from the vocabulary.
+    The vocabulary is vocab.txt or a SentencePiece model, else that of tokenizer.json. The settings for
+    lower-casing and accents are those of tokenizer_config.json, else those of tokenizer.json, else they are
+    detected from the vocabulary.
     """
     there = files.names(folder)
     settings, rust = (
@@ -186,7 +188,7 @@ def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
 
 def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
     if count == 1 and fields.get("problem_type") != "multi_label_classification":
-        return None  # a number, or a score
+        return None  # a single output of a regression, or a score, has no label
     given = fields.get("id2label") or {}
     return tuple(str(given.get(str(i), f"LABEL_{i}")) for i in range(count))
 
@@ -219,7 +221,7 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
 
 
 def load_safetensors(path: str) -> dict[str, np.ndarray]:
-    """{name: array} of a safetensors file; half precision comes as it is stored."""
+    """Returns the arrays of a safetensors file by name; half precision is not converted."""
     with files.local_copy(path) as copy:
         return load_file(copy)
 

@@ -1,4 +1,4 @@
-"""Hugging Face folders, written: what transformers' classes and sentence-transformers load as they are."""
+"""Writes Hugging Face folders that transformers and sentence-transformers can load directly."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ DEFAULT_SHARD_BYTES = 5_000_000_000
 def write(
     model: Model, folder: str | os.PathLike, *, card: str = "", max_shard_bytes: int = DEFAULT_SHARD_BYTES
 ) -> None:
-    """Writes a folder into a directory that exists.
+    """Writes a Hugging Face folder into an existing directory.
 
     Args:
-        card: the text of README.md; none is written without it.
-        max_shard_bytes: weights over this are split into files of at most it, or of one tensor.
+        model: The model to write.
+        folder: The directory.
+        card: The text of README.md, which is not written if the text is empty.
+        max_shard_bytes: Larger weights are split into files of at most this size, or of a single tensor.
 
     Raises:
         UserError: transformers has no such model.
@@ -65,7 +67,7 @@ def _config(model: Model) -> dict[str, Any]:
         one = "regression" if classes == 1 else "single_label_classification"
         fields["problem_type"] = model.problem_type or one
     if fields.get("problem_type") == "regression":
-        fields["num_labels"] = classes  # transformers assumes 2, and a number has no label
+        fields["num_labels"] = classes  # transformers assumes 2 if there are no labels, as in a regression
     elif classes and HEADS[model.head].labelled:
         labels = model.labels or [f"LABEL_{i}" for i in range(classes)]
         fields["id2label"] = {str(i): name for i, name in enumerate(labels)}
@@ -95,8 +97,8 @@ def _write_weights(tensors: Mapping[str, np.ndarray], folder: str, limit: int) -
 
 
 def _save(tensors: dict[str, np.ndarray], path: str) -> None:
-    save_file(tensors, path, {"format": "pt"})  # which transformers asks for
-    # safetensors makes it readable by its owner alone.
+    save_file(tensors, path, {"format": "pt"})  # transformers requires this metadata
+    # safetensors creates files that only their owner can read.
     shutil.copymode(os.path.join(os.path.dirname(path), CONFIG), path)
 
 
@@ -123,7 +125,7 @@ def _write_tokenizer(model: Model, folder: str) -> None:
 
 
 def _rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
-    """The tokenizer of tokenizer.json, as transformers' fast BertTokenizer builds it."""
+    """Returns the tokenizer for tokenizer.json, built like transformers' fast BertTokenizer."""
     ids = {token: number for number, token in enumerate(tokenizer.tokens)}
     rust = tokenizers.Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]", max_input_chars_per_word=100))
     rust.normalizer = normalizers.BertNormalizer(
@@ -141,7 +143,7 @@ def _rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _write_sentence_transformers(model: Model, folder: str) -> None:
-    """A mean over the tokens, which sentence-transformers would assume with a warning."""
+    """Writes the settings for mean pooling, which sentence-transformers would else assume with a warning."""
     os.makedirs(os.path.join(folder, "1_Pooling"), exist_ok=True)
     module = "sentence_transformers.models"
     _write_json(

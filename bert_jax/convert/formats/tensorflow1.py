@@ -1,4 +1,4 @@
-"""TF1 checkpoints of google-research/bert, read and written with TensorFlow (the extra `tensorflow`)."""
+"""Reads and writes google-research/bert's TF1 checkpoints with TensorFlow (the extra `tensorflow`)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from bert_jax.errors import StorageError, UserError, install_hint
 from bert_jax.io import atomic, files, json_files
 from bert_jax.models import config as bert_config
 
-PREFIX = "bert_model.ckpt"  # of the released checkpoints
+PREFIX = "bert_model.ckpt"  # the prefix of the released checkpoints
 
-# Fields that a bert_config.json lacks and that do not make its model another one.
+# Fields that a bert_config.json does not have and that are not compared with its defaults when one is written
+# (`causal` is checked separately).
 _UNSAID = ("layer_norm_eps", "model_type", "causal", "initializer")
 
 # The fields of a released bert_config.json.
@@ -43,10 +44,10 @@ _FIELDS = (
 
 
 def find_prefix(path: files.PathLike) -> str | None:
-    """The prefix of the checkpoint that `path` is, or that lies in the directory `path`; None for neither.
+    """Returns the prefix of the TF1 checkpoint that is at a path or in a directory; None if there is none.
 
     Raises:
-        UserError: a directory with several checkpoints and no way to choose.
+        UserError: The directory contains several checkpoints, none of which has the default name.
     """
     text = os.fspath(path)
     for prefix in (text, text.removesuffix(".index"), text.removesuffix(".meta")):
@@ -54,7 +55,7 @@ def find_prefix(path: files.PathLike) -> str | None:
             return prefix
     names = [name for name in files.names(text) if name.endswith(".index")]
     found = [name.removesuffix(".index") for name in names]
-    found = [name for name in found if not google.is_record_file(name)]  # which have indices too
+    found = [name for name in found if not google.is_record_file(name)]  # records have .index files, too
     if len(found) > 1 and PREFIX in found:
         found = [PREFIX]
     if len(found) > 1:
@@ -65,33 +66,34 @@ def find_prefix(path: files.PathLike) -> str | None:
 
 
 class TensorFlow1(Format):
-    """A checkpoint of TensorFlow 1 with the configuration and the vocabulary beside it."""
+    """A checkpoint of TensorFlow 1, with its configuration and vocabulary in the same directory."""
 
     name = TENSORFLOW
     title = "TF1 checkpoint"
     example = "the prefix of a TF1 checkpoint"
 
     def detect(self, path: files.PathLike) -> bool:
-        """Returns whether a path is the prefix of a checkpoint, or the directory of one."""
+        """Returns whether a path is the prefix of a checkpoint, or a directory that contains one."""
         return find_prefix(path) is not None
 
     def read_config(
         self, path: files.PathLike
     ) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer | None]:
-        """Returns the architecture and the vocabulary, from the files beside the variables."""
+        """Returns the architecture and the tokenizer, from the files next to the variables."""
         folder = files.parent(_prefix(path))
         return _read_config(folder)[0], read_tokenizer(folder)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Returns the model; optimizer state stays behind.
+        """Reads the model without the optimizer state.
 
         Args:
-            path: a prefix, such as `DIR/bert_model.ckpt`, or the directory of one.
-            ignore: see `Format.read`.
-            log: see `Format.read`.
+            path: A prefix, such as `DIR/bert_model.ckpt`, or its directory.
+            ignore: See `Format.read`.
+            log: See `Format.read`.
 
         Raises:
-            UserError: no TensorFlow, no checkpoint, a variable missing, unknown or of another shape.
+            UserError: TensorFlow is not installed, there is no checkpoint, or a variable is missing, unknown
+                or has another shape.
         """
         prefix = _prefix(path)
         folder = files.parent(prefix)
@@ -108,7 +110,8 @@ class TensorFlow1(Format):
         """Writes `bert_model.ckpt.*`, the configuration and the vocabulary.
 
         Raises:
-            UserError: no TensorFlow; a model that google-research has no checkpoints of.
+            UserError: TensorFlow is not installed, or google-research/bert cannot represent the model.
+            StorageError: TensorFlow cannot write the files.
         """
         family = model.family
         if not family.tensorflow_config:
@@ -145,7 +148,7 @@ class TensorFlow1(Format):
             atomic.copy_file(model.tokenizer.path, os.path.join(folder, name))
 
     def check_installed(self) -> None:
-        """Raises UserError without TensorFlow."""
+        """Raises a UserError if TensorFlow is not installed."""
         tensorflow()
 
 
@@ -177,9 +180,9 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family]:
 
 
 def read_tokenizer(folder: str) -> tokenization.Tokenizer | None:
-    """Returns the tokenizer of the vocabulary in a folder; None where there is none.
+    """Returns the tokenizer of the vocabulary in a folder; None if there is none.
 
-    Lower-casing is detected from the vocabulary.
+    Whether text is lower-cased is detected from the vocabulary.
     """
     for name in ("vocab.txt", "spiece.model"):
         if files.exists(os.path.join(folder, name)):
@@ -188,7 +191,7 @@ def read_tokenizer(folder: str) -> tokenization.Tokenizer | None:
 
 
 class _Variable:
-    """A variable that is read when its value is asked for."""
+    """A variable that is read when it is converted to an array."""
 
     def __init__(self, reader, name: str, shape: tuple[int, ...]):
         self._reader, self._name, self.shape = reader, name, shape
@@ -199,7 +202,7 @@ class _Variable:
 
 
 class _Variables(dict):
-    """{name: variable} of a checkpoint; nothing is read until it is asked for."""
+    """The variables of a checkpoint by name, each read only when its value is needed."""
 
     def __init__(self, prefix: str):
         tf = tensorflow()
@@ -216,9 +219,13 @@ def _one_line(error: Exception) -> str:
 
 
 def tensorflow():
-    """Returns the module. Raises UserError where it is not installed."""
+    """Returns the module `tensorflow`.
+
+    Raises:
+        UserError: TensorFlow is not installed.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the accelerator is JAX's
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # leaves the accelerator to JAX
     try:
         return importlib.import_module("tensorflow")
     except ImportError as error:

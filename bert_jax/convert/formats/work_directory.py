@@ -1,4 +1,4 @@
-"""Work directories of bert_jax, as whole models: read from any run, written as one step of parameters."""
+"""Reads complete models from the work directories of runs, and writes them as one step of parameters."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bert_jax.models import config as bert_config
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
-COMMAND = "convert"  # of the config.json that a conversion writes
+COMMAND = "convert"  # the command in the config.json that a conversion writes
 
 
 class WorkDirectory(Format):
-    """A run's directory, or one step in it."""
+    """The work directory of a run, or one of its steps."""
 
     name = "bert_jax"
     title = "work directory"
@@ -39,7 +39,7 @@ class WorkDirectory(Format):
             return False
 
     def read_config(self, path: files.PathLike) -> tuple[bert_config.EncoderConfig, Tokenizer]:
-        """Returns the architecture and the vocabulary of a run, from its small files alone."""
+        """Returns the architecture and the tokenizer of a run, reading only small files."""
         run = run_directory.read_run(path)
         file = os.path.join(run_directory.find_root(path), "config.json")
         json_files.check(run["config"], {"model": dict}, file, "config")
@@ -49,10 +49,10 @@ class WorkDirectory(Format):
         return bert_config.from_dict(fields), tokenizer
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Returns the newest step of a run (of fine-tuning: the best one), or the step that `path` is.
+        """Reads the newest step of a run (for fine-tuning, the best step), or the step at `path`.
 
         Raises:
-            UserError: no work directory, no good step.
+            UserError: There is no work directory, or no step is intact.
         """
         run = run_directory.read_run(path)
         config, tokenizer = self.read_config(path)
@@ -70,7 +70,7 @@ class WorkDirectory(Format):
         """Writes config.json, the vocabulary and checkpoints/0.
 
         Raises:
-            UserError: the model has no vocabulary, without which no run could go on from it.
+            UserError: The model has no vocabulary, without which no run could be initialized from it.
         """
         if model.tokenizer is None:
             raise UserError(f"{model.source}: there is no vocabulary beside it; name it by --vocab=FILE")
@@ -93,13 +93,13 @@ class WorkDirectory(Format):
         checkpointer.close()
 
     def may_be_replaced(self, path: files.PathLike) -> bool:
-        """Returns whether a work directory was written by `write`, and not by a run."""
+        """Returns whether a work directory was written by `write` and not by a run."""
         return run_directory.read_run(path)["command"] == COMMAND
 
     def load_params(
         self, path: files.PathLike, abstract_params: Any, *, ignore: str, log: Callable[[str], None]
     ) -> tuple[dict, checkpoint.Report]:
-        """As in every format; each host reads only its own shards."""
+        """Loads parameters as `Format.load_params` does; each host reads only its own shards."""
         return checkpoint.load_params(path, abstract_params, log=log)
 
 
@@ -107,9 +107,9 @@ FORMAT = WorkDirectory()
 
 
 def _problem_type(run: Mapping[str, Any], head: str) -> str:
-    """Returns what a run's classifier learns; see `Model.problem_type`."""
+    """Returns what the classifier of a run predicts; see `Model.problem_type`."""
     if head != "sequence_classification":
         return ""
-    # Runs of older versions say it by their task alone.
+    # Runs of older versions record only their task.
     known = {"multilabel": "multi_label_classification"}.get(run["config"].get("task"), "")
     return run.get("problem_type") or known
