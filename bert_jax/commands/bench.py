@@ -79,12 +79,12 @@ def run(flags, args) -> int | None:
 
 
 def _say(line: str) -> None:
-    """Tells how far it is; the result alone goes to the standard output."""
+    """Prints progress to standard error, because standard output is for the result only."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _resolve(flags) -> Any:
-    """The config to measure: the one given, or a size's, with the flags on top."""
+    """Returns the config to measure: `--config`, or that of `--size`, with the other flags applied."""
     config = flags.config
     if config is None:
         config = defaults.pretrain(flags.size)

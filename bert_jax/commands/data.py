@@ -26,7 +26,7 @@ with epy.lazy_imports():
 
 
 _HIGH_UNKNOWN_SHARE = 0.05
-_HIGH_UNDECODABLE_SHARE = 0.001  # of as many bytes as there are tokens; text from the web always has some
+_HIGH_UNDECODABLE_SHARE = 0.001  # bytes per token; text from the web always has some undecodable bytes
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:

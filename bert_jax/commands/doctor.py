@@ -41,7 +41,7 @@ with epy.lazy_imports():
 
 GIB = 2**30
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-_LOCKS = {(3, 11): "requirements.lock"}  # other Pythons have the newest one
+_LOCKS = {(3, 11): "requirements.lock"}  # other versions of Python use the newest lock
 LOCK = Path(__file__).resolve().parents[2] / _LOCKS.get(sys.version_info[:2], "requirements-3.13.lock")
 PROBE_SECONDS = 180
 
@@ -111,7 +111,7 @@ def _requirements() -> list[str] | None:
 def _installed_versions() -> dict[str, str]:
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
-        if distribution.name:  # the first on the path is the one that is imported
+        if distribution.name:  # the first one on the path is the one that is imported
             found.setdefault(package_names.canonicalize_name(distribution.name), distribution.version)
     return found
 
@@ -154,7 +154,7 @@ def check_packages(
         checks.append(Check("versions", WARNING, detail, f"pip install -r {LOCK.name}"))
     elif not checks:
         tested = f"{len(pins)} pinned versions as tested"
-        if not pins:  # an installed wheel has its ranges alone
+        if not pins:  # an installed wheel has version ranges but no lock
             tested = f"{within} packages in the ranges that bert-jax needs"
         jax, flax = installed.get("jax"), installed.get("flax")
         checks.append(Check("packages", OK, f"jax {jax}, flax {flax}, {tested}"))
@@ -209,7 +209,7 @@ def probe_kernels() -> list[dict[str, Any]]:
 def probe_in_child(seconds: float = PROBE_SECONDS) -> dict[str, Any]:
     """`probe` in a process of its own, where a driver may hang or crash; {"error": line} when it did."""
     code = "import json; from bert_jax.commands import doctor; print('PROBE' + json.dumps(doctor.probe()))"
-    # Without this a GPU's memory would be taken whole, or asked for while a run holds it.
+    # Otherwise jax would take most of the memory of a GPU that a run may be using.
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     try:
         done = subprocess.run(
@@ -234,7 +234,7 @@ _INSTALL = {"nvidia": 'pip install -U "jax[cuda12]"', "tpu": 'pip install -U "ja
 
 
 def _install_jax() -> str:
-    """The command that installs a jax that works: the tested one in a clone, the newest without."""
+    """Returns the command that installs a working jax: the tested version in a clone, else the newest."""
     return f"pip install -r {LOCK.name}" if LOCK.exists() else "pip install -U jax"
 
 

@@ -26,7 +26,7 @@ with epy.lazy_imports():
     from bert_jax.runs import pretrain
 
 
-# What jax takes of a GPU's memory unless it is told otherwise.
+# Fraction of a GPU's memory that jax takes by default.
 _MEMORY_FRACTION = 0.75
 
 
@@ -118,5 +118,5 @@ def run(flags, args: list[str]) -> int:
 
 
 def _say(line: str) -> None:
-    """Tells how far it is; the result alone goes to the standard output."""
+    """Prints progress to standard error, because standard output is for the result only."""
     print(line, file=sys.stderr, flush=True)

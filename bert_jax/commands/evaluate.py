@@ -104,7 +104,7 @@ def run(flags, args: list[str]) -> int:
 
 
 def _table(directories: list[str], as_json: bool) -> int:
-    """The best scores of several runs of GLUE, of --seeds the medians, and their average."""
+    """Prints the best score of each GLUE run, the median for runs with --seeds, and the average."""
     scores = {}
     for directory in directories:
         summary = sweep.read_summary(directory)
@@ -125,7 +125,7 @@ def _table(directories: list[str], as_json: bool) -> int:
 
 
 def _print_table(rows):
-    """Scores by class: shares with four digits, counts whole."""
+    """Prints scores by class: fractions with four digits, counts as integers."""
     width = max(map(len, rows))
     names = list(next(iter(rows.values())))
     print(f"  {'':<{width}} " + "".join(f"{name:>11}" for name in names))

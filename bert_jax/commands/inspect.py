@@ -70,7 +70,7 @@ def run(flags, args: list[str]) -> int:
     if flags.plot and (len(args) > 1 or flags.input_format):
         raise UserError(f"--plot={flags.plot}: expected one record directory, and nothing else")
     if flags.plot:
-        checks.check_picture(flags.plot, "--plot")  # before all rows are read
+        checks.check_picture(flags.plot, "--plot")  # checked before all rows are read
     if not flags.input_format:
         for path in args:
             if not files.exists(path):
@@ -84,7 +84,7 @@ def run(flags, args: list[str]) -> int:
 
 
 def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
-    """Prints and draws the reports; returns whether all is sound."""
+    """Prints and draws the reports; returns whether no report has a problem."""
     sound = True
     for report in reports(args, flags):
         sound = sound and not report.problems
@@ -137,7 +137,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if formats.find(path) is not None:
         return inspect_model(path)
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
-        return inspection.inspect_records(path, examples)  # which says that the manifest is missing
+        return inspection.inspect_records(path, examples)  # reports that the manifest is missing
     raise UserError(
         f"{path} holds no records ({packed.MANIFEST}) and no checkpoints: give one of their directories, "
         "or, if text is in it, --input_format=text"
@@ -164,7 +164,7 @@ def inspect_checkpoints(path: str):
             report.problems.append(str(error))
             continue
         report.facts[files.name(files.absolute(step))] = _describe(leaves)
-        # Of the last step: all of a run have the same.
+        # The last step's architecture remains; it is the same for all steps of a run.
         report.facts |= _architecture(
             {
                 name.removeprefix("params/"): leaf.shape
@@ -178,7 +178,8 @@ def inspect_checkpoints(path: str):
 def inspect_model(path: str):
     """Reads a checkpoint whole that is no work directory, such as a Hugging Face folder."""
     found = convert.detect(path)
-    found.check_installed()  # a package that is missing says nothing about the checkpoint
+    # Otherwise a missing package would be reported as a problem of the checkpoint.
+    found.check_installed()
     report = inspection.Report(path, found.title)
     try:
         model = found.read(path)
@@ -194,7 +195,7 @@ def inspect_model(path: str):
 
 
 def _architecture(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """The sizes of a model and its groups of parameters, which are the encoder and the heads it has."""
+    """Returns the sizes of a model and its parameter groups, which are the encoder and the heads it has."""
     groups = dict.fromkeys(name.split("/")[0] for name in shapes)
     return {"architecture": checkpoint.sizes(shapes), "parts": ", ".join(groups)}
 
@@ -244,7 +245,7 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
     plain = ", ".join(
         f"{key} {_number(inner)}"
         for key, inner in value.items()
-        if key not in nested and (inner or name != "text")  # what was not met in a text is no news
+        if key not in nested and (inner or name != "text")  # counts of 0 in a text are not worth a line
     )
     yield f"{name}: {plain}"
     for key, inner in nested.items():

@@ -87,13 +87,17 @@ def run(flags, args) -> int | None:
 
 
 def _names(directories: list[str]) -> dict[str, str]:
-    """{what the runs are called: where they are}; by their whole paths where the last part is not enough."""
+    """Returns {name: directory} of the runs; names are full paths if the last parts are not unique."""
     names = [files.name(directory) for directory in directories]
     return dict(zip(names if len(set(names)) == len(names) else directories, directories, strict=True))
 
 
 def _read_metrics(workdir: str) -> list[dict]:
-    """Returns the lines of a run's metrics.jsonl. Raises UserError when there are none."""
+    """Returns the rows of a run's metrics.jsonl.
+
+    Raises:
+        UserError: there are no metrics.
+    """
     if not files.is_directory(workdir):
         raise UserError(f"{workdir}: no such directory; --workdir is the directory of a run")
     rows = metrics_writer.read_metrics(workdir)

@@ -119,7 +119,7 @@ def _given(flags, *names: str) -> dict[str, object]:
 
 
 def _serve(flags) -> int:
-    """Answers the lines of standard input until it ends."""
+    """Predicts the lines of standard input until it ends."""
     if flags.output not in (None, "-"):
         raise UserError(
             f"--output={flags.output}: of standard input the predictions go to standard output; write > "
@@ -142,8 +142,8 @@ def _serve(flags) -> int:
         f"ready: {model.source}, {programs} programs in {time.monotonic() - began:.1f} s; a line is an "
         f"object of JSON, or {reader.expected}"
     )
-    # A file of its own, never closed: a thread may still wait in it when the command is interrupted, and
-    # Python aborts where it has to close sys.stdin under a thread.
+    # A separate file object that is never closed: a thread may still wait in it when the command is
+    # interrupted, and Python aborts if it has to close sys.stdin while a thread uses it.
     source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
     count, bad = streaming.serve(model, reader, source, sys.stdout.buffer)
     log(f"{count:,} lines" + (f", {bad:,} of them bad" if bad else ""))
@@ -151,7 +151,7 @@ def _serve(flags) -> int:
 
 
 def _submit(directories: list[str], output: str, overwrite: bool) -> int:
-    """The zip that GLUE's server takes, with the test sets of these runs."""
+    """Writes a zip file for GLUE's server, with predictions for the test sets of these runs."""
     checks.check_output(output, (".zip",), overwrite=overwrite)
     compiler_options.enable_compilation_cache()
     files = {}
@@ -160,7 +160,7 @@ def _submit(directories: list[str], output: str, overwrite: bool) -> int:
         spec = model.task.spec
         for split, name in tables.submission_files(spec.name).items():
             if split == "diagnostic" and not setup.has_file(model.config, spec, split):
-                continue  # it is no part of GLUE's score
+                continue  # it does not count in GLUE's score
             examples = model.task.read(model.file(split), labelled=False, test=True)
             with progress.of_batches(f"predicting {name}") as on_batch:
                 predictions = model.predict(examples, on_batch)

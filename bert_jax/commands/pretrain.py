@@ -21,7 +21,7 @@ from bert_jax.io import files
 from bert_jax.parallel import distributed
 from bert_jax.settings import config_files
 
-with epy.lazy_imports():  # they import jax, which the command's help need not wait for
+with epy.lazy_imports():  # these import jax, which the command's help does not need
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
 

@@ -14,7 +14,7 @@ with epy.lazy_imports():
     from bert_jax.training import profiling
 
 
-# Of a run of several processes. A process alone, at a terminal, may be suspended for as long as one likes.
+# Default for runs with several processes. A single process at a terminal may be suspended for any time.
 _STALL_TIMEOUT = 900.0
 
 

@@ -36,7 +36,7 @@ def command_line(command: str, flags: absl_flags.FlagValues) -> str:
     for name in flags:
         flag = flags[name]
         if flag.present:
-            value = getattr(flag, "config_filename", flag.value)  # the former of a config
+            value = getattr(flag, "config_filename", flag.value)  # config_filename: of a config flag
             given += [f"--{name}={one}" for one in (value if isinstance(value, list) else [value])]
     return shlex.join(["bert-jax", command, *given])
 

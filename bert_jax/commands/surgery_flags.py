@@ -125,7 +125,7 @@ def _add_tokens(
         )
     tokens = vocabulary.add_tokens(old, vocabulary.read_tokens(path))
     atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())
-    # As the old one: added words must not change what is detected.
+    # These options are those of the old tokenizer: added words must not change what is detected.
     tokenizer = tokenization.load(vocab_path, lower_case=old.lower_case, strip_accents=old.strip_accents)
     model, report = vocabulary.replace_vocabulary(model, tokenizer)
     log(str(report))

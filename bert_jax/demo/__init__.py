@@ -1,1 +1,1 @@
-"""The whole way from text to a fine-tuned task, on English that every CPython carries."""
+"""The complete path from text to a fine-tuned task, on English text that every CPython contains."""

@@ -1,4 +1,4 @@
-"""What the demo makes of its corpus: the task, sentences with masks, and the scores of guessing."""
+"""Data of the demo: the task, sentences with masks, and the scores of baselines."""
 
 from __future__ import annotations
 
@@ -24,12 +24,18 @@ with epy.lazy_imports():
     from bert_jax.objectives import masked_lm, masking
 
 COLUMNS = Columns("sentence", label="package")
-_WORDS = range(5, 41)  # of a sentence of the task
-_SHORT = range(6, 15)  # of a sentence with a mask
+_WORDS = range(5, 41)  # number of words of a sentence of the task
+_SHORT = range(6, 15)  # number of words of a sentence with a mask
 
 
 def make_task(documents: Sequence, train_examples: int, seed: int = 0) -> tuple[list, list]:
-    """(train, dev): shuffled rows (sentence, package) of the documents of `data_pipelines.python_docs`."""
+    """Returns shuffled (train, dev) rows (sentence, package).
+
+    Args:
+        documents: documents of `data_pipelines.python_docs`.
+        train_examples: number of rows for training; the others are dev rows.
+        seed: seed of the shuffle.
+    """
     rows = [
         (sentence, document.package)
         for document in documents
@@ -41,25 +47,28 @@ def make_task(documents: Sequence, train_examples: int, seed: int = 0) -> tuple[
 
 
 def write_task(path: Path, rows: Sequence[tuple[str, str]]) -> None:
-    """A TSV file with a header; written in one move."""
+    """Writes rows (sentence, package) to a TSV file with a header, atomically."""
     files.make_directory(path.parent)
     lines = ["sentence\tpackage", *(f"{' '.join(sentence.split())}\t{package}" for sentence, package in rows)]
     atomic.write_text(path, "\n".join(lines) + "\n")
 
 
 def read_task(path: Path) -> list[tuple[str, str]]:
-    """The rows that `write_task` wrote."""
+    """Returns the rows (sentence, package) that `write_task` wrote."""
     examples = read_examples(str(path), COLUMNS)
     return list(zip(examples.texts_a, examples.labels, strict=True))
 
 
 def choose_masks(sentences: Sequence[str], words: Sequence[str]) -> list[tuple[str, str]]:
-    """For each of `words`, the first short sentence with it, [MASK] in its place, and the word."""
+    """Returns (sentence, word) pairs: the first short sentence with each of `words`, and [MASK] in its place.
+
+    Words without such a sentence are left out, and no sentence is used twice.
+    """
     chosen, used = [], set()
     for word in words:
         pattern = re.compile(rf"\b{word}\b")
         for sentence in sentences:
-            # The capital and the full stop would give the first and the last word away.
+            # The first word is never masked, because its capital letter would give it away.
             inner = pattern.search(sentence, 1)
             if len(sentence.split()) in _SHORT and sentence not in used and inner:
                 chosen.append((sentence[: inner.start()] + "[MASK]" + sentence[inner.end() :], word))
@@ -69,19 +78,19 @@ def choose_masks(sentences: Sequence[str], words: Sequence[str]) -> list[tuple[s
 
 
 def majority_share(labels: Sequence[str]) -> float:
-    """The accuracy of always giving the most frequent answer."""
+    """Returns the accuracy of always predicting the most frequent label."""
     return max(Counter(labels).values()) / len(labels)
 
 
 @dataclasses.dataclass(frozen=True)
 class Baselines:
-    """What guessing scores on the held-out rows that pre-training was evaluated on.
+    """Scores of baselines on the held-out rows that pre-training was evaluated on.
 
     Attributes:
-      masked: masked tokens in them.
-      unigram_entropy: nats a masked token: the entropy of the distribution of these very tokens, which no
-        guess that does not look at the context goes below.
-      nsp_majority: share of the more frequent next-sentence label.
+        masked: number of masked tokens in these rows.
+        unigram_entropy: entropy of the distribution of the masked tokens, in nats per token; the lowest loss
+            of a prediction that does not use the context.
+        nsp_majority: fraction of the more frequent next-sentence label.
     """
 
     masked: int
@@ -90,7 +99,7 @@ class Baselines:
 
 
 def pretraining_baselines(directory: str) -> Baselines:
-    """The baselines of a pre-training's work directory, on the tokens that its evaluation masks."""
+    """Returns the baselines for a pre-training work directory, on the tokens that its evaluation masks."""
     config = run_directory.load_config(directory)
     tokenizer = run_directory.load_tokenizer(directory)
     model = model_config.from_dict(config.model.to_dict())
@@ -107,7 +116,7 @@ def pretraining_baselines(directory: str) -> Baselines:
     held_out = packed.open_dataset(config.data.dir, config.data.eval_split)
     batches = loader.eval_batches(held_out, config.batch_size, max_batches=config.eval.batches)
     for index, batch in enumerate(batches):
-        # The masks that the evaluation draws, see `bert_jax.training.step.make_eval_step`.
+        # The evaluation draws the same masks, see `bert_jax.training.step.make_eval_step`.
         key = jax.random.fold_in(jax.random.key(config.seed, impl="threefry2x32"), index)
         masked = jax.device_get(prepare(batch, key, False))
         labels.append(masked["masked_labels"][masked["masked_weights"] > 0])

@@ -1,7 +1,8 @@
-"""The whole way on the English that every CPython carries: text, vocabulary, records, pre-training, a task.
+"""The complete path on the English text that every CPython contains: from text to a fine-tuned task.
 
-Every step is a command that a user would run, printed before it runs. Six packages of the standard library
-are kept out of pre-training: the task, and the sentences with masks, are made of them.
+The steps are text, vocabulary, records, pre-training, masked words and fine-tuning. They run commands as a
+user would, and print each before it runs. Six packages of the standard library are held out of pre-training:
+the task, and the sentences with masks, are made from them.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from bert_jax.io import atomic, json_files
 from bert_jax.training.metrics_writer import read_metrics
 from data_pipelines import python_docs
 
-# Packages of several modules that every CPython has; a fifth of the corpus.
+# Packages with several modules that every CPython has; together a fifth of the corpus.
 HELD_OUT = ("asyncio", "email", "importlib", "logging", "unittest", "xml")
 
-# Words to mask: what documentation speaks of.
+# Words to mask: frequent words of documentation.
 MASKED_WORDS = ("file", "default", "returned", "string", "method", "object")
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """How much is computed. The default takes two CPU cores less than four minutes."""
+    """How much the demo computes. The default takes less than four minutes on two CPU cores."""
 
     vocabulary: int = 4000
-    pretrain_flags: tuple[str, ...] = ()  # besides what the config pretrain/demo says
-    train_examples: int = 150  # few, as labels are: with a thousand the words alone tell the packages apart
+    pretrain_flags: tuple[str, ...] = ()  # in addition to the config pretrain/demo
+    train_examples: int = 150  # few: with a thousand, the words alone identify the packages
     epochs: int = 10
     masks: int = 5
 
@@ -46,18 +47,20 @@ QUICK = Budget(
 )
 
 
-_KIND_FILE = "demo.json"  # whether the directory is of the quick demo
+_KIND_FILE = "demo.json"  # records whether the directory belongs to the quick demo
 
 
 class Stopped(Exception):
-    """A command ended with this exit code, and has said why."""
+    """A command failed with this exit code, and has already printed why."""
 
 
 class Demo:
-    """The steps, each of which finds what the ones before it left in `directory`.
+    """The steps of the demo; each reads the results of earlier steps from `directory`.
+
+    The docstring of each step's method is printed as its title.
 
     Args:
-        directory: where everything goes.
+        directory: directory for all files.
         run_command: runs `bert-jax` with these arguments and returns its exit code.
         budget: how much is computed.
         say: called with each line of output.
@@ -73,10 +76,11 @@ class Demo:
         self.root, self.run_command, self.budget, self.say = Path(directory), run_command, budget, say
 
     def run(self) -> None:
-        """Runs every step; what an earlier run finished is not done again.
+        """Runs every step; results of an earlier run are kept.
 
         Raises:
-            UserError: the directory is of a demo of the other kind. Stopped: a command failed.
+            UserError: the directory belongs to a demo of the other kind, quick or not.
+            Stopped: a command failed.
         """
         began = time.monotonic()
         self._claim_directory()
@@ -92,7 +96,7 @@ class Demo:
             )
 
     def _claim_directory(self) -> None:
-        """Refuses a directory of the other kind of demo, whose corpus, vocabulary and runs are others."""
+        """Raises UserError for a directory of the other kind of demo, whose files do not fit this one."""
         file, quick = self.root / _KIND_FILE, self.budget == QUICK
         if not file.exists():
             self.root.mkdir(parents=True, exist_ok=True)

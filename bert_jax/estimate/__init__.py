@@ -1,6 +1,5 @@
-"""What a train step would cost on TPUs and GPUs that are not there: compiled ahead of time, and read off the
-program.
+"""Estimates the cost of a train step on TPUs and GPUs that are not attached, by compiling it ahead of time.
 
-`chips` has the hardware, `program` compiles the step, `analysis` reads the compiled program, `search` finds
-the largest batch, `measure` puts the figures together, and `report` writes them as lines.
+`chips` describes the hardware, `program` compiles the step, `analysis` reads the compiled program, `search`
+finds the largest batch, `measure` collects the results, and `report` formats them as lines.
 """

@@ -1,4 +1,4 @@
-"""The whole estimate of a train step, as a JSON-able dict."""
+"""Computes the complete estimate of a train step, as a dict that can be written as JSON."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ def estimate(
     price: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Compiles the step for its config's batch, and reads the figures off the program.
+    """Compiles the step for the batch size of its config and returns the estimate.
 
     Args:
-        find_largest: also the largest batch, by compiling several; done anyway where the config's does not
-            fit.
-        price: of a TPU chip for an hour.
-        say: told in a line each what is compiled, before it is.
+        step: the train step.
+        slices: the hardware.
+        find_largest: whether to find the largest batch that fits, by compiling several; this is always done
+            if the config's batch does not fit.
+        price: price of a TPU chip per hour.
+        say: called with one line before each compilation and with its result.
 
     Returns:
-        See docs/estimate.md. Without times and traffic where the batch does not fit; of GPUs without the time
-        of a step and what follows from it.
+        The estimate, see docs/estimate.md. It has no times and no traffic if the batch does not fit, and for
+        GPUs no step time and nothing that depends on it.
     """
     tried: dict[int, Compiled | DoesNotFit] = {}
 
@@ -79,7 +81,7 @@ def _parts(step: TrainStep, batch_size: int) -> int:
 
 
 def _rows_per_chip(step: TrainStep, batch_size: int) -> int:
-    """Of those that share their rows with others, tensor parallel chips, as many as all of them have."""
+    """Returns the rows per chip; tensor parallel chips count all the rows that they share."""
     return batch_size // (step.mesh.shape["data"] * step.mesh.shape["fsdp"])
 
 
@@ -119,7 +121,7 @@ def _attention(step: TrainStep) -> str:
 
 
 def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> dict[str, Any]:
-    """What a compiled program's text says of times, FLOPs and traffic."""
+    """Returns the times, FLOPs and traffic that follow from the text of a compiled program."""
     chip, config, mesh_shape = slices.chip, step.config, dict(step.mesh.shape)
     module = hlo.parse(text)
     positions = [_position(device) for device in step.mesh.devices.flat]
@@ -172,10 +174,10 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
 
 
 def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
-    """What the text of a program for GPUs says of FLOPs and traffic, and the bounds on its time from these.
+    """Returns the FLOPs and traffic in the text of a program for GPUs, and lower bounds on its time.
 
-    There is no time of a step: the compiler gives no estimates for GPUs, and the kernels of products are
-    chosen by timing them on the device.
+    There is no step time: the compiler gives no estimates for GPUs, and the kernels of products are chosen by
+    timing them on the device.
     """
     chip, mesh_shape = hosts.chip, dict(step.mesh.shape)
     module = hlo.parse(text)
@@ -211,12 +213,12 @@ def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
 
 
 def _position(device: Any) -> tuple[int, tuple[int, ...]]:
-    """The slice, and the place on its torus; devices of other platforms lie along a line."""
+    """Returns (slice, coordinates on its torus); devices of other platforms are placed along a line."""
     return getattr(device, "slice_index", None) or 0, tuple(getattr(device, "coords", (device.id,)))
 
 
 def attention_flops(step: TrainStep) -> float:
-    """Of the attention kernels, were there any, on one chip in one step."""
+    """Returns the FLOPs per step of the attention kernels on one chip, if attention uses kernels."""
     model, mesh = step.model, step.mesh.shape
     split = mesh["tensor"] if model.num_attention_heads % mesh["tensor"] == 0 else 1
     forwards = 1 if model.execution.remat == "none" else 2
@@ -226,7 +228,7 @@ def attention_flops(step: TrainStep) -> float:
 
 
 def _sum_up(traffic: list[collectives.Collective]) -> list[dict[str, Any]]:
-    """One entry for each kind along the same axes, those that take longest first."""
+    """Returns one entry for each kind of collective along the same axes, longest total time first."""
     sums: dict[tuple, dict[str, Any]] = {}
     for one in traffic:
         entry = sums.setdefault(

@@ -1,4 +1,4 @@
-"""The train step of a pre-training config, compiled for devices that need not be there."""
+"""Compiles the train step of a pre-training config for devices that need not be attached."""
 
 from __future__ import annotations
 
@@ -28,27 +28,28 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What a row of a batch holds: shapes and dtypes without the batch's dimension, and means."""
+    """Contents of a batch: shapes and dtypes of its arrays without the batch dimension, and means per row."""
 
     arrays: dict[str, tuple[tuple[int, ...], Any]]
     length: int
-    sequences: float  # a row
-    fill: float  # share of the length that is real tokens
+    sequences: float  # mean per row
+    fill: float  # fraction of the length that is real tokens
     vocab_size: int
-    max_predictions: int  # of rows that come with their masks; else 0
+    max_predictions: int  # for rows that already have masks; else 0
     source: str
 
 
 def synthetic_rows(config: Any, length: int | None) -> Rows:
-    """Full rows of one sequence each, in the form of packed records.
+    """Returns full rows of one sequence each, in the format of packed records.
 
     Args:
-        length: tokens a row; None for as many as the model has positions.
+        config: the pre-training config.
+        length: tokens per row; None for the model's number of positions.
     """
     length = length or config.model.max_position_embeddings
     vocab_size = config.model.vocab_size or EncoderConfig.vocab_size
     batch = benchmark.synthetic_batch("full", 1, length, vocab_size)
-    # A row of records has room for more sequences than the one of these.
+    # Rows of records have room for more sequences than the one that these rows have.
     room = packed.default_sequences_per_row(length)
     arrays = {name: (array.shape[1:], array.dtype) for name, array in batch.items()}
     for name in ("starts", "first_lengths", "next_sentence_labels"):
@@ -57,7 +58,7 @@ def synthetic_rows(config: Any, length: int | None) -> Rows:
 
 
 def rows_of_records(config: Any, say) -> Rows:
-    """Those of `data.dir`, with the means that its manifest gives."""
+    """Returns the rows of `data.dir`, with the means in its manifest."""
     directory = cache.localize(config.data.dir, say)
     dataset = records.open_dataset(directory, config.data.train_split, config.data.vocab)
     split = dataset.manifest["splits"][config.data.train_split]
@@ -75,20 +76,21 @@ def rows_of_records(config: Any, say) -> Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A program that fits.
+    """A program that fits into memory.
 
-    `memory` is in bytes a chip: parameters, optimizer, batch, temporary (activations, gradients and whatever
-    else lives within a step, at its peak), program, padding (of the arguments' tiles), total.
+    `memory` is in bytes per chip: parameters, optimizer, batch, temporary (peak size of activations,
+    gradients and everything else that lives within a step), program, padding (of the tiles of arguments),
+    total.
     """
 
     text: str
     memory: dict[str, float]
-    seconds: float  # to compile
+    seconds: float  # compile time
 
 
 @dataclasses.dataclass(frozen=True)
 class DoesNotFit:
-    """What the compiler said of a program for which the chip has too little memory."""
+    """The compiler's figures for a program that needs more memory than the chip has."""
 
     needed: float  # bytes of HBM
     available: float
@@ -100,13 +102,15 @@ class TrainStep:
     The vocabulary's ids, which are constants of the program, are those of the released vocabularies.
 
     Args:
-        devices: to compile for.
-        compiler_options: besides those of the run.
-        memory_limit: bytes a chip; a program that needs more does not fit. None for a compiler that refuses
-            such programs itself.
+        config: the pre-training config.
+        rows: contents of a batch.
+        devices: devices to compile for.
+        compiler_options: options in addition to those of the run.
+        memory_limit: bytes per chip; a program that needs more does not fit. None if the compiler itself
+            refuses such programs.
 
     Raises:
-        UserError: the config cannot be, or its mesh does not fit the devices.
+        UserError: the config is invalid, or its mesh does not fit the devices.
     """
 
     def __init__(
@@ -154,17 +158,20 @@ class TrainStep:
 
     @property
     def row_flops(self) -> float:
-        """Of the model, by formula; see `flops.train_flops_per_row`."""
+        """Returns the model's FLOPs per row, by formula; see `flops.train_flops_per_row`."""
         sequences = math.ceil(self.rows.sequences)
         return flops.train_flops_per_row(self.model, self.rows.length, self.predictions, sequences)
 
     @property
     def unit(self) -> int:
-        """Batches are multiples of this: a row for each chip that rows are split over, and each part."""
+        """Returns the number that batch sizes are multiples of.
+
+        It is one row for each chip that rows are split over, times the accumulation steps.
+        """
         return self.mesh.shape["data"] * self.mesh.shape["fsdp"] * self.config.accumulate_steps
 
     def compile(self, batch_size: int) -> Compiled | DoesNotFit:
-        """Compiles for a batch of so many rows over all chips."""
+        """Compiles the step for `batch_size` rows over all chips."""
         sharding.check_batch_size(batch_size, self.mesh, self.config.accumulate_steps)
         batch = {
             name: jax.ShapeDtypeStruct(
@@ -188,7 +195,7 @@ class TrainStep:
 
     @property
     def chip_bytes(self) -> dict[str, float]:
-        """Of the state, on each chip."""
+        """Returns the bytes of the parameters and of the optimizer state on each chip."""
         return {"parameters": chip_bytes(self.state.params), "optimizer": chip_bytes(self.state.opt_state)}
 
     def _memory(self, analysis: Any, batch: dict[str, Any]) -> dict[str, float]:
@@ -196,8 +203,8 @@ class TrainStep:
         arguments = analysis.argument_size_in_bytes
         parts |= {
             "padding": max(0.0, arguments - sum(parts.values())),
-            # What is alive at once: all temporary buffers together can be more than the chip has where the
-            # compiler takes the program.
+            # Memory in use at the same time: the sum of all temporary buffers can exceed the chip's memory
+            # for a program that the compiler accepts.
             "temporary": max(0.0, analysis.peak_memory_in_bytes - arguments),
             "program": analysis.generated_code_size_in_bytes,
         }
@@ -205,7 +212,7 @@ class TrainStep:
 
 
 def chip_bytes(tree: Any) -> float:
-    """Bytes that one device holds of arrays with shardings."""
+    """Returns the bytes that one device holds of arrays with shardings."""
     return float(
         sum(
             math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -215,7 +222,7 @@ def chip_bytes(tree: Any) -> float:
 
 
 def parse_out_of_memory(message: str) -> DoesNotFit | None:
-    """What the TPU compiler says when a program does not fit; None for any other error."""
+    """Returns the figures in the TPU compiler's out-of-memory error; None for any other error."""
     found = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", message) or re.search(
         r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)", message
     )

@@ -1,4 +1,4 @@
-"""An estimate as lines for people."""
+"""Formats an estimate as lines of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WIDTH = 12
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """See `measure.estimate` for what it is given."""
+    """Returns the lines for a result of `measure.estimate`."""
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     chips = "GPUs" if "hosts" in result["topology"] else "TPUs"
     parts = [
@@ -124,7 +124,7 @@ def _collective(entry: dict[str, Any]) -> str:
 
 
 def _of_whole(result: dict[str, Any]) -> str:
-    """Where a run does not take all of the memory."""
+    """Returns the fraction of the memory that a run uses, if it does not use all of it."""
     limit, whole = result["memory_limit_bytes"], result["hbm_bytes"]
     return f", {limit / whole:.0%} of {_gib(whole)}" if limit < whole else ""
 

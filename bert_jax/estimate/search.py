@@ -1,23 +1,23 @@
-"""The largest batch that fits, in few compilations."""
+"""Finds the largest batch that fits, with few compilations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# Within an eighth: every further compilation would be for a batch that hardly differs.
+# The result is accurate to one eighth: further compilations would be for batches that hardly differ.
 _NEAR = 8
 
 _MOST = 2**16
 
 
 def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
-    """The largest n found for which `fits(n)`, to within an eighth; 0 where not even 1 does.
+    """Returns the largest n found for which `fits(n)`, to within an eighth; 0 if not even 1 fits.
 
-    Doubles from `start` until it does not fit, or halves until it does, then bisects.
+    It doubles n from `start` until it does not fit, or halves it until it does, and then bisects.
 
     Args:
-        fits: true up to some number, and false from there on; asked once about each number.
-        start: at least 1.
+        fits: true up to some number and false above it; called once per number.
+        start: first number to try, at least 1.
     """
     known: dict[int, bool] = {}
 

@@ -38,26 +38,30 @@ def _normalise(x, epsilon):
 
 @jax.custom_vjp
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
-    """LayerNorm over the last dimension (Ba et al. 2016): float32 statistics, result of the dtype of x. The
-    statistics of a float32 x are taken in two passes.
+    """LayerNorm over the last dimension (Ba et al. 2016), with statistics in float32.
+
+    The statistics of a float32 x are computed in two passes.
 
     Args:
-      x: [..., F] float32 or bfloat16.
-      scale: float32 [F].
-      bias: float32 [F]; None for none.
-      epsilon: added to the variance.
+        x: [..., F] float32 or bfloat16.
+        scale: float32 [F].
+        bias: float32 [F]; None for no bias.
+        epsilon: added to the variance.
+
+    Returns:
+        [..., F] in the dtype of x.
     """
     scaled = _normalise(x, epsilon)[0] * scale
     return (scaled if bias is None else scaled + bias).astype(x.dtype)
 
 
 def _layer_norm_fwd(x, scale, bias, epsilon):
-    # A bias is marked by an empty tuple, which is no array.
+    # The empty tuple, which contains no array, records that there is a bias.
     return layer_norm(x, scale, bias, epsilon), (x, scale, epsilon, None if bias is None else ())
 
 
 def _layer_norm_bwd(residuals, g):
-    # Only x is kept: the normalised rows are computed again, which costs less than writing and reading them.
+    # Only x is kept: computing the normalized rows again costs less than writing and reading them.
     x, scale, epsilon, biased = residuals
     normalised, inverse = _normalise(x, epsilon)
     g = materialise(g).astype(jnp.float32)
@@ -75,13 +79,16 @@ layer_norm.defvjp(_layer_norm_fwd, _layer_norm_bwd)
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
-    """Returns x by its root mean square over the last dimension (Zhang and Sennrich 2019).
+    """Divides x by its root mean square over the last dimension (Zhang and Sennrich 2019).
 
     Args:
-        x: [..., F] float32 or bfloat16; the mean is taken in float32, and the result is of the dtype of x.
+        x: [..., F] float32 or bfloat16; the mean is computed in float32.
         scale: float32 [F].
-        bias: float32 [F]; None for none.
+        bias: float32 [F]; None for no bias.
         epsilon: added to the mean square.
+
+    Returns:
+        [..., F] in the dtype of x.
     """
     wide = x.astype(jnp.float32)
     scaled = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon) * scale

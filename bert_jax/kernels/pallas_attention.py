@@ -1,14 +1,15 @@
-"""Attention as one Pallas kernel for TPU, for rows that fit the vector memory whole.
+"""Attention as a single Pallas kernel for TPU, for rows that fit into vector memory.
 
-The flash kernels are made for sequences that do not fit: they go over blocks of keys with running maxima, and
-want [B, N, L, D] with D padded to 128 lanes, which costs more in copies around the kernel than the kernel
-itself. A row of BERT does fit. So this one takes queries, keys and values as the projections leave them,
-[B, L, N D], 128 lanes at a time: as many heads as these hold. A head's part of a product is picked by zeros
-in the other heads' lanes, which the matrix unit would have been idle for. Nothing of [L, L] leaves the chip,
-and the backward pass computes the probabilities again from the three inputs. Their biases are added here, so
-that the gradients of these, sums over all tokens, are taken where the gradients of the inputs are made: by
-themselves they are three more passes over HBM. Dropout on the probabilities is `dropout`'s, bit for bit: the
-mask is hashed from the element's place in both passes.
+Flash kernels are made for sequences that do not fit: they iterate over blocks of keys with running maxima,
+and need [B, N, L, D] with D padded to 128 lanes, which costs more in copies around the kernel than the kernel
+itself. A row of BERT does fit. Therefore this kernel takes queries, keys and values in the layout of the
+projections, [B, L, N D], and processes 128 lanes at a time, which is one or more heads. A product for one
+head is computed by setting the lanes of the other heads to zero; the matrix unit would have been idle for
+them anyway. No [L, L] array leaves the chip, and the backward pass computes the probabilities again from the
+three inputs. The biases of the inputs are added here, so that their gradients, which are sums over all
+tokens, are computed together with the gradients of the inputs: separately they would be three more passes
+over HBM. Dropout of the probabilities is bitwise equal to `dropout`: the mask is hashed from the element's
+position in both passes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import LANES, LONGEST_ROW, AttentionCase
 from bert_jax.kernels.dropout import keep, threshold
 
-with epy.lazy_imports():  # programs of other platforms need not wait for it
+with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
@@ -44,24 +45,24 @@ def row_attention(
     rate: float = 0.0,
     interpret: bool = False,
 ) -> jax.Array:
-    """Scaled dot-product attention within each sequence of a row.
+    """Returns scaled dot-product attention within each sequence of a row.
 
     Args:
-      query, key, value: [B, L, N D], float32 or bfloat16, of shapes that `dispatch` has for this kernel.
-      sequence_ids: int32 [B, L]; tokens see each other where their ids are equal.
-      biases: float32 [3, N D], to be added to query, key and value.
-      words: int32 [B, 3] for dropout: those of `dropout.kernel_words`, and the number of the first head here
-          among those of the whole row.
-      head_size: D.
-      causal: a token sees no later token.
-      rate: of dropout on the probabilities.
-      interpret: run without a TPU, slowly.
+        query, key, value: [B, L, N D], float32 or bfloat16, of shapes that `dispatch` allows for this kernel.
+        sequence_ids: int32 [B, L]; tokens attend to each other where their ids are equal.
+        biases: float32 [3, N D], added to query, key and value.
+        words: int32 [B, 3] for dropout: the two values of `dropout.kernel_words`, and the index of the first
+            head of this device in the whole row.
+        head_size: D.
+        causal: whether a token attends to no later token.
+        rate: dropout rate of the probabilities.
+        interpret: whether to run without a TPU, which is slow.
 
     Returns:
-      [B, L, N D] of the query's dtype. Softmax is taken in float32.
+        [B, L, N D] in the dtype of the query. Softmax is computed in float32.
 
     Raises:
-      UserError: there is no kernel for these shapes.
+        UserError: there is no kernel for these shapes.
     """
     _, length, width = query.shape
     case = AttentionCase(length=length, heads=width // head_size, head_size=head_size)
@@ -79,7 +80,7 @@ class _How:
 
     @property
     def heads(self) -> int:
-        """Of a block of lanes."""
+        """Returns the number of heads in a block of 128 lanes."""
         return LANES // self.head_size
 
 
@@ -102,10 +103,10 @@ _attend.defvjp(_attend_fwd, _attend_bwd)
 
 
 def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
-    """The kernel over (some rows of the batch, 128 lanes): `results` arrays like the first; with `sums` one
-    more, float32 [steps, 3, N D].
+    """Runs a kernel over a grid of (rows of the batch, blocks of 128 lanes).
 
-    `products` are those of a head, [L, L] by D.
+    `products` is the number of [L, L] by D products per head. It returns `results` arrays of the shape of the
+    first argument, and with `sums` one more array, float32 [steps, 3, N D].
     """
     words, sequence_ids = by_row
     batch, length, width = arrays[0].shape
@@ -140,7 +141,10 @@ def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
 
 
 def _rows_a_step(batch: int, length: int) -> int:
-    """Short rows go several at a time, or the steps of the grid would cost more than what they do."""
+    """Returns how many rows a step of the grid takes.
+
+    Short rows are grouped, because the overhead of a step would otherwise exceed its work.
+    """
     rows = max(1, LONGEST_ROW // length)
     while batch % rows:
         rows -= 1
@@ -186,7 +190,7 @@ def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradien
 
 
 def _drop(how, x, words, row, head):
-    """Dropout of what belongs to the probabilities of a head, float32 [L, L]."""
+    """Applies dropout to the probabilities, or their gradient, of one head, float32 [L, L]."""
     if not how.rate:
         return x
     first, second, first_head = (words[row, 0, i] for i in range(3))
@@ -199,14 +203,14 @@ def _drop(how, x, words, row, head):
 
 
 def _biased(biases, *arrays):
-    """[L, 128] each, with the block's lanes of its bias."""
+    """Returns each array [L, 128] plus its bias for the lanes of the block."""
     return [
         (x.astype(jnp.float32) + biases[place : place + 1]).astype(x.dtype) for place, x in enumerate(arrays)
     ]
 
 
 def _heads(how):
-    """bool [1, 128] for each head of a block: which lanes are its own."""
+    """Returns bool [1, 128] for each head of a block: which lanes belong to it."""
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
     return [(lane >= first) & (lane < first + how.head_size) for first in range(0, LANES, how.head_size)]
 
@@ -221,7 +225,7 @@ def _product(left, right, contracted):
 
 
 def _allowed(query_ids, key_ids, causal):
-    """bool [L, L] of int32 [L, 1] and [1, L]."""
+    """Returns bool [L, L], where queries may attend to keys, from ids int32 [L, 1] and [1, L]."""
     allowed = query_ids == key_ids
     if causal:
         length = allowed.shape[0]
@@ -231,7 +235,7 @@ def _allowed(query_ids, key_ids, causal):
 
 
 def _softmax_parts(how, query, key, allowed, lanes):
-    """float32 [L, L] exponentials and [L, 1] sums of them, whose quotient is a head's probabilities."""
+    """Returns float32 exponentials [L, L] and their row sums [L, 1]; their quotient is the probabilities."""
     logits = _product(_only(query, lanes), key, (1, 1)) * how.head_size**-0.5
     logits = jnp.where(allowed, logits, _MASKED)
     exponentials = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))

@@ -1,8 +1,8 @@
-"""LayerNorm(x + dropout(h + b)), what ends both halves of a layer, as one Pallas kernel for TPU.
+"""LayerNorm(x + dropout(h + b)), the end of both halves of a layer, as a single Pallas kernel for TPU.
 
-XLA needs two passes over HBM forward, one for the sum with its statistics and one for the normalised rows;
-here every array is read or written once, in either direction. The mask is `dropout`'s, bit for bit: it is
-hashed from the element's place, forward and again backward.
+XLA needs two passes over HBM in the forward direction, one for the sum with its statistics and one for the
+normalized rows. Here every array is read or written once in either direction. The mask is bitwise equal to
+that of `dropout`: it is hashed from the element's position in both passes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bert_jax.kernels.dispatch import RESIDUAL_TOKENS, ResidualCase
 from bert_jax.kernels.dropout import keep, kernel_words, threshold
 from bert_jax.kernels.layer_norm import normalise, normalise_bwd
 
-with epy.lazy_imports():  # programs of other platforms need not wait for it
+with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-SCOPE = "residual_norm"  # in the name of the operation, by which a compiled program's kernels are told apart
+SCOPE = "residual_norm"  # part of the operation's name, which identifies this kernel in a compiled program
 
 
 def residual_norm(
@@ -36,21 +36,23 @@ def residual_norm(
     rate: float = 0.0,
     key: jax.Array | None = None,
 ) -> jax.Array:
-    """LayerNorm(x + dropout(h + bias)) over the last dimension; statistics in float32.
+    """Returns LayerNorm(x + dropout(h + bias)) over the last dimension, with statistics in float32.
+
+    Without a TPU the kernel is interpreted, which is slow.
 
     Args:
-      x, h: [B, L, F], float32 or bfloat16, of shapes that `dispatch` has for this kernel. On a
-          mesh the rows may be split.
-      bias: float32 [F], added to h.
-      scale, offset: float32 [F], of LayerNorm.
-      epsilon: added to the variance.
-      rate, key: as `dropout`'s, which has the same mask.
+        x, h: [B, L, F], float32 or bfloat16, of shapes that `dispatch` allows for this kernel. On a mesh the
+            rows may be split.
+        bias: float32 [F], added to h.
+        scale, offset: float32 [F], parameters of LayerNorm.
+        epsilon: added to the variance.
+        rate, key: as in `dropout`, which uses the same mask.
 
     Returns:
-      [B, L, F] of the dtype of x. Without a TPU the kernel is interpreted, slowly.
+        [B, L, F] in the dtype of x.
 
     Raises:
-      UserError: there is no kernel for these shapes.
+        UserError: there is no kernel for these shapes.
     """
     rows, length, features = x.shape
     dispatch.check_case("residual", "pallas", ResidualCase(length, features))
@@ -86,7 +88,10 @@ _residual.defvjp(_residual_fwd, _residual_bwd)
 
 
 def _call(kernel, arrays, parameters, words, interpret, sums=False):
-    """The kernel over (rows, tokens): two arrays like the first; with `sums` also float32 [steps, 3, F]."""
+    """Runs a kernel over a grid of (rows, blocks of tokens).
+
+    It returns two arrays of the shape of the first of `arrays`, and with `sums` also float32 [steps, 3, F].
+    """
     rows, length, features = arrays[0].shape
     parts = length // RESIDUAL_TOKENS
     block = pl.BlockSpec((1, RESIDUAL_TOKENS, features), lambda row, part: (row, part, 0))
@@ -132,7 +137,7 @@ def _backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon, rate
 
 
 def _drop(x, words, rate):
-    """Dropout of a block [tokens, F] of float32."""
+    """Applies dropout to a block [tokens, F] of float32."""
     if not rate:
         return x
     tokens, features = x.shape

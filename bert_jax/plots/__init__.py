@@ -1,1 +1,1 @@
-"""Pictures: the curves of a run, attention maps, and what is in records."""
+"""Plots of a run's metrics, of attention maps, and of the contents of records."""

@@ -1,4 +1,4 @@
-"""The attention of a text's tokens to each other, as a picture: a square a head."""
+"""Plots the attention between the tokens of a text, with one square per head."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks
 from bert_jax.plots import figures
 
-_MOST_LABELS = 72  # tokens; with more of them the labels of a grid could not be read
+_MOST_LABELS = 72  # number of tokens above which the labels of a grid would be unreadable
 _COLUMNS = 4
 _LABEL_SIZE = 7  # points
 _COLORS = dict(cmap="Blues", vmin=0, vmax=1)
 
 
 class Maps(Protocol):
-    """What is drawn of one text, or of a pair; see `bert_jax.inference.attention_maps.AttentionMaps`."""
+    """The attention of one text or pair; see `bert_jax.inference.attention_maps.AttentionMaps`."""
 
     @property
     def tokens(self) -> list[str]: ...
@@ -31,7 +31,12 @@ class Maps(Protocol):
 
 
 def choose(number: str, count: int, flag: str) -> list[int]:
-    """The numbers from 1 that `--layer` or `--head` means: one of them, from the end if negative, or all.
+    """Returns the numbers, from 1, that a value of `--layer` or `--head` selects.
+
+    Args:
+        number: a number from 1, a negative number that counts from the end, or "all".
+        count: number of layers or heads.
+        flag: name of the flag, for the error message.
 
     Raises:
         UserError: there is no such layer or head.
@@ -46,19 +51,20 @@ def choose(number: str, count: int, flag: str) -> list[int]:
 
 
 def plot_attention(maps: Maps, output: str, layer: str = "all", head: str = "all", title: str = "") -> None:
-    """Draws the heads of one layer or of all with one scale of colours, into a PNG, PDF or SVG.
+    """Draws the heads of one layer or of all layers, with one color scale, into a PNG, PDF or SVG file.
 
-    Tokens stand beside the squares of one layer or one head; all layers and heads together are thumbnails, a
-    layer a row. A row of a square is the token that looks, a column the one it looks at.
+    The squares of one layer or one head are labeled with tokens; all layers and heads together are drawn as
+    thumbnails, one row per layer. In a square, the row is the token that attends and the column the token
+    that it attends to.
 
     Args:
-        maps: what to draw.
-        output: the picture's path; its suffix names the format.
-        layer, head: a number from 1, from the end if negative, or "all".
-        title: above the picture; the layer and the head stand there in any case.
+        maps: the attention to draw.
+        output: path of the plot; its suffix selects the format.
+        layer, head: a number from 1, a negative number that counts from the end, or "all".
+        title: title of the plot; the layer and the head are added to it.
 
     Raises:
-        UserError: no such layer or head, or another format.
+        UserError: the layer or head does not exist, or the format is not supported.
     """
     checks.check_picture(output)
     layers = choose(layer, maps.weights.shape[0], "layer")
@@ -79,7 +85,7 @@ def _which(what, numbers):
 
 
 def _draw_thumbnails(maps, layers, heads):
-    # One image: axes of their own for hundreds of squares take matplotlib long to lay out.
+    # The thumbnails are one image, because matplotlib takes long to lay out hundreds of axes.
     tokens = len(maps.tokens)
     gap = -(-tokens // 16)
     tiles = np.pad(maps.weights, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=np.nan)
@@ -131,7 +137,7 @@ def _frame(axis, maps):
 
 
 def _label(axis, tokens, left, above):
-    # A token may hold dollar signs, which would make a formula of it.
+    # Dollar signs in a token would otherwise be parsed as a formula.
     style = dict(fontsize=_LABEL_SIZE, parse_math=False)
     if left:
         axis.set_yticks(range(len(tokens)), tokens, **style)

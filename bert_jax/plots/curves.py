@@ -1,4 +1,4 @@
-"""The curves of a run, from its metrics.jsonl to a picture."""
+"""Plots the metrics of runs from their metrics.jsonl."""
 
 import dataclasses
 import itertools
@@ -18,7 +18,7 @@ class _Panel:
     kind: str  # "loss", "score" or "other"
 
 
-# In the order they are drawn, each where one of its metrics was logged.
+# In drawing order; a panel is drawn if one of its metrics was logged.
 _PANELS = (
     _Panel("Masked LM loss", ("mlm_loss",), "loss"),
     _Panel("Masked LM accuracy", ("mlm_accuracy",), "score"),
@@ -35,7 +35,7 @@ METRICS = tuple(metric for panel in _PANELS for metric in panel.metrics)
 
 
 def series(rows: Iterable[dict], kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(steps [N], values [N]) of the finite values of one metric in rows of one kind."""
+    """Returns the steps int64 [N] and finite values float64 [N] of a metric in rows of one kind."""
     points = [
         (row["step"], row[name])
         for row in rows
@@ -51,18 +51,21 @@ def plot_metrics(
     title: str = "",
     references: Mapping[str, tuple[str, float]] | None = None,
 ) -> None:
-    """Draws losses, scores, learning rate and throughput into a PNG, PDF or SVG.
+    """Draws losses, scores, learning rate and throughput into a PNG, PDF or SVG file.
 
     Args:
-      runs: the lines of each run's metrics.jsonl, by name; of several, each is a color.
-      output: the picture's path; its suffix names the format.
-      title: above the picture.
-      references: dashed lines to compare with: {metric, one of METRICS: (label, value)}.
+        runs: the rows of each run's metrics.jsonl, by name; several runs have one color each.
+        output: path of the plot; its suffix selects the format.
+        title: title of the plot.
+        references: dashed lines to compare with: {metric, one of METRICS: (label, value)}.
+
+    Raises:
+        UserError: the runs have none of the metrics, or the format is not supported.
     """
     checks.check_picture(output)
     names = {name for rows in runs.values() for row in rows for name in row}
     if "mlm_loss" in names:
-        names.discard("loss")  # the sum of two losses that have panels of their own
+        names.discard("loss")  # the sum of two losses that have their own panels
     panels = [panel for panel in _PANELS if names.intersection(panel.metrics)]
     if not panels:
         raise UserError(f"nothing to plot: the metrics hold only {', '.join(sorted(names))}")
@@ -99,13 +102,13 @@ def _draw(axis, runs, panel, references):
         axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}")
     if (panel.kind != "other" or len(runs) > 1) and axis.get_legend_handles_labels()[0]:
-        # Losses fall and scores rise, so these corners are free.
+        # These corners are free because losses fall and scores rise.
         corner = "upper right" if panel.kind == "loss" else "lower right"
         axis.legend(fontsize=8, framealpha=0.8, edgecolor="none", loc=corner)
 
 
 def _draw_runs(axis, runs, name):
-    """Draws one metric of several runs: a line for training, and a dotted one for held-out data."""
+    """Draws one metric of several runs: a solid line for training, a dotted one for held-out data."""
     dotted = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
     held_out = False
     colours = itertools.cycle(figures.COLORS)
@@ -120,13 +123,13 @@ def _draw_runs(axis, runs, name):
         if len(steps):
             axis.plot(steps, values, color=colour, label=label, **dotted)
             held_out = True
-    if held_out:  # colours tell the runs apart, so that one entry explains the dots of all
+    if held_out:  # colors identify the runs, so one legend entry explains all dotted lines
         axis.plot([], [], color="0.4", label="held out", **dotted)
 
 
 def _draw_run(axis, rows, panel, logged):
     for name, colour in zip(logged, figures.COLORS, strict=False):
-        # A single metric has its name in the title already.
+        # The title already names a single metric.
         prefix = f"{name.replace('_', ' ')}, " if len(logged) > 1 else ""
         steps, values = series(rows, "train", name)
         if len(steps):
@@ -143,7 +146,7 @@ def _draw_run(axis, rows, panel, logged):
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """A running mean over about a twentieth of the curve, [N] -> [N], shorter at the ends."""
+    """Returns a moving average [N] of values [N] over about 1/20 of the curve, shorter at the ends."""
     half = max(1, len(values) // 40)
     total = np.concatenate([[0.0], np.cumsum(values)])
     index = np.arange(len(values))

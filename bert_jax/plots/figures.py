@@ -1,4 +1,4 @@
-"""What the pictures share: figures without pyplot, which leave the caller's backend alone, and colors."""
+"""Shared by all plots: figures without pyplot, so that the caller's backend is not changed, and colors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bert_jax.errors import optional_imports
 with optional_imports("plots"):
     from matplotlib import figure as matplotlib_figure
 
-# Safe for the color-blind (Okabe and Ito).
+# Color-blind safe (Okabe and Ito).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -17,9 +17,9 @@ def subplots(size: tuple[float, float], rows: int = 1, columns: int = 1) -> tupl
     """Returns a matplotlib figure and its axes, an array [rows, columns].
 
     Args:
-        size: the width and the height in inches.
-        rows: the number of rows of axes.
-        columns: the number of columns of axes.
+        size: width and height in inches.
+        rows: number of rows of axes.
+        columns: number of columns of axes.
 
     Raises:
         UserError: matplotlib is not installed.

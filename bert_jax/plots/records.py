@@ -1,4 +1,4 @@
-"""A picture of what is in records: how long their sequences are, and how well these fill the rows."""
+"""Plots the contents of records: sequence lengths, and how well sequences fill the rows."""
 
 import numpy as np
 
@@ -12,14 +12,14 @@ _BINS = 32
 
 
 def plot_records(report: Report, output: str) -> None:
-    """Draws histograms of sequence lengths, row fill and sequences a row, for each split.
+    """Draws histograms of sequence length, row fill and sequences per row, for each split.
 
     Args:
-        report: of a record directory, as `inspection.inspect_records` makes it.
-        output: the picture to write; its suffix names the format.
+        report: report on a record directory, from `inspection.inspect_records`.
+        output: path of the plot; its suffix selects the format.
 
     Raises:
-        UserError: a report that holds none of these.
+        UserError: the report has no packed rows.
     """
     splits = {
         name: facts
@@ -54,7 +54,7 @@ def plot_records(report: Report, output: str) -> None:
 
 
 def _steps(axis, counts: list[int], length: int, scale: float, color: str, label: str) -> None:
-    """A histogram of `counts[i]` things of size i, in bins of equal width."""
+    """Draws a histogram in bins of equal width, where `counts[i]` items have size i."""
     edges = np.unique(np.linspace(1, length + 1, min(_BINS, length) + 1).astype(int))
     sums = np.add.reduceat(counts, edges[:-1])
     shares = 100 * sums / max(1, sums.sum())

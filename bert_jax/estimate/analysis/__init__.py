@@ -1,1 +1,1 @@
-"""What a compiled program does, as pure functions over its text: products, bytes, traffic, time and waste."""
+"""Pure functions of a compiled program's text: FLOPs, bytes, traffic, time and waste."""

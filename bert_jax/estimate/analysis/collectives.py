@@ -1,4 +1,4 @@
-"""The traffic between chips that a compiled program makes: what, how much, along which axes, and how long."""
+"""The traffic between chips in a compiled program: its kind, size, mesh axes and duration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from bert_jax.estimate.analysis.hlo import Module, Visit, walk
 from bert_jax.estimate.chips.tpus import Chip
 
-# What a chip sends for each byte that it puts in, as a multiple of (n - 1) / n in a group of n: a ring's.
+# Bytes that a chip sends for each byte that it contributes, as a multiple of (n - 1) / n in a group of n
+# chips, for ring algorithms.
 _PASSES = {
     "all-reduce": 2.0,
     "reduce-scatter": 1.0,
@@ -23,26 +24,27 @@ _PASSES = {
 }
 KINDS = (*_PASSES, "all-gather")
 
-# In place of an axis: between slices, over the data centre's network.
+# Stands for an axis: traffic between slices, over the network of the data center.
 SLICES = "slices"
 
-# (slice, coordinates on its torus) of each device, in the order of the mesh.
+# (slice, coordinates on its torus) of each device, in mesh order.
 Positions = Sequence[tuple[int, tuple[int, ...]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One instruction's traffic. `payload` is the bytes of the whole array that a group of chips holds in
-    the end, or adds up; `seconds` those of one run with nothing else on the links, 0 where the chips' links
-    are not known.
+    """Traffic of one instruction.
+
+    `payload` is the size in bytes of the whole array that a group of chips gathers or reduces. `seconds` is
+    the duration of one execution with no other traffic on the links, 0 if the chip's links are not known.
     """
 
     kind: str
-    axes: tuple[str, ...]  # of the mesh, or SLICES; empty where the groups cannot be read
-    group: int  # chips
+    axes: tuple[str, ...]  # axes of the mesh, or SLICES; empty if the groups cannot be read
+    group: int  # number of chips
     payload: float
     times: int
-    overlapped: bool  # computation goes on meanwhile
+    overlapped: bool  # whether it overlaps with computation
     seconds: float
     op_name: str
 
@@ -58,12 +60,13 @@ class Collective:
 def find(
     module: Module, mesh_shape: Mapping[str, int], chip: Chip | None, positions: Positions
 ) -> list[Collective]:
-    """Every collective of a program.
+    """Returns every collective of a program.
 
     Args:
-        mesh_shape: axis -> size, in the order of the mesh.
-        chip: None for no times.
-        positions: where the mesh's devices are.
+        module: the compiled program.
+        mesh_shape: axis -> size, in mesh order.
+        chip: the chip; None to compute no times.
+        positions: positions of the mesh's devices.
     """
     found = []
     begun: set[str] = set()
@@ -71,18 +74,18 @@ def find(
         kind = visit.instruction.opcode.removesuffix("-start")
         transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', visit.instruction.attributes)
         if kind == "send" and transfer:
-            assert chip is not None  # there are slices of TPUs alone
+            assert chip is not None  # only TPUs have slices
             found.append(_between_slices(visit, transfer[1].lower().replace("_", "-"), chip, positions))
         if kind not in KINDS:
             continue
-        # The GPU's compiler gives synchronous ones a start and an end too.
+        # The GPU compiler writes synchronous collectives as a start and an end, too.
         overlapped = visit.instruction.opcode.endswith("-start")
         overlapped &= '"is_sync":true' not in visit.instruction.attributes
         if visit.fused and kind == "all-reduce" and _is_sliced(visit):
             kind = "reduce-scatter"
         elif visit.fused:
-            # Fused with what is computed meanwhile, it stands in the fusions that begin it, go on with it and
-            # end it.
+            # A collective that is fused with the computation it overlaps with appears in the fusions that
+            # start, continue and end it.
             overlapped = True
             channel = re.search(r"channel_id=\d+", visit.instruction.attributes)
             if channel:
@@ -94,7 +97,10 @@ def find(
 
 
 def _between_slices(visit: Visit, kind: str, chip: Chip, positions: Positions) -> Collective:
-    """The part of a collective that leaves the slice: hosts exchange what each chip sends, asynchronously."""
+    """Returns the part of a collective that leaves the slice.
+
+    Hosts exchange what each chip sends, asynchronously.
+    """
     slices = len({position[0] for position in positions})
     payload = sum(array.bytes for array in visit.operand_arrays())
     payload *= slices if kind == "all-gather" else 1
@@ -112,7 +118,10 @@ def _between_slices(visit: Visit, kind: str, chip: Chip, positions: Positions) -
 
 
 def _is_sliced(visit: Visit) -> bool:
-    """The TPU's compiler writes a reduce-scatter as a fusion of an all-reduce and slices of what it gives."""
+    """Returns whether a fusion is a reduce-scatter.
+
+    The TPU compiler writes one as a fusion of an all-reduce and slices of its result.
+    """
     return any(part.opcode == "dynamic-slice" for part in visit.computation.values())
 
 
@@ -141,15 +150,15 @@ def _collective(
 
 
 def _widest(groups: np.ndarray, positions: Positions) -> np.ndarray:
-    """The group over the most slices: the others wait for it."""
+    """Returns the group that spans the most slices, because the others wait for it."""
     return max(groups, key=lambda group: len({positions[member][0] for member in group}))
 
 
 def replica_groups(attributes: str, devices: int) -> np.ndarray | None:
-    """The groups that a collective works in: int [groups, members], or None where it cannot be read.
+    """Returns the groups that a collective works in, int [groups, members], or None if they cannot be read.
 
-    The members are numbers of partitions, which is the order of the mesh. HLO has four spellings: lists,
-    an iota with a permutation, axes of a mesh of its own, and the pairs of a permute.
+    The members are partition numbers, which follow the order of the mesh. HLO has four notations: lists, an
+    iota with a permutation, axes of a separate mesh, and the source-target pairs of a permute.
     """
     pairs = re.search(r"source_target_pairs=\{(\{[\d,{} ]*\})\}", attributes)
     if pairs:
@@ -177,7 +186,7 @@ def replica_groups(attributes: str, devices: int) -> np.ndarray | None:
 
 
 def _device_ids(text: str | None, devices: int) -> np.ndarray | None:
-    """Of a mesh whose devices are not in their order: `[2,4]T(1,0)`, or a list."""
+    """Returns the ids of a mesh whose devices are permuted, from `[2,4]T(1,0)` or from a list."""
     if text is None:
         return np.arange(devices)
     iota = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
@@ -189,7 +198,13 @@ def _device_ids(text: str | None, devices: int) -> np.ndarray | None:
 
 
 def _groups_of_axes(mesh: str, chosen: str) -> np.ndarray:
-    """`'a'=4,'b'=2` and `'a':(1)2,'b'`: an axis, or its part of that size behind one of that other size."""
+    """Returns the groups along some axes of a mesh.
+
+    Args:
+        mesh: axes and sizes, like `'a'=4,'b'=2`.
+        chosen: the axes of a group, like `'a':(1)2,'b'`. An entry `'a':(m)n` is the part of size n of an axis
+            that comes after a part of size m.
+    """
     parts: dict[str, list[tuple[int, int | None]]] = {}
     for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
         parts.setdefault(name, []).append((int(before or 1), int(size) if size else None))
@@ -212,7 +227,7 @@ def _groups_of_axes(mesh: str, chosen: str) -> np.ndarray:
 
 
 def axes_of(groups: np.ndarray, mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
-    """The mesh axes along which the members of a group differ."""
+    """Returns the mesh axes along which the members of a group differ."""
     coordinates = np.unravel_index(groups, tuple(mesh_shape.values()))
     return tuple(
         name for name, along in zip(mesh_shape, coordinates, strict=True) if np.any(along != along[:, :1])
@@ -220,7 +235,11 @@ def axes_of(groups: np.ndarray, mesh_shape: Mapping[str, int]) -> tuple[str, ...
 
 
 def _seconds(kind: str, payload: float, chip: Chip, members: Positions) -> float:
-    """Inside each slice over the torus, between slices over the network, each chip with its share."""
+    """Returns the time of a collective in seconds.
+
+    The data crosses the torus inside each slice, and the network between slices, where each chip sends its
+    share.
+    """
     if kind == "collective-permute":
         slices = {member[0] for member in members}
         return payload / (chip.dcn_bandwidth if len(slices) > 1 else chip.link_bandwidth)
@@ -238,8 +257,9 @@ def _seconds(kind: str, payload: float, chip: Chip, members: Positions) -> float
 
 
 def _links(chip: Chip, coordinates: list[tuple[int, ...]]) -> int:
-    """Links that a chip sends along at once: two for each dimension of the torus that the group goes round,
-    one where it is only a line.
+    """Returns the number of links that a chip sends along at the same time.
+
+    There are two for each torus dimension in which the group spans a ring, and one if it only spans a line.
     """
     sides = [len(set(along)) for along in zip(*coordinates, strict=True)]
     return sum(2 if side >= chip.wraps_at else 1 for side in sides if side > 1) or 1

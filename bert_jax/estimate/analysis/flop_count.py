@@ -1,4 +1,4 @@
-"""FLOPs of products that a chip really does, counted in the compiled program."""
+"""FLOPs of the matrix products that a chip executes, counted in the compiled program."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 
 from bert_jax.estimate.analysis.hlo import Array, Instruction, Module, Visit, walk
 
-# Products of [length, length] matrices in an attention kernel: two forward, and five backward, where the
-# scores are computed anew (Dao et al. 2022).
+# Number of [length, length] products in an attention kernel: two forward, and five backward, where the scores
+# are computed again (Dao et al. 2022).
 ATTENTION_FORWARD, ATTENTION_BACKWARD = 2, 5
 
 
 def matrix_flops(module: Module) -> float:
-    """Multiplications and additions of all products that one chip runs.
+    """Returns the multiplications and additions of all products that one chip executes.
 
-    Those that the partitioner repeats on several chips and those of rematerialization count, and so do calls
-    of cuBLAS and cuDNN's attention; what is inside of other custom calls does not.
+    This includes products that the partitioner repeats on several chips, products of rematerialization, and
+    calls of cuBLAS and of cuDNN attention. The contents of other custom calls are not counted.
     """
     return sum(visit.times * instruction_flops(visit) for visit in walk(module))
 
 
 def instruction_flops(visit: Visit) -> float:
-    """Of one run of a dot, a convolution, or a call of cuBLAS or of cuDNN's attention; else 0."""
+    """Returns the FLOPs of one dot, convolution, or call of cuBLAS or cuDNN attention; 0 for the rest."""
     instruction = visit.instruction
     if instruction.opcode == "custom-call":
         return _library_flops(visit, instruction.target)
@@ -53,14 +53,16 @@ def _library_flops(visit: Visit, target: str) -> float:
 
 
 def _backend_integers(instruction: Instruction, name: str) -> list[int]:
-    """The list of this name in the backend's settings, the first where there are several."""
+    """Returns the first list with this name in the backend settings of an instruction."""
     found = re.search(rf'"{name}": ?\[([^\]]*)\]', instruction.attributes)
     return [int(number) for number in re.findall(r"\d+", found[1])] if found else []
 
 
 def _convolution_flops(left: Array, right: Array, output: Array, attributes: str) -> float:
-    """The TPU compiler writes every product as a convolution, and the batch of one as a spatial dimension
-    whose window lies almost wholly in padding: only pairs that meet count.
+    """Returns the FLOPs of a convolution.
+
+    The TPU compiler writes every product as a convolution, and the batch of a batched product as a spatial
+    dimension whose window lies almost entirely in padding: only pairs that meet an element are counted.
     """
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes)
     assert labels is not None, attributes
@@ -94,8 +96,9 @@ def _convolution_flops(left: Array, right: Array, output: Array, attributes: str
 def _meeting(
     size: int, kernel: int, output: int, *, stride: int, low: int, input_dilation: int, kernel_dilation: int
 ) -> int:
-    """Pairs (output position, kernel position) of one dimension that fall on an element of the input, and
-    not on padding or into the holes of a dilated one.
+    """Returns the number of pairs (output position, kernel position) of one dimension that meet an element.
+
+    Pairs that meet padding, or the gaps of a dilated input, are not counted.
     """
     positions = np.arange(output)[:, None] * stride - low + np.arange(kernel) * kernel_dilation
     inside = (positions >= 0) & (positions < (size - 1) * input_dilation + 1)

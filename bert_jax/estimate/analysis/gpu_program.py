@@ -1,4 +1,4 @@
-"""What a program compiled for a GPU does: products, and bytes between its memory and its multiprocessors."""
+"""Matrix products and memory traffic of a program that was compiled for a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bert_jax.estimate.analysis.flop_count import instruction_flops
 from bert_jax.estimate.analysis.hlo import Instruction, Module, Visit, trip_count, walk
 from bert_jax.estimate.analysis.timing import FREE, hbm_bytes, is_collective
 
-# The kinds of operations, for people.
+# Kinds of operations, as they are shown to users.
 CUBLAS, CUDNN = "cuBLAS products", "cuDNN attention"
 TRITON_PRODUCTS, TRITON = "Triton products", "Triton kernels"
 FUSIONS, SLICES, OTHERS = "loop and reduction kernels", "slices and copies", "other operations"
@@ -20,12 +20,12 @@ _COPIES = ("copy", "copy-start", "slice", "slice-start", "dynamic-slice", "dynam
 
 @dataclasses.dataclass
 class Work:
-    """Of one GPU in one step.
+    """Work of one GPU in one step.
 
     Attributes:
-        operations: how many kernels and calls run.
-        flops: of products.
-        bytes: read and written, as if nothing stayed in the cache from one operation to the next.
+        operations: number of kernels and library calls that run.
+        flops: FLOPs of matrix products.
+        bytes: bytes read and written, as if nothing stayed in the cache between operations.
     """
 
     operations: int = 0
@@ -35,11 +35,11 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What one GPU does in one step, without collectives."""
+    """Work of one GPU in one step, without collectives."""
 
-    kinds: dict[str, Work]  # the operations of each kind together
-    each: list[Work]  # of the program's text; those in a loop with all their turns
-    unknown_loops: int  # whose count could not be read; counted once
+    kinds: dict[str, Work]  # total of each kind of operation
+    each: list[Work]  # each operation in the program's text, with all iterations of the loop it is in
+    unknown_loops: int  # number of loops whose trip count could not be read; they are counted once
 
     @property
     def flops(self) -> float:
@@ -50,12 +50,12 @@ class Program:
         return sum(work.bytes for work in self.kinds.values())
 
     def seconds_by_operation(self, peak_flops: float, bandwidth: float) -> float:
-        """Of all operations one after the other, each as long as its products or its bytes take."""
+        """Returns the time of all operations in sequence, each limited by its FLOPs or its bytes."""
         return sum(max(work.flops / peak_flops, work.bytes / bandwidth) for work in self.each)
 
 
 def read(module: Module) -> Program:
-    """Adds up a program. Collectives are left out, see `collectives`."""
+    """Adds up the work of a program without its collectives, see `collectives` for these."""
     kinds: dict[str, Work] = {}
     each: list[Work] = []
     unknown = 0
@@ -77,7 +77,7 @@ def read(module: Module) -> Program:
 
 
 def _operations(module: Module) -> Iterator[list[Visit]]:
-    """Each operation with what is fused into it."""
+    """Yields each operation together with what is fused into it."""
     together: list[Visit] = []
     for visit in walk(module):
         if not visit.fused and together:
@@ -90,7 +90,7 @@ def _operations(module: Module) -> Iterator[list[Visit]]:
 def _bytes(module: Module, visit: Visit, kind: str) -> float:
     total = hbm_bytes(module, visit)
     if kind == CUBLAS:
-        # Its last result is room for partial sums, of which the program does not say how much it takes.
+        # Its last result is a workspace; the program does not say how much of it is used.
         total -= sum(array.bytes for array in visit.instruction.arrays[1:] if array.dtype == "s8")
     return total
 

@@ -1,4 +1,4 @@
-"""A compiled program's HLO text as computations of instructions, and how often each of them runs."""
+"""Parses a compiled program's HLO text into computations of instructions, with execution counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTES = {
     "u64": 8, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16,
 }  # fmt: skip
 
-# A second of these ends what the first began; what is computed in between is called by the first alone.
+# These continue or end an asynchronous operation, whose start is the one that calls the computation.
 _ENDS = ("async-done", "async-update")
 
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
@@ -24,7 +24,7 @@ _OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """One array of a shape. `space` is the TPU compiler's memory space: 0 is HBM, 1 the core's own VMEM."""
+    """One array of a shape; `space` is the memory space on TPU: 0 is HBM, 1 the core's VMEM."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -36,14 +36,16 @@ class Array:
 
     @property
     def bytes(self) -> float:
-        """Without the padding of its tiles."""
+        """Returns the size in bytes, without the padding of tiles."""
         return self.size * _BYTES.get(self.dtype, 1 if self.dtype.startswith("f8") else 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """`name = arrays opcode(operands), attributes`; `attributes` is the rest of its line, as it stands, and
-    of an instruction without operands ends with the value in its parentheses, as ` constant(12)`.
+    """`name = arrays opcode(operands), attributes`.
+
+    `attributes` is the rest of the line, unchanged. For instructions without operands it ends with the
+    opcode and the value in its parentheses, like ` constant(12)`.
     """
 
     name: str
@@ -53,25 +55,25 @@ class Instruction:
     attributes: str
 
     def called(self, attribute: str) -> str | None:
-        """The computation that `calls=`, `body=`, ... names."""
+        """Returns the computation that an attribute such as `calls=` or `body=` names, or None."""
         found = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
         return found[1] if found else None
 
     @property
     def op_name(self) -> str:
-        """Where in the traced function it comes from."""
+        """Returns the name scope of the traced function that the instruction comes from."""
         found = re.search(r'op_name="([^"]*)"', self.attributes)
         return found[1] if found else ""
 
     @property
     def target(self) -> str:
-        """What a custom call calls; "" of other instructions."""
+        """Returns the target of a custom call, "" for other instructions."""
         found = re.search(r'custom_call_target="([^"]*)"', self.attributes)
         return found[1] if found else ""
 
     @property
     def estimated_cycles(self) -> int | None:
-        """What the TPU compiler reckons that it takes."""
+        """Returns the TPU compiler's estimate of the duration in cycles, or None."""
         found = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)
         return int(found[1]) if found else None
 
@@ -81,7 +83,7 @@ Computation = dict[str, Instruction]
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A compiled program: its computations by name, and the name of the one that a run begins with."""
+    """A compiled program: its computations by name, and the name of the entry computation."""
 
     computations: dict[str, Computation]
     entry: str
@@ -89,21 +91,25 @@ class Module:
 
 @dataclasses.dataclass(frozen=True)
 class Visit:
-    """An instruction, the computation it is in, and how many times a run of the program gets to it."""
+    """An instruction, its computation, and how often it runs in one execution of the program."""
 
     computation: Computation
     instruction: Instruction
     times: int
-    fused: bool  # inside a fusion or an asynchronous operation, which has a cost as a whole
+    fused: bool  # whether it is inside a fusion or an asynchronous operation, which has a cost as a whole
 
     def operand_arrays(self) -> list[Array]:
-        """The arrays of all operands."""
+        """Returns the arrays of all operands."""
         known = (self.computation.get(name) for name in self.instruction.operands)
         return [array for operand in known if operand is not None for array in operand.arrays]
 
 
 def parse(text: str) -> Module:
-    """Reads `compiled.as_text()`. ValueError where it holds no entry computation."""
+    """Returns the module in `compiled.as_text()`.
+
+    Raises:
+        ValueError: the text has no entry computation.
+    """
     computations: dict[str, Computation] = {}
     current: Computation | None = None
     entry = ""
@@ -122,7 +128,7 @@ def parse(text: str) -> Module:
 
 
 def _whole_lines(text: str) -> Iterator[str]:
-    """The metadata of Pallas kernels goes over several lines, without indentation."""
+    """Yields logical lines: the metadata of Pallas kernels spans several lines, without indentation."""
     held: list[str] = []
     for line in text.splitlines():
         if not held or line == "}" or _HEAD.match(line) or _ASSIGNMENT.match(line):
@@ -143,7 +149,7 @@ def _parse_line(line: str) -> Instruction | None:
         return None
     end = _closing(rest, opcode.end() - 1)
     inside = rest[opcode.end() : end]
-    # Constants and parameters have a value or a number there, not names.
+    # Constants and parameters have a value or a number in the parentheses, not names.
     operands = () if opcode[1] in ("constant", "parameter") else tuple(_NAME.findall(inside))
     kept = "" if operands else f" {opcode[1]}({inside})"
     return Instruction(
@@ -152,7 +158,7 @@ def _parse_line(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int) -> int:
-    """The index of the parenthesis that closes the one at `start`."""
+    """Returns the index of the parenthesis that closes the one at `start`."""
     depth = 0
     for index in range(start, len(text)):
         if text[index] == "(":
@@ -174,9 +180,10 @@ def _arrays(shape: str) -> tuple[Array, ...]:
 
 
 def trip_count(module: Module, loop: Instruction) -> int | None:
-    """How often a while runs: what the compiler noted, else the constant that its condition compares with.
+    """Returns how often the body of a while loop runs, or None if it is not known.
 
-    None where neither is there. A loop that jax's scan made counts from 0 in steps of 1.
+    It is the compiler's annotation if there is one, and otherwise the constant that the condition compares
+    with: loops made by `jax.lax.scan` count from 0 in steps of 1.
     """
     known = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
     if known:
@@ -197,8 +204,9 @@ def trip_count(module: Module, loop: Instruction) -> int | None:
 
 
 def walk(module: Module) -> Iterator[Visit]:
-    """Every instruction that a run gets to, those inside of fusions too. All branches of a conditional
-    count; a loop whose count is not known counts once.
+    """Yields every instruction that an execution may reach, including those inside fusions.
+
+    All branches of a conditional count; a loop whose trip count is not known counts once.
     """
     yield from _walk(module, module.entry, 1, False)
 

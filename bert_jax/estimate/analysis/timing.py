@@ -1,4 +1,4 @@
-"""How long a step takes on the chip: by the compiler's own cycle estimates, and by a roofline."""
+"""The duration of a step on a chip, by the compiler's cycle estimates and by a roofline."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from bert_jax.kernels import pallas_residual
 
 _PARAMETER = re.compile(r" parameter\((\d+)\)$")
 
-# They take no time of their own, or their time is another's.
+# Operations that take no time, or whose time is counted elsewhere.
 FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
     "partition-id", "replica-id", "after-all", "copy-done", "slice-done", "async-start", "async-update",
     "async-done", "optimization-barrier", "domain", "send", "send-done", "recv", "recv-done",
 }  # fmt: skip
-_PREFETCHES = ("copy-start", "slice-start")  # beside the computation; their bytes count, not their time
+_PREFETCHES = ("copy-start", "slice-start")  # overlapped: their bytes count, their time does not
 _MOVES = {
     "parameter", "bitcast", "copy", "transpose", "reshape", "slice", "pad", "concatenate", "tuple",
     "constant", "dynamic-slice", "dynamic-update-slice", "get-tuple-element",
 }  # fmt: skip
-_KERNEL = "tpu_custom_call"  # Pallas's; the compiler's own custom calls are bookkeeping
+_KERNEL = "tpu_custom_call"  # a Pallas kernel; the compiler's other custom calls are bookkeeping
 
-# The scalar unit does what has fewer elements, beside the rest.
+# Operations with fewer elements run on the scalar unit, in parallel to the rest.
 _SCALARS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class Compute:
-    """The time of one chip without what it waits for others."""
+    """Time of one chip, without waiting for other chips."""
 
-    estimated_seconds: float  # the compiler's cycles, at the chip's clock
-    added_seconds: float  # rooflines of what the compiler has no estimate for
-    added: dict[str, int]  # how often which of those ran
-    moving_seconds: float  # part of estimated_seconds: copies, transposes, pads and slices alone
-    unknown_loops: int  # whose count could not be read; counted once
+    estimated_seconds: float  # the compiler's cycle estimates at the chip's clock rate
+    added_seconds: float  # rooflines of operations without a compiler estimate
+    added: dict[str, int]  # number of executions of these operations, by kind
+    moving_seconds: float  # part of estimated_seconds for operations that only copy, transpose, pad or slice
+    unknown_loops: int  # number of loops whose trip count could not be read; they are counted once
     matrix_flops: float
     hbm_bytes: float
-    recomputed: int  # operations that the compiler repeats because memory is short
+    recomputed: int  # number of operations that the compiler repeats because memory is short
 
     @property
     def seconds(self) -> float:
@@ -56,13 +56,16 @@ class Compute:
 def compute(
     module: Module, chip: Chip, attention_flops: float = 0.0, head_size: int | None = None
 ) -> Compute:
-    """Adds up a program.
+    """Adds up the time of a program.
 
     Args:
-        attention_flops: of the attention kernels, all layers and both directions, on one chip: neither the
-            compiler nor `matrix_flops` sees into custom calls. Only looked at where there are such kernels.
-        head_size: each of their products has one side of it, which leaves a part of the matrix units idle
-            where these are wider; None for one that fills them.
+        module: the compiled program.
+        chip: the chip that it was compiled for.
+        attention_flops: FLOPs of the attention kernels on one chip, over all layers and both directions,
+            because neither the compiler nor `matrix_flops` looks into custom calls. Used only if there are
+            such kernels.
+        head_size: size of one dimension of each product in these kernels; if it is smaller than the matrix
+            units, a part of them is idle. None for products that fill them.
     """
     cycles = moving = added_seconds = moved_bytes = 0.0
     added: dict[str, int] = defaultdict(int)
@@ -86,7 +89,7 @@ def compute(
             cycles += visit.times * estimate
             moving += visit.times * estimate * _only_moves(module, instruction)
         elif _holds_collective(module, instruction):
-            continue  # its time is that of the traffic
+            continue  # counted as traffic
         elif max((array.size for array in instruction.arrays), default=0) > _SCALARS:
             added[label] += visit.times
             added_seconds += bytes_ / chip.hbm_bandwidth
@@ -129,14 +132,14 @@ def _only_moves(module: Module, instruction: Instruction) -> bool:
 
 
 def hbm_bytes(module: Module, visit: Visit) -> float:
-    """Bytes that one run of an instruction reads from HBM and writes there.
+    """Returns the bytes that one execution of an instruction reads from and writes to HBM.
 
-    Of an array of which it takes slices, or into which it puts one, as a scan does with the parameters of all
-    layers, the slices count. What lies in the core's own memory does not.
+    If it reads or updates slices of an array, as a scan does with the parameters of all layers, only the
+    slices count. Arrays in the core's own memory do not count.
     """
     instruction = visit.instruction
     if instruction.opcode in _PREFETCHES:
-        ends = instruction.arrays[:2]  # source and destination, one of them the slice
+        ends = instruction.arrays[:2]  # source and destination, one of which is the slice
         return min(array.bytes for array in ends) * sum(array.space == 0 for array in ends)
     if instruction.opcode == "fusion":
         return _fusion_bytes(module, visit)
@@ -168,7 +171,7 @@ def _fusion_bytes(module: Module, visit: Visit) -> float:
 
 
 def _parameters(computation: Computation) -> dict[int, Instruction]:
-    """By their numbers; they stand in any order."""
+    """Returns the parameters of a computation by number; in the text they are in any order."""
     return {
         int(_PARAMETER.findall(part.attributes)[0]): part
         for part in computation.values()
@@ -177,7 +180,7 @@ def _parameters(computation: Computation) -> dict[int, Instruction]:
 
 
 def _updates(module: Module, inside: Computation) -> Iterator[tuple[Array, Array]]:
-    """(whole array, what is put into it) of the updates in place in a fusion and the fusions inside it."""
+    """Yields (whole array, update) for the in-place updates in a fusion and in the fusions inside it."""
     for part in inside.values():
         if part.opcode == "dynamic-update-slice":
             for update in _output(inside, part.operands[1]):
@@ -187,7 +190,7 @@ def _updates(module: Module, inside: Computation) -> Iterator[tuple[Array, Array
 
 
 def _read(module: Module, inside: Computation, source: Instruction) -> float:
-    """Bytes of a parameter that a fusion looks at."""
+    """Returns the bytes of a parameter that a fusion reads."""
     whole = source.arrays[0].bytes
     total = 0.0
     for user in inside.values():

@@ -1,4 +1,4 @@
-"""What a compiled train step wastes, each with the setting that would save it."""
+"""Inefficiencies of a compiled train step, each with the setting that avoids it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_jax.estimate.chips.tpus import Chip
 
 _MIB, _GIB = 2.0**20, 2.0**30
 
-# Shares from which it is worth a line.
+# Fractions above which an inefficiency is reported.
 _OF_MEMORY = 0.05
 _OF_TIME = 0.1
 _OF_TRAFFIC = 0.1
@@ -30,11 +30,16 @@ def find(
     length: int,
     heads: int,
 ) -> list[str]:
-    """Lines for people, the worst first.
+    """Returns the inefficiencies as lines for the user.
 
     Args:
-        parameter_bytes, optimizer_bytes: of the state, on each chip.
-        length: tokens a row.
+        module: the compiled program.
+        compute: computation time of the program.
+        collectives: collectives of the program.
+        chip: the chip that it was compiled for.
+        mesh_shape: axis -> size, in mesh order.
+        parameter_bytes, optimizer_bytes: size of the parameters and of the optimizer state on each chip.
+        length: tokens per row.
         heads: attention heads on each chip.
     """
     collectives = list(collectives)
@@ -64,7 +69,7 @@ def find(
 def find_on_gpu(
     program: Program, *, mesh_shape: Mapping[str, int], optimizer_bytes: float, hbm_bytes: float
 ) -> list[str]:
-    """The same for GPUs, of what can be told without times."""
+    """Returns the inefficiencies on GPUs that can be found without times, as lines for the user."""
     lines = []
     moved = program.kinds.get(SLICES)
     if moved is not None and moved.bytes > _OF_TRAFFIC * program.bytes:
@@ -86,7 +91,10 @@ def _whole_optimizer(mesh_shape: Mapping[str, int], optimizer_bytes: float, hbm_
 
 
 def attention_scores(module: Module, length: int, heads: int) -> Array | None:
-    """The largest float32 array in HBM with a head's scores of every token for every other, or None."""
+    """Returns the largest float32 array in HBM that holds attention scores, or None.
+
+    It has one score per head for every pair of tokens.
+    """
     found = None
     for visit in walk(module):
         if visit.fused or visit.instruction.opcode in ("parameter", "get-tuple-element", "tuple"):
@@ -147,5 +155,5 @@ def _total(collectives: list[Collective]) -> float:
 
 
 def _shards(n: int) -> int:
-    """A modest fsdp that divides n chips."""
+    """Returns a moderate value of fsdp that divides n chips."""
     return min(8, n & -n)

@@ -1,4 +1,4 @@
-"""Compile-only GPU devices on a machine without a GPU, through jax's CUDA plugin and its topologies."""
+"""Compile-only GPU devices on a machine without a GPU, from jax's CUDA plugin and topologies."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ with epy.lazy_imports():
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
     from jax.experimental import topologies
 
-# What a real GPU would choose by timing, cuBLAS or Triton, is not known here; with this the products are
-# cuBLAS's, as most of them are there. Without, all become Triton kernels with tiles that nobody chose.
+# A real GPU chooses between cuBLAS and Triton by timing, which is not possible here. With this option
+# products use cuBLAS, as most of them do on a GPU. Without it, all become Triton kernels with untuned tiles.
 COMPILER_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
-# The plugin's libraries say this, once each, on a machine without a driver.
+# Messages that the plugin's libraries print once each on a machine without a driver.
 _NOT_NEEDED = re.compile(r"cudart_stub\.cc.*Could not find cuda drivers|before absl::InitializeLog\(\)")
 
 
 def prepare() -> None:
-    """Makes jax in this process know the GPU's compiler; before anything imports jax.
+    """Makes the GPU compiler available to jax in this process; has to run before anything imports jax.
 
     Raises:
-        UserError: the compiler is not installed, or is of another version than jax.
+        UserError: the compiler is not installed, or its version differs from that of jax.
     """
     host_tuning.show_gpu_plugins()
     found = next((name for name in host_tuning.GPU_PLUGINS if importlib.util.find_spec(name)), None)
@@ -49,14 +49,14 @@ def prepare() -> None:
     version = importlib.metadata.version(found.replace("_", "-"))
     if version != importlib.metadata.version("jaxlib"):
         raise UserError(f"{found} is {version}, and jax is {jax}; both have to be the same: {wanted}")
-    os.environ["JAX_PLATFORMS"] = "cpu"  # no GPU is looked for
+    os.environ["JAX_PLATFORMS"] = "cpu"  # keeps jax from looking for a GPU
     with _without_missing_drivers():
         importlib.import_module("jax.experimental.topologies")
 
 
 @contextlib.contextmanager
 def _without_missing_drivers() -> Iterator[None]:
-    """Inside, what is written to the standard error is held back, and then told without `_NOT_NEEDED`."""
+    """Captures the standard error inside the block, and then prints it without lines of `_NOT_NEEDED`."""
     sys.stderr.flush()
     with tempfile.TemporaryFile("w+", errors="replace") as held:
         before = os.dup(2)
@@ -74,17 +74,17 @@ def _without_missing_drivers() -> Iterator[None]:
 
 
 def versions() -> dict[str, str]:
-    """Of what an estimate depends on: another compiler makes another program."""
+    """Returns the versions that an estimate depends on: another compiler makes another program."""
     found = next(name for name in host_tuning.GPU_PLUGINS if importlib.util.find_spec(name))
     return {name: importlib.metadata.version(name) for name in ("jax", found.replace("_", "-"))}
 
 
 def devices(hosts: Hosts) -> list[Any]:
-    """Devices to compile for; they compute nothing."""
+    """Returns devices to compile for; they cannot run programs."""
     try:
         cudnn.check_cudnn_version()
     except RuntimeError:
-        # jax asks the library of this machine for its version, where it is that of another that counts.
+        # jax asks the cuDNN library of this machine for its version, but that of the GPU machine matters.
         major, minor, patch = CUDNN
         cudnn.check_cudnn_version = lambda: 10_000 * major + 100 * minor + patch
     with _without_missing_drivers():

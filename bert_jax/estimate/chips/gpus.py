@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs that a step can be compiled for without one, by their public data sheets."""
+"""NVIDIA GPUs that a step can be compiled for without having one, from their public data sheets."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _PER_HOST = 8
 class Gpu:
     """One GPU as jax sees it.
 
-    `kind`, memory, multiprocessors, clock, cache and shared memory are what the driver says of the device,
-    as openxla/xla lists them in xla/backends/gpu/target_config/specs; the compiler chooses by them. The
-    bandwidth of the memory is the data sheet's; the peak of products is in `peaks.py`.
+    `kind`, memory, multiprocessors, clock, cache and shared memory are the values that the driver reports, as
+    listed by openxla/xla in xla/backends/gpu/target_config/specs; the compiler's choices depend on them. The
+    memory bandwidth is from the data sheet; the peak FLOP/s of products is in `peaks.py`.
     """
 
     name: str
     kind: str
     capability: tuple[int, int]
     hbm_bytes: float
-    hbm_bandwidth: float  # bytes a second
+    hbm_bandwidth: float  # bytes per second
     multiprocessors: int
-    float32_lanes: int  # a multiprocessor
-    clock: float  # cycles a second
+    float32_lanes: int  # per multiprocessor
+    clock: float  # cycles per second
     l2_bytes: int
-    shared_bytes: int  # a multiprocessor
+    shared_bytes: int  # per multiprocessor
     shared_bytes_a_block: int
 
     def target_config(self) -> str:
-        """The text of the GpuTargetConfigProto that describes it to XLA's compiler."""
+        """Returns the text of the GpuTargetConfigProto that describes the GPU to XLA's compiler."""
         major, minor = self.capability
-        # From Hopper on, XLA compiles for the very architecture and not for its successors too.
+        # From Hopper on, XLA compiles for exactly this architecture, not for its successors too.
         extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
         device = {
             "threads_per_block_limit": 1024,
@@ -76,7 +76,7 @@ class Gpu:
         return "\n".join(lines) + "\n"
 
 
-# The versions that are assumed to be on the machine with the GPU.
+# Versions that are assumed on the machine with the GPU.
 CUDNN = (9, 10, 0)
 _CUDA = (12, 8, 0)
 
@@ -119,7 +119,11 @@ class Hosts:
 
 
 def parse(text: str) -> Hosts:
-    """`h100:16` -> two hosts of eight. UserError, with what there is, for anything else."""
+    """Returns the hosts for a text like `h100:16`, which is two hosts with eight GPUs each.
+
+    Raises:
+        UserError: the text is invalid; the message lists what is available.
+    """
     name, _, number = text.partition(":")
     if not re.fullmatch(r"[1-9]\d{0,4}", number):
         raise UserError(f"--topology={text}: expected {name}:N, a number of GPUs, like {EXAMPLES}")

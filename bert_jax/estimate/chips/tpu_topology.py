@@ -1,4 +1,4 @@
-"""Compile-only TPU devices on a machine without a TPU, through libtpu and jax's topologies."""
+"""Compile-only TPU devices on a machine without a TPU, from libtpu and jax's topologies."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bert_jax.parallel import host_tuning
 with epy.lazy_imports():
     from jax.experimental import topologies
 
-# libtpu looks for the chips of a Cloud TPU machine, and asks its metadata server, unless it is told what it
-# is on. Read when jax is imported and when libtpu is loaded.
+# Without these variables libtpu looks for the chips of a Cloud TPU machine and queries its metadata server.
+# They are read when jax is imported and when libtpu is loaded.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -27,15 +27,15 @@ _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
-# Their two cores work as one device, as jax has them on such machines.
+# The two cores of these chips work as one device, which is jax's default on such machines.
 _MEGACORE = ("v4", "v5p")
 
 
 def prepare() -> None:
-    """Sets the environment of this process; before anything imports jax.
+    """Sets the environment of this process; has to run before anything imports jax.
 
     Raises:
-        UserError: there is no TPU compiler in this environment.
+        UserError: libtpu is not installed.
     """
     host_tuning.show_libtpu()
     if importlib.util.find_spec("libtpu") is None:
@@ -47,7 +47,7 @@ def prepare() -> None:
 
 
 def _wanted() -> str:
-    """The requirement on libtpu of the jax that is installed."""
+    """Returns the installed jax's requirement on libtpu."""
     for requirement in importlib.metadata.requires("jax") or ():
         if found := re.match(r"(libtpu[^;\s]*)", requirement):
             return found[1]
@@ -55,12 +55,16 @@ def _wanted() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what an estimate depends on: another compiler makes another program."""
+    """Returns the versions that an estimate depends on: another compiler makes another program."""
     return {name: importlib.metadata.version(name) for name in ("jax", "libtpu")}
 
 
 def devices(slices: Slices) -> list[Any]:
-    """Devices to compile for; they compute nothing. UserError for a shape that libtpu does not know."""
+    """Returns devices to compile for; they cannot run programs.
+
+    Raises:
+        UserError: libtpu does not know the slice shape.
+    """
     options: dict[str, Any] = {}
     if slices.chip.name in _MEGACORE:
         options["chip_config_name"] = "megacore"
@@ -70,7 +74,7 @@ def devices(slices: Slices) -> list[Any]:
         options["chips_per_host_bounds"] = (*slices.shape, 1)
     try:
         described = topologies.get_topology_desc(platform="tpu", topology_name=slices.text, **options)
-    except Exception as error:  # jax passes on whatever libtpu says
+    except Exception as error:  # jax passes on any error of libtpu
         said = str(error).splitlines()[0]
         raise UserError(f"--topology={slices.text}: libtpu has no such slice ({said})") from error
     if len(described.devices) != slices.chips:

@@ -1,4 +1,4 @@
-"""The TPU chips that a step can be estimated for, by their public data sheets."""
+"""TPU chips that a step can be estimated for, from their public data sheets."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from bert_jax.training import peaks
 class Chip:
     """One TPU chip as jax sees it: v4 and v5p have two cores that work as one device.
 
-    Memory, peak, bandwidths and torus are those of the specification tables at
-    https://docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read in November 2026. A link's rate, one way, is
-    the ICI bandwidth a chip, which the tables count both ways, divided by twice its ports (v4: Jouppi et al.
-    2023, arXiv 2304.01433, has 50 GB/s). The DCN rate is a pod's divided by its chips; v4's page has none and
-    v5p's is taken. Clocks are those at which the matrix units reach the peak; v4's is in Jouppi et al. too.
+    Memory, peak, bandwidths and torus are from the specification tables at
+    https://docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read in November 2026. The one-way rate of a link
+    is the ICI bandwidth per chip, which the tables count in both directions, divided by twice the number of
+    ports (v4: 50 GB/s in Jouppi et al. 2023, arXiv 2304.01433). The DCN rate is that of a pod divided by its
+    chips; v4's page gives none, so v5p's is used. Clock rates are those at which the matrix units reach the
+    peak; Jouppi et al. give v4's, too.
     """
 
     name: str
     dimensions: int  # of the torus
     largest: int  # chips in a slice
     hbm_bytes: float
-    peak_flops: float  # bfloat16, a second; of float32 by default precision too
-    hbm_bandwidth: float  # bytes a second
-    link_bandwidth: float  # bytes a second along one ICI link, one way; two links a dimension
-    dcn_bandwidth: float  # bytes a second to other slices
-    clock: float  # cycles a second
-    matrix_side: int  # of the matrix units: a product over fewer numbers takes as long as over so many
+    peak_flops: float  # bfloat16 FLOP/s, and float32 at default precision
+    hbm_bandwidth: float  # bytes per second
+    link_bandwidth: float  # bytes per second along one ICI link, one way; there are two links per dimension
+    dcn_bandwidth: float  # bytes per second to other slices
+    clock: float  # cycles per second
+    matrix_side: int  # side of the matrix units: a shorter contraction takes as long as one of this length
     wraps_at: int  # shortest side of a slice along which the torus is closed
-    one_host: tuple[str, ...]  # shapes that a single host has, smaller than the usual 2x2
+    one_host: tuple[str, ...]  # shapes that fit a single host and are smaller than the usual 2x2
 
 
 _GIB = 2.0**30
@@ -97,7 +98,7 @@ EXAMPLES = "v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16"
 
 @dataclasses.dataclass(frozen=True)
 class Slices:
-    """Some slices of the same shape."""
+    """One or more slices of the same shape."""
 
     chip: Chip
     shape: tuple[int, ...]
@@ -117,7 +118,11 @@ class Slices:
 
 
 def parse_topology(text: str, slices: int = 1) -> Slices | gpus.Hosts:
-    """`v5e:16x16`, `h100:8` -> the slices or hosts it names. UserError, with what there is, for any other."""
+    """Returns the slices or hosts that a text such as `v5e:16x16` or `h100:8` names.
+
+    Raises:
+        UserError: the text is invalid; the message lists what is available.
+    """
     name, _, sides = text.partition(":")
     if name in gpus.GPUS:
         if slices != 1:
