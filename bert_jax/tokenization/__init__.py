@@ -1,4 +1,4 @@
-"""WordPiece and SentencePiece behind one small interface: `load(path)` gives a `Tokenizer`."""
+"""Provides one interface to WordPiece and SentencePiece: `load(path)` returns a `Tokenizer`."""
 
 import os
 
@@ -19,19 +19,20 @@ _FILE_NAMES = ("vocab.txt", "vocab.model", "spiece.model", "tokenizer.model")
 def load(
     path: str | os.PathLike, *, lower_case: bool | None = None, strip_accents: bool | None = None
 ) -> Tokenizer:
-    """Loads a vocabulary.
+    """Loads a tokenizer from its vocabulary.
 
     Args:
-      path: A WordPiece vocab.txt, a SentencePiece .model, or a directory with vocab.txt, vocab.model,
-        spiece.model or tokenizer.model; local or a URL.
-      lower_case: None detects it from the vocabulary.
-      strip_accents: None means as lower_case.
+        path: A WordPiece vocab.txt, a SentencePiece .model, or a directory with vocab.txt, vocab.model,
+            spiece.model or tokenizer.model; a local path or a URL.
+        lower_case: Whether text is lower-cased; None detects it from the vocabulary.
+        strip_accents: Whether accents are removed; None means the same as `lower_case`.
 
     Returns:
-      The tokenizer; it can be pickled for another process, which reads the file again.
+        The tokenizer. It can be pickled; the process that unpickles it reads the file again.
 
     Raises:
-      UserError: No such file, or not a vocabulary BERT can use; the message says what is wrong.
+        UserError: There is no such file, or it is not a vocabulary that BERT can use; the message says what
+            is wrong.
     """
     path = os.fspath(path)
     if not path:

@@ -1,4 +1,4 @@
-"""The interface that every tokenizer has, and what they share: files, digests, special tokens, processes."""
+"""Defines the interface of all tokenizers and the code that they share."""
 
 import abc
 import hashlib
@@ -12,24 +12,25 @@ from bert_jax.errors import UserError, file_error
 from bert_jax.io import files
 from bert_jax.tokenization import templates
 
-# How a special token is spelled in a text, by its role.
+# The spelling of each special token in a text, by role.
 SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 
 
 class Tokenizer(abc.ABC):
-    """Text to token ids and back, by a vocabulary file.
+    """Converts text to token ids and back, using a vocabulary file.
 
     Attributes:
-      kind: "wordpiece" or "sentencepiece".
-      path: The vocabulary file.
-      digest: Hexadecimal SHA-256 of the file's bytes.
-      lower_case: Whether text is lower-cased before it is split.
-      strip_accents: Whether accents are removed; the reference's do_lower_case is both.
-      tokens: Tokens by id.
-      is_continuation: bool [vocab_size]; True where a token continues a word.
-      special_tokens: Spellings of the special tokens in a text, by role ("pad", "unk", "cls", "sep", "mask").
-      special_ids: Ids of the special tokens by role.
-      layout: How rows are put together, with this vocabulary's ids.
+        kind: "wordpiece" or "sentencepiece".
+        path: The vocabulary file.
+        digest: The SHA-256 digest of the file's bytes in hexadecimal.
+        lower_case: Whether text is lower-cased before it is split.
+        strip_accents: Whether accents are removed. google-research/bert's do_lower_case does both.
+        tokens: The tokens by id.
+        is_continuation: bool [vocab_size]; True for tokens that continue a word.
+        special_tokens: The spellings of the special tokens in a text, by role ("pad", "unk", "cls", "sep",
+            "mask").
+        special_ids: The ids of the special tokens by role.
+        layout: How rows are assembled, with the ids of this vocabulary.
     """
 
     kind: str
@@ -81,36 +82,37 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of texts in which nothing is special."""
+        """Returns the token ids of texts, with spelled-out special tokens treated as plain text."""
 
     @abc.abstractmethod
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Token ids of each text, as `encode_batch` gives them, and the characters that they stand for.
+        """Returns the token ids of each text, as in `encode_batch`, and the characters of each token.
 
         Returns:
-          For each text int32 ids [n] and int32 [n, 2]: token i is `text[begin:end]`, without the whitespace
-          around it, with the accents that were stripped from it.
+            For each text, int32 ids [n] and int32 spans [n, 2]: token i is `text[begin:end]`, without
+                surrounding
+            whitespace and including the accents that were stripped from it.
         """
 
     @abc.abstractmethod
     def _join(self, tokens: Sequence[str]) -> str:
-        """Text from tokens."""
+        """Returns the text of tokens."""
 
     def encode_batch(self, texts: Sequence[str], allow_special: Sequence[str] = ()) -> list[list[int]]:
-        """Token ids of each text, without [CLS] and [SEP] around them.
+        """Returns the token ids of each text, without [CLS] and [SEP] around them.
 
-        Special tokens spelled out in a text are split like any other text, as google-research/bert does, so
-        that a corpus can't forge them.
+        Special tokens that are spelled out in a text are split like any other text, as in
+        google-research/bert, so that a corpus cannot forge them.
 
         Args:
-          texts: Any text; empty and blank ones give no ids.
-          allow_special: Special tokens that are recognised where they are spelled out, such as ("[MASK]",).
+            texts: Any texts; empty and blank ones have no ids.
+            allow_special: Special tokens that are recognized where they are spelled out, such as ("[MASK]",).
 
         Returns:
-          One list of ids a text.
+            One list of ids per text.
 
         Raises:
-          UserError: `allow_special` names something that is not a special token.
+            UserError: `allow_special` contains something that is not a special token.
         """
         texts = list(texts)
         if not allow_special:
@@ -139,10 +141,14 @@ class Tokenizer(abc.ABC):
         return result
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
-        """Text of token ids: word pieces joined into words, words separated by spaces.
+        """Returns the text of token ids: word pieces are joined into words, which are separated by spaces.
+
+        Args:
+            ids: The token ids.
+            skip_special: Whether special tokens are left out.
 
         Raises:
-          UserError: An id is outside the vocabulary.
+            UserError: An id is outside the vocabulary.
         """
         ids = [int(i) for i in ids]
         for i in ids:
@@ -155,7 +161,10 @@ class Tokenizer(abc.ABC):
         return self._join([self.tokens[i] for i in ids if i not in hidden])
 
     def settings(self) -> dict[str, object]:
-        """JSON-able description; `load` with the path and its two flags restores the tokenizer."""
+        """Returns a JSON-serializable description.
+
+        `load` restores the tokenizer from the path and the flags `lower_case` and `strip_accents`.
+        """
         return {
             "kind": self.kind,
             "file": os.path.basename(self.path),
@@ -176,7 +185,7 @@ class Tokenizer(abc.ABC):
 
 
 def _separate(piece: str, name: str, allowed: Sequence[str]) -> list[str]:
-    """Splits a piece of text around each occurrence of a special token, which becomes a piece of its own."""
+    """Splits a piece of text around each occurrence of a special token, which becomes a separate piece."""
     if piece in allowed:
         return [piece]
     parts = piece.split(name)
@@ -187,10 +196,11 @@ def _separate(piece: str, name: str, allowed: Sequence[str]) -> list[str]:
 
 
 def read_vocabulary_file(path: str) -> tuple[bytes, str]:
-    """The bytes of a vocabulary file, local or remote, and their SHA-256.
+    """Returns the bytes of a local or remote vocabulary file, and their SHA-256 digest.
 
     Raises:
-      UserError: The file is missing, unreadable or empty.
+        UserError: The file is missing, unreadable or empty.
+        StorageError: The storage failed.
     """
     hint = "`bert-jax vocab --input=GLOB --output=FILE` makes one"
     try:
@@ -207,17 +217,17 @@ def read_vocabulary_file(path: str) -> tuple[bytes, str]:
 
 
 def looks_lower_case(tokens: Sequence[str]) -> bool:
-    """Whether a vocabulary is of lower-cased text: fewer than 5 of 1,000 tokens have an upper-case letter.
+    """Returns whether a vocabulary is lower-cased: fewer than 5 of 1,000 tokens have an upper-case letter.
 
-    The released uncased vocabularies have none and the cased ones more than one in four; a vocabulary of
-    another origin may carry a few stray capitals.
+    The released uncased vocabularies have no such token, and in the cased ones it is more than one in four. A
+    vocabulary of another origin may contain a few stray capitals.
     """
     words = [token for token in tokens if not (token.startswith(("[", "<")) and token.endswith(("]", ">")))]
     return sum(word != word.lower() for word in words) * 1000 < 5 * max(1, len(words))
 
 
 def set_parallelism(enabled: bool) -> None:
-    """Lets one process encode on all cores (True) or on one (False); worker processes want one each.
+    """Lets this process encode on all cores (True) or on one core (False), as suits worker processes.
 
     Until it is called, or TOKENIZERS_PARALLELISM is set in the environment, the main process uses all cores
     and a process started by `multiprocessing` uses one.
@@ -226,7 +236,7 @@ def set_parallelism(enabled: bool) -> None:
 
 
 def parallelism() -> bool:
-    """Whether encoding may use all cores in this process; a worker process decides it on its first call."""
+    """Returns whether this process may encode on all cores; worker processes decide it on the first call."""
     value = os.environ.get("TOKENIZERS_PARALLELISM")
     if value is None:
         if multiprocessing.parent_process() is None:

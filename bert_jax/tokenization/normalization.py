@@ -1,11 +1,11 @@
-"""What google-research/bert's BasicTokenizer does to text before splitting it, with no loop over characters.
+"""Normalizes text like google-research/bert's BasicTokenizer, without a loop over characters.
 
-Control characters are dropped, Chinese characters and punctuation outside ASCII are set apart by spaces,
-and, as asked, letters are lower-cased and accents stripped. What is left for the Rust side is to split at
-whitespace and at ASCII punctuation. Doing this here rather than in the `BertNormalizer` of `tokenizers`
-gives the reference's tokens exactly: the Rust tables are of an older Unicode (new punctuation and emoji
-would be letters, or vanish), drop private-use characters, miss the final sigma and have a wrong bound in
-the Chinese range. It is also the cheaper of the two: ASCII text, most of an English corpus, needs no
+Control characters are dropped, Chinese characters and punctuation outside ASCII are surrounded by spaces,
+and, on request, letters are lower-cased and accents stripped. The Rust library then only has to split at
+whitespace and at ASCII punctuation. The `BertNormalizer` of `tokenizers` is not used, since it does not give
+exactly the reference's tokens: its tables are of an older Unicode (new punctuation and emoji would be
+letters, or vanish), and it drops private-use characters, misses the final sigma and has a wrong bound in the
+Chinese range. This implementation is also faster: ASCII text, which is most of an English corpus, needs no
 substitution at all.
 """
 
@@ -28,12 +28,12 @@ CHINESE_RANGES = (
     (0x2F800, 0x2FA1F),
 )
 
-# Planes with marks, punctuation or format characters; the others hold ideographs, private use, or nothing.
+# Planes with marks, punctuation or format characters; the others contain ideographs, private use, or nothing.
 _PLANES = (range(0x20000), range(0xE0000, 0xE1000))
 
 
 def character_class(code_points: Iterable[int]) -> str:
-    """A regular expression class ``[...]`` that matches exactly the given code points."""
+    """Returns a regular expression class ``[...]`` that matches exactly the given code points."""
     ranges: list[list[int]] = []
     for code_point in sorted(code_points):
         if ranges and code_point == ranges[-1][1] + 1:
@@ -44,10 +44,11 @@ def character_class(code_points: Iterable[int]) -> str:
 
 
 class _Substitution:
-    """Replaces every run of, or each of, a set of characters by a template of `re.sub`.
+    """Replaces each character of a set, or each run of such characters, by a template of `re.sub`.
 
-    The class of the basic plane is a table for `re`, but every range beyond it is a comparison for each
-    character of the text: so those have a pattern of their own, used where a text has such characters at all.
+    For the basic plane, `re` compiles the class to a table, but every range beyond it costs a comparison for
+    each character of the text. The characters beyond it therefore have a separate pattern, which is only
+    applied to texts that contain such characters.
     """
 
     def __init__(self, code_points: set[int], template: str, repeat: str):
@@ -64,7 +65,7 @@ class _Substitution:
 
 @functools.cache
 def _substitutions() -> tuple[_Substitution, _Substitution, _Substitution]:
-    """What drops unwanted characters, what drops marks, and what sets one-character tokens apart."""
+    """Returns what drops unwanted characters, what drops marks, and what isolates one-character tokens."""
     dropped, marks = {0xFFFD, *range(0xD800, 0xE000)}, set()
     alone = {c for first, last in CHINESE_RANGES for c in range(first, last + 1)}
     for plane in _PLANES:
@@ -85,14 +86,17 @@ def _substitutions() -> tuple[_Substitution, _Substitution, _Substitution]:
 
 
 def clean(text: str) -> str:
-    """Drops NUL, U+FFFD, lone surrogates, control and format characters; keeps tab, newline, return."""
+    """Drops NUL, U+FFFD, lone surrogates, control and format characters; keeps tab, newline and return."""
     if text.isprintable() and "\ufffd" not in text:
         return text
     return _substitutions()[0](text)
 
 
 def fold(text: str, lower_case: bool, strip_accents: bool) -> str:
-    """Lower-cases and strips accents (canonical decomposition, nonspacing marks removed) of cleaned text."""
+    """Lower-cases cleaned text and strips its accents, as requested.
+
+    Accents are stripped by canonical decomposition and removal of nonspacing marks.
+    """
     if lower_case:
         text = text.lower()
     if strip_accents and not text.isascii():
@@ -101,7 +105,10 @@ def fold(text: str, lower_case: bool, strip_accents: bool) -> str:
 
 
 def normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
-    """The function from raw text to text whose words only whitespace and ASCII punctuation separate."""
+    """Returns a function that normalizes raw text.
+
+    In its result, words are separated only by whitespace and ASCII punctuation.
+    """
     set_apart = _substitutions()[2]
 
     def normalize(text: str) -> str:
@@ -112,14 +119,16 @@ def normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
 
 
 def original_spans(text: str, normalize: Callable[[str], str]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each character of `normalize(text)` comes from.
+    """Returns the span in the original text of each character of `normalize(text)`.
 
-    What normalization does to a character depends on no other, but for the form of a final sigma and the
-    order of the marks of one letter: so the lengths of single characters add up to those of the text.
+    The normalization of a character does not depend on other characters, except for the form of a final sigma
+    and the order of the marks of a letter. The lengths of the normalized single characters therefore add up
+    to the length of the normalized text.
 
     Returns:
-      int32 [n] begin and int32 [n] end in `text` of each of the n characters of the normalized text. A letter
-      ends with the marks that follow it, though they are dropped.
+        int32 [n] begin and int32 [n] end in `text` of each of the n characters of the normalized text. The
+            span
+        of a letter includes the marks that follow it, even though they are dropped.
     """
     if text.isascii() and text.isprintable():
         begins = np.arange(len(text), dtype=np.int32)
@@ -137,7 +146,7 @@ def original_spans(text: str, normalize: Callable[[str], str]) -> tuple[np.ndarr
 
 
 def is_alone(character: str) -> bool:
-    """Whether a character is a word of its own wherever it stands: punctuation and Chinese characters."""
+    """Returns whether a character always is a separate word, as punctuation and Chinese characters are."""
     if character.isascii():
         return character.isprintable() and not character.isalnum()
     return _substitutions()[2](character) != character

@@ -1,4 +1,4 @@
-"""SentencePiece models, as ALBERT uses them, behind the interface of WordPiece."""
+"""Implements the tokenizer interface for SentencePiece models, as ALBERT uses them."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from bert_jax.tokenization.interface import Tokenizer, looks_lower_case, paralle
 
 WORD_START = "\u2581"
 
-# The first name is ours and ALBERT's; the others occur in models of other origin.
+# The first name is used by bert_jax and ALBERT; the others occur in models of other origin.
 _PIECE_NAMES = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -22,15 +22,17 @@ _PIECE_NAMES = {
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece .model file.
+    """A tokenizer with a SentencePiece .model file.
 
     Args:
-      path: The model, a local path or a URL.
-      lower_case: None detects it: a vocabulary without upper-case letters is lower-cased.
-      strip_accents: None means as lower_case, as ALBERT's tokenizer does.
+        path: The model, a local path or a URL.
+        lower_case: Whether text is lower-cased. None detects it: yes for a vocabulary that, but for a few
+            stray tokens, has no upper-case letters.
+        strip_accents: Whether accents are removed. None means the same as `lower_case`, as in ALBERT's
+            tokenizer.
 
     Raises:
-      UserError: The file is missing, not a SentencePiece model, or lacks a special token.
+        UserError: The file is missing, is not a SentencePiece model, or lacks a special token.
     """
 
     kind = "sentencepiece"
@@ -90,7 +92,7 @@ class SentencePieceTokenizer(Tokenizer):
             for i, (begin, end) in enumerate(encoding["offsets"]):
                 surface = normalized[begin:end]
                 begin += len(surface) - len(surface.lstrip())
-                # A piece of whitespace alone is an empty span where the next word begins.
+                # A piece of only whitespace gets an empty span where the next word begins.
                 if surface.strip():
                     offsets[i] = begins[begin], ends[begin + len(surface.strip()) - 1]
                 else:

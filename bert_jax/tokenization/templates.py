@@ -1,7 +1,7 @@
-"""The one place that knows how a row is put together: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
+"""Defines how rows are assembled: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. No other module knows this.
 
-A `Template` names the special tokens by their roles, and a `Layout` is a template with the ids of a
-vocabulary. How many tokens there is room for, where A and B begin, and the token types follow from them.
+A `Template` names the special tokens by role, and a `Layout` is a template with the ids of a vocabulary. The
+room for tokens, the positions of A and B, and the token types are derived from them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ def _places(text: str) -> Places:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """The row of a single text and that of a pair, as in `BERT`: `role:type` with spaces between.
+    """The form of a row for a single text and for a pair, as `role:type` items separated by spaces.
+
+    `BERT` is an example.
 
     Attributes:
-        single: the special tokens around A.
-        pair: the special tokens around A and B. All places before B have one token type, and B and what
-            follows it have one, so that the length of what is before B determines the types.
+        single: The special tokens around A.
+        pair: The special tokens around A and B. All items before B must have the same token type, and so must
+            B and all items after it, so that the number of tokens before B determines the types.
 
     Raises:
-        ValueError: what is written is not such a row.
+        ValueError: The text is not a valid row.
     """
 
     single: str
@@ -54,20 +56,24 @@ class Template:
 
     @property
     def types(self) -> tuple[int, int]:
-        """The token types of what is before B, and of B and what follows it."""
+        """The token type of everything before B, and that of B and everything after it."""
         places = _places(self.pair)
         return places[0][1], places[-1][1]
 
     def special_count(self, pair: bool) -> int:
-        """Returns how many special tokens a row has."""
+        """Returns the number of special tokens in a row."""
         return len(_places(self.pair)) - 2 if pair else len(_places(self.single)) - 1
 
     def room(self, max_length: int, pair: bool) -> int:
-        """Returns how many tokens of A, or of A and B, fit into a row."""
+        """Returns the number of tokens of A, or of A and B together, that fit into a row."""
         return max_length - self.special_count(pair)
 
     def layout(self, special_ids: Mapping[str, int]) -> Layout:
-        """Returns the template with the ids of a vocabulary, by role."""
+        """Returns the template with the ids of a vocabulary.
+
+        Args:
+            special_ids: The ids of the special tokens by role.
+        """
 
         def ids(names: Sequence[str]) -> np.ndarray:
             return np.array([special_ids[name] for name in names], np.int32)
@@ -87,7 +93,7 @@ class Template:
 
         Args:
             which: "single" or "pair".
-            special_tokens: their spellings, by role.
+            special_tokens: The spellings of the special tokens by role.
         """
         places = _places(getattr(self, which))
         return " ".join(f"{special_tokens.get(name, f'${name}')}:{number}" for name, number in places)
@@ -103,14 +109,14 @@ ROBERTA = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 sep:0 B:0 sep
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """The rows of a vocabulary.
+    """Assembles rows with the special tokens of a vocabulary, and takes them apart.
 
     Attributes:
-        template: what they are an instance of.
-        before: int32 ids before A.
-        end: int32 ids after a single A.
-        between: int32 ids between A and B.
-        pair_end: int32 ids after B.
+        template: The template of the rows.
+        before: int32, the ids before A.
+        end: int32, the ids after a single A.
+        between: int32, the ids between A and B.
+        pair_end: int32, the ids after B.
     """
 
     template: Template
@@ -121,12 +127,12 @@ class Layout:
 
     @property
     def types(self) -> tuple[int, int]:
-        """The token types of what is before B, and of B and what follows it."""
+        """The token type of everything before B, and that of B and everything after it."""
         return self.template.types
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """The ids of the special tokens, each once, in the order of a row."""
+        """The ids of the special tokens without duplicates, in the order of a row."""
         arrays = (self.before, self.end, self.between, self.pair_end)
         return tuple(dict.fromkeys(np.concatenate(arrays).tolist()))
 
@@ -136,11 +142,11 @@ class Layout:
         return len(self.before)
 
     def room(self, max_length: int, pair: bool) -> int:
-        """Returns how many tokens of A, or of A and B, fit into a row."""
+        """Returns the number of tokens of A, or of A and B together, that fit into a row."""
         return self.template.room(max_length, pair)
 
     def first_length(self, length_a: int, pair: bool) -> int:
-        """Returns the tokens before B, which is where B begins; for a single text those of the row."""
+        """Returns the number of tokens before B, or of the whole row for a single text."""
         return len(self.before) + length_a + len(self.between if pair else self.end)
 
     def parts(
@@ -159,7 +165,12 @@ class Layout:
         return np.concatenate(self.parts(first, second))
 
     def split(self, row: np.ndarray, first_length: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Returns the ids of A and of B in a row without padding; None for B of a single text."""
+        """Returns the ids of A and B in a row without padding; B is None for a single text.
+
+        Args:
+            row: The ids of the row.
+            first_length: The number of tokens before B, or of the whole row for a single text.
+        """
         if first_length == len(row):
             return row[len(self.before) : len(row) - len(self.end)], None
         first = row[len(self.before) : first_length - len(self.between)]
@@ -168,14 +179,14 @@ class Layout:
     def matches(
         self, ids: np.ndarray, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, firsts: np.ndarray
     ) -> np.ndarray:
-        """Returns bool [N], whether the special tokens of sequences are where they belong.
+        """Returns bool [N], whether each sequence has its special tokens in the right places.
 
         Args:
-            ids: int [B, L].
-            rows: int [N], the row of `ids` that each sequence is in.
-            starts: int [N], where it begins.
-            ends: int [N], where it ends.
-            firsts: int [N], its tokens before B, or all of them.
+            ids: int [B, L], token ids.
+            rows: int [N], the row of `ids` that contains each sequence.
+            starts: int [N], the position where each sequence begins.
+            ends: int [N], the position where each sequence ends (exclusive).
+            firsts: int [N], the number of tokens before B, or of the whole sequence for a single text.
         """
 
         def found(positions: np.ndarray, expected: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""WordPiece as google-research/bert's FullTokenizer has it, on the Rust library `tokenizers`."""
+"""Implements WordPiece as in google-research/bert's FullTokenizer, using the Rust library `tokenizers`."""
 
 from collections.abc import Sequence
 
@@ -17,29 +17,32 @@ from bert_jax.tokenization.interface import (
 )
 
 CONTINUATION = "##"
-MAX_WORD_CHARACTERS = 200  # longer words are [UNK]; transformers stops at 100
+MAX_WORD_CHARACTERS = 200  # longer words are [UNK]; in transformers the limit is 100
 
-# What the Rust library splits off as punctuation (its Unicode is older) and Python's Unicode does not. Their
-# stand-in is a character that no text has after cleaning and that the library takes for a letter.
+# Characters that the Rust library splits off as punctuation, because its Unicode tables are older, and Python
+# does not. Their replacement does not occur in cleaned text and counts as a letter in the library.
 _NO_LONGER_PUNCTUATION = {0x166D: "\ufffd", 0x111C9: "\ufffd"}
 
 
 class WordPieceTokenizer(Tokenizer):
-    """A vocab.txt: a token a line, its id the number of the line from 0; "##" marks what continues a word.
+    """A tokenizer with a vocab.txt, which has one token per line; "##" marks a token that continues a word.
 
-    Tokens equal those of google-research/bert (tokenization.FullTokenizer) on any Unicode text, by the
-    Unicode tables of the running Python, with two exceptions. Lone surrogates, which no UTF-8 text has, are
-    dropped. U+166D and U+111C9 are punctuation in the older Unicode of the Rust library, a symbol and a
-    mark since: words with them are [UNK], also with a vocabulary that has them.
+    The id of a token is the number of its line, from 0. The tokens equal those of google-research/bert
+    (tokenization.FullTokenizer) on any Unicode text, by the Unicode tables of the running Python, with two
+    exceptions. Lone surrogates, which do not occur in UTF-8 text, are dropped. U+166D and U+111C9 are
+    punctuation in the older Unicode of the Rust library, but are now a symbol and a mark: words that contain
+    them are [UNK], even if the vocabulary contains the words.
 
     Args:
-      path: The vocabulary, a local path or a URL.
-      lower_case: None detects it: a vocabulary without upper-case letters is lower-cased.
-      strip_accents: None means as lower_case, which is what google-research/bert does.
+        path: The vocabulary, a local path or a URL.
+        lower_case: Whether text is lower-cased. None detects it: yes for a vocabulary that, but for a few
+            stray tokens, has no upper-case letters.
+        strip_accents: Whether accents are removed. None means the same as `lower_case`, as in
+            google-research/bert.
 
     Raises:
-      UserError: The file is missing, empty or not UTF-8, has an empty or repeated line, or lacks a special
-        token.
+        UserError: The file is missing, empty or not UTF-8, has an empty or repeated line, or lacks a special
+            token.
     """
 
     kind = "wordpiece"
@@ -62,7 +65,7 @@ class WordPieceTokenizer(Tokenizer):
         special_ids = {role: ids[token] for role, token in SPECIAL_TOKENS.items()}
         super().__init__(path, digest, tokens, is_continuation, special_ids, lower_case, strip_accents)
         self._normalize = normalization.normalizer(lower_case, strip_accents)
-        # No special token is registered with the Rust library, so none is recognised in raw text.
+        # No special token is registered with the Rust library, so none is recognized in raw text.
         self._rust = tokenizers.Tokenizer(
             models.WordPiece(
                 vocab=ids,
@@ -104,12 +107,12 @@ def _replace_old_punctuation(text: str) -> str:
 
 
 def parse_vocabulary(data: bytes, path: str) -> list[str]:
-    r"""The tokens of a vocab.txt, in the order of their ids.
+    r"""Returns the tokens of a vocab.txt, in the order of their ids.
 
-    Only "\n" and "\r\n" end a line: U+2028 and its like may be tokens.
+    Only "\n" and "\r\n" end a line, since U+2028 and similar characters may be tokens.
 
     Raises:
-      UserError: The file is not UTF-8, or has an empty or a repeated line.
+        UserError: The file is not UTF-8, or has an empty or repeated line.
     """
     try:
         lines = data.decode("utf-8-sig").split("\n")
