@@ -1,1 +1,1 @@
-"""What every run shares: the step, the loop, optimizers, metrics and the end of a run."""
+"""Training: the train step, the train loop, optimizers, evaluators, metrics and preemption."""

@@ -1,4 +1,4 @@
-"""The train step, compiled ahead of time for each shape of batch."""
+"""The train step, compiled ahead of time for each batch shape."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bert_jax.training.watchdog import Watchdog
 
 
 class CompiledStep:
-    """The train step, compiled ahead for each shape of batch that comes up.
+    """The train step, compiled once for each batch shape that occurs.
 
     Args:
-        train_step: as `sharding.jit_train_step` returns it.
-        abstract_state: shapes and shardings of the state.
-        seed: of the run, the last argument of the step.
-        writer: gets a line for each compilation.
-        watchdog: is paused while the step is compiled.
+        train_step: the result of `sharding.jit_train_step`.
+        abstract_state: the shapes and shardings of the train state.
+        seed: the seed of the run, which is the last argument of the train step.
+        writer: logs each compilation.
+        watchdog: is paused during compilation.
     """
 
     def __init__(
@@ -40,7 +40,12 @@ class CompiledStep:
         self._logged: list[dispatch.Choice] = []
 
     def compile(self, batch: Mapping[str, jax.Array], guard: PreemptionGuard) -> Callable:
-        """Returns (state, batch, seed) -> (state, metrics) for batches of this shape."""
+        """Returns the compiled step for batches of this shape: (state, batch, seed) -> (state, metrics).
+
+        Args:
+            batch: a global batch.
+            guard: interrupts the compilation if the run is requested to stop.
+        """
         key = tuple((name, x.shape, x.dtype) for name, x in sorted(batch.items()))
         if key not in self._programs:
             began = time.monotonic()
@@ -57,7 +62,7 @@ class CompiledStep:
         return lowered.compile(), choices
 
     def _log_kernels(self, choices: list[dispatch.Choice]) -> None:
-        """Logs once which kernels are used; a CPU has none."""
+        """Logs each choice of kernels once. On a CPU there are no choices to log."""
         if jax.default_backend() != "cpu":
             for choice in choices:
                 if choice not in self._logged:

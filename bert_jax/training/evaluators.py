@@ -1,9 +1,9 @@
-"""What a run measures besides its training steps: evaluators, each with its own cadence.
+"""Evaluators, which evaluate the train state at regular steps.
 
-The loop calls every evaluator at its steps and at the end of the run, and writes what it returns as one line
-of metrics.jsonl. `RecordEvaluator` takes the means of the objective over held-out batches, `BestCheckpoint`
-keeps the parameters for which another evaluator returns the best score. For a measurement of your own,
-subclass `Evaluator` and pass it to `bert_jax.training.loop.fit`.
+The train loop calls each evaluator at its own steps and at the end of the run, and writes the result as one
+line of metrics.jsonl. `RecordEvaluator` computes the mean losses and metrics of the objective over held-out
+batches. `BestCheckpoint` saves the parameters with the best score of another evaluator. To add an evaluator,
+subclass `Evaluator` and pass an instance to `bert_jax.training.loop.fit`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _BEST = {"step": int, "last_step": int, "since_best?": int, "scores": {str: (flo
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationContext:
-    """What the loop lends an evaluator, so that a long evaluation can be watched and interrupted.
+    """The services of the train loop with which an evaluator shows its progress and can be interrupted.
 
     Attributes:
         writer: shows progress and messages.
-        guard: knows whether the run was asked to stop.
-        watchdog: ends a process that gives no sign of life.
+        guard: reports requests to stop the run.
+        watchdog: ends a process that sends no heartbeats.
     """
 
     writer: MetricsWriter
@@ -55,12 +55,12 @@ class EvaluationContext:
         """Shows the progress of an evaluation in batches.
 
         Args:
-            total: the number of batches, if it is known beforehand.
+            total: the number of batches, if it is known in advance.
 
         Yields:
-            A function (batches done, total=None) to call between two batches, equally often in every process.
-            It raises `preemption.Interrupted` when the run was asked to stop; the evaluation is then repeated
-            when the run goes on.
+            A function (batches done, total=None) to call between batches, the same number of times in every
+            process. It raises `preemption.Interrupted` if the run was requested to stop. The evaluation is
+            then repeated when the run resumes.
         """
         with self.writer.stage("evaluation", total, "batches") as show:
 
@@ -72,18 +72,18 @@ class EvaluationContext:
             yield on_batch
 
     def wait_for(self, function: Callable[[], _T]) -> _T:
-        """Returns `function()`, which may compile; see `PreemptionGuard.wait_for`."""
+        """Calls a function that may compile, and returns its result; see `PreemptionGuard.wait_for`."""
         return self.guard.wait_for(function)
 
 
 class Evaluator(Protocol):
-    """A measurement of the state that is repeated every so many steps.
+    """The interface of an evaluator.
 
     Attributes:
-        name: the `kind` of its lines in metrics.jsonl, and the group of its curves in TensorBoard; no two
-            evaluators of a run have the same.
-        every: the number of steps between two evaluations; 0 for one evaluation at the end of the run. There
-            is always one at the end.
+        name: the `kind` of its lines in metrics.jsonl and the group of its curves in TensorBoard. The
+            evaluators of a run have different names.
+        every: the number of steps between two evaluations, in addition to one at the end of the run; 0 for
+            the end of the run only.
     """
 
     name: str = "eval"
@@ -92,34 +92,41 @@ class Evaluator(Protocol):
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the metrics of a state.
 
-        Called in every process of the run. It must not keep the arrays of the state, which the next step
-        reuses.
+        The method is called in every process of the run. It must not keep references to the arrays of the
+        state, because the next train step donates them.
+
+        Args:
+            step: the number of steps done.
+            state: the train state after that step.
+            context: see `EvaluationContext`.
         """
         ...
 
     def is_done(self, step: int) -> bool:
-        """Returns whether files that the evaluator itself writes have the result of a step.
+        """Returns whether the evaluator's own files, if any, contain the result of a step.
 
-        Asked when a run resumes at a step whose metrics are written. If not, the evaluation is repeated.
+        The method is called if a run resumes at a step whose metrics have been written. If it returns False,
+        the evaluation is repeated.
         """
         return True
 
     def should_stop(self) -> bool:
-        """Returns whether the run should end before its last step. Asked after each evaluation."""
+        """Returns whether the run should end before its last step. It is called after each evaluation."""
         return False
 
 
 class RecordEvaluator(Evaluator):
-    """The means of an objective's losses and metrics over held-out batches.
+    """Computes the means of an objective's losses and metrics over held-out batches.
 
     Args:
-        objective: what is learned.
-        seed: of the run; what is random in a batch, such as its masks, is the same in every evaluation.
-        batches: rows of the global batch that this process feeds -> these rows of every batch.
-        mesh: where the state lies.
-        every: the number of steps between two evaluations; 0 for one at the end.
-        total: the number of batches, if it is known, for the progress that is shown.
+        objective: the training objective.
+        seed: the seed of the run. Random choices in a batch, such as its masks, are the same in every
+            evaluation.
+        batches: rows of the global batch that this process feeds -> iterator over these rows of each batch.
+        mesh: the device mesh of the state.
         batch_size: rows of a global batch.
+        every: see `Evaluator`.
+        total: the number of batches for the progress bar, if it is known.
         name: see `Evaluator`.
     """
 
@@ -141,7 +148,7 @@ class RecordEvaluator(Evaluator):
         self._eval_step: Callable | None = None
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
-        """Returns {name: mean}; sums and weights are added on the devices and divided once."""
+        """Returns {name: mean}. Sums and weights are accumulated on the devices and divided once."""
         if self._eval_step is None:
             shardings = jax.tree.map(lambda x: x.sharding, state)
             self._eval_step = sharding.jit_eval_step(
@@ -174,20 +181,22 @@ def _add(totals, pairs):
 
 
 class BestCheckpoint(Evaluator):
-    """Another evaluator, and the parameters for which one of its scores is best.
+    """Wraps an evaluator and saves the parameters with its best score.
 
-    They are saved in `best/STEP` of the work directory, and best.json holds the step and the scores. The run
-    ends early after `patience` evaluations in a row without a better score.
+    The parameters are saved in `best/STEP` of the work directory, and the step and the scores in best.json.
+    The run stops early after `patience` evaluations in a row without a better score.
 
     Args:
-        evaluator: returns the scores. Its metric `loss` is written to the metrics but is not one of them.
-        workdir: held by the run.
-        metric: the name of the score that decides.
-        lower_is_better: whether a smaller score is a better one.
-        patience: evaluations without a better score that end the run; 0 for no such end.
-        on_best: called when the state that was just evaluated is the best so far, to write files about it;
-            returns more fields for best.json.
-        log: gets the messages of the checkpointer.
+        evaluator: the evaluator that returns the scores. Its metric `loss` is written to metrics.jsonl, but
+            is a score only if `metric` selects it.
+        workdir: the work directory, held by the run.
+        metric: the name of the score to compare.
+        lower_is_better: whether a lower score is better.
+        patience: the number of evaluations in a row without a better score after which the run stops; 0 for
+            no early stopping.
+        on_best: called if the state that was just evaluated is the best so far, for example to write files;
+            returns additional fields of best.json.
+        log: called with the messages of the checkpointer.
     """
 
     def __init__(
@@ -208,7 +217,7 @@ class BestCheckpoint(Evaluator):
         self.best: dict[str, Any] | None = read_best(workdir.path)
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
-        """Returns the other evaluator's metrics, and `best_so_far`: 1 if the score is the best until now."""
+        """Returns the wrapped evaluator's metrics and `best_so_far`: 1 if the score is the best, else 0."""
         metrics = self._evaluator.evaluate(step, state, context)
         with context.watchdog.paused():
             is_best = self._update(step, state, metrics)
@@ -226,27 +235,27 @@ class BestCheckpoint(Evaluator):
             saved.close()
             scores = {name: value for name, value in metrics.items() if name in (self._metric, *scored)}
             best = {"step": step, "metric": self._metric, "scores": scores, **self._on_best()}
-        # A run that was killed may have gone back behind evaluations that are counted already.
+        # A run that was killed may resume from a checkpoint before evaluations that were already counted.
         since_best = 0 if is_best else best.get("since_best", 0) + (step > last_step)
         self.best = best | {"since_best": since_best, "last_step": max(step, last_step)}
         self._workdir.write_json(BEST_FILE, self.best)
         return is_best
 
     def is_done(self, step: int) -> bool:
-        """Returns whether best.json takes the evaluation of a step into account."""
+        """Returns whether best.json includes the evaluation of a step."""
         return self.best is not None and self.best["last_step"] >= step
 
     def should_stop(self) -> bool:
-        """Returns whether `patience` evaluations in a row have brought no better score."""
+        """Returns whether `patience` evaluations in a row have not improved the score."""
         return bool(self._patience and self.best and self.best["since_best"] >= self._patience)
 
 
 class Evaluations:
-    """The evaluators of a run: which of them are due at a step, and the lines that they write.
+    """The evaluators of a run.
 
     Args:
-        evaluators: with different names.
-        context: see `Evaluator.evaluate`.
+        evaluators: evaluators with different names.
+        context: passed to `Evaluator.evaluate`.
         last: the last step of the run.
     """
 
@@ -259,15 +268,15 @@ class Evaluations:
         self._evaluators, self._context, self._last = evaluators, context, last
 
     def due(self, step: int) -> list[Evaluator]:
-        """Returns the evaluators that measure the state of a step."""
+        """Returns the evaluators that are due at a step."""
         return [each for each in self._evaluators if is_due(step, each.every, self._last)]
 
     def missed(self, step: int, directory: files.PathLike) -> list[Evaluator]:
-        """Returns the evaluators that were due at a step, but had not finished when the process ended.
+        """Returns the evaluators that were due at a step but had not finished when the process ended.
 
         Args:
-            step: the one that the run goes on from.
-            directory: the work directory, whose metrics show what was evaluated.
+            step: the step from which the run resumes.
+            directory: the work directory, whose metrics show which evaluations have finished.
         """
         if not step:
             return []
@@ -275,26 +284,26 @@ class Evaluations:
         return [each for each in self.due(step) if (each.name, step) not in written or not each.is_done(step)]
 
     def run(self, evaluators: Iterable[Evaluator], step: int, state: TrainState) -> None:
-        """Evaluates a state, and writes a line of metrics for each evaluator.
+        """Evaluates a state and writes a line of metrics for each evaluator.
 
         Raises:
-            Interrupted: the run was asked to stop.
+            Interrupted: the run was requested to stop.
         """
         for evaluator in evaluators:
             metrics = evaluator.evaluate(step, state, self._context)
             self._context.writer.write(step, metrics, kind=evaluator.name)
 
     def should_stop(self) -> bool:
-        """Returns whether an evaluator ends the run."""
+        """Returns whether any evaluator stops the run."""
         return any(evaluator.should_stop() for evaluator in self._evaluators)
 
 
 def is_due(step: int, every: int, last: int) -> bool:
-    """Returns whether something that is done every so many steps (0: never), and at the last, is due."""
+    """Returns whether an action is due that happens every `every` steps (0: never) and at the last step."""
     return step == last or (every > 0 and step % every == 0)
 
 
 def read_best(directory: files.PathLike) -> dict[str, Any] | None:
-    """Returns what best.json of a work directory holds, or None if there is no such file."""
+    """Returns the content of best.json in a work directory, or None if there is no such file."""
     path = os.path.join(directory, BEST_FILE)
     return json_files.read(path, _BEST) if files.exists(path) else None

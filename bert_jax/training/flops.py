@@ -1,4 +1,4 @@
-"""Model FLOPs from the shapes of the parameters, and the rate that the device can reach."""
+"""Model FLOPs computed from the parameter shapes, and the peak FLOP/s of devices."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from bert_jax.training import peaks
 
 
 def train_flops_per_row(config: EncoderConfig, length: int, predictions: int, sequences: int = 1) -> float:
-    """Forward and backward FLOPs of one row of pre-training.
+    """Returns the FLOPs of the forward and backward pass for one row of pre-training.
 
-    Counts what the model needs: look-ups and rematerialisation are free, the masked LM head runs on the
-        predicted positions, attention is counted whole also where packed sequences do not see each other,
-        but local layers for their windows only.
+    Only the FLOPs that the model requires are counted. Embedding lookups and rematerialization are free, and
+    the masked LM head runs on the predicted positions only. Attention is counted over the whole row, even if
+    packed sequences do not attend to each other; local layers are counted for their windows only.
 
     Args:
-      config: the architecture.
-      length: tokens in the row, padding included.
-      predictions: masked positions in the row.
-      sequences: [CLS] tokens in the row.
+        config: the architecture.
+        length: tokens in the row, padding included.
+        predictions: masked positions in the row.
+        sequences: [CLS] tokens in the row.
     """
     products = _products(config.replace(execution=Execution()))
     scores = 0
@@ -42,7 +42,7 @@ def train_flops_per_row(config: EncoderConfig, length: int, predictions: int, se
 
 
 class _Products(NamedTuple):
-    """Multiplications of the matrix products of a forward pass: for each token, prediction and sequence."""
+    """Multiplications in the matrix products of a forward pass, per token, prediction and sequence."""
 
     token: int
     prediction: int
@@ -51,7 +51,7 @@ class _Products(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _products(config: EncoderConfig) -> _Products:
-    """Returns the sizes of all kernels, those of layers that share one as often as they use it."""
+    """Returns the total sizes of the kernels. A kernel that layers share counts once for each use."""
     boxed = parameters.abstract(PretrainingModel(config), 6)
     numbers, axes = parameters.layer_numbers(boxed, config), parameters.layer_axes(boxed)
     counts = collections.Counter()
@@ -60,17 +60,17 @@ def _products(config: EncoderConfig) -> _Products:
             uses = len(numbers[name].numbers) if name in numbers and name not in axes else 1
             counts[name.split("/")[0]] += uses * math.prod(shape)
     decoder = config.embedding_width * config.vocab_size
-    # The next-sentence head's two rows are not counted, as in the usual formula.
+    # As usual, the next-sentence head's kernel of [hidden_size, 2] is not counted.
     return _Products(counts["encoder"], counts["mlm"] + decoder, counts["pooler"])
 
 
 def peak_flops(device: jax.Device, dtype: str) -> float:
-    """FLOP/s of matrix products that one device can reach.
+    """Returns the peak FLOP/s of one device in matrix products.
 
     Args:
-      device: where `bert_jax.training.peaks` knows its kind, the data sheet's figure is taken, else the best
-          of a few large matrix products is measured.
-      dtype: "float32", "bfloat16" or "auto", of the products.
+        device: the device. The peak is that of the vendor's data sheet if `bert_jax.training.peaks` has the
+            device's kind, and is measured with a few large matrix products otherwise.
+        dtype: the dtype of the products: "float32", "bfloat16" or "auto".
     """
     dtype = dispatch.resolve_dtype(dtype, platform.target_of(device))
     peak = peaks.find(device.device_kind)
@@ -82,17 +82,20 @@ def peak_flops(device: jax.Device, dtype: str) -> float:
 
 
 def share_of_peak(rate: float, peak: float) -> float | None:
-    """The model FLOPs utilization (MFU): `rate` by `peak`, both in FLOP/s.
+    """Returns the model FLOPs utilization (MFU), `rate / peak`, both in FLOP/s.
 
-    None where no peak is known, and where the rate is above it: a peak that was measured while other programs
-    ran is too low, and no share of it is right.
+    The result is None if the peak is not known (0), or if the rate exceeds it. The latter happens if the peak
+    was measured while other programs ran, and is therefore too low to be used.
     """
     return rate / peak if 0 < rate <= peak else None
 
 
 @functools.cache
 def measured_matrix_rate(platform: str, dtype: str) -> float:
-    """FLOP/s of the best of ten products of 2048 x 2048 matrices; on a CPU, of the whole host."""
+    """Returns the FLOP/s of the fastest of ten products of 2048 x 2048 matrices.
+
+    On a CPU, this is the rate of the whole host.
+    """
     size = 2048
     x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices(backend=platform)[0])
     product = jax.jit(jnp.dot)

@@ -1,8 +1,8 @@
-"""The one loop that pre-training and fine-tuning share; the only place with side effects.
+"""The train loop of pre-training and fine-tuning. All side effects of training happen here.
 
-`fit` sets a run up. `_Run` is the run from its first state to its last: it dispatches steps, and at some of
-them writes metrics, saves, evaluates, and goes back when too many steps were skipped. Device values are read
-at log steps alone, and where a step is saved or evaluated.
+`fit` sets up a run. `_Run` holds the run from its first state to its last: it dispatches steps, writes
+metrics, saves checkpoints, evaluates, and goes back to an earlier checkpoint if too many steps were skipped.
+Values are fetched from the devices only at log steps and where a step is saved or evaluated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bert_jax.workdir.run_directory import WorkDir
 
 Batches = Iterator[dict[str, np.ndarray]]
 
-# Measuring what a device can reach takes seconds on a CPU, which a run of fewer FLOPs is not worth.
+# Measuring the peak FLOP/s of a CPU takes seconds, which is too long for runs of fewer FLOPs.
 _MFU_FROM_FLOPS = 1e13
 
 
@@ -57,35 +57,39 @@ def fit(
     stall_timeout: float = 0.0,
     profile_steps: tuple[int, int] | None = None,
 ) -> TrainState:
-    """Trains to `config.steps`, from wherever the work directory stands.
+    """Trains to `config.steps`, starting from the newest checkpoint of the work directory, if there is one.
 
     Args:
-        workdir: held by this process.
-        config: seed, steps, batch_size, accumulate_steps, log_every, max_skipped_steps;
-            checkpoint.{every, keep, keep_every} (every 0: at the end alone); model.dtype; and resume_from and
-            spikes.*, where it has them.
-        objective, optimizer, schedule: see `bert_jax.objectives.base` and `bert_jax.training.optimizers`.
+        workdir: the work directory, held by this process.
+        config: has the fields seed, steps, batch_size, accumulate_steps, log_every, max_skipped_steps,
+            checkpoint.{every, keep, keep_every} (with every=0, only the last step is saved) and model.dtype;
+            optionally resume_from and spikes.*.
+        objective: see `bert_jax.objectives.base`.
+        optimizer, schedule: see `bert_jax.training.optimizers`.
         mesh: see `sharding.make_mesh`.
-        train_data: (start step, rows of the global batch that this process feeds) -> these rows of the
-            batch of that step and of each after it. Batches may come in a few shapes; the step is compiled
-            for each.
-        evaluators: measure the state, each at its own steps and at the end; see `training.evaluators`.
-        flops_per_step: the model's, over the global batch, for MFU; 0 where it is not known.
-        writer: gets the metrics and the messages.
-        initial_params: nested dict of arrays, which may hold a part of the parameters, the others being
-            initialized; or a function from the abstract parameters, with their shardings, to such a dict. Not
-            looked at when there is something to resume.
-        stall_timeout: seconds without a step, or a batch of evaluation, after which the process ends itself;
-            0 for never.
-        profile_steps: the first and the last step of a trace, which goes to profile/ in the work directory.
+        train_data: (start step, rows of the global batch that this process feeds) -> iterator over these rows
+            of the batch of each step, beginning with the start step. Batches may have a few different shapes;
+            the train step is compiled for each.
+        evaluators: evaluate the state, each at its own steps and at the end; see `training.evaluators`.
+        flops_per_step: model FLOPs of a global batch, for MFU; 0 if they are not known.
+        writer: writes the metrics and the messages.
+        initial_params: nested dict of arrays, which may contain only some of the parameters (the others are
+            initialized), or a function that maps the abstract parameters, with their shardings, to such a
+            dict. Ignored if the run resumes from a checkpoint.
+        stall_timeout: seconds without a step or an evaluation batch after which the process ends itself;
+            0 for no limit.
+        profile_steps: the first and the last step to trace into profile/ in the work directory.
 
     Returns:
-        The state after `config.steps`, or of the step at which an evaluator ended the run; saved.
+        The state after `config.steps`, or after the step at which an evaluator stopped the run. It has been
+        saved.
 
     Raises:
-        UserError: a damaged or foreign work directory, too many steps skipped in a row, twice.
-        StorageError: a failed save, or no room for one.
-        Preempted: SIGTERM came; the state is saved. KeyboardInterrupt: the same for SIGINT.
+        UserError: the work directory is damaged or belongs to another run, or too many steps in a row were
+            skipped twice.
+        StorageError: a save failed, or there is not enough space for one.
+        Preempted: the process received SIGTERM; the state has been saved.
+        KeyboardInterrupt: the process received SIGINT; the state has been saved.
     """
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     spikes = spike_rule(config)
@@ -140,11 +144,11 @@ def fit(
 
 
 class _Run:
-    """One call of `fit`: the state, the next batch, and what has to be written, saved and measured.
+    """The mutable state of one call of `fit`, and the operations on it.
 
     Attributes:
         step: the number of steps done.
-        state: after that step.
+        state: the train state after that step.
     """
 
     step: int
@@ -182,7 +186,7 @@ class _Run:
     # Before the first step
 
     def set_up(self) -> None:
-        """Gets the first state, and evaluates it where an earlier process did not finish to."""
+        """Restores or initializes the state, and runs the evaluations that an earlier process missed."""
         self._detour = recovery.resume(self._workdir, self._checkpointer)
         self.step, self.state = self._start.state(self._workdir.path)
         self._began = self._first_step = self.step
@@ -195,7 +199,7 @@ class _Run:
                 self._evaluations.run(missed, self.step, self.state)
 
     def is_finished(self) -> bool:
-        """Returns whether there is nothing to train, and says why."""
+        """Returns whether there is nothing left to train, and logs the reason."""
         if self._evaluations.should_stop():
             self._writer.message("nothing to train: the run was stopped early")
             return True
@@ -205,25 +209,25 @@ class _Run:
         return False
 
     def open_batches(self) -> None:
-        """Begins to read the batches of the next step and of those after it."""
+        """Opens the iterator over the batches, beginning with that of the next step."""
         self.close()
         read = self._detour.batches if self._detour else _batches
         self._batches = read(self._train_data, self.step, self._local_rows)
         self._feed()
 
     def close(self) -> None:
-        """Ends the reading of batches."""
+        """Closes the iterator over the batches."""
         if self._batches is not None:
             self._batches.close()
 
     def compile(self) -> None:
-        """Compiles the step for the first batch."""
+        """Compiles the train step for the shape of the first batch."""
         self._train_step.compile(self._batch, self._guard)
 
     # The steps
 
     def train(self, profiler: Profiler) -> None:
-        """Trains to the last step, or to where an evaluator ends the run."""
+        """Trains to the last step, or until an evaluator stops the run."""
         self._step_metrics = self._new_step_metrics()
         self._guard.hold()
         while self.step < self._config.steps:
@@ -240,7 +244,7 @@ class _Run:
                 self._go_back(skipped)
 
     def _dispatch(self, profiler: Profiler) -> None:
-        """Starts the next step on the devices and gives them the batch after it, without waiting for them."""
+        """Dispatches the next step and transfers the batch after it, without waiting for the devices."""
         with self._stopping():
             self._guard.check()
             program = self._train_step.compile(self._batch, self._guard)
@@ -259,10 +263,10 @@ class _Run:
     def _feed(self) -> None:
         self._batch = sharding.global_batch(next(self._batches), self._mesh)
 
-    # What happens at some of them
+    # Logging, saving and evaluation
 
     def _log(self) -> None:
-        """Writes the line of metrics that ended with the previous step; its values are there by now."""
+        """Writes the metrics of an interval one step after its end, when their values are available."""
         self._step_metrics.write(self._writer, before=self.step)
         if self._from_scratch and self.step == 2:
             _check_initial_loss(self._objective, self._step_metrics.first_loss, self._writer.message)
@@ -270,9 +274,9 @@ class _Run:
             self._step_metrics.close_interval()
 
     def _save_and_evaluate(self) -> bool:
-        """Does what is due at this step, and returns whether an evaluator ends the run.
+        """Saves and evaluates where due at this step, and returns whether an evaluator stops the run.
 
-        A step that was skipped is not saved; the next one that was not is saved in its place.
+        If the step was skipped, the next step that is not skipped is saved in its place.
         """
         last = self._config.steps
         self._save_due = self._save_due or is_due(self.step, self._config.checkpoint.every, last)
@@ -300,21 +304,21 @@ class _Run:
         self._save_due = False
 
     def _is_skipped(self) -> bool:
-        """Returns whether the last step was skipped; waits for it."""
+        """Returns whether the last step was skipped, after waiting for it."""
         return bool(self._metrics) and float(self._metrics["skipped"]) > 0
 
     def _go_back(self, skipped: TooManySkipped) -> None:
-        """Goes on from a good checkpoint, without the batches of the failed attempt.
+        """Restores a good checkpoint and continues without the batches of the failed attempt.
 
         Raises:
-            UserError: the run has gone back before.
+            UserError: the run has already gone back once.
         """
         if self._detour:
             raise UserError(recovery.describe_failure(skipped, self._detour)) from skipped
         self._detour = recovery.go_back(
             skipped, self._began, self._workdir, self._checkpointer, self._writer.message
         )
-        jax.tree.map(lambda x: x.delete(), self.state)  # two states may not fit on a device
+        jax.tree.map(lambda x: x.delete(), self.state)  # A device may not have memory for two states.
         self.step, self.state = self._start.state(self._workdir.path)
         self._first_step = self._guard.step = self.step
         self._save_due, self._metrics, self._step_metrics = False, {}, self._new_step_metrics()
@@ -328,10 +332,10 @@ class _Run:
             peak = flops.peak_flops(device, self._config.model.dtype) * self._mesh.size
         return StepMetrics(peak, self._flops_per_step, self._config.max_skipped_steps, self._goodput)
 
-    # The end on request
+    # Preemption
 
     def _stopping(self):
-        """Inside, a stop request that comes between two dispatches saves the state and ends the run."""
+        """Returns a context in which a stop request saves the state and ends the run."""
         return self._guard.leaving_through(self._save_and_stop)
 
     def _save_and_stop(self) -> None:
@@ -380,7 +384,7 @@ def _check_initial_loss(objective: Objective, loss: float, log: Callable[[str], 
 
 @contextlib.contextmanager
 def _closing(checkpointer: checkpoint.Checkpointer):
-    """Closes it; an error of its last save gives way to the error that ended the block."""
+    """Closes the checkpointer. If the block raised an error, an error of the last save is suppressed."""
     try:
         yield checkpointer
     except BaseException:

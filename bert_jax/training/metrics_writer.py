@@ -1,4 +1,4 @@
-"""Metrics to metrics.jsonl, TensorBoard and the terminal."""
+"""Writes metrics to metrics.jsonl, TensorBoard and the terminal."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bert_jax import signals
 from bert_jax.errors import file_error
 from bert_jax.io import atomic, files, json_files, progress, scratch
 
-with epy.lazy_imports():  # only the process that writes them needs it
+with epy.lazy_imports():  # Only the process that writes TensorBoard events needs these modules.
     from tensorboardX import event_file_writer, record_writer
     from tensorboardX.proto import event_pb2, summary_pb2
 
 _FILE = "metrics.jsonl"
-_FLUSH_SECONDS = 60.0  # of what is not written line by line
+_FLUSH_SECONDS = 60.0  # The interval between flushes of TensorBoard events and of remote files.
 
-BEST_SO_FAR = "best_so_far"  # 1 of an evaluation that no earlier one was better than, else 0
+BEST_SO_FAR = "best_so_far"  # The metric that is 1 if an evaluation has the best score so far, else 0.
 
-# What the terminal shows of a line, in order; everything goes to the files.
+# The metrics that the terminal shows, in order, and their formats. The files get all metrics.
 _SHOWN = {
     "loss": "loss {:.4f}",
     "mlm_loss": "mlm_loss {:.4f}",
@@ -42,16 +42,17 @@ _SHOWN = {
 
 
 class MetricsWriter:
-    """Writes the metrics of one run.
+    """Writes the metrics and messages of one run.
 
-    `metrics.jsonl` has one line a step and kind: {"step": 100, "kind": "train", "loss": 7.1, ...}. A value
-    that is not finite is null. On a terminal a progress bar with the time left stands under the lines.
+    `metrics.jsonl` has one line per step and kind: {"step": 100, "kind": "train", "loss": 7.1, ...}. Values
+    that are not finite are written as null. On a terminal, a progress bar below the lines shows the time
+    left.
 
     Args:
-        directory: the work directory; metrics.jsonl and tensorboard/ go there. None writes no files.
-        total_steps: of the run, for the time left; 0 where it is not known.
-        primary: whether this process writes; one of a run does.
-        terminal: whether stdout is one; None to look.
+        directory: the work directory, for metrics.jsonl and tensorboard/; None to write no files.
+        total_steps: the number of steps of the run, for the time left; 0 if it is not known.
+        primary: whether this process writes. One process of a run does.
+        terminal: whether stdout is a terminal; None to detect it.
     """
 
     def __init__(
@@ -72,9 +73,12 @@ class MetricsWriter:
             self._bars = progress.make_bars(sys.stdout)
 
     def rewind(self, step: int) -> None:
-        """Drops what was written beyond `step`, from which the run goes on; 0 for a new run.
+        """Removes the metrics of steps after `step`, from which the run resumes, and opens the files.
 
-        The file is replaced in one move; a last line that was cut short goes too.
+        metrics.jsonl is replaced atomically. An incomplete last line is removed too.
+
+        Args:
+            step: the number of steps done; 0 for a new run.
         """
         if self._bars:
             self._steps = progress.add_stage(self._bars, "steps", self._total or None, done=step)
@@ -88,9 +92,9 @@ class MetricsWriter:
         """Writes the metrics of a step.
 
         Args:
-            step: steps done.
-            values: Python floats by name.
-            kind: "train", "eval" or a name of the caller's.
+            step: the number of steps done.
+            values: {name: Python float}.
+            kind: "train", or the name of an evaluator, such as "eval".
         """
         if not self._primary:
             return
@@ -102,7 +106,7 @@ class MetricsWriter:
             if self._tensorboard:
                 self._tensorboard.add(step, {f"{kind}/{name}": value for name, value in values.items()})
         shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
-        if kind == "eval":  # rare, so that there is room for every score
+        if kind == "eval":  # Evaluations are rare, so the terminal can show all of their metrics.
             others = [name for name in values if name not in (*_SHOWN, BEST_SO_FAR)]
             shown += [f"{name} {values[name]:.4f}" for name in others]
         if values.get(BEST_SO_FAR):
@@ -117,8 +121,8 @@ class MetricsWriter:
             self.at_step(step)
 
     def at_step(self, step: int) -> None:
-        """Moves the bar. Called at every step with the last one that is known to be done."""
-        if self._begin is None:  # what came before the first line, such as compiling, does not come again
+        """Advances the progress bar. It is called at every step with the last step known to be done."""
+        if self._begin is None:  # The time left excludes one-time work before this, such as compiling.
             self._begin = time.monotonic(), step
             if self._bars:
                 self._bars.update(self._steps, begun=self._begin[0], first=step)
@@ -126,23 +130,28 @@ class MetricsWriter:
             self._bars.update(self._steps, completed=step)
 
     def stage(self, name: str, total: float | None = None, unit: str = ""):
-        """A context with a bar of its own on a terminal, for what takes long and is no step.
+        """Returns a context that shows a separate progress bar on a terminal, such as for an evaluation.
 
-        The block gets a function to be told how many of the units are done, and, where only then it is known,
-        of how many.
+        The context yields a function (units done) or (units done, total), of which the latter is for totals
+        that are not known in advance.
+
+        Args:
+            name: the label of the bar.
+            total: the total number of units, if it is known in advance.
+            unit: the name of the units.
         """
         return progress.stage(self._bars, name, total, unit)
 
     def notice(self, text: str) -> None:
-        """One line to the terminal from a signal's handler, which may have interrupted another print."""
+        """Prints one line from a signal handler, which may have interrupted another print."""
         if self._bars:
-            # In a thread of its own it waits for whoever holds the terminal.
+            # The thread that was interrupted may hold the lock of the terminal, so another thread prints.
             threading.Thread(target=self.message, args=(f"bert-jax: {text}",), daemon=True).start()
         else:
             signals.tell(text)
 
     def message(self, text: str) -> None:
-        """One line to the terminal."""
+        """Prints one line to the terminal, in the primary process."""
         if not self._primary:
             return
         if self._bars:
@@ -151,7 +160,7 @@ class MetricsWriter:
             print(text, flush=True)
 
     def flush(self) -> None:
-        """What was written outlives this process. Called before a step is saved."""
+        """Flushes all files, so that they survive the process. It is called before a step is saved."""
         with self._storing():
             if self._lines:
                 self._lines.flush()
@@ -159,10 +168,10 @@ class MetricsWriter:
                 self._tensorboard.flush()
 
     def close(self) -> None:
-        """Flushes, and takes the progress bar away.
+        """Flushes and closes the files, and removes the progress bar.
 
         Raises:
-            StorageError: what was written last cannot be stored, and no earlier call has said so.
+            StorageError: the last metrics cannot be stored, and no earlier call has raised this error.
         """
         if self._bars:
             self._bars.stop()
@@ -173,7 +182,7 @@ class MetricsWriter:
 
     @contextlib.contextmanager
     def _storing(self) -> Iterator[None]:
-        """Turns what the storage raises into one line, and writes no more files after it."""
+        """Converts an OSError of the storage to a one-line error, after which no more files are written."""
         try:
             yield
         except OSError as error:
@@ -196,32 +205,32 @@ class MetricsWriter:
 
 
 class _Events:
-    """TensorBoard's event file of one process, from a step on.
+    """The TensorBoard event file of one process, beginning with a step.
 
-    Written in the caller's thread: that of tensorboardX's SummaryWriter ends with the first write that fails,
-    and whoever then adds to its queue waits for ever.
+    Events are written in the caller's thread. The thread of tensorboardX's SummaryWriter ends at the first
+    write that fails, and adding to its queue then blocks forever.
     """
 
     def __init__(self, directory: str, step: int):
         self._event_type, self._summary_type = event_pb2.Event, summary_pb2.Summary
         self._remote = directory if files.is_remote(directory) else ""
         self._cleanup = contextlib.ExitStack()
-        if self._remote:  # a local file, which is uploaded as a whole: an object store cannot append
+        if self._remote:  # An object store cannot append, so a local file is uploaded as a whole.
             directory = self._cleanup.enter_context(scratch.directory())
         record_writer.directory_check(directory)
-        # File names have seconds: with the suffix, a run that is started again at once does not overwrite the
-        # events of the first.
+        # File names contain the time in seconds. The suffix prevents a run that is restarted within a second
+        # from overwriting the events of the first process.
         self._file = event_file_writer.EventsWriter(
             os.path.join(directory, "events"), f".{os.getpid()}-{step}"
         )
         self._local = directory
         self._flushed = time.monotonic()
-        if step:  # TensorBoard hides what an earlier process wrote from there on
+        if step:  # makes TensorBoard hide the later steps of an earlier process
             purge = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._write(step + 1, session_log=purge)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds scalars by their tags."""
+        """Adds scalars, given as {tag: value}."""
         scalars = [self._summary_type.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._write(step, summary=self._summary_type(value=scalars))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
@@ -234,7 +243,7 @@ class _Events:
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Removes the local file of a remote one; what was not flushed is lost."""
+        """Removes the local copy of a remote file. Events that were not flushed are lost."""
         self._cleanup.close()
 
     def _write(self, step: int, **content) -> None:
@@ -242,7 +251,7 @@ class _Events:
 
 
 class _Lines:
-    """A file of lines that is appended to. Object stores cannot append: there it is written anew, rarely."""
+    """A file to which lines are appended. On an object store, the whole file is rewritten occasionally."""
 
     def __init__(self, path: str):
         self._path = path
@@ -283,7 +292,12 @@ class _Lines:
 
 
 def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:
-    """The lines of a work directory's metrics.jsonl, of one kind or of all; [] where there is none."""
+    """Returns the lines of metrics.jsonl in a work directory; [] if there is no such file.
+
+    Args:
+        directory: the work directory.
+        kind: selects the lines of one kind; None for all.
+    """
     path = os.path.join(directory, _FILE)
     if not files.exists(path):
         return []
@@ -293,7 +307,7 @@ def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dic
 
 
 def _step_of(line: str) -> float:
-    """The step of a line; infinity for one that was cut short."""
+    """Returns the step of a line, or infinity if the line is incomplete."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

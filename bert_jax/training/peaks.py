@@ -1,4 +1,4 @@
-"""What each known accelerator reaches in dense matrix products, by its vendor's data sheet: the one table."""
+"""Table of the peak FLOP/s of accelerators in dense matrix products, from the vendors' data sheets."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ import re
 
 @dataclasses.dataclass(frozen=True)
 class Peak:
-    """FLOP/s of one device as jax counts devices (the two cores of a v4 or v5p chip are one), without
-    sparsity.
+    """Peak FLOP/s of one JAX device, without sparsity.
+
+    The two cores of a TPU v4 or v5p chip are one JAX device.
 
     Attributes:
-      bfloat16: of products in bfloat16.
-      float32: of products whose operands are float32, in the precision that XLA computes them in by default.
+        bfloat16: the peak for bfloat16 products.
+        float32: the peak for products of float32 operands in XLA's default precision.
     """
 
     bfloat16: float
     float32: float
 
     def of(self, dtype: str) -> float:
-        """The peak of "bfloat16" or "float32" products."""
+        """Returns the peak for a dtype, "bfloat16" or "float32"."""
         return getattr(self, dtype)
 
 
 def _tpu(bfloat16: float) -> Peak:
-    # A TPU multiplies bfloat16. With jax's default precision XLA rounds float32 operands to bfloat16 and
-    # takes one pass, so the peak is the same. (jax_default_matmul_precision=float32 takes six.)
+    # TPUs multiply in bfloat16. With JAX's default precision, XLA rounds float32 operands to bfloat16 and
+    # uses one pass, so both peaks are equal. (jax_default_matmul_precision=float32 uses six passes.)
     return Peak(bfloat16, bfloat16)
 
 
-# NVIDIA GPUs from Ampere on: XLA computes float32 products in TF32 by default. Before Ampere there are
-# neither TF32 nor bfloat16 products, and XLA computes both in plain float32.
+# On NVIDIA GPUs since Ampere, XLA computes float32 products in TF32 by default. Older GPUs support neither
+# TF32 nor bfloat16 products, so XLA computes both in float32.
 PEAKS = {
     "TPU v2": _tpu(45e12),
     "TPU v3": _tpu(123e12),
@@ -62,7 +63,7 @@ PEAKS = {
 
 @functools.cache
 def find(device_kind: str) -> Peak | None:
-    """The peak of a `jax.Device.device_kind`, such as "NVIDIA A100-SXM4-40GB"; None for an unknown one."""
+    """Returns the peak for a `jax.Device.device_kind`, such as "NVIDIA A100-SXM4-40GB", or None."""
     for name in sorted(PEAKS, key=len, reverse=True):
         if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", device_kind, re.IGNORECASE):
             return PEAKS[name]
