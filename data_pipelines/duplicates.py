@@ -1,11 +1,13 @@
-"""Duplicate documents of a corpus, of any size: the steps `exact` and `near` of `bert-jax data --clean`.
+"""Drops duplicate documents of a corpus of any size: the steps `exact` and `near` of `bert-jax data --clean`.
 
-1. `stages.tokenize` writes fingerprints beside its runs (`fingerprints`). 2. `find_exact`: a range of the
-hashes of all runs -> which documents repeat another one. 3. `find_near`: a range of the band hashes of all
-runs -> pairs that share a band and whose signatures agree; `unite`: all pairs -> connected groups.
-4. `mark_dropped`: what was found -> a mask beside each run, which makes the documents invisible to
-`spill.read_documents`. Of each group the document with the smallest key stays; of equal keys, the first in
-the corpus. So what is dropped depends on neither workers nor the ranges that the corpus was cut into.
+1. `stages.tokenize` writes hashes and MinHash signatures of documents beside its runs (module `minhash`).
+2. `find_exact` finds the documents that repeat another one, for one range of the hashes of all runs.
+3. `find_near` finds pairs of documents that share a band and whose signatures agree, for one range of the
+   band hashes of all runs; `unite` joins the pairs to connected groups.
+4. `mark_dropped` writes a mask beside each run that hides the dropped documents from
+   `sorted_runs.read_documents`.
+Of each group the document with the smallest key is kept; among equal keys, the first one in the corpus. So
+the result depends neither on the workers nor on the ranges into which the corpus was split.
 """
 
 from __future__ import annotations
@@ -22,18 +24,18 @@ from bert_jax.errors import optional_imports
 from bert_jax.io import atomic, files
 from data_pipelines import cleaning, minhash, sorted_runs
 
-# Lazily also because every worker of every build imports this module, and scipy takes 30 MB.
+# The import is lazy also because every worker of every build imports this module, and scipy takes 30 MB.
 with optional_imports("cleaning"):
     from scipy import sparse
     from scipy.sparse import csgraph
 
-PARTITION_ENTRIES = 2 << 20  # hashes, or band hashes, that one task holds: some 200 MB
-_COMPARED = 64  # documents that share a band are compared with so many after them, in the order of keys
+PARTITION_ENTRIES = 2 << 20  # hashes or band hashes in the memory of one task, about 200 MB
+_COMPARED = 64  # each document is compared with this many that follow it in its band, ordered by key
 _PAIRS_AT_ONCE = 1 << 16
 _EDGES_AT_ONCE = 1 << 20
 _PLACE_BITS = 32
 
-# A document's id is the number of its run and, in the low 32 bits, its place in the run.
+# A document's id holds the number of its run and, in the low 32 bits, its position in the run.
 _DROP = np.dtype([("document", "<u8"), ("kept", "<u8")])
 _EDGE = np.dtype([("first_key", "<u8"), ("first", "<u8"), ("second_key", "<u8"), ("second", "<u8")])
 
@@ -42,7 +44,7 @@ RunStage = Callable[[str, Callable[[Any], dict[str, Any]], Sequence[Any]], list[
 
 @dataclasses.dataclass(frozen=True)
 class FindTask:
-    """Compares the documents of all runs with hashes in [low, high)."""
+    """The arguments of `find_exact` and `find_near`: the hashes in [low, high) of all runs."""
 
     runs: tuple[str, ...]
     low: int
@@ -61,13 +63,13 @@ class UniteTask:
 
 @dataclasses.dataclass(frozen=True)
 class MarkTask:
-    """The runs [first, end) of all are those of one task of `stages.tokenize`, with `result`."""
+    """The arguments of `mark_dropped`: runs[first:end] are those of one task of `stages.tokenize`."""
 
     runs: tuple[str, ...]
     first: int
     end: int
-    exact: tuple[str, ...]  # files of what `find_exact` found
-    near: tuple[str, ...]  # of what `unite` made
+    exact: tuple[str, ...]  # files that `find_exact` wrote
+    near: tuple[str, ...]  # files that `unite` wrote
     steps: tuple[str, ...]
     histogram_bits: int
     output: str
@@ -80,16 +82,17 @@ def drop(
     run_stage: RunStage,
     histogram_bits: int,
 ) -> list[dict[str, Any]]:
-    """Marks the duplicates among the documents of all runs.
+    """Marks the duplicates among the documents of all runs as dropped.
 
     Args:
-        tokenized: what `stages.tokenize` returned.
-        path: where a file of a name goes.
-        run_stage: runs (title, function, tasks) and returns the results in order.
-        histogram_bits: of the histograms of `tokenized`.
+        tokenized: the results of `stages.tokenize`.
+        settings: the cleaning settings.
+        path: returns the path of a file, given its name.
+        run_stage: runs a stage, given (title, function, tasks), and returns the results in order.
+        histogram_bits: the number of key bits by which the histograms in `tokenized` are binned.
 
     Returns:
-        `tokenized` as if the duplicates had not been there, with the counts of the steps.
+        `tokenized` without the counts of the duplicates, and with the counts of the cleaning steps.
     """
     runs = tuple(run for result in tokenized for run in result["runs"])
     if not runs:
@@ -137,7 +140,7 @@ def drop(
 
 
 def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
-    """What a task of `stages.tokenize` returned, less what was dropped."""
+    """Returns the result of a task of `stages.tokenize` without what `mark_dropped` dropped."""
     counts = {name: result[name] - count for name, count in marked["dropped"].items()}
     steps = {step: dict(one) for step, one in result["cleaning"]["steps"].items()}
     for step, found in marked["steps"].items():
@@ -155,9 +158,9 @@ def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
 
 
 def report(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The report of all cleaning, from what `stages.tokenize` or `drop` returned.
+    """Returns the report of all cleaning, given the results of `stages.tokenize` or of `drop`.
 
-    The examples of a step that drops duplicates are first those with the smallest keys.
+    The examples of a step that drops duplicates start with those that have the smallest keys.
     """
     merged = cleaning.merge_counts([result["cleaning"] for result in results])
     for step in results[0].get("duplicates", {}):
@@ -169,7 +172,10 @@ def report(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def find_exact(task: FindTask) -> dict[str, Any]:
-    """Writes, sorted by id, the documents whose hash another one of a smaller key has too."""
+    """Finds exact duplicates: writes the documents whose hash a document with a smaller key has too.
+
+    Among equal keys the smaller id is kept. The written documents are sorted by id.
+    """
     entries, ids = _entries(task, "hashes", "high")
     order = np.lexsort((ids, entries["key"], entries["low"], entries["high"]))
     firsts = minhash.first_of_each(entries[["high", "low"]][order])
@@ -179,7 +185,7 @@ def find_exact(task: FindTask) -> dict[str, Any]:
 
 
 def _entries(task: FindTask, kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of all runs in the range of a task, and the ids of their documents."""
+    """Returns the entries of all runs in the range of a task, and the ids of their documents."""
     parts = [minhash.read_range(run, kind, field, task.low, task.high) for run in task.runs]
     entries = np.concatenate(parts)
     numbers = np.repeat(np.arange(len(parts), dtype=np.uint64), [len(part) for part in parts])
@@ -198,12 +204,13 @@ def _write(name: str, values: np.ndarray) -> None:
 
 
 def find_near(task: FindTask) -> dict[str, Any]:
-    """Writes pairs of documents that share a band and whose signatures agree in the threshold's share.
+    """Writes the pairs of documents that share a band and whose estimated similarity reaches the threshold.
 
-    Documents with one signature are joined without a comparison, and only the first of them is compared. The
-    documents of a band are in the order of their keys, which is random, and each is compared with the next
-    64: all pairs of up to 65, and a bound on the work where a site repeats a template a million times. Of
-    very many pairs, as such a site has, others of the same groups are written, one less than its documents.
+    Documents with the same signature are paired without a comparison, and only the first of them is compared
+    with others. The documents of a band are sorted by key, which is a random order, and each is compared with
+    the next 64. This covers all pairs of a band of up to 65 documents, and bounds the work where a site
+    repeats a template a million times. If there are very many pairs, they are replaced by a spanning forest:
+    pairs that connect the same groups, one fewer per group than it has documents.
     """
     entries, ids = _entries(task, "bands", "band")
     order = np.lexsort((ids, entries["key"], entries["signature"], entries["band"]))
@@ -246,7 +253,7 @@ def _edges(keys: np.ndarray, ids: np.ndarray, firsts: np.ndarray, seconds: np.nd
 
 
 def _spanning(edges: np.ndarray) -> np.ndarray:
-    """As few pairs as connect the same groups of documents."""
+    """Returns the fewest pairs that connect the same groups of documents."""
     both = np.concatenate((edges["first"], edges["second"]))
     ids, own, places = np.unique(both, return_index=True, return_inverse=True)
     keys = np.concatenate((edges["first_key"], edges["second_key"]))[own]
@@ -260,7 +267,7 @@ def _spanning(edges: np.ndarray) -> np.ndarray:
 
 
 def _similarities(runs: Sequence[str], pairs: np.ndarray) -> np.ndarray:
-    """The share of equal values of the signatures of pairs, float [n]."""
+    """Returns the share of equal values in the two signatures of each pair, float [n]."""
     ids, places = np.unique(np.concatenate((pairs["first"], pairs["second"])), return_inverse=True)
     signatures = np.empty((len(ids), minhash.PERMUTATIONS), np.uint32)
     numbers = ids >> np.uint64(_PLACE_BITS)
@@ -273,9 +280,10 @@ def _similarities(runs: Sequence[str], pairs: np.ndarray) -> np.ndarray:
 
 
 def unite(task: UniteTask) -> dict[str, Any]:
-    """Writes, sorted by id, the documents that are connected by pairs with one of a smaller key.
+    """Finds near duplicates: writes the documents connected by pairs with a document of a smaller key.
 
-    Memory: about 40 bytes for each document that is in a pair.
+    Among equal keys the smaller id is kept. The written documents are sorted by id. The memory is about 40
+    bytes for each document that is in a pair.
     """
     ids = np.zeros(0, np.uint64)
     for edges in _read_edges(task.edges):
@@ -304,9 +312,13 @@ def _read_edges(names: Sequence[str]) -> Iterator[np.ndarray]:
 
 
 def mark_dropped(task: MarkTask) -> dict[str, Any]:
-    """Writes the masks of some runs; returns the histogram and so on of what is left, as `stages.tokenize`.
+    """Writes the masks of dropped documents beside the runs of one task.
 
-    A document that repeats another one exactly counts for that step alone.
+    A document that repeats another one exactly is counted for the step `exact` only.
+
+    Returns:
+        `histogram` and `smallest_keys` of the remaining documents, as `stages.tokenize` returns them;
+        `dropped`, the counts of what was dropped; `steps`, the counts and examples of each step.
     """
     sums = ("documents", "sentences", "tokens", "unknown_tokens")
     left = np.zeros((1 << task.histogram_bits, 2), np.int64)
@@ -329,7 +341,7 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
         bins = (keys >> np.uint64(sorted_runs.KEY_BITS - task.histogram_bits)).astype(np.int64)
         np.add.at(left[:, 0], bins, 1)
         np.add.at(left[:, 1], bins, tokens)
-        smallest = sorted([*smallest, *keys[:2].tolist()])[:2]  # the marks are in the order of the keys
+        smallest = sorted([*smallest, *keys[:2].tolist()])[:2]  # the marks are sorted by key
         _write(sorted_runs.dropped_path(run), dropped.astype(np.uint8))
     sorted_runs.write_histogram(f"{task.output}.histogram", left)
     return {
@@ -341,11 +353,12 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
 
 
 def _dropped(local: np.ndarray, number: int, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The places of a run's dropped documents, in order, and the id of the one that is kept for each.
+    """Returns the positions of a run's dropped documents, sorted, and the ids of those kept instead.
 
     Args:
-        local: for each place, the place of the document of this run that it repeats, or itself.
-        names: files of drops, sorted by id.
+        local: for each position, that of the document of this run that it repeats, or itself.
+        number: the number of the run.
+        names: the files that `find_exact` or `unite` wrote, each sorted by id.
     """
     base = number << _PLACE_BITS
     kept = local.astype(np.uint64) | np.uint64(base)
@@ -355,13 +368,13 @@ def _dropped(local: np.ndarray, number: int, names: Sequence[str]) -> tuple[np.n
         end = bisect.bisect_left(drops["document"], base + (1 << _PLACE_BITS))
         kept[(drops["document"][first:end] - np.uint64(base)).astype(np.int64)] = drops["kept"][first:end]
     own = np.arange(len(local))
-    kept = np.where(local == own, kept, kept[local])  # what stands for a repeated one may be dropped too
+    kept = np.where(local == own, kept, kept[local])  # the kept one of this run may itself be dropped
     places = np.flatnonzero(kept != (own.astype(np.uint64) | np.uint64(base)))
     return places, kept[places]
 
 
 class _StepFound:
-    """Counts what a step dropped, and holds the examples with the smallest keys."""
+    """Counts what a step dropped, and keeps the examples with the smallest keys."""
 
     _REASONS: ClassVar = {"exact": "duplicate", "near": "near duplicate"}
 

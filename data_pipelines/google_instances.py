@@ -1,8 +1,9 @@
-"""Next-sentence pairs with their masks as google-research/bert makes them (create_pretraining_data.py), in
-compiled functions: Python's random numbers, the reference's draws of them in their order, and rows as arrays.
+"""Makes masked next-sentence pairs exactly as google-research/bert does (create_pretraining_data.py).
 
-Documents lie one after the other in one array, so that a segment, which runs over sentences, is a range of
-tokens, and cutting it moves the range's ends. `pairs` has the same algorithm for sequences of lists.
+Compiled functions implement Python's random number generator, draw from it in the order of the reference, and
+write rows as arrays. All documents are concatenated in one array, so that a segment, which spans several
+sentences, is a range of tokens, and truncating it moves the ends of the range. Module `pairs` has the same
+algorithm for sequences of lists.
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ from bert_jax.data.numba_jit import compiled, helper
 from data_pipelines import pairs
 
 _BLOCK_TOKENS = 1 << 19
-_WORDS, _SHIFTED = 624, 397  # of the Mersenne Twister; its next word is kept after the last
-_OUTSIDE, _CONTINUATION = 1, 2  # kinds of tokens: [CLS] and [SEP]; pieces that continue a word
+# Sizes of the Mersenne Twister; the index of its next word is stored after its words.
+_WORDS, _SHIFTED = 624, 397
+_OUTSIDE, _CONTINUATION = 1, 2  # kinds of tokens: [CLS] and [SEP]; WordPieces that continue a word
 _REDRAWS = 10
 
 
 class Instances:
-    """All instances of some documents, in the order in which the reference makes them.
+    """Makes all instances of some documents, in the order of the reference.
 
     Args:
-        documents: in their order, at least two, none of them empty.
+        documents: at least two documents, in their order, none of them empty.
+        tokenizer: the tokenizer of the documents.
         settings: `max_seq_length`, `short_seq_prob`, `dupe_factor`, `masked_lm_prob`,
-            `max_predictions_per_seq`, `whole_word_mask` and `max_ngram`. With an n-gram, masks are
-            those of tensorflow/models (official/nlp/data/create_pretraining_data.py): grams of whole words,
-            one of n words with a weight of 1/n, each replaced as one.
-        rng: where its draws go on. It is not changed.
+            `max_predictions_per_seq`, `whole_word_mask` and `max_ngram`. If `max_ngram` is not 0, masks are
+            those of tensorflow/models (official/nlp/data/create_pretraining_data.py): n-grams of whole words,
+            where n is drawn with a weight of 1/n and all tokens of an n-gram get the same replacement.
+        rng: the generator whose state the draws continue from; it is not changed itself.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Instances:
         )
 
     def blocks(self) -> Iterator[google.Rows]:
-        """Yields the instances, many at once."""
+        """Yields the instances in blocks of rows."""
         most = max(1, _BLOCK_TOKENS // max(self._length, self._predictions))
         while True:
             by_row = [np.zeros(most, np.int32) for _ in range(4)]
@@ -92,7 +95,10 @@ class Instances:
                 return
 
     def order(self, count: int) -> np.ndarray:
-        """The numbers below `count` as the reference shuffles what it has made, int64 [count]."""
+        """Returns the order in which the reference shuffles `count` instances, int64 [count].
+
+        It continues the draws of `blocks`, so it must be called after all blocks were made.
+        """
         order = np.arange(count)
         _shuffle_all(self._twister, order)
         return order
@@ -100,7 +106,7 @@ class Instances:
 
 @helper
 def _word(twister):
-    """The next 32 bits (Matsumoto and Nishimura 1998)."""
+    """Returns the next 32 random bits (Matsumoto and Nishimura 1998)."""
     if twister[_WORDS] >= _WORDS:
         for i in range(_WORDS):
             bits = twister[i] & 0x80000000 | twister[(i + 1) % _WORDS] & 0x7FFFFFFF
@@ -116,14 +122,14 @@ def _word(twister):
 
 @helper
 def _uniform(twister):
-    """Random.random()."""
+    """Returns what `random.Random.random()` returns."""
     high = _word(twister) >> 5
     return (high * 67108864.0 + (_word(twister) >> 6)) / 9007199254740992.0
 
 
 @helper
 def _below(twister, end):
-    """Random.randrange(end)."""
+    """Returns what `random.Random.randrange(end)` returns."""
     bits = 0
     while end >> bits:
         bits += 1
@@ -135,7 +141,7 @@ def _below(twister, end):
 
 @helper
 def _shuffle(twister, values, count):
-    """Random.shuffle(values[:count])."""
+    """Shuffles values[:count] in place as `random.Random.shuffle` does."""
     for i in range(count - 1, 0, -1):
         j = _below(twister, i + 1)
         values[i], values[j] = values[j], values[i]
@@ -148,18 +154,23 @@ def _shuffle_all(twister, values):
 
 @helper
 def _find_words(ids, size, kinds, whole_words, in_grams, places, starts, stretches):
-    """Finds what is masked as one: tokens, or words.
+    """Finds the units that are masked together ("words"): tokens or whole words.
 
-    A piece that has lost its word's beginning belongs to the word before, be a [SEP] between them; in
-    n-grams, it is a word.
+    A continuation piece whose word was cut off at its beginning belongs to the previous word, even if a [SEP]
+    is between them. With n-grams, it is a word of its own.
 
     Args:
-        places: is filled with the positions of all tokens but [CLS] and [SEP].
-        starts: with where in `places` each word starts, and the last one ends.
-        stretches: with the [CLS] and [SEP] before each word.
+        ids: the token ids of a row.
+        size: the number of tokens in the row.
+        kinds: the kind of each token of the vocabulary.
+        whole_words: whether to mask whole words (without n-grams).
+        in_grams: whether to find the words of n-grams.
+        places: filled with the positions of all tokens except [CLS] and [SEP].
+        starts: filled with the index in `places` at which each word starts, and the last one ends.
+        stretches: filled with the number of [CLS] and [SEP] before each word.
 
     Returns:
-        the number of words.
+        The number of words.
     """
     words = tokens = stretch = 0
     for position in range(size):
@@ -179,13 +190,18 @@ def _find_words(ids, size, kinds, whole_words, in_grams, places, starts, stretch
 
 @helper
 def _choose_words(twister, words, starts, wanted, firsts, ends):
-    """Words in random order until there are enough tokens; one that would be too much is left out.
+    """Chooses words in random order until there are `wanted` tokens; words that would exceed it are skipped.
 
     Args:
-        firsts, ends: are filled with the first word of each, and the one after it.
+        twister: the random number generator.
+        words: the number of words.
+        starts: as `_find_words` fills it.
+        wanted: the number of tokens to mask.
+        firsts: filled with each chosen word.
+        ends: filled with the word after each chosen one.
 
     Returns:
-        how many were chosen.
+        The number of chosen words.
     """
     for word in range(words):
         firsts[word] = word
@@ -205,9 +221,9 @@ def _choose_words(twister, words, starts, wanted, firsts, ends):
 
 @helper
 def _choose_grams(twister, words, starts, stretches, wanted, weights, firsts, ends):
-    """N-grams of words, none of them over a [SEP], that do not overlap; as `_choose_words`."""
+    """Chooses n-grams of words that do not overlap or cross a [SEP]; otherwise as `_choose_words`."""
     most = min(len(weights), words)
-    grams = np.empty((most, words), np.int64)  # by their words less one: where they start
+    grams = np.empty((most, words), np.int64)  # grams[n]: the first words of the (n + 1)-grams
     left = np.zeros(len(weights), np.int64)
     used = np.zeros(words, np.int64)
     total = count = taken = 0
@@ -245,7 +261,7 @@ def _choose_grams(twister, words, starts, stretches, wanted, weights, firsts, en
 
 @helper
 def _draw_replacement(twister):
-    """What becomes of a token: [MASK] in 80% of the draws (0), itself in 10% (1), any word in 10% (2)."""
+    """Draws the replacement of a token: 0 for [MASK] (80%), 1 for the token itself (10%), 2 for any (10%)."""
     if _uniform(twister) < 0.8:
         return 0
     return 1 if _uniform(twister) < 0.5 else 2
@@ -261,16 +277,25 @@ def _make(
     short_seq_prob, passes, whole_words, ids, lengths, first_lengths, positions, labels, predictions,
     next_sentence_labels,
 ):  # fmt: skip
-    """Makes instances until the rows are full or all are made; returns how many.
+    """Makes instances until the rows are full or all instances are made; returns the number of instances.
 
     Args:
-        twister: int64 [625], the generator.
-        place: how far it is: the pass, the document, its next sentence (-1: its first), its target length.
-        tokens, sentences, documents: token ids; where each sentence begins, in tokens, and the last one ends;
-            the same of documents, in sentences.
-        kinds, wanted, weights: the kind of each token of the vocabulary; how many tokens of a sequence are
-            masked, by its length; of n-grams, summed up to each size (empty: no n-grams).
+        twister: int64 [625], the random number generator, changed in place.
+        place: int64 [4], the progress, changed in place: the pass, the document, its next sentence (-1 for
+            its first one), and the target length of the document.
+        tokens: the ids of all tokens.
+        sentences: the index in `tokens` at which each sentence begins, and the last one ends.
+        documents: the index in `sentences` at which each document begins, and the last one ends.
+        kinds: the kind of each token of the vocabulary.
+        wanted: the number of tokens to mask, by the length of the sequence.
+        weights: the cumulative weights of the n-gram sizes; empty for no n-grams.
         before, between, end: the special tokens before A, between A and B, and after B.
+        mask: the id of [MASK].
+        short_seq_prob: the probability of a shorter target length.
+        passes: the number of passes over the documents.
+        whole_words: whether to mask whole words.
+        ids, lengths, first_lengths, positions, labels, predictions, next_sentence_labels: the output arrays,
+            as in `google.Rows`; `ids`, `positions` and `labels` must be zero.
     """
     length = ids.shape[1]
     budget = length - len(before) - len(between) - len(end)
@@ -285,7 +310,8 @@ def _make(
                 place[3] = 2 + _below(twister, budget - 1)
         target = place[3]
 
-        # Sentences up to the target length, A of them, and B: the others, or those of another document.
+        # Collects sentences up to the target length. The first ones are A; B is the rest, or sentences of
+        # another document.
         stop = start
         while stop < last_sentence and sentences[stop] - sentences[start] < target:
             stop += 1
@@ -315,7 +341,7 @@ def _make(
             if place[1] == len(documents) - 1:
                 place[0], place[1] = place[0] + 1, 0
 
-        # Too much of it: tokens of the longer one go, at its front or its back.
+        # Truncates the longer of A and B, one token at a time, at its front or its back.
         for _ in range(a_high - a_low + b_high - b_low - budget):
             front = _uniform(twister) < 0.5
             if a_high - a_low > b_high - b_low:

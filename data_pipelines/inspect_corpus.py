@@ -1,7 +1,8 @@
-"""What is wrong with a corpus before it is made into records: what `bert-jax inspect` says of text.
+"""Reports problems of a corpus before records are made from it: the part of `bert-jax inspect` for text.
 
-Memory is bounded: of distinct lines and documents the hashes of a random half, quarter, ... are kept once
-there are over a million, and of large corpora evenly spaced pieces are read. The facts say where that is so.
+Memory is bounded: once there are over a million distinct lines or documents, only the hashes of a random
+half, quarter, ... of them are kept, and of a large corpus only evenly spaced pieces are read. The facts in
+the report say where this is the case.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 from data_pipelines import cleaning, readers
 
-MOST_BYTES = 1 << 30  # of a larger corpus, pieces of this many bytes in all are read
+MOST_BYTES = 1 << 30  # of a larger corpus, only pieces with this total size are read
 _PIECE_BYTES = 8 << 20
-_MOST_WORDS = 1 << 20  # remembered as known or not
+_MOST_WORDS = 1 << 20  # size of the cache of words, known or unknown to the vocabulary
 _FREQUENT_WIDTH = 1 << 17
 _MOST_ENCODED_CHARACTERS = 32 << 20
 _BATCH_CHARACTERS = 1 << 18
 _LONG_LINE = 10_000  # characters; a sentence or a paragraph is no longer
-_LARGEST_VOCABULARY = 64 << 20  # bytes; a larger file need not be read to its end to see that it is text
+_LARGEST_VOCABULARY = 64 << 20  # bytes; a larger file is taken for text without reading it
 _SHOWN = 5
 _SHOWN_CHARACTERS = 80
 _MARKUP = re.compile(r"</?[a-zA-Z][^<>]{0,200}>|&(?:[a-z]{2,8}|#\d{2,6});|\{\{|\}\}|\[\[|\]\]")
@@ -34,18 +35,19 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 _HIGH_SHARES = {"duplicate_lines": 0.05, "duplicate_documents": 0.01, "markup_lines": 0.01}
 _HIGH_UNKNOWN_SHARE = 0.01
-_FEW_LINES = 100  # too few to judge a share by
+_FEW_LINES = 100  # below this number a share is not judged
 
 
 class Frequent:
-    """The most frequent of a stream of texts, by lossy counting (Manku and Motwani, VLDB 2002).
+    """Finds the most frequent texts of a stream by lossy counting (Manku and Motwani, VLDB 2002).
 
-    A count is too small by at most 1 / width of the texts seen, and none that is more frequent is missing.
+    With n texts seen, a count is too small by at most n / width, and no text that occurred more often than
+    that is missing.
     """
 
     def __init__(self, width: int = _FREQUENT_WIDTH):
         self._width, self._seen = width, 0
-        self._counts: dict[str, tuple[int, int]] = {}  # with the most that may have been missed
+        self._counts: dict[str, tuple[int, int]] = {}  # (count, maximum number of missed ones)
 
     def add(self, text: str) -> None:
         count, missed = self._counts.get(text, (0, self._seen // self._width))
@@ -56,7 +58,7 @@ class Frequent:
             self._counts = {t: c for t, c in self._counts.items() if sum(c) > bucket}
 
     def most(self, number: int, least: int = 2) -> dict[str, int]:
-        """The `number` most frequent texts that were seen `least` times or more."""
+        """Returns the `number` most frequent texts among those counted at least `least` times."""
         found = sorted(self._counts.items(), key=lambda item: (-item[1][0], item[0]))
         return {text: count for text, (count, _) in found[:number] if count >= least}
 
@@ -68,17 +70,17 @@ def inspect_corpus(
     fields: readers.Fields = readers.Fields(),  # noqa: B008 (frozen)
     tfds_data_dir: str = "",
 ) -> Report:
-    """Reads text as `bert-jax data` would and reports what would make a model worse.
+    """Reads text as `bert-jax data` does and reports what would harm a model.
 
     Args:
-        inputs: Files, folders or patterns.
-        input_format: One of `readers.FORMATS`.
-        vocab: A vocabulary to measure the share of unknown tokens with, or None.
-        fields: What to read of records, as `readers.read_documents` takes it.
-        tfds_data_dir: As `readers.list_inputs` takes it.
+        inputs: files, folders or patterns.
+        input_format: one of `readers.FORMATS`.
+        vocab: a vocabulary with which the share of unknown tokens is measured, or None.
+        fields: the fields to read of JSON or TFDS records; see `readers.read_documents`.
+        tfds_data_dir: see `readers.list_inputs`.
 
     Raises:
-        UserError: No text there, an unknown format, not a vocabulary.
+        UserError: there is no text, the format is unknown, or `vocab` is not a vocabulary.
     """
     if input_format not in readers.FORMATS:
         raise UserError(f"--input_format={input_format}: expected one of {', '.join(readers.FORMATS)}")
@@ -93,7 +95,7 @@ def inspect_corpus(
         most = found.characters + MOST_BYTES
         for document in readers.read_documents(range_, input_format, found.read, fields):
             found.add(document, range_)
-            # A compressed file is one range, whose size does not tell that of its text.
+            # A compressed file is one range, and the size of its text is not known in advance.
             if range_.end is None and found.characters > most:
                 cut = True
                 break
@@ -111,13 +113,13 @@ def inspect_corpus(
 
 
 class _Found:
-    """Sums over the documents of a corpus."""
+    """Accumulates counts over the documents of a corpus."""
 
     def __init__(self, tokenizer: tokenization.Tokenizer | None):
         self._tokenizer = tokenizer
         self.read: collections.Counter[str] = collections.Counter()
         self.lines = self.characters = self.markup = self.long = 0
-        # With the document that it is in: its key, and the range that has it.
+        # The key of the line's document and the range that contains it.
         self._longest: tuple[int, str, readers.Range | None] = (0, "", None)
         self._markup_example: tuple[str, str, readers.Range] | None = None
         self._line_sample, self._document_sample = DistinctSample(), DistinctSample()
@@ -151,7 +153,7 @@ class _Found:
             self.encode()
 
     def encode(self) -> None:
-        """Counts the unknown tokens of the lines that wait."""
+        """Tokenizes the waiting lines and counts their unknown tokens."""
         if not self._tokenizer or not self._waiting:
             return
         unknown_id = self._tokenizer.unk_id
@@ -199,7 +201,7 @@ class _Found:
         return facts
 
     def problems(self, input_format: str, sampled: bool) -> list[str]:
-        """What should be mended, and how."""
+        """Returns what should be fixed in the corpus, and how."""
         facts, problems = self.facts(), []
         if not self.lines:
             return [f"no text was found: is --input_format={input_format} right?"]
@@ -255,9 +257,7 @@ class _Found:
 
 
 def _around(line: str, start: int, end: int) -> str:
-    """At most _SHOWN_CHARACTERS of a line, with the place [start, end) in them; where it is cut there is
-    "...".
-    """
+    """Returns at most _SHOWN_CHARACTERS of a line around [start, end), with "..." where the line is cut."""
     begin = max(
         0,
         min(
@@ -274,7 +274,7 @@ def _bytes(text: str) -> bytes:
 
 
 def looks_like_vocabulary(path: str) -> bool:
-    """Whether a .txt file is a WordPiece vocabulary and not text: a token of BERT's is a line."""
+    """Returns whether a .txt file is a WordPiece vocabulary: whether a line is a special token of BERT."""
     if os.path.basename(path).startswith("vocab"):
         return True
     if files.size(path) > _LARGEST_VOCABULARY:

@@ -1,4 +1,4 @@
-"""The output directory of a build: whether it is finished, and that one process at a time writes to it."""
+"""Checks and locks the output directory of a build, so that only one process at a time writes to it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from data_pipelines.settings import difference
 
-UNFINISHED = "unfinished"  # the folder, inside the output, that an interrupted build goes on from
+UNFINISHED = "unfinished"  # the folder in the output directory from which an interrupted build continues
 
 
 def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
-    """Returns the manifest of finished records of these settings; None if there are none, or a file is not
-    whole.
+    """Returns the manifest of finished records with these settings.
 
     Args:
-        overwrite: whether records of other settings are removed.
+        directory: the output directory.
+        settings: the settings of the build.
+        overwrite: whether records with other settings are removed.
+
+    Returns:
+        The manifest, or None if there are no such records or a file is missing or truncated; in that case
+        all records are removed.
 
     Raises:
-        UserError: there are records of other settings, and they may not be removed.
+        UserError: there are records with other settings, and `overwrite` is not set.
     """
     if not files.exists(os.path.join(directory, packed.MANIFEST)):
         return None
@@ -45,13 +50,13 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
         for file in split["files"]:
             path = os.path.join(directory, file["name"])
             if not files.exists(path) or files.size(path) != file["bytes"]:
-                _remove_records(directory)  # they are made again
+                _remove_records(directory)  # the build makes them again
                 return None
     return manifest
 
 
 def _remove_records(directory: str) -> None:
-    """Removes finished records. The manifest goes first: without it nobody takes the rest for finished."""
+    """Removes finished records, the manifest first, since without it no one takes the rest for finished."""
     files.remove(os.path.join(directory, packed.MANIFEST))
     for name in files.names(directory):
         if ".tfrecord" in name:
@@ -60,13 +65,16 @@ def _remove_records(directory: str) -> None:
 
 @contextlib.contextmanager
 def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -> Iterator[str]:
-    """Makes the output directory and, in it, the folder for what is unfinished, and holds a lock on it.
+    """Creates and locks the folder for unfinished work in the output directory, and yields its path.
 
     Args:
-        overwrite: whether the unfinished work of other settings is removed.
+        directory: the output directory, which is created if it is missing.
+        settings: the settings of the build.
+        overwrite: whether unfinished work with other settings is removed.
 
     Raises:
-        UserError: it cannot be written, another process writes to it, or it was begun with other settings.
+        UserError: the directory is not writable, another process writes to it or has just finished it, it
+            holds record files without a manifest, or its unfinished work has other settings.
     """
     unfinished = os.path.join(directory, UNFINISHED)
     settings = settings | {"made_by": f"bert-jax {bert_jax.__version__}"}
@@ -88,7 +96,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
             raise UserError(
                 f"another `bert-jax data` is writing to {directory}: wait for it, or stop it"
             ) from None
-        if files.exists(os.path.join(directory, packed.MANIFEST)):  # since `finished` looked
+        if files.exists(os.path.join(directory, packed.MANIFEST)):  # finished since the call of `finished`
             files.remove_tree(unfinished)
             raise UserError(f"another `bert-jax data` has just finished {directory}: run the command again")
         stray = [name for name in files.names(directory) if ".tfrecord" in name]
@@ -97,7 +105,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
             raise UserError(
                 f"{directory} holds {stray[0]} and no {packed.MANIFEST}: choose an empty --output_dir"
             )
-        if local:  # what killed processes were writing
+        if local:  # partial files of killed processes
             for name in files.names(unfinished):
                 if ".tmp-" in name:
                     files.remove(os.path.join(unfinished, name))
@@ -121,6 +129,6 @@ def _remove(path: str) -> None:
 
 
 def _check_current(lock: IO[str]) -> None:
-    """Raises FileNotFoundError where a lock's file has gone with the folder of a build that ended."""
+    """Raises FileNotFoundError if the lock file was deleted with the folder of a build that finished."""
     if not os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name)):
         raise FileNotFoundError(lock.name)

@@ -1,9 +1,11 @@
-"""The steps from a corpus to shards, each a function from a task to files that are the same wherever it runs.
+"""The stages from a corpus to record files; each writes files that depend on its task only.
 
-1. `tokenize`: byte ranges of the input -> runs of documents as token ids, sorted by a hash of the document's
-name; 2. `plan`: counts of all runs -> the held-out documents and the buckets, ranges of that hash;
-3. `make_rows`: a bucket of documents -> pairs -> packed rows, in one record file;
-4. `make_shard`: record files -> a shard, an even share of all rows.
+1. `tokenize` reads byte ranges of the input and writes runs: documents as token ids, sorted by key, a hash of
+   the document's name.
+2. `plan` selects the held-out documents and the buckets, which are ranges of keys, from the counts of all
+   runs.
+3. `make_rows` makes sequences of the documents of a bucket, packs them into rows, and writes one record file.
+4. `make_shard` copies an equal share of all rows from these files into one shard.
 """
 
 from __future__ import annotations
@@ -24,24 +26,24 @@ from bert_jax.data import google, packed, tfrecord
 from data_pipelines import cleaning, minhash, packing, pairs, readers, sentences, sorted_runs
 
 HISTOGRAM_BITS = 16
-MIN_BUCKET_DOCUMENTS = 64  # so that the random next sentence has a choice, also among books
-BUCKET_TOKENS = (8 << 20, 64 << 20)  # the least, and the most that a corpus of any size comes to
-_MAX_BUCKETS = 1024  # while buckets are below their largest size
-MOST_BUCKET_DOCUMENTS = 1 << 20  # a document in memory takes some 600 bytes besides its tokens
+MIN_BUCKET_DOCUMENTS = 64  # enough to choose a random next sentence from, also among books
+BUCKET_TOKENS = (8 << 20, 64 << 20)  # target size of a bucket: the minimum and the maximum
+_MAX_BUCKETS = 1024  # unless the buckets would exceed their maximum size
+MOST_BUCKET_DOCUMENTS = 1 << 20  # a document in memory takes about 600 bytes besides its tokens
 _RUN_TOKENS = 32 << 20
 _RUN_DOCUMENTS = 1 << 19
 _RUN_FINGERPRINT_BYTES = 128 << 20
 _BATCH_CHARACTERS = 1 << 18
 _MAX_SENTENCE_TOKENS = 10_000
 
-# What is counted of the text; the second are the readers' (readers.read_documents).
+# Counts of the text; CLEANING_COUNTS are those of the readers (see readers.read_documents).
 TEXT_COUNTS = ("documents", "empty_documents", "sentences", "tokens", "unknown_tokens")
 CLEANING_COUNTS = readers.COUNTS
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """What a worker needs to load the tokenizer."""
+    """The arguments with which a worker loads the tokenizer."""
 
     path: str
     lower_case: bool
@@ -60,21 +62,22 @@ def _load_tokenizer(vocabulary: Vocabulary) -> tokenization.Tokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizeTask:
-    """Ranges of the corpus whose documents one worker tokenizes, and sorts into runs."""
+    """The arguments of `tokenize`: ranges of the corpus whose documents one worker sorts into runs."""
 
     ranges: tuple[readers.Range, ...]
     input_format: str
     vocabulary: Vocabulary
-    output: str  # runs are OUTPUT-0000, ...
+    output: str  # the runs are written to OUTPUT-0000, ...
     cleaning: cleaning.Settings | None = None
     fields: readers.Fields = readers.Fields()  # noqa: RUF009 (frozen)
 
 
 def tokenize(task: TokenizeTask) -> dict[str, Any]:
-    """Writes the documents of some byte ranges as runs, and counts them.
+    """Tokenizes the documents of some byte ranges, writes them as sorted runs, and counts them.
 
-    Sentences of over 10,000 tokens, which are no sentences, are cut into ones of that length: a chunk takes
-    whole sentences, and would drop the rest of them token by token.
+    A text of over 10,000 tokens, which is not a real sentence, is split into sentences of that length,
+    because a segment is built from whole sentences, and truncating it would drop most of such a text one
+    token at a time.
     """
     tokenizer = task.vocabulary.load()
     dtype = packed.id_dtype(tokenizer.vocab_size)
@@ -120,7 +123,7 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
             writer, marks = flush()
     if writer.size:
         flush()
-    # In a file: of all tasks together it would not fit into the memory of the process that plans.
+    # Written to a file, since those of all tasks together would not fit into the memory of the planner.
     sorted_runs.write_histogram(f"{task.output}.histogram", histogram)
     counts |= {name: cleaned[name] for name in CLEANING_COUNTS}
     if cleaner:
@@ -141,7 +144,7 @@ def _new_marks(settings: cleaning.Settings | None) -> minhash.Writer | None:
 def _encoded(
     documents: Iterable[readers.Document], tokenizer: tokenization.Tokenizer
 ) -> Iterator[tuple[readers.Document, list[list[int]]]]:
-    """Yields each document with the token ids of its sentences, encoding many sentences at once."""
+    """Yields each document with the token ids of its sentences; it encodes many sentences per call."""
     waiting: list[tuple[readers.Document, int]] = []
     texts: list[str] = []
     size = 0
@@ -170,7 +173,7 @@ def _cut(ids: list[int]) -> list[list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """The documents with keys in [low, high), which are made into rows together."""
+    """The documents with keys in [low, high), from which rows are made together."""
 
     split: str
     number: int
@@ -179,13 +182,16 @@ class Bucket:
 
 
 def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket]:
-    """Cuts the keys into the held-out documents and the rest, and each into buckets of bounded size.
+    """Splits the keys into the held-out documents and the rest, and each of these into buckets.
 
     Args:
-        results: what `tokenize` returned, of the whole corpus.
-        eval_fraction: the share of keys that is held out. If fewer than two documents have such keys, the two
-            with the smallest are held out, as next-sentence prediction needs two; of under 8 documents none
-            is.
+        results: the results of `tokenize` for the whole corpus.
+        eval_fraction: the share of the keys that is held out. If fewer than two documents have such keys, the
+            two with the smallest keys are held out, because next-sentence prediction needs two. Of fewer than
+            8 documents, none is held out.
+
+    Returns:
+        The buckets of the split `eval`, if there are any, and those of `train`.
     """
     histogram = np.zeros((1 << HISTOGRAM_BITS, 2), np.int64)
     for result in results:
@@ -220,7 +226,7 @@ def _buckets(split: str, low: int, high: int, histogram: np.ndarray, size: int) 
             documents = tokens = 0
     short = tokens < size // 2 and documents < MOST_BUCKET_DOCUMENTS // 2
     if len(edges) > 1 and (documents < MIN_BUCKET_DOCUMENTS or short):
-        edges.pop()  # the rest is too little for a bucket: the last one takes it
+        edges.pop()  # the rest is too small for a bucket of its own
     if edges[-1] < high:
         edges.append(high)
     return [Bucket(split, number, *edge) for number, edge in enumerate(itertools.pairwise(edges))]
@@ -228,16 +234,19 @@ def _buckets(split: str, low: int, high: int, histogram: np.ndarray, size: int) 
 
 @dataclasses.dataclass(frozen=True)
 class RowsTask:
-    """A bucket of documents of which one worker makes rows."""
+    """The arguments of `make_rows`: a bucket of documents from which one worker makes rows."""
 
     bucket: Bucket
     runs: tuple[str, ...]
     vocabulary: Vocabulary
-    settings: Mapping[str, Any]  # of the manifest
+    settings: Mapping[str, Any]  # those in the manifest
     output: str
 
     def rng(self, purpose: str = "") -> random.Random:
-        """The bucket's own generator; in google records that of the first bucket is the reference's."""
+        """Returns the random number generator of the bucket.
+
+        In google records, the first bucket of `train` has the same generator as the reference.
+        """
         seed, bucket = self.settings["seed"], self.bucket
         if (self.settings["schema"], bucket.split, bucket.number) == (google.SCHEMA, "train", 0):
             return random.Random(seed)
@@ -245,7 +254,7 @@ class RowsTask:
 
 
 def make_rows(task: RowsTask) -> dict[str, Any]:
-    """Writes the rows of a bucket and counts them, as `packed.merge_splits` sums them up."""
+    """Writes the packed rows of a bucket and returns their counts, which `packed.merge_splits` sums."""
     tokenizer = task.vocabulary.load()
     dtype = packed.id_dtype(tokenizer.vocab_size)
     bucket, settings, length = task.bucket, task.settings, task.settings["max_seq_length"]
@@ -273,7 +282,7 @@ def make_rows(task: RowsTask) -> dict[str, Any]:
             yield packed.PackedSequence(ids, first_length, pair.label)
 
     def rows() -> Iterator[bytes]:
-        # A generator of its own, since packing asks for sequences ahead of the rows that it gives.
+        # This order has a separate generator, because packing draws sequences ahead of the rows it yields.
         order = task.rng("/rows")
         for row in packing.pack(sequences(), length, settings["max_sequences_per_row"], order):
             per_row[len(row)] += 1
@@ -287,7 +296,7 @@ def make_rows(task: RowsTask) -> dict[str, Any]:
 
 
 def _passes(documents: list[sorted_runs.StoredDocument], count: int, rng: random.Random) -> Iterator[Any]:
-    """The documents `count` times, each time but the first in another order."""
+    """Yields the documents `count` times, and shuffles them before each pass but the first."""
     for number in range(count):
         if number:
             rng.shuffle(documents)
@@ -296,7 +305,7 @@ def _passes(documents: list[sorted_runs.StoredDocument], count: int, rng: random
 
 @dataclasses.dataclass(frozen=True)
 class ShardTask:
-    """The rows of one file of the result."""
+    """The arguments of `make_shard`: the rows of one output file."""
 
     parts: tuple[tuple[str, int, int, int], ...]  # (record file, first row, end row, step)
     output: str
@@ -305,10 +314,16 @@ class ShardTask:
 def share_rows(
     parts: Sequence[tuple[str, int]], shards: int, round_robin: bool = False
 ) -> list[tuple[tuple[str, int, int, int], ...]]:
-    """Shares the rows of (record file, rows) parts evenly among shards: the `ShardTask.parts` of each.
+    """Divides rows evenly among shards.
 
-    Each shard gets rows that follow each other, or, with `round_robin`, row i of all goes to shard i modulo
-    their number.
+    Args:
+        parts: (record file, number of rows) pairs.
+        shards: the number of shards.
+        round_robin: whether row i of all rows goes to shard i % shards; otherwise, each shard gets
+            consecutive rows.
+
+    Returns:
+        The `ShardTask.parts` of each shard.
     """
     total = sum(rows for _, rows in parts)
     edges = [total * number // shards for number in range(shards + 1)]
@@ -326,12 +341,12 @@ def share_rows(
 
 
 def make_shard(task: ShardTask) -> dict[str, Any]:
-    """Copies rows of parts into one record file, checking their CRCs on the way."""
+    """Copies the rows of a shard into one record file, and checks their CRCs."""
     parts = ((tfrecord.RecordFile(path), np.arange(*numbers)) for path, *numbers in task.parts)
     count, size = tfrecord.copy_records(task.output, parts)
     return {"rows": count, "bytes": size}
 
 
 def file_digest(path: str) -> dict[str, Any]:
-    """The size and the SHA-256 of a file."""
+    """Returns the size and the SHA-256 of a file."""
     return readers.file_digest(path)
