@@ -236,7 +236,10 @@ def test_the_command_line_and_the_pipelines_start_without_jax():
         ("optimizer.lr", "did you mean optimizer.learning_rate?"),
         ("learning_rate", "did you mean optimizer.learning_rate?"),
         ("max_steps", "did you mean steps?"),
-        ("optimizer.zzz", "optimizer has b1, b2, clip_norm, decay_steps, eps, learning_rate, name"),
+        (
+            "optimizer.zzz",
+            "optimizer has args, b1, b2, clip_norm, decay_steps, eps, freeze, learning_rate, name",
+        ),
         ("optimizer.learning_rat", "did you mean learning_rate?"),
         ("modle.hidden_size", "did you mean model?"),
         ("optimiser.name", "did you mean optimizer?"),

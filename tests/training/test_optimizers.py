@@ -71,10 +71,11 @@ def test_more_schedules():
 
 
 def test_what_decays():
+    x = np.zeros(2)
     params = {
-        "layers": {"query": {"kernel": 0, "bias": 0}, "norm": {"scale": 0, "bias": 0}},
-        "word_embeddings": 0,
-        "mlm": {"bias": 0},
+        "layers": {"query": {"kernel": x, "bias": x}, "norm": {"scale": x, "bias": x}},
+        "word_embeddings": x,
+        "mlm": {"bias": x},
     }
     assert param_groups.decay_mask(params) == {
         "layers": {"query": {"kernel": True, "bias": False}, "norm": {"scale": False, "bias": False}},
