@@ -82,7 +82,8 @@ Axes = tuple[str | None, ...]
 def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes) -> Callable:
     """Returns the kernel wrapped so that each device of the mesh runs it on its own shard.
 
-    This is needed because a Pallas kernel is opaque to the partitioner.
+    This is needed because a Pallas kernel is opaque to the partitioner. Without a mesh the kernel is returned
+    unchanged.
 
     Args:
         kernel: a function of arrays.

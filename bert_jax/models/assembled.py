@@ -35,7 +35,7 @@ class AssembledModel(Module):
         if "mlm" in self.groups:
             self.mlm = MaskedLanguageModelHead(self.config)
         if "head" in self.groups:
-            # "head" cannot be the attribute's name: in models with one head it is a dataclass field.
+            # The attribute is not called `head`, which in models with one head is the head's description.
             self.between = Pooler(self.config, head.activation, head.dense_bias, head.norm, name="head")
         if "nsp" in self.groups:
             self.nsp = self.dense(None, (2,), ("embed",), ("classes",))

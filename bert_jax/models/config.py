@@ -81,7 +81,7 @@ class Execution:
 
     Attributes:
         dtype: dtype of activations and matrix products; parameters are always float32. "auto" is bfloat16 on
-            TPU and GPU and float32 on CPU.
+            TPU and GPU, and float32 on CPU and on GPUs without bfloat16 products.
         attention: implementation of attention: "xla", "cudnn" (NVIDIA), "pallas" or "splash" (TPU); "auto"
             chooses one, see `bert_jax.kernels.dispatch`.
         residual: implementation of dropout, residual sum and LayerNorm: "xla" or "pallas" (TPU); "auto"
@@ -103,8 +103,9 @@ class Execution:
     def for_inference(self, target: Target, dtype: str = "auto") -> Execution:
         """Returns the settings for computing a checkpoint on a device, wherever it was trained.
 
-        Kernels are chosen again for the device, unless the checkpoint was trained without kernels. By default
-        the dtype is the one used in training, except that a CPU computes in float32.
+        Kernels are chosen again for the device, unless the checkpoint was trained without kernels, and there
+        is no rematerialization. By default the dtype is the one used in training, or the device's default if
+        that was "auto"; CPUs and GPUs without bfloat16 products always compute in float32.
 
         Args:
             target: the device.

@@ -238,7 +238,7 @@ class PreNorm:
         self.norm = config.norm
 
     def __call__(self, x, norm, inner, project, drop, requested):
-        # Pre-norm is never fused; the call only logs the choice.
+        # Pre-norm is never fused; the call only records the choice for the log.
         _is_fused(requested, ResidualCase(*x.shape[1:], "pre", self.norm))
         return x + drop(project(inner(norm(x))))
 

@@ -12,7 +12,7 @@ _BYTES = {
     "u64": 8, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16,
 }  # fmt: skip
 
-# These continue or end an asynchronous operation, whose start is the one that calls the computation.
+# These continue or end an asynchronous operation; only its start counts as a call of the computation.
 _ENDS = ("async-done", "async-update")
 
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
