@@ -1,4 +1,4 @@
-"""Examples to rows of tokens: every row of every task is put together here."""
+"""Assembles examples into rows of tokens. All tasks build their rows here."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ENCODE_CHUNK = 8192
 
 
 class RowBuilder:
-    """Collects rows in the layout of a tokenizer, such as [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+    """Collects rows in the layout of a tokenizer, such as [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
 
     Attributes:
-        total: tokens of all rows so far.
+        total: the number of tokens of all rows so far.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -42,8 +42,8 @@ class RowBuilder:
 
         Args:
             example: the number of the example that the row belongs to.
-            first: ids of A, without special tokens.
-            second: ids of B; None for a row of a single text.
+            first: the token ids of A, without special tokens.
+            second: the token ids of B; None for a row with a single text.
 
         Returns:
             The position in `tokens` where the row begins.
@@ -60,7 +60,7 @@ class RowBuilder:
         return begin
 
     def arrays(self, max_length: int) -> dict[str, Any]:
-        """Returns the arguments of `EncodedRows` that the rows determine."""
+        """Returns the collected rows as keyword arguments of `EncodedRows`, with `max_length` as given."""
         offsets = np.zeros(len(self._lengths) + 1, np.int64)
         np.cumsum(self._lengths, out=offsets[1:])
         return {
@@ -80,14 +80,15 @@ def encode(
     doc_stride: int = 0,
     target_dtype: type = np.int32,
 ) -> EncodedRows:
-    """Returns the rows of texts or pairs.
+    """Tokenizes texts or pairs of texts and returns their rows.
 
     Args:
-        examples: with or without labels.
-        tokenizer: of the model.
-        max_length: tokens of a row with the special ones. What is longer is cut (`truncate_pair`),
-        doc_stride: or, with a stride, has windows (`windows.split_pair`).
-        target_dtype: of the labels.
+        examples: the examples, with or without labels.
+        tokenizer: the tokenizer of the model.
+        max_length: the maximum number of tokens of a row, including special tokens.
+        doc_stride: 0 to truncate longer examples (`truncate_pair`); otherwise they are split into windows
+            with this stride (`windows.split_pair`).
+        target_dtype: the dtype of the targets.
     """
     first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
     if examples.texts_b is not None:
@@ -103,7 +104,7 @@ def encode(
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Ids]:
-    """Yields the ids of each text, without special tokens; tokenizes many texts at a time."""
+    """Yields the token ids of each text, without special tokens. Texts are tokenized in batches."""
     for begin in range(0, len(texts), _ENCODE_CHUNK):
         yield from tokenizer.encode_batch(texts[begin : begin + _ENCODE_CHUNK])
 
@@ -118,17 +119,18 @@ def assemble(
     rows_per_example: int = 1,
     has_windows: bool = False,
 ) -> EncodedRows:
-    """Returns the rows of every example.
+    """Assembles the rows of all examples.
 
     Args:
-        rows_of_examples: the pairs (A, B) of each example, ids without special tokens, B None for a single
-            text; and whether some of the example's tokens are in none of them.
-        labels: of each example, or None.
-        tokenizer: of the model.
-        max_length: tokens of a row with the special ones.
-        target_dtype: of the labels.
-        rows_per_example: consecutive rows that form one question.
-        has_windows: whether an example may have several rows, or questions, whose outputs are averaged.
+        rows_of_examples: for each example, a list of pairs (A, B) of token ids without special tokens, one
+            pair for each row, where B is None for a single text; and whether the example was truncated.
+        labels: the label of each example, or None.
+        tokenizer: the tokenizer of the model.
+        max_length: the maximum number of tokens of a row, including special tokens.
+        target_dtype: the dtype of the targets.
+        rows_per_example: the number of consecutive rows that form one question.
+        has_windows: whether an example may have several windows, each a row or a group of rows, whose outputs
+            are averaged.
     """
     builder, truncated = RowBuilder(tokenizer), 0
     for number, (pairs, cut) in enumerate(rows_of_examples):
@@ -148,12 +150,12 @@ def assemble(
 
 
 def truncate(a: Ids, b: Ids | None, room: int) -> tuple[list[Pair], bool]:
-    """Returns the single row of a text or a pair (`truncate_pair`), and whether it was cut.
+    """Returns the single row of a text or pair, truncated by `truncate_pair`, and whether it was truncated.
 
     Args:
-        a: ids of the first text, without special tokens.
-        b: ids of the second text; None for a single one.
-        room: tokens of both together, at most.
+        a: the token ids of the first text, without special tokens.
+        b: the token ids of the second text; None for a single text.
+        room: the maximum number of tokens of both texts together.
     """
     if b is None:
         kept = a[:room]
@@ -163,10 +165,15 @@ def truncate(a: Ids, b: Ids | None, room: int) -> tuple[list[Pair], bool]:
 
 
 def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
-    """Returns how many tokens of A and of B stay, if tokens are removed one at a time from the longer text.
+    """Returns how many tokens of A and B remain if tokens are removed one by one from the longer text.
 
-    Where both are equally long, B loses a token. This is the end of google-research/bert's
-    `_truncate_seq_pair` loop, without the loop.
+    If both have the same length, B loses a token. This is the result of the loop in `_truncate_seq_pair` of
+    google-research/bert, in closed form.
+
+    Args:
+        length_a: the number of tokens of A.
+        length_b: the number of tokens of B.
+        budget: the maximum number of tokens of both together.
     """
     keep_a = min(length_a, max(budget - length_b, budget - budget // 2))
     return keep_a, min(length_b, budget - keep_a)

@@ -1,7 +1,7 @@
-"""Encoded examples and the order they are seen in: numpy only, a pure function of (seed, step).
+"""Encoded examples and their batches. Batches are a pure function of (seed, step); only numpy is used.
 
-Rows of one batch are of similar length and are padded to one of a few lengths, so that short texts do not pay
-for the longest one and the number of compiled shapes stays small.
+The rows of a batch have similar lengths and are padded to one of a few lengths. Short texts thus cost less
+than the longest one, and the number of compiled shapes stays small.
 """
 
 import dataclasses
@@ -9,35 +9,36 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-# Examples are grouped by length inside windows of this many batches, which leaves most of the order random.
+# Examples are sorted by length only within windows of this many batches, so that the order stays mostly
+# random.
 _GROUPING_WINDOW = 32
 _MAX_BUCKETS = 8
 _SIZE_SAVES = 0.03
 
-NO_TARGET = -1  # of a token or a row without a target
+NO_TARGET = -1  # the target of a token or a row that has none
 
 
 @dataclasses.dataclass(kw_only=True)
 class EncodedRows:
-    """The rows of a data set, [CLS] A [SEP] or [CLS] A [SEP] B [SEP], end to end.
+    """The rows of a data set, [CLS] A [SEP] or [CLS] A [SEP] B [SEP], concatenated.
 
-    A group is the `rows_per_example` consecutive rows that form one question, which stay side by side in one
-    batch.
+    A group consists of the `rows_per_example` consecutive rows that form one question. The rows of a group
+    stay together in one batch.
 
     Attributes:
-        tokens: int32 [total].
+        tokens: int32 [total], the tokens of all rows.
         offsets: int64 [N + 1]; row i is tokens[offsets[i]:offsets[i + 1]].
-        first_lengths: int32 [N], tokens of A with [CLS] and [SEP].
-        targets: arrays [N, ...] by name, int32 or float32; empty when unlabelled.
-        pad_id: of the tokenizer.
-        max_length: tokens of a row at most.
-        truncated: examples that were cut.
-        token_targets: int32 [total] arrays by name; `NO_TARGET` where a token has none.
-        examples: int64 [N], the example of each row: a long example may have several rows.
-        rows_per_example: rows of a group.
+        first_lengths: int32 [N], the number of tokens of A, including its special tokens.
+        targets: arrays [N, ...] by name, int32 or float32; empty if the examples have no labels.
+        pad_id: the id of the padding token.
+        max_length: the maximum number of tokens of a row.
+        truncated: the number of examples that were truncated.
+        token_targets: int32 [total] arrays by name; `NO_TARGET` for a token without a target.
+        examples: int64 [N], the example of each row; a long example may have several rows.
+        rows_per_example: the number of rows of a group.
         token_features: float arrays [total, F] by name, computed once for all epochs.
-        row_weights: float32 [N], the weight of each row in the loss, 1 on average, where rows are windows
-            whose outputs become one output for each example; else None.
+        row_weights: float32 [N], the weight of each row in the loss, with mean 1, if rows are windows whose
+            outputs are averaged for each example; otherwise None.
     """
 
     tokens: np.ndarray
@@ -62,33 +63,34 @@ class EncodedRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Returns int64 [N], the tokens of each row."""
+        """Returns the number of tokens of each row: int64 [N]."""
         return np.diff(self.offsets)
 
     @property
     def group_examples(self) -> np.ndarray:
-        """Returns int64 [groups], the example of each group."""
+        """Returns the example of each group: int64 [groups]."""
         return self.examples[:: self.rows_per_example]
 
     @property
     def group_lengths(self) -> np.ndarray:
-        """Returns int64 [groups], the tokens of the longest row of each group."""
+        """Returns the number of tokens of the longest row of each group: int64 [groups]."""
         return self.lengths.reshape(-1, self.rows_per_example).max(axis=1, initial=0)
 
 
 def bucket_lengths(
     lengths: np.ndarray, batch_size: int, max_length: int, batches: int | None = None
 ) -> tuple[int, ...]:
-    """Returns the padded lengths that waste least on rows of these lengths: multiples of 8, ascending.
+    """Returns the padded lengths that waste the fewest tokens on padding, ascending.
 
-    Each costs a compilation, so there is one more only where it saves 3% of the padded tokens, at most one
-    for every eight batches, and eight in all.
+    They are multiples of 8, or `max_length`. Each length costs a compilation. Another length is therefore
+    added only if it saves 3% of the padded tokens, and there is at most one additional length for every eight
+    batches, and at most eight lengths in total.
 
     Args:
-        lengths: int [N] tokens of each group of rows.
-        batch_size: groups per batch.
-        batches: how many batches will be computed, where that is less than an epoch.
-        max_length: what no padded length exceeds, and no row.
+        lengths: int [N], the number of tokens of the longest row of each group.
+        batch_size: the number of groups in a batch.
+        max_length: the maximum length of rows, and of the padded lengths.
+        batches: the number of batches that will be computed, if fewer than an epoch.
     """
     longest = int(np.max(lengths, initial=1))
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_length)
@@ -98,19 +100,20 @@ def bucket_lengths(
 
 
 def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int) -> tuple[int, ...]:
-    """The sizes that waste least on these values, each of which takes the next size that holds it.
+    """Returns the sizes with the smallest total when each value is rounded up to the next size.
 
     Args:
-        values: int [N], none over the last candidate.
-        candidates: int [C], ascending.
-        most: how many sizes at most; there is one more only where it saves 3% of all.
+        values: int [N], none of which exceeds the last candidate.
+        candidates: int [C], the possible sizes, ascending.
+        most: the maximum number of sizes. Another size is added only if it saves 3% of the total.
 
     Returns:
-        Some of the candidates, ascending, the last of them included.
+        The chosen candidates, ascending. The last candidate is always among them.
     """
     counts = np.bincount(np.searchsorted(candidates, values), minlength=len(candidates))
     below = np.concatenate([[0], np.cumsum(counts)])
-    # [i, j]: what the values over candidate i - 1 that fit in candidate j cost, each the size of j.
+    # cost[i, j] is the total size of the values above candidate i - 1 and up to candidate j, if each is
+    # rounded up to candidate j.
     cost = np.where(
         np.arange(len(candidates))[:, None] <= np.arange(len(candidates)),
         (below[None, 1:] - below[:-1, None]) * candidates,
@@ -118,7 +121,8 @@ def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int) -> tuple
     )
     best, chosen = cost[0], [(int(candidate),) for candidate in candidates]
     for _ in range(1, min(most, len(candidates))):
-        # Of the values up to candidate j: the last size begins after candidate i.
+        # totals[i, j] is the cost of the values up to candidate j if the last two sizes are candidates i and
+        # j.
         totals = best[:-1, None] + cost[1:]
         last = np.argmin(totals, axis=0)
         fewer = best[-1]
@@ -132,18 +136,21 @@ def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int) -> tuple
 def make_batch(
     data: EncodedRows, indices: np.ndarray, buckets: Sequence[int], local_rows: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """The rows of one batch, padded to the first bucket that holds the longest of them.
+    """Returns one batch, with its rows padded to the smallest bucket that holds the longest row.
 
     Args:
-        indices: int64 [B] groups of the global batch; -1 is padding, without weight.
-        local_rows: int [b], the places of the groups that this process feeds (`sharding.local_rows`); all by
-            default. The padded length is the whole batch's on every process.
+        data: the encoded rows.
+        indices: int64 [B], the groups of the global batch; -1 for padding, which has weight 0.
+        buckets: the lengths that rows can be padded to, ascending.
+        local_rows: int [b], the positions in the global batch of the groups that this process feeds
+            (`sharding.local_rows`); all groups by default. The padded length is determined by the global
+            batch, and so is the same on every process.
 
     Returns:
-        int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the places in the
-        global batch; float32 `weights` [b], and `row_weights` [b] where there are some; every target [b,
-        ...], 0 where there is none, every target of tokens, int32 [b, L], and every feature of tokens [b, L,
-        F]. With groups of several rows, [b, group, ...] of each.
+        int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the positions in the
+        global batch; float32 `weights` [b], and `row_weights` [b] if `data` has them; every target [b, ...],
+        which is 0 for padding; every token target, int32 [b, L]; and every token feature [b, L, F]. If groups
+        have several rows, each array has the shape [b, rows of a group, ...].
     """
     places = expand(np.arange(len(indices)) if local_rows is None else local_rows, data.rows_per_example)
     indices = expand(indices, data.rows_per_example)
@@ -184,23 +191,23 @@ def make_batch(
 
 
 def expand(groups: np.ndarray, size: int) -> np.ndarray:
-    """int64 [B] groups, -1 for padding -> [B * size] rows."""
+    """Returns the rows of groups: int64 [B] group numbers to int64 [B * size] row numbers; -1 is padding."""
     rows = groups[:, None] * size + np.arange(size)
     return np.where(groups[:, None] >= 0, rows, -1).ravel()
 
 
 def steps_per_epoch(examples: int, batch_size: int) -> int:
-    """Batches in which every example occurs once; the last may be filled up with padding rows."""
+    """Returns the number of batches of an epoch, in which the last batch may contain padding."""
     return -(-examples // batch_size)
 
 
 def epoch_order(
     lengths: np.ndarray, batch_size: int, seed: int, epoch: int, group_by_length: bool = True
 ) -> np.ndarray:
-    """int64 [steps, batch_size]: every example once, -1 where the last batch has none left.
+    """Returns the order of the examples in an epoch: int64 [steps, batch_size], -1 for padding.
 
-    With `group_by_length`, examples of similar length share a batch: a shuffle, a sort inside windows of a
-    few batches, and a shuffle of the batches.
+    Every example occurs once. With `group_by_length`, examples of similar length share a batch: examples are
+    shuffled, then sorted by length within windows of a few batches, and finally the batches are shuffled.
     """
     rng = np.random.Generator(np.random.Philox(key=[np.uint64(seed), np.uint64(epoch)]))
     order = rng.permutation(len(lengths))
@@ -227,8 +234,18 @@ def train_batches(
     buckets: Sequence[int] = (),
     local_rows: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Endless batches of `batch_size` groups from `start_step` on: batch s depends on (seed, s) alone. `own`
-    as in `make_batch`.
+    """Yields training batches of `batch_size` groups without end, beginning with the one of `start_step`.
+
+    The batch of step s depends only on the data, the seed and s.
+
+    Args:
+        data: the encoded rows.
+        batch_size: the number of groups in a global batch.
+        seed: the seed of the order.
+        start_step: the step of the first batch.
+        group_by_length: whether examples of similar length share a batch (`epoch_order`).
+        buckets: the padded lengths; chosen by `bucket_lengths` if empty.
+        local_rows: as in `make_batch`.
     """
     lengths = data.group_lengths
     buckets = buckets or bucket_lengths(lengths, batch_size, data.max_length)
@@ -248,14 +265,14 @@ def eval_batches(
     buckets: Sequence[int] = (),
     local_rows: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Every group once, in the order of `eval_order`; the last batch is filled up with padding."""
+    """Yields batches with every group once, in the order of `eval_order`; arguments as in `train_batches`."""
     buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_length)
     for indices in eval_order(data, batch_size):
         yield make_batch(data, indices, buckets, local_rows)
 
 
 def eval_order(data: EncodedRows, batch_size: int) -> np.ndarray:
-    """int64 [steps, batch_size]: the groups by length, -1 where the last batch has none left."""
+    """Returns the groups sorted by length: int64 [steps, batch_size], with -1 for padding at the end."""
     order = np.argsort(data.group_lengths, kind="stable")
     steps = steps_per_epoch(len(order), batch_size)
     return np.concatenate([order, np.full(steps * batch_size - len(order), -1)]).reshape(steps, batch_size)

@@ -1,4 +1,4 @@
-"""The outputs of a fine-tuned model for a whole data set."""
+"""Computes the outputs of a fine-tuned model for a whole data set."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ from bert_jax.tasks.rows import batches, windows
 
 
 def make_predict(objective: Objective, mesh: jax.sharding.Mesh) -> Callable:
-    """Returns (params, global batch, frozen=None) -> float32 [B, C] on every process.
+    """Returns a function (params, global batch, frozen=None) -> float32 [B, C], replicated on every process.
 
-    It is `objective.predict` on the joined parameters, compiled for each shape.
+    The function calls `objective.predict` with the joined parameters, and is compiled for each shape.
     """
     predict = _jit(objective, mesh)
 
@@ -35,13 +35,14 @@ def _jit(objective: Objective, mesh: jax.sharding.Mesh) -> Callable:
 def compile_predict(
     objective: Objective, mesh: jax.sharding.Mesh, params: Any, shapes: Iterable[dict]
 ) -> Callable:
-    """Returns (params, global batch) -> outputs as `make_predict`, but compiled at once, for no other shapes.
+    """Compiles a function (params, global batch) -> outputs, as in `make_predict`, for given shapes only.
 
     Args:
-        objective: without frozen parameters.
-        mesh: where the parameters lie.
-        params: on the mesh.
-        shapes: a batch of each shape, all with the same arrays. Other arrays of later batches are ignored.
+        objective: an objective without frozen parameters.
+        mesh: the mesh that holds the parameters.
+        params: the parameters, on the mesh.
+        shapes: one batch of each shape. All of them must have the same arrays; the function ignores any other
+            arrays of the batches that it is called with.
     """
     predict = _jit(objective, mesh)
     compiled = {}
@@ -69,21 +70,24 @@ def predict_all(
     on_batch: Callable[[int, int], None] = lambda done, total: None,
     run: Callable[[Callable[[], Any]], Any] = lambda function: function(),
 ) -> np.ndarray:
-    """Returns the output of every group of rows, in their order.
-
-    This is float32 [groups, C], or, where the outputs are [B, L, C], float32 [total, C] for every token. For
-    windows with `row_weights` it is the mean over the windows of each example: float32 [examples, C].
+    """Returns the outputs of all groups of rows, in their order.
 
     Args:
-        predict: as `make_predict` returns it.
-        params: on the mesh.
+        predict: a function that `make_predict` returned.
+        params: the parameters, on the mesh.
         data: the encoded rows, the same in every process.
-        batch_size: groups of the global batch; a multiple of the mesh's data and fsdp axes.
-        mesh: of `predict`.
-        buckets: the lengths that rows are padded to; else they are chosen to suit the data.
-        on_batch: called with the number of batches that are done and of all, at the start and after each;
-            what it raises ends the prediction.
-        run: calls the function it is given, which dispatches a batch, and compiles where its shape is new.
+        batch_size: the number of groups in a global batch; a multiple of the mesh's data and fsdp axes.
+        mesh: the mesh of `predict`.
+        buckets: the lengths that rows are padded to; chosen to suit the data if empty.
+        on_batch: called with (batches done, all batches) at the start and after each batch. An exception that
+            it raises ends the prediction.
+        run: called with a function that dispatches one batch, and compiles if its shape is new; must call it
+            and return its result.
+
+    Returns:
+        float32 [groups, C]. If `predict` returns [B, L, C], float32 [total, C], the outputs of every token.
+        If the rows are windows with `row_weights`, float32 [examples, C], the mean over the windows of each
+        example.
     """
     order = batches.eval_order(data, batch_size)
     local_rows = sharding.local_rows(mesh, batch_size)

@@ -1,7 +1,8 @@
-"""Random batches of short examples, several a row: no padding to pay for, and no batch of one length alone.
+"""Packs several short examples into each row, so that random batches need little padding.
 
-Rows hold what rows of pre-training records do (`bert_jax.data.packed`), with weights and targets for each
-example. numpy only; batch s of a run is a pure function of (data, seed, s).
+Unlike batches of examples with similar lengths, packed batches mix all lengths. Rows have the layout of
+packed pre-training rows (`bert_jax.data.packed`), with weights and targets for each example. Only numpy is
+used. Batch s of a run is a pure function of (data, seed, s).
 """
 
 from __future__ import annotations
@@ -22,25 +23,28 @@ from bert_jax.tasks.rows.batches import (
 )
 from bert_jax.training import flops
 
-# Random batches like the run's, but not its own: runs that differ in the seed share the compiled shapes.
+# The plan samples batches with a fixed seed instead of the run's, so that runs with different seeds share
+# their compiled shapes.
 _PLAN_SEED = 0
 _TRIED_BATCHES, _MOST_COUNTED = 32, 2000
-_COUNTED = 4  # batches for each of the run, so that few of another seed need more rows
+_COUNTED = 4  # sampled batches for each batch of the run, so that with any seed few batches need more rows
 _STEPS_A_SHAPE, _MOST_SHAPES = 100, 4
-# Batches of one length are one-sided, which this much computation more is worth.
+# Random batches are preferred up to this ratio of their FLOPs to those of batches sorted by length, because
+# the latter are biased samples.
 _DEARER = 1.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """The shape of packed batches.
+    """The shapes of packed batches.
 
     Attributes:
-        length: tokens of a row.
-        sequences: examples that a row holds at most.
-        rows: how many rows a batch may have, ascending; one that needs more has the next of their multiples.
-        multiple: what each number of rows is a multiple of.
-        mean_rows: of the batches that were counted.
+        length: the number of tokens of a row.
+        sequences: the maximum number of examples in a row.
+        rows: the possible numbers of rows of a batch, ascending. A batch that needs more rows than the last
+            of them has the next multiple of `multiple`.
+        multiple: the number that every number of rows is a multiple of.
+        mean_rows: the mean number of rows of the sampled batches.
     """
 
     length: int
@@ -56,16 +60,20 @@ class Packing:
 def plan(
     data: EncodedRows, batch_size: int, steps: int, multiple: int, bert: EncoderConfig, parts: int = 1
 ) -> Packing | None:
-    """The shape that computes least for the batches of a run; None where batches of similar lengths, each
-    padded to a length of its own, compute much less, as when every device has only an example or two.
+    """Returns the shapes of packed batches that need the fewest FLOPs, or None if packing is too expensive.
+
+    Packing is too expensive if batches of examples with similar lengths, padded to one of a few lengths, need
+    much fewer FLOPs. This is the case, for example, if every device has only one or two examples.
 
     Args:
-        batch_size: examples a batch.
-        steps: of the run.
-        multiple: what the number of rows must be a multiple of: the devices that the batch is split over.
-        bert: the model, for its FLOPs.
-        parts: `accumulate_steps`. The number of rows is also a multiple of these on every device, filled up
-            with empty ones; which examples share a row does not depend on it.
+        data: the encoded rows.
+        batch_size: the number of examples in a batch.
+        steps: the number of steps of the run.
+        multiple: the number of devices that the batch is sharded over, of which the number of rows is a
+            multiple.
+        bert: the configuration of the model, which determines the FLOPs.
+        parts: `accumulate_steps`. The number of rows on every device is a multiple of it, and batches are
+            filled up with empty rows. It does not influence which examples share a row.
     """
     lengths = data.lengths
     shortest, longest = int(lengths.min()), int(lengths.max())
@@ -104,8 +112,16 @@ def train_batches(
     start_step: int,
     local_rows: Callable[[int], np.ndarray] = np.arange,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Endless batches of `batch_size` examples from `start_step` on. `local_rows` gives, for a number of
-    rows, those that this process feeds (`sharding.local_rows`); all by default.
+    """Yields packed batches of `batch_size` examples without end, beginning with the one of `start_step`.
+
+    Args:
+        data: the encoded rows.
+        packing: the shapes of the batches.
+        batch_size: the number of examples in a global batch.
+        seed: the seed of the order.
+        start_step: the step of the first batch.
+        local_rows: maps the number of rows of a global batch to the rows that this process feeds
+            (`sharding.local_rows`); all rows by default.
     """
     steps = steps_per_epoch(len(data), batch_size)
     epoch, offset = divmod(start_step, steps)
@@ -121,16 +137,18 @@ def make_batch(
     packing: Packing,
     local_rows: Callable[[int], np.ndarray] = np.arange,
 ) -> dict[str, np.ndarray]:
-    """The examples of one batch, in rows of `packing`.
+    """Returns one packed batch.
 
     Args:
-        indices: int64 [B] rows of `data`; -1 is left out.
+        data: the encoded rows.
+        indices: int64 [B], the rows of `data` in the batch; -1 is skipped.
+        packing: the shapes of the batch.
         local_rows: as in `train_batches`.
 
     Returns:
-        int32 `input_ids` [R, L] and `lengths` [R]; `starts` and `first_lengths`, int32 [R, S], L and 0 where
-        there is no example; float32 `weights` [R, S], and `row_weights` where there are some; targets [R, S,
-        ...].
+        int32 `input_ids` [R, L] and `lengths` [R]; int32 `starts` and `first_lengths` [R, S], which are L and
+        0 for slots without an example; float32 `weights` [R, S], and `row_weights` [R, S] if `data` has them;
+        targets [R, S, ...]. S is `packing.sequences`.
     """
     rows = _fit(data.lengths, indices, packing.length, packing.sequences)
     places = local_rows(packing.rows_for(len(rows)))

@@ -1,7 +1,7 @@
-"""Texts longer than a row: overlapping windows of them, and how the outputs of several rows become one.
+"""Splits texts longer than a row into overlapping windows, and averages the outputs of the windows.
 
-A text is counted in tokens, and cut between units: single tokens, or words of several tokens. `offsets` int64
-[units + 1] are the tokens before each unit; of single tokens they are 0, 1, 2, ...
+A text is split only between units, which are single tokens, or words of several tokens. `offsets`, int64
+[units + 1], is the number of tokens before each unit; for single tokens it is 0, 1, 2, ...
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 
-_MAX_SHOWN = 4  # numbers of windows that are listed one by one
+_MAX_SHOWN = 4  # different numbers of windows that `describe` lists separately
 
 Ids = list[int]
 Pair = tuple[Ids, Ids | None]
@@ -24,10 +24,14 @@ def split(offsets: np.ndarray, room: int, stride: int, *, fill_last: bool = True
 
     Args:
         offsets: int64 [units + 1]; no unit may have more tokens than `room`.
-        room: tokens of a window at most.
-        stride: tokens from the beginning of a window to that of the next one. Windows are never further apart
-            than they are long.
-        fill_last: whether the last window begins as early as it has room for, instead of at its stride.
+        room: the maximum number of tokens of a window.
+        stride: the number of tokens from the beginning of a window to that of the next one; `room` if it is
+            larger than that, so that no tokens are skipped.
+        fill_last: whether the last window is extended to the left as far as `room` permits, instead of
+            beginning at its stride.
+
+    Returns:
+        The units [begin, end) of each window.
     """
     units = len(offsets) - 1
     if offsets[-1] - offsets[0] <= room:
@@ -46,15 +50,15 @@ def split(offsets: np.ndarray, room: int, stride: int, *, fill_last: bool = True
 
 
 def most_context(offsets: np.ndarray, spans: Sequence[Span], per_token: float = 0.0) -> np.ndarray:
-    """Returns int64 [units]: the window in which each unit has most context; the first of equal ones.
+    """Returns the window in which each unit has the most context, or the first of several: int64 [units].
 
-    Context is the smaller of what is to the left and to the right of the unit in the window
-    (google-research/bert, run_squad.py), plus `per_token` for each token of the window.
+    The context of a unit is the number of tokens to its left or to its right in the window, whichever is
+    smaller (google-research/bert, run_squad.py), plus `per_token` for each token of the window.
 
     Args:
         offsets: int64 [units + 1].
-        spans: as `split` returns them.
-        per_token: 0.01 in run_squad.py.
+        spans: the windows, as `split` returns them.
+        per_token: the score of each token of a window; 0.01 in run_squad.py.
     """
     context = np.full((len(spans), len(offsets) - 1), -np.inf)
     for row, (begin, end) in enumerate(spans):
@@ -65,9 +69,10 @@ def most_context(offsets: np.ndarray, spans: Sequence[Span], per_token: float = 
 
 
 def widen(offsets: np.ndarray, begin: int, end: int, room: int) -> Span:
-    """Returns the units [begin, end) with as many units around them as fit into `room` tokens.
+    """Extends the units [begin, end) by as many units on both sides as fit into `room` tokens.
 
-    Both sides get the same number of tokens, and what one side does not have goes to the other.
+    Each side gets half of the spare tokens. If the text does not have that many on one side, the rest goes to
+    the other side.
     """
     spare = room - (offsets[end] - offsets[begin])
     before, after = offsets[begin] - offsets[0], offsets[-1] - offsets[end]
@@ -79,16 +84,16 @@ def widen(offsets: np.ndarray, begin: int, end: int, room: int) -> Span:
 
 
 def check_stride(stride: int, max_length: int, room: int, pairs: bool) -> None:
-    """Refuses a stride that would leave tokens between two windows out.
+    """Checks that a stride skips no tokens between two windows.
 
     Args:
-        stride: tokens from one window to the next; 0 for no windows.
-        max_length: tokens of a row with the special ones.
-        room: tokens of a row without the special ones.
+        stride: the number of tokens from one window to the next; 0 for no windows.
+        max_length: the maximum number of tokens of a row, including special tokens.
+        room: the maximum number of tokens of a row without special tokens.
         pairs: whether rows have two texts.
 
     Raises:
-        UserError: it is negative, or more than the smallest room that `split_pair` has for a window.
+        UserError: the stride is negative, or larger than the smallest window of `split_pair`.
     """
     largest = (room + 1) // 2 if pairs else room
     if not 0 <= stride <= largest:
@@ -100,19 +105,20 @@ def check_stride(stride: int, max_length: int, room: int, pairs: bool) -> None:
 
 
 def split_pair(a: Ids, b: Ids | None, room: int, stride: int) -> tuple[list[Pair], bool]:
-    """Splits a text, whose `b` is None, or a pair into rows (A, B).
+    """Splits a text or a pair of texts into rows (A, B).
 
-    What fits is one row. Of a pair that does not, the longer text has windows (B, where both are as long),
-    and the other is in each row, cut to half of the room at most.
+    An example that fits is a single row. Otherwise the longer text of a pair (B, if both have the same
+    length) is split into windows, and the other one is repeated in each row, truncated to at most half of the
+    room.
 
     Args:
-        a: ids of the first text, without special tokens.
-        b: ids of the second text.
-        room: tokens of both together, at most.
-        stride: tokens from one window to the next.
+        a: the token ids of the first text, without special tokens.
+        b: the token ids of the second text; None for a single text.
+        room: the maximum number of tokens of both texts together.
+        stride: the number of tokens from one window to the next.
 
     Returns:
-        The rows, and whether some tokens are in none of them.
+        The rows, and whether any tokens were cut, so that no row contains them.
     """
     if len(a) + len(b or ()) <= room:
         return [(a, b)], False
@@ -126,20 +132,20 @@ def split_pair(a: Ids, b: Ids | None, room: int, stride: int) -> tuple[list[Pair
 
 
 def split_question(a: Ids, choices: Sequence[Ids], room: int, stride: int) -> tuple[list[Pair], bool]:
-    """Splits a question into rows (A, choice): one window of its text after the other, each with every
-    choice.
+    """Splits a question with choices into rows (A, choice).
 
-    Each choice sees the same windows of A, so that two of them differ only in the choice. There is room for
-    the longest choice, which may have half of a row, and more where A leaves more.
+    The text A is split into windows, and each window is paired with every choice. All choices are paired with
+    the same windows, so that the rows of a group differ only in the choice. The windows leave room for the
+    longest choice. Choices are truncated to half of the room, or to what A leaves free if that is more.
 
     Args:
-        a: ids of the text, without special tokens.
-        choices: ids of each choice.
-        room: tokens of A and a choice together, at most.
-        stride: tokens from one window to the next.
+        a: the token ids of the text, without special tokens.
+        choices: the token ids of each choice.
+        room: the maximum number of tokens of A and a choice together.
+        stride: the number of tokens from one window to the next.
 
     Returns:
-        The rows, and whether some tokens are in none of them.
+        The rows, and whether any tokens were cut, so that no row contains them.
     """
     longest = max(map(len, choices))
     kept = min(longest, max(room // 2, room - len(a)))
@@ -153,7 +159,7 @@ def _windows(tokens: Ids, room: int, stride: int) -> Iterator[Ids]:
 
 
 def row_weights(examples: np.ndarray) -> np.ndarray:
-    """Returns float32 [N]: the weight of each row, so that all examples count the same and the mean is 1.
+    """Returns row weights with mean 1, whose sum is the same for every example: float32 [N].
 
     Args:
         examples: int64 [N], the example of each row, from 0, ascending.
@@ -163,12 +169,12 @@ def row_weights(examples: np.ndarray) -> np.ndarray:
 
 
 def first_rows(examples: np.ndarray) -> np.ndarray:
-    """Returns int64 [examples]: the first row of each example; `examples` as in `row_weights`."""
+    """Returns the first row of each example: int64 [examples]; `examples` as in `row_weights`."""
     return np.flatnonzero(np.diff(examples, prepend=-1))
 
 
 def join(outputs: np.ndarray, examples: np.ndarray) -> np.ndarray:
-    """Returns float32 [examples, C], the mean over the rows of each example of outputs [N, C].
+    """Returns the mean outputs over the rows of each example: float32 [examples, C].
 
     Args:
         outputs: float32 [N, C].
@@ -179,12 +185,12 @@ def join(outputs: np.ndarray, examples: np.ndarray) -> np.ndarray:
 
 
 def describe(examples: np.ndarray, cut: int, what: str = "the shorter text") -> str:
-    """Returns a line on how many examples have how many windows.
+    """Returns a one-line summary of the numbers of windows of the examples.
 
     Args:
         examples: as in `row_weights`.
-        cut: the number of examples that lost tokens of `what`.
-        what: the part of an example that is cut.
+        cut: the number of examples of which `what` was truncated.
+        what: the part of an example that was truncated.
     """
     numbers, found = np.unique(np.bincount(examples), return_counts=True)
     parts = [f"{count:,} in {n}" for n, count in zip(numbers, found, strict=True)][:_MAX_SHOWN]
