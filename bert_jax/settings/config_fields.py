@@ -1,7 +1,6 @@
-"""What a run's configuration may hold: the type and the range of every field, and whether it may change on
-resume.
+"""The fields of a run's configuration: their types, their ranges, and whether they may change on resume.
 
-`bert_jax.settings.defaults` and `bert_jax.tasks` have the defaults, docs/config.md the meanings.
+The defaults are in `bert_jax.settings.defaults` and `bert_jax.tasks`, the descriptions in docs/config.md.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from bert_jax.errors import UserError
 from bert_jax.settings import config_files
 
 with epy.lazy_imports():
-    from bert_jax.settings import defaults  # with the model's configuration, which imports jax
+    from bert_jax.settings import defaults  # It imports the model's configuration and thereby jax.
 
 _INT32 = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One field.
+    """The type and the valid values of a field of the configuration.
 
     Attributes:
-        type: "int", "float", "bool", "str" or "regex". A float is finite, and may be given as an int.
-        minimum, maximum: the smallest and the largest value.
-        above, below: bounds that the value may not reach.
-        resume: "same": a run goes on with another value only by --allow_changes. "free": it decides where,
-            how fast or how often something is done, and not what is computed, so that it may change. "fixed":
-            the shapes of the checkpoint follow from it, so that it cannot change.
-        optional: whether None is a value too.
+        type: "int", "float", "bool", "str" or "regex". A float has to be finite, and may be given as an int.
+        minimum, maximum: inclusive bounds.
+        above, below: exclusive bounds.
+        resume: whether the field may change when a run resumes. "same": only with --allow_changes. "free":
+            yes, since it affects where, how fast or how often something is done, but not what is computed.
+            "fixed": no, since the shapes in the checkpoint depend on it.
+        optional: whether None is a valid value.
     """
 
     type: str
@@ -48,7 +47,7 @@ class Field:
     optional: bool = False
 
     def problem(self, value: Any) -> str | None:
-        """Returns what a value must be and is not; None for a valid one."""
+        """Returns the requirement that a value violates, or None if the value is valid."""
         if value is None and self.optional:
             return None
         if self.type in ("bool", "str", "regex"):
@@ -101,7 +100,7 @@ _TEXT, _FLAG = Field("str"), Field("bool")
 _SHAPING_FLAG = Field("bool", resume="fixed")
 _RATE = Field("float", minimum=0, below=1)
 
-# Bounds that nobody means to reach keep a slip of the keyboard from becoming an overflow, or a demand for all
+# Upper bounds that no real run reaches prevent a typing mistake from causing an overflow or a request for all
 # of the machine's memory.
 _SHARED = {
     "seed": _count(0, 2**32 - 1),
@@ -182,8 +181,8 @@ _SHARED = {
 _PRETRAINING = {
     "resume_from": _TEXT,
     "optimizer.decay_steps": _count(0),
-    "data.dir": Field("str", resume="free"),  # the records are known by their digest, wherever they lie
-    "data.vocab": Field("str", resume="free"),  # and the vocabulary by its own
+    "data.dir": Field("str", resume="free"),  # The records are identified by their digest.
+    "data.vocab": Field("str", resume="free"),  # The vocabulary is identified by its digest.
     "data.train_split": _TEXT,
     "data.eval_split": _TEXT,
     "data.max_corrupt_rows": _count(0),
@@ -193,7 +192,7 @@ _PRETRAINING = {
     "masking.max_predictions": _count(0, 2**16),
 }
 
-# Those of every fine-tuning; a task adds those of its `Config` (`bert_jax.tasks.fields`).
+# The fields of every fine-tuning run. A task adds the fields of its `Config` (`bert_jax.tasks.fields`).
 _FINETUNING = {
     "task": _TEXT,
     "epochs": Field("float", above=0, maximum=10**6),
@@ -212,21 +211,33 @@ FIELDS: Mapping[str, Field] = _SHARED | _PRETRAINING | _FINETUNING
 
 
 def with_resume(resume: str) -> tuple[str, ...]:
-    """Returns the names of the fields whose `Field.resume` this is."""
+    """Returns the names of the fields with a given `Field.resume`."""
     return tuple(name for name, field in FIELDS.items() if field.resume == resume)
 
 
 def check(name: str, value: Any, fields: Mapping[str, Field] = FIELDS) -> None:
-    """Raises UserError, which names the field, unless it may have this value."""
+    """Checks the value of a field.
+
+    Args:
+        name: the dotted name of the field.
+        value: the value.
+        fields: the known fields.
+
+    Raises:
+        UserError: the value is not valid; the message names the field.
+    """
     problem = fields[name].problem(value)
     if problem:
         raise UserError(f"{name}={_short(value)} {problem}")
 
 
 def check_values(config: Mapping[str, Any], fields: Mapping[str, Field] = FIELDS) -> None:
-    """Raises UserError, which names the field, unless every field has a value that it may have.
+    """Checks the values of all fields of a configuration that `fields` contains.
 
-    Fields that `fields` does not have are the caller's to judge; `bert_jax.tasks.fields` has those of tasks.
+    Other fields are not checked; those of tasks are checked by `bert_jax.tasks.fields`.
+
+    Raises:
+        UserError: a value is not valid; the message names the field.
     """
     for name, value in config_files.fields(config):
         if name in fields:
@@ -234,7 +245,11 @@ def check_values(config: Mapping[str, Any], fields: Mapping[str, Field] = FIELDS
 
 
 def check_pretraining(config: Mapping[str, Any]) -> None:
-    """Raises UserError unless a configuration has the fields of a pre-training run, with valid values."""
+    """Checks that a configuration has exactly the fields of a pre-training run, with valid values.
+
+    Raises:
+        UserError: a field is missing, unknown or not valid.
+    """
     have, expected = ({name for name, _ in config_files.fields(one)} for one in (config, defaults.pretrain()))
     if missing := sorted(expected - have):
         raise UserError(
@@ -251,7 +266,7 @@ def check_pretraining(config: Mapping[str, Any]) -> None:
             raise UserError(f"spikes.{name}={value}: spikes.factor=0 is no rule; leave it at {default!r}")
 
 
-# What fields are called elsewhere.
+# Maps names that fields have in other frameworks to their names here.
 _SYNONYMS = {
     "lr": "learning_rate",
     "bs": "batch_size",
@@ -296,11 +311,11 @@ _SYNONYMS = {
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Returns the field that an unknown dotted name most likely stands for; None if there is no likely one.
+    """Returns the known field that an unknown name most likely stands for, or None.
 
     Args:
-        name: like "optimizer.lr", "learning_rate" or "batchsize".
-        known: the dotted names that there are.
+        name: the unknown name, such as "optimizer.lr", "learning_rate" or "batchsize".
+        known: the dotted names of the known fields.
     """
     known = list(known)
     last = name.rpartition(".")[2]

@@ -1,6 +1,7 @@
-"""Config files by name: `--config=pretrain/tiny` is one that came with bert_jax, anything else a path.
+"""Config files by name or path: `--config=pretrain/tiny` names a config file of bert_jax.
 
-The files lie in `configs/` at the top of the repository. A wheel carries them in the package's folder.
+The config files are in `configs/` at the top of the repository. A wheel contains them in the package's
+folder.
 """
 
 from __future__ import annotations
@@ -22,20 +23,23 @@ import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.io import files
 
-# A config of each command that has configs of its own.
+# An example config for each command that has its own configs.
 _EXAMPLES = {"pretrain": "pretrain/mini", "finetune": "finetune/classification"}
 
 
 def example(command: str) -> str:
-    """The name of a config that a command takes; those that measure pre-training take pretrain's."""
+    """Returns the name of an example config for a command.
+
+    Commands without their own configs, such as those that measure pre-training, take those of `pretrain`.
+    """
     return _EXAMPLES.get(command, _EXAMPLES["pretrain"])
 
 
 def folder() -> Path:
-    """The folder of the config files: of the installed package, or of the clone that the package lies in.
+    """Returns the folder of the config files, in the installed package or in the clone of the repository.
 
     Raises:
-        UserError: there is none.
+        UserError: the folder does not exist.
     """
     package = Path(bert_jax.__file__).resolve().parent
     for candidate in (package / "configs", package.parent / "configs"):
@@ -47,13 +51,20 @@ def folder() -> Path:
 
 
 def names() -> list[str]:
-    """The names of all config files, such as "pretrain/tiny", sorted."""
+    """Returns the sorted names of all config files, such as "pretrain/tiny"."""
     root = folder()
     return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.glob("*/*.py"))
 
 
 def split(given: str) -> tuple[str, str | None]:
-    """Returns (name or path, argument of its get_config or None) of a name, path or URL, or one with :ARG."""
+    """Splits the value of --config into a name, path or URL and the argument of get_config.
+
+    Args:
+        given: a name, path or URL, optionally followed by `:ARG`.
+
+    Returns:
+        (name, path or URL; argument or None).
+    """
     if files.is_remote(given):
         url, colon, argument = given.rpartition(".py:")
         return (f"{url}.py", argument) if colon else (given, None)
@@ -62,16 +73,16 @@ def split(given: str) -> tuple[str, str | None]:
 
 
 def find(given: str) -> Path:
-    """The file of a config.
+    """Returns the path of a config file.
 
     Args:
-        given: a name of `names()`, or the path or URL of a file, without an argument.
+        given: a name from `names()`, or the path or URL of a file, without an argument.
 
     Returns:
-        The path of the file; of a URL, of a local copy that lasts as long as this process.
+        The path of the file. For a URL, it is a local copy that exists as long as this process.
 
     Raises:
-        UserError: none of these; with the closest name and all names.
+        UserError: there is no such config; the message lists the closest name and all names.
     """
     remote, path = files.is_remote(given), Path(given)
     if path.suffix == ".json" and (remote or path.is_file()):
@@ -87,7 +98,8 @@ def find(given: str) -> Path:
     known = names()
     if given in known:
         return folder() / f"{given}.py"
-    # What a user means who gives the path of a file that is in the repository, or leaves out the command.
+    # The user may have given a path in the repository (configs/pretrain/tiny.py) or omitted the command
+    # (tiny).
     wanted = given.removesuffix(".py").removeprefix("configs/")
     by_size = [name for name in known if name.partition("/")[2] == wanted]
     near = by_size or difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
@@ -117,17 +129,18 @@ def fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def summary(name: str) -> str:
-    """The first line of a config's docstring."""
+    """Returns the first line of a config file's docstring."""
     source = find(name).read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 def define_flag(flag_values: absl_flags.FlagValues, command: str, text: str) -> None:
-    """--config=NAME[:ARG] or --config=FILE[:ARG], with --config.a.b=V for its fields.
+    """Defines the flag --config=NAME[:ARG] or --config=FILE[:ARG], with --config.a.b=V for its fields.
 
     Args:
-        command: the command that has the flag; a config of the other kind of training is refused.
-        text: the flag's help, to which the ways to set fields and to list the names are added.
+        flag_values: the flags to which it is added.
+        command: the command of the flag, which does not accept configs of the other kind of training.
+        text: the help text, to which the syntax for setting fields and listing names is appended.
     """
     config_flags.DEFINE_config_file(
         "config",
@@ -140,15 +153,15 @@ def define_flag(flag_values: absl_flags.FlagValues, command: str, text: str) -> 
 
 
 def overridden(flags: absl_flags.FlagValues, part: str) -> list[str]:
-    """The fields of a part of the config that were set on the command line: [a, ...] of --config.PART.a=V."""
+    """Returns the fields of a part of the config that the command line sets with --config.PART.FIELD=V."""
     given = flags["config"].override_values
     return [name.removeprefix(f"{part}.") for name in given if name.startswith(f"{part}.")]
 
 
 def _check_kind(config: ml_collections.ConfigDict, given: str, command: str) -> None:
-    """Raises UserError if a config is of the other kind of training than the command's."""
+    """Raises UserError if a config is not of the kind of training that the command takes."""
     kind = example(command).partition("/")[0]
-    # Fields that every config of one kind has and no config of the other.
+    # Every fine-tuning config has the field task, every pre-training config has masking, and none has both.
     of = "finetune" if "task" in config else "pretrain" if "masking" in config else None
     if of not in (None, kind):
         raise UserError(
@@ -163,10 +176,10 @@ def _check_kind(config: ml_collections.ConfigDict, given: str, command: str) -> 
 
 
 class _Named(absl_flags.ArgumentParser):
-    """Hands the parser of ml_collections, which knows paths alone, the path of a name.
+    """Extends the parser of ml_collections, which accepts only paths, to names of config files.
 
     Args:
-        parser: that of ml_collections.
+        parser: the parser of ml_collections.
         command: the command that the config is for.
     """
 
@@ -185,7 +198,7 @@ class _Named(absl_flags.ArgumentParser):
                 f"{path}: a config file defines get_config(), and this one does not; `bert-jax configs NAME "
                 "--output=FILE` writes one to start from"
             ) from error
-        # Of a file that cannot be read ml_collections gives an object that raises when it is used.
+        # For a file that cannot be read, ml_collections returns an object that raises an error when used.
         if not type(config).__module__.startswith("ml_collections."):
             raise UserError(
                 f"{path}: its get_config() returned {type(config).__name__}, expected an "

@@ -1,7 +1,7 @@
-"""Optimizers by name: Adam as google-research/bert has it, LAMB, and every optimizer of optax.
+"""Optimizers by name: the Adam of google-research/bert, LAMB, and every optimizer of optax.
 
-Each is a direction of descent. The train step multiplies it by the learning rate, a function of the run's
-step alone, so that skipped steps do not shift the schedule.
+Each optimizer returns a descent direction, which the train step multiplies by the learning rate. The learning
+rate depends only on the step of the run, so skipped steps do not shift the schedule.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from bert_jax.training.schedules import Schedule, make_schedule
 
 
 class UncorrectedAdamState(NamedTuple):
-    """The two moments, trees like the parameters, in float32."""
+    """The first and second moments: trees with the structure and shapes of the parameters, in float32."""
 
     mu: Any
     nu: Any
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """m / (sqrt(v) + eps) without bias correction: the Adam of google-research/bert's
-    AdamWeightDecayOptimizer.
+    """Returns Adam without bias correction, m / (sqrt(v) + eps).
+
+    This is the Adam of google-research/bert's AdamWeightDecayOptimizer.
     """
 
     def init(params):
@@ -49,9 +50,10 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
 
 
 def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """`optax.scale_by_adam` with its state, and with corrections that keep their precision.
+    """Returns `optax.scale_by_adam` with the same state and a more precise bias correction.
 
-    In float32 optax's 1 - b2**t is wrong by 1e-5 and more, and with it every update until 1,000 steps or so.
+    optax computes 1 - b2**t in float32 with a relative error of 1e-5 and more, which affects every update of
+    about the first 1,000 steps.
     """
     log_b1, log_b2 = (math.log(b) if b else -math.inf for b in (b1, b2))
 
@@ -68,10 +70,14 @@ def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientT
 
 
 def scale_by_trust_ratio(no_decay: str = NO_DECAY) -> optax.GradientTransformation:
-    """LAMB's |p| / |u| of each weight that decays (You et al. 2020, algorithm 2); 1 where either norm is 0.
+    """Returns the transformation that multiplies updates u by LAMB's trust ratio |p| / |u|.
 
-    Biases and LayerNorm's weights keep a ratio of 1, as in tensorflow/models and ALBERT. The norms are those
-    of one layer: a parameter of all layers has as many ratios as layers.
+    See You et al. 2020, algorithm 2. The ratio is 1 if either norm is 0, and for parameters without weight
+    decay (by default biases and LayerNorm scales), as in tensorflow/models and ALBERT. The norms are taken
+    per layer: a parameter that is stacked over layers has one ratio per layer.
+
+    Args:
+        no_decay: regular expression that matches the names of the parameters without weight decay.
     """
 
     def update(updates, state, params):
@@ -90,24 +96,24 @@ def scale_by_trust_ratio(no_decay: str = NO_DECAY) -> optax.GradientTransformati
 
 
 def muon_dimensions(params: Any) -> Any:
-    """Returns which axes of each matrix of the layers Muon takes as rows and columns; None for all others.
+    """Returns the axes that Muon treats as rows and columns, for each parameter.
 
-    Embeddings, heads, biases and LayerNorm's weights have no such axes: they are trained by Adam, as Muon's
-    authors do it.
+    The result is None for all parameters except kernels that are stacked over layers. Embeddings, heads,
+    biases and LayerNorm scales are trained by Adam, as Muon's authors do.
     """
 
     def dimensions(path, p):
         names = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
         if not param_groups.is_stacked(path) or names[-1] != "kernel":
             return None
-        rows = p.ndim - 2 if names[-2] == "attention_output" else 1  # its rows are heads x head size
+        rows = p.ndim - 2 if names[-2] == "attention_output" else 1  # The rows are heads x head size.
         return optax.contrib.MuonDimensionNumbers(tuple(range(1, 1 + rows)), tuple(range(1 + rows, p.ndim)))
 
     return jax.tree_util.tree_map_with_path(dimensions, params)
 
 
-# What each optimizer does to the gradient, from (b1, b2, eps). Weight decay follows, and the trust ratio of
-# those in _WITH_TRUST_RATIO.
+# Maps (b1, b2, eps) to the transformation of the gradient. It is followed by weight decay, and by the trust
+# ratio for the optimizers in _WITH_TRUST_RATIO.
 _ADAM: dict[str, Callable[[float, float, float], optax.GradientTransformation]] = {
     "adamw": scale_by_uncorrected_adam,
     "adamw_bias_corrected": scale_by_corrected_adam,
@@ -116,13 +122,13 @@ _ADAM: dict[str, Callable[[float, float, float], optax.GradientTransformation]] 
 }
 _WITH_TRUST_RATIO = ("lamb", "lamb_uncorrected")
 
-# Arguments that optimizers of optax need for these models besides their defaults.
+# Arguments with which these models need to call optimizers of optax.
 _OPTAX_ARGUMENTS: dict[str, dict[str, Any]] = {
     "muon": {"muon_weight_dimension_numbers": muon_dimensions},
 }
 _EXAMPLES = ("adafactor", "lion", "muon", "sgd")
 
-# Arguments of optax's functions that fields of the configuration stand for.
+# Maps arguments of optax's functions to the fields of the configuration that replace them.
 _FIELD_OF = {
     "learning_rate": "learning_rate",
     "mask": "no_decay",
@@ -132,14 +138,14 @@ _ADAM_DEFAULTS = {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
 
 
 def from_optax(name: str, args: str = "") -> optax.GradientTransformation:
-    """Returns the direction of descent of an optimizer of optax or optax.contrib.
+    """Returns the descent direction of an optimizer of optax or optax.contrib.
 
     Args:
-        name: of a function of optax that has an argument `learning_rate`.
-        args: others of its arguments, as Python writes them: `b1=0.95, nesterov=True`.
+        name: the name of a function of optax or optax.contrib that has an argument `learning_rate`.
+        args: other arguments of the function in Python syntax, such as `b1=0.95, nesterov=True`.
 
     Raises:
-        UserError: no such optimizer, or it has no such arguments.
+        UserError: there is no such optimizer, or it does not accept the arguments.
     """
     make = getattr(optax, name, None) or getattr(optax.contrib, name, None)
     taken = inspect.signature(make).parameters if inspect.isfunction(make) else {}
@@ -186,13 +192,14 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def keeps_parameters_finite(config: Any) -> bool:
-    """Returns whether finite gradients can only lead to finite parameters.
+    """Returns whether finite gradients guarantee finite parameters.
 
-    An element of Adam's direction is at most (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) in size (by the
-    Cauchy-Schwarz inequality; 7.3 for .9 and .999), and bias correction multiplies it by less than
-    1 / (1 - b1). As long as weight decay shrinks the parameters, no number of steps leads out of float32. The
-    trust ratio of LAMB lets parameters grow with themselves, so there is no such bound. Nothing is known of
-    other optimizers and of parameters with rates of their own: the train step checks what they return.
+    If they do, the train step need not check the update. An element of Adam's direction is bounded by
+    (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) (from the Cauchy-Schwarz inequality; 7.3 for b1=.9 and b2=.999),
+    and bias correction multiplies it by less than 1 / (1 - b1). With a learning rate of at most 1, and weight
+    decay that does not overshoot, the parameters cannot overflow float32. There is no such bound for LAMB,
+    whose trust ratio makes updates proportional to the parameters, and none is known for other optimizers or
+    for `rates`.
 
     Args:
         config: the `optimizer` part of a run's configuration, as for `make_optimizer`.
@@ -208,19 +215,19 @@ def keeps_parameters_finite(config: Any) -> bool:
 
 
 def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransformation, Schedule]:
-    """Returns the direction of descent and the learning rate of the `optimizer` part of a configuration.
+    """Returns the optimizer and the learning rate schedule for the `optimizer` part of a configuration.
 
     Args:
-        config: name, args, schedule, learning_rate, warmup_steps, weight_decay, no_decay, b1, b2, eps,
-            clip_norm (0 for none), rates and freeze ("" for none); of fine-tuning layer_decay (1 for none),
-            of pre-training decay_steps.
-        total_steps: steps at which the decay reaches 0, unless decay_steps says otherwise.
+        config: has the fields name, args, schedule, learning_rate, warmup_steps, weight_decay, no_decay, b1,
+            b2, eps, clip_norm (0 for none), rates and freeze ("" for none); in fine-tuning also layer_decay
+            (1 for none), and in pre-training decay_steps.
+        total_steps: the step at which the learning rate reaches 0, unless decay_steps is set.
 
     Returns:
-        A transformation whose updates the train step multiplies by -schedule(step), and that schedule.
+        A transformation whose updates the train step multiplies by -schedule(step), and the schedule.
 
     Raises:
-        UserError: an unknown name, or a value that cannot be.
+        UserError: a name is unknown, or a value is invalid.
     """
     no_decay = getattr(config, "no_decay", NO_DECAY)
     freeze, rates = getattr(config, "freeze", ""), getattr(config, "rates", "")
@@ -233,7 +240,7 @@ def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransfo
         if freeze
         else []
     )
-    steps = [*unfrozen]  # so that what is frozen has no part in the norm
+    steps = [*unfrozen]  # first, so that frozen parameters do not contribute to the gradient norm
     if config.clip_norm:
         steps.append(optax.clip_by_global_norm(config.clip_norm))
     steps.append(_direction(config))
@@ -247,7 +254,7 @@ def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransfo
         )
     if rates:
         steps.append(param_groups.scale_by_tree(lambda params: param_groups.rate_factors(params, rates)))
-    steps += unfrozen  # nor does it decay
+    steps += unfrozen  # and again, so that they do not decay
     return optax.chain(*steps), make_schedule(config, total_steps)
 
 

@@ -1,8 +1,8 @@
-"""Groups of parameters, by regular expressions over their names: which decay, at which rate, and which stay.
+"""Parameter groups for weight decay, learning rates and freezing, selected by regular expressions.
 
-A parameter's name is its path, such as `encoder/embeddings/word_embeddings`. One that has a value for each
-layer has as many names, with the layer's number from 0: `encoder/layers/11/query/kernel`. An expression has
-to match a whole name.
+A parameter's name is its path, such as `encoder/embeddings/word_embeddings`. A parameter that is stacked over
+layers has one name per layer, with the layer's number from 0: `encoder/layers/11/query/kernel`. A regular
+expression has to match a whole name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import optax
 from bert_jax.errors import UserError
 from bert_jax.models import runs
 
-NO_DECAY = r"(.*/)?(bias|scale)"  # biases and LayerNorm's weights, as in google-research/bert
+NO_DECAY = r"(.*/)?(bias|scale)"  # Biases and LayerNorm scales, as in google-research/bert.
 
 
 def _name(path: Any) -> str:
@@ -26,7 +26,7 @@ def _name(path: Any) -> str:
 
 
 def is_stacked(path: Any) -> bool:
-    """Returns whether the parameter at a path of `jax.tree_util` has a value for each layer, along axis 0."""
+    """Returns whether the parameter at a `jax.tree_util` path is stacked over layers along axis 0."""
     return runs.is_stacked(_name(path))
 
 
@@ -36,10 +36,10 @@ def _layer_names(params: Any) -> dict[str, list[tuple[int, str]]]:
 
 
 def by_name(params: Any, value: Callable[[str], float]) -> Any:
-    """Returns a tree of `value(name)` for each parameter.
+    """Evaluates `value(name)` for each parameter.
 
     Returns:
-        Floats, and float32 [layers, 1, ...] for a parameter that has a value for each layer.
+        A tree of floats, and of float32 arrays [layers, 1, ...] for parameters that are stacked over layers.
     """
     layers = _layer_names(params)
 
@@ -54,10 +54,11 @@ def by_name(params: Any, value: Callable[[str], float]) -> Any:
 
 
 def decay_mask(params: Any, no_decay: str = NO_DECAY) -> Any:
-    """Returns for each parameter whether it decays: all but those that `no_decay` matches.
+    """Returns the mask of the parameters with weight decay, which are those that `no_decay` does not match.
 
     Returns:
-        A tree of bools, and of float32 [layers, 1, ...] with 1 and 0 where the layers differ.
+        A tree of bools, and of float32 arrays [layers, 1, ...] with values 1 and 0 if the layers of a
+        parameter differ.
     """
     pattern = _compiled("no_decay", no_decay)
     mask = by_name(params, lambda name: not pattern.fullmatch(name))
@@ -65,10 +66,10 @@ def decay_mask(params: Any, no_decay: str = NO_DECAY) -> Any:
 
 
 def trained_mask(params: Any, freeze: str) -> Any:
-    """Returns 1 for parameters that are trained and 0 for those that `freeze` matches; see `by_name`.
+    """Returns 0 for parameters that `freeze` matches and 1 for the others, as a tree like `by_name`'s.
 
     Raises:
-        UserError: it matches nothing, or everything, or is no regular expression.
+        UserError: `freeze` matches no parameter or every parameter, or is not a regular expression.
     """
     frozen = _compiled("freeze", freeze)
     names: dict[str, bool] = {}
@@ -87,10 +88,13 @@ def trained_mask(params: Any, freeze: str) -> Any:
 
 
 def parse_rates(rates: str) -> list[tuple[re.Pattern[str], float]]:
-    """Returns the expressions and factors of a text like `encoder/embeddings/.*=0.1; classifier/.*=10`.
+    """Parses a text like `encoder/embeddings/.*=0.1; classifier/.*=10`.
+
+    Returns:
+        The pairs of a regular expression and a factor.
 
     Raises:
-        UserError: a text of another form.
+        UserError: the text has another form.
     """
     groups = []
     for part in filter(None, (part.strip() for part in rates.split(";"))):
@@ -108,14 +112,15 @@ def parse_rates(rates: str) -> list[tuple[re.Pattern[str], float]]:
 
 
 def rate_factors(params: Any, rates: str) -> Any:
-    """Returns the factor of each parameter's learning rate; see `by_name`.
+    """Returns the learning rate factor of each parameter, as a tree like `by_name`'s.
 
     Args:
         params: the parameters.
-        rates: see `parse_rates`. The first expression that matches a name counts, and 1 if none does.
+        rates: see `parse_rates`. The first expression that matches a name gives its factor, which is 1 if
+            none matches.
 
     Raises:
-        UserError: an expression matches nothing.
+        UserError: an expression gives no parameter its factor.
     """
     groups = parse_rates(rates)
     unused = {pattern.pattern for pattern, _ in groups}
@@ -139,11 +144,18 @@ def rate_factors(params: Any, rates: str) -> Any:
 
 
 def layer_decay_scales(params: Any, decay: float) -> Any:
-    """decay ** (distance from the head) of each parameter, as in ELECTRA's fine-tuning (Clark et al. 2020,
-    appendix B): 0 for what is above the encoder, 2 for its last layer, and one more for each layer below.
+    """Returns the layer-wise learning rate decay of each parameter: decay ** (distance from the head).
+
+    This is the decay of ELECTRA's fine-tuning (Clark et al. 2020, appendix B). The distance is 0 for
+    parameters above the encoder, 1 for the final norm, 2 for the last layer, one more for each layer below
+    it, and layers + 2 for the embeddings.
+
+    Args:
+        params: the parameters.
+        decay: the factor between adjacent layers.
 
     Returns:
-        A tree of floats and, for parameters of all layers, of float32 arrays [layers, 1, ...].
+        A tree of floats, and of float32 arrays [layers, 1, ...] for parameters that are stacked over layers.
 
     Raises:
         UserError: the layers share their parameters.
@@ -171,7 +183,7 @@ def layer_decay_scales(params: Any, decay: float) -> Any:
 
 
 def scale_by_tree(scales: Callable[[Any], Any]) -> optax.GradientTransformation:
-    """Multiplies every update by what `scales(params)` has in its place."""
+    """Returns the transformation that multiplies the updates elementwise by the tree `scales(params)`."""
 
     def update(updates, state, params):
         return jax.tree.map(lambda u, scale: u * scale, updates, scales(params)), state
@@ -180,7 +192,7 @@ def scale_by_tree(scales: Callable[[Any], Any]) -> optax.GradientTransformation:
 
 
 def add_decay(weight_decay: float, no_decay: str = NO_DECAY) -> optax.GradientTransformation:
-    """Adds `weight_decay` times the parameter to the update of each one that decays; see `decay_mask`."""
+    """Returns the transformation that adds weight decay to the updates; see `decay_mask`."""
 
     def update(updates, state, params):
         def decayed(u, p, decays):

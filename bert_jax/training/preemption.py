@@ -1,4 +1,4 @@
-"""Preemption: SIGTERM and SIGINT become a request to save the state and stop."""
+"""Preemption handling: turns SIGTERM and SIGINT into a request to save the state and stop."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _POLL_SECONDS = 0.2
 
 
 class PreemptionGuard:
-    """SIGTERM and SIGINT, as something to ask for between two dispatches.
+    """Records SIGTERM and SIGINT as a stop request, which the train loop checks between dispatches.
 
-    Until `hold` there is nothing to lose, and a signal does what the process does with it (see
-    `bert_jax.signals`). With several processes jax.distributed listens for SIGTERM, and the processes agree
-    on a dispatch after which all of them stop: each of them asks the same number of times. SIGINT to one of
-    them is passed on as SIGTERM.
+    Before `hold` there are no unsaved steps, and the process's own signal handlers apply (see
+    `bert_jax.signals`). With several processes, jax.distributed handles SIGTERM, and the processes agree on a
+    dispatch after which all of them stop. For this, all processes have to check for a request the same number
+    of times. SIGINT to one of several processes is forwarded as SIGTERM.
 
     Args:
-        tell: prints a line from a handler.
+        tell: prints a line from a signal handler.
 
     Attributes:
-        step: the step that would be saved now; kept up to date by the loop, for what a user is told.
+        step: the step that would be saved now, for messages. The loop keeps it up to date.
     """
 
     def __init__(self, tell: Callable[[str], None] = signals.tell):
@@ -57,23 +57,23 @@ class PreemptionGuard:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if error_type is None and self._signal and not self._left:
-            # It came after the last question. What follows this run should not be begun.
+            # The signal arrived after the last check. It still has to stop whatever follows this run.
             handler = self._previous.get(self._signal)
             if callable(handler):
                 handler(self._signal, None)
 
     def hold(self) -> None:
-        """From here on there are steps that are not saved: a signal is a request to save them and stop."""
+        """Makes signals requests to save and stop, from the time when there are unsaved steps."""
         if self._distributed:
             return
         self._held.enter_context(signals.noted())
         self._worker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="compilation")
         for number in (signal.SIGTERM, signal.SIGINT):
             self._take(number, self._receive)
-        self._signal = signals.received()  # whoever swallowed the exception, the signal counts
+        self._signal = signals.received()  # An earlier signal counts, even if its exception was swallowed.
 
     def _take(self, number, handler):
-        with contextlib.suppress(ValueError):  # not the main thread: the caller sees to signals
+        with contextlib.suppress(ValueError):  # Outside the main thread, the caller handles signals.
             self._previous[number] = signal.signal(number, handler)
 
     def _receive(self, number, frame):
@@ -102,15 +102,18 @@ class PreemptionGuard:
         return self._signal is not None
 
     def check(self) -> None:
-        """Raises Interrupted when a stop is requested; asked between the batches of an evaluation."""
+        """Raises Interrupted if a stop is requested. It is called between the batches of an evaluation."""
         if self.requested():
             raise Interrupted
 
     def wait_for(self, function: Callable[[], _T]) -> _T:
-        """`function()`, which may compile for minutes, but with Interrupted as soon as a stop is requested.
+        """Returns `function()`, which may compile for minutes and is interrupted by a stop request.
 
-        It then goes on in its thread, and nobody looks at what it returns. With several processes, where all
-        have to agree, and before `hold`, it is only called.
+        If interrupted, the function continues in its thread and its result is discarded. Before `hold`, and
+        with several processes, which have to agree on a stop, the function is called without interruption.
+
+        Raises:
+            Interrupted: a stop was requested before the function returned.
         """
         if self._worker is None:
             return function()
@@ -129,7 +132,7 @@ class PreemptionGuard:
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Inside, an impatient user is told that a step is being saved."""
+        """Marks a block that saves a step, so that a repeated SIGINT first shows a warning."""
         self._is_saving = True
         try:
             yield
@@ -138,7 +141,7 @@ class PreemptionGuard:
 
     @contextlib.contextmanager
     def leaving_through(self, save_and_stop: Callable[[], None]) -> Iterator[None]:
-        """Calls `save_and_stop`, which ends the run, when a stop request interrupts the block."""
+        """Calls `save_and_stop`, which ends the run, if a stop request interrupts the block."""
         try:
             yield
         except Interrupted:
@@ -146,4 +149,4 @@ class PreemptionGuard:
 
 
 class Interrupted(Exception):
-    """A wait was given up because the run is to stop."""
+    """Raised when a stop request interrupts an operation."""

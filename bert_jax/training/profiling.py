@@ -1,4 +1,4 @@
-"""A trace of some steps of a run, for xprof."""
+"""Profiler traces of some steps of a run, for xprof."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bert_jax.io import atomic, files, scratch
 
 
 def parse_steps(text: str) -> tuple[int, int] | None:
-    """`A:B` -> (A, B), the steps A to B with both; None for "".
+    """Parses `A:B` into (A, B), the first and the last step of a trace; "" into None.
 
     Raises:
-        UserError: something else.
+        UserError: the text has another form.
     """
     if not text:
         return None
@@ -27,12 +27,12 @@ def parse_steps(text: str) -> tuple[int, int] | None:
 
 
 class Profiler:
-    """Traces every process's share of the steps, into `directory`.
+    """Traces some steps on every process and writes the traces to `directory`.
 
     Args:
-        directory: xprof's log directory.
-        steps: the first and the last; None for no trace.
-        log: gets a line when the trace is written.
+        directory: the log directory of xprof.
+        steps: the first and the last step of the trace; None for no trace.
+        log: called with a line when the trace has been written.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Profiler:
         self._stop()
 
     def before(self, step: int) -> None:
-        """Called before each step."""
+        """Starts the trace if it begins with this step. Call it before each step."""
         if self._steps and step == self._steps[0]:
-            if files.is_remote(self._directory):  # xprof knows local files alone
+            if files.is_remote(self._directory):  # xprof reads local files only.
                 self._local = self._cleanup.enter_context(scratch.directory())
             jax.profiler.start_trace(self._local)
             self._tracing = True
 
     def after(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Called with each step that was dispatched; waits for the last one that is traced."""
+        """Ends the trace if this is its last step, after waiting for it. Call it after each dispatch."""
         if self._tracing and step == self._steps[1]:
             jax.block_until_ready(metrics)
             self._stop()

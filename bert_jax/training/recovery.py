@@ -1,7 +1,7 @@
-"""The one time that a run goes back to a good checkpoint, because too many steps in a row were skipped.
+"""Recovery from divergence: a return to a good checkpoint after too many skipped steps, once per run.
 
-What it does then is written to recovery.json in the work directory, so that the run trains on the same
-batches if it is killed and started again.
+The recovery is recorded in recovery.json in the work directory, so that the run trains on the same batches if
+it is killed and restarted.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ FILE = "recovery.json"
 
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-    """Where a run went back to, and what it left out.
+    """The record of a recovery.
 
     Attributes:
-        step: the run went on from here.
-        left_out: batches that it did not train on again: from `step` on, step s has the batch that a run
-            which never failed has at step s + left_out.
-        complete: the checkpoints of later steps, which are of the failed attempt, are out of the way.
+        step: the step from which the run continued.
+        left_out: the number of batches that are left out. From `step` on, step s trains on the batch that a
+            run without a recovery would have at step s + left_out.
+        complete: whether the checkpoints of later steps, from the failed attempt, have been moved away.
     """
 
     step: int
@@ -50,8 +50,9 @@ class Recovery:
         """Yields the batches of `step` and of each step after it.
 
         Args:
-            train_data: the batches of a run that never failed; see `loop.fit`.
-            step, own: its arguments.
+            train_data: the batches of a run without a recovery; see `loop.fit`.
+            step: the first step.
+            own: the rows of the global batch that this process feeds.
         """
         if step < self.step:
             yield from itertools.islice(train_data(step, own), self.step - step)
@@ -59,7 +60,7 @@ class Recovery:
 
 
 def read(workdir: WorkDir) -> Recovery | None:
-    """Returns what a run did before, as the first process sees it; None if it never went back.
+    """Returns the earlier recovery of a run, as read by process 0, or None if there was none.
 
     Raises:
         UserError: the file is damaged.
@@ -80,16 +81,16 @@ def read(workdir: WorkDir) -> Recovery | None:
 
 
 def plan(steps: list[int], start: int, first: int, last: int) -> Recovery:
-    """Returns where to go back to.
+    """Chooses the checkpoint to go back to.
 
-    A checkpoint is known to be good when the step after it was not skipped; the newest of these is chosen.
-    The state just before the first skipped step may be what is wrong; it is taken if there is no other, and
-    the run begins anew where it has saved nothing.
+    The newest checkpoint that is known to be good is chosen: one whose next step was not skipped. The state
+    just before the first skipped step may itself be the problem, so it is chosen only if there is no other
+    checkpoint. Without any checkpoint, the run starts again from `start`.
 
     Args:
-        steps: of the checkpoints, ascending.
-        start: the step at which the run was begun.
-        first, last: the first and the last of the skipped steps.
+        steps: the steps of the checkpoints, ascending.
+        start: the step at which the run started.
+        first, last: the first and the last skipped step.
     """
     before = [step for step in steps if step < first]
     known = [step for step in before if step < first - 1]
@@ -98,7 +99,7 @@ def plan(steps: list[int], start: int, first: int, last: int) -> Recovery:
 
 
 def resume(workdir: WorkDir, checkpointer: Checkpointer) -> Recovery | None:
-    """Returns what a run did before; if it was killed as it went back, it has gone back now."""
+    """Returns the earlier recovery of a run, or None; completes it if the run was killed during it."""
     detour = read(workdir)
     if detour and not detour.complete:
         detour = _complete(detour, workdir, checkpointer)
@@ -112,14 +113,14 @@ def go_back(
     checkpointer: Checkpointer,
     log: Callable[[str], None],
 ) -> Recovery:
-    """Makes a good checkpoint the newest one, and returns what the run leaves out from there.
+    """Sets aside the checkpoints after a good one, writes recovery.json and returns the recovery.
 
     Args:
-        skipped: the failed attempt.
-        began: the step at which the run was begun.
-        workdir: gets recovery.json.
-        checkpointer: of the run.
-        log: gets a warning.
+        skipped: the steps that were skipped.
+        began: the step at which the run started.
+        workdir: the work directory, for recovery.json.
+        checkpointer: the checkpointer of the run.
+        log: called with a warning.
     """
     checkpointer.wait()
     detour = plan(checkpointer.agreed_steps(), began, skipped.first, skipped.last)
@@ -136,7 +137,7 @@ def _complete(detour: Recovery, workdir: WorkDir, checkpointer: Checkpointer) ->
 
 
 def describe_failure(skipped: TooManySkipped, detour: Recovery) -> str:
-    """Returns the message of a run that fails again after it went back."""
+    """Returns the error message for a run that fails again after a recovery."""
     return (
         f"{skipped}; the run had gone back to step {detour.step} once already, and trained on other data "
         "from there. What is saved is finite, but the newest of it may be of a run that was diverging: lower "

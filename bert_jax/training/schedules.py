@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step, by name."""
+"""Learning rate schedules by name, as functions of the step."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 
 def reference_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """Linear warm-up to lr, and a linear decay that runs from step 0 (google-research/bert, optimization.py).
+    """Returns a linear warm-up and a linear decay from step 0 (google-research/bert, optimization.py).
 
-    The rate is lr t/W before step W and lr (1 - t/T) from then on, so it drops to lr (1 - W/T) as warm-up
-    ends.
+    The rate at step t is lr t/W during the W steps of warm-up and lr (1 - t/T) afterwards, so it drops to
+    lr (1 - W/T) at the end of warm-up.
     """
 
     def schedule(step):
         step = jnp.asarray(step, jnp.float32)
-        # Not 1 - step / total_steps: in float32 that is wrong by 0.2% and more where a million steps end.
+        # Near the end of a million steps, 1 - step / total_steps has an error of 0.2% and more in float32.
         decayed = learning_rate * jnp.maximum(total_steps - step, 0.0) / total_steps
         return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
 
@@ -30,8 +30,9 @@ def reference_schedule(learning_rate: float, warmup_steps: int, total_steps: int
 
 
 def warmup_then_decay_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """Linear from 0 to lr at step W, then linear to 0 at step T, without a jump (transformers' linear
-    schedule).
+    """Returns a linear warm-up from 0 to lr at step W and a linear decay to 0 at step T, without a jump.
+
+    This is the linear schedule of Hugging Face transformers.
     """
 
     def schedule(step):
@@ -45,7 +46,7 @@ def warmup_then_decay_schedule(learning_rate: float, warmup_steps: int, total_st
 
 
 def constant_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """Linear warm-up, then lr."""
+    """Returns a linear warm-up to lr at step W and a constant rate afterwards."""
     del total_steps
     return lambda step: (
         learning_rate * jnp.minimum(jnp.asarray(step, jnp.float32) / max(warmup_steps, 1), 1.0)
@@ -53,12 +54,12 @@ def constant_schedule(learning_rate: float, warmup_steps: int, total_steps: int)
 
 
 def cosine_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """Linear from 0 to lr at step W, then half a period of a cosine down to 0 at step T."""
+    """Returns a linear warm-up from 0 to lr at step W and a half-period cosine decay to 0 at step T."""
 
     def schedule(step):
         step = jnp.asarray(step, jnp.float32)
         left = jnp.clip((total_steps - step) / max(total_steps - warmup_steps, 1), 0.0, 1.0)
-        # (1 + cos(pi (1 - left))) / 2, which loses all its digits near the end.
+        # Equal to (1 + cos(pi (1 - left))) / 2, which loses all significant digits near the end.
         decayed = learning_rate * jnp.square(jnp.sin(jnp.pi / 2 * left))
         return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
 
@@ -66,7 +67,10 @@ def cosine_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -
 
 
 def inverse_square_root_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """Linear from 0 to lr at step W, then lr sqrt(W / t), which does not depend on the end of the run."""
+    """Returns a linear warm-up from 0 to lr at step W and then the rate lr sqrt(W / t).
+
+    The rate does not depend on the number of steps of the run.
+    """
     del total_steps
 
     def schedule(step):
@@ -78,7 +82,7 @@ def inverse_square_root_schedule(learning_rate: float, warmup_steps: int, total_
 
 
 def product_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """lr min(1, t/W) (1 - t/T): a linear warm-up times a linear decay from step 0 (ELECTRA)."""
+    """Returns the product of a linear warm-up and a linear decay, lr min(1, t/W) (1 - t/T) (ELECTRA)."""
 
     def schedule(step):
         step = jnp.asarray(step, jnp.float32)
@@ -88,7 +92,8 @@ def product_schedule(learning_rate: float, warmup_steps: int, total_steps: int) 
     return schedule
 
 
-# (learning rate, steps W of warm-up, step T at which a decay ends) -> the rate of a step, counted from 0.
+# Each function maps (learning rate, warm-up steps W, step T at which the decay ends) to a schedule, which
+# maps a step, counted from 0, to its rate.
 SCHEDULES: dict[str, Callable[[float, int, int], Schedule]] = {
     "reference": reference_schedule,
     "warmup_then_decay": warmup_then_decay_schedule,
@@ -103,12 +108,11 @@ def make_schedule(config: Any, total_steps: int) -> Schedule:
     """Returns the schedule of the `optimizer` part of a run's configuration.
 
     Args:
-        config: schedule, learning_rate, warmup_steps and, in pre-training, decay_steps.
-        total_steps: the step at which a decay ends, unless decay_steps says otherwise; 0 if it is not known
-            yet.
+        config: has the fields schedule, learning_rate, warmup_steps and, in pre-training, decay_steps.
+        total_steps: the step at which the decay ends, unless decay_steps is set; 0 if it is not known yet.
 
     Raises:
-        UserError: an unknown name, or a warm-up that is too long.
+        UserError: the name is unknown, or the warm-up is not shorter than the run or the decay.
     """
     decay_steps = getattr(config, "decay_steps", 0)
     total_steps = decay_steps or total_steps

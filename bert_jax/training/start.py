@@ -1,4 +1,4 @@
-"""The state that a run begins with: resumed, taken over from another run, from given weights, or new."""
+"""The initial state of a run: resumed, from another run, from given weights, or from scratch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from bert_jax.training.state import TrainState, has_frozen_values, init_state, p
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What the first state of a run is made of.
+    """Creates the initial state of a run.
 
     Attributes:
-        config: with seed, and resume_from, init_from and spikes where it has them.
+        config: has the field seed, and optionally resume_from, init_from and spikes.
         objective: initializes the parameters.
-        optimizer: initializes its state.
-        mesh: where the state lies.
-        abstract: the state's shapes and shardings.
-        checkpointer: of the run's own checkpoints.
+        optimizer: initializes the optimizer state.
+        mesh: the device mesh of the state.
+        abstract: the shapes and shardings of the state.
+        checkpointer: the checkpointer of the run's own checkpoints.
         initial_params: see `loop.fit`.
-        log: gets a line that says where the state comes from.
+        log: called with a line that names the source of the state.
     """
 
     config: Any
@@ -42,10 +42,10 @@ class Start:
     log: Callable[[str], None]
 
     def state(self, directory: str) -> tuple[int, TrainState]:
-        """Returns the step and the state of the first of four ways that applies.
+        """Returns the initial step and state, from the first of four sources that applies.
 
-        They are: resume this run, go on from the state of another run, start from given weights, start from
-        scratch.
+        The sources are, in order: the newest checkpoint of this run, the state of another run
+        (`resume_from`), given weights, and a random initialization.
 
         Args:
             directory: the work directory, for the message.
@@ -64,15 +64,16 @@ class Start:
         return 0, self._new()
 
     def _check_frozen(self) -> None:
-        """Refuses frozen parameters that are not those that the run has saved; an objective need not have
-        values of its own then.
+        """Raises an error if the objective's frozen parameters differ from those that the run has saved.
+
+        If the run has saved frozen parameters, the objective may have only their shapes.
         """
         frozen = self.abstract.frozen
         if frozen is None or not self.checkpointer.agreed_steps() or not has_frozen_values(self.objective):
             return
         given = place_frozen(self.objective, jax.tree.map(lambda x: x.sharding, frozen))
         self.checkpointer.check_frozen(given)
-        jax.tree.map(lambda x: x.delete(), given)  # those that are saved take their place
+        jax.tree.map(lambda x: x.delete(), given)  # The saved ones are restored in their place.
 
     def _new(self) -> TrainState:
         given = self.initial_params
@@ -90,8 +91,9 @@ class Start:
     def _restore(
         self, read: Callable[[TrainState], tuple[Any, TrainState] | None]
     ) -> tuple[Any, TrainState] | None:
-        """Returns `read(abstract)`, also where the rule for spikes was turned on or off since the state was
-        saved: then it begins without a window of steps.
+        """Returns `read(abstract)`, even if the spike rule was turned on or off since the state was saved.
+
+        In that case, the rule starts with an empty window.
         """
         try:
             return read(self.abstract)
@@ -117,7 +119,7 @@ class Start:
 
 
 def _overlay(params: Any, given: Any) -> Any:
-    """Returns `params` with the leaves that `given` has, on the same shardings."""
+    """Returns `params` with the leaves in `given` replaced, on the same shardings."""
     if not isinstance(params, Mapping):
         return jax.device_put(given, params.sharding)
     return {name: _overlay(x, given[name]) if name in given else x for name, x in params.items()}

@@ -1,4 +1,4 @@
-"""The state of a run: what a train step changes, as shapes with shardings and as arrays on the mesh."""
+"""The train state, as abstract shapes with shardings and as arrays on the mesh."""
 
 from __future__ import annotations
 
@@ -19,22 +19,31 @@ _NO_DIMENSION = object()
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """Everything a step changes. Data order, masks and dropout follow from `step` and the run's seed."""
+    """The state that a train step updates.
+
+    The data order, the masks and dropout are not part of it; they follow from `step` and the run's seed.
+    """
 
     step: jax.Array  # int32 []
     params: Params  # float32
     opt_state: Any
-    recent: jax.Array | None = None  # float32 [window], of a SpikeRule: the last accepted steps, newest last
-    frozen: Params | None = None  # of the objective: read, never changed, saved once
+    recent: jax.Array | None = None  # float32 [window], of the last steps a SpikeRule accepted, newest last
+    frozen: Params | None = None  # the objective's frozen parameters, which are read only and saved once
 
 
 def abstract_state(
     objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
 ) -> TrainState:
-    """The whole state as ShapeDtypeStructs that carry shardings; `window` is that of a `SpikeRule`.
+    """Returns the train state as ShapeDtypeStructs with shardings.
 
-    A moment is split as its parameter is, along the dimensions that it has of it: all of them in Adam, rows
-    or columns in Adafactor. What matches no dimensions of the parameter is replicated.
+    A moment is sharded like its parameter along the dimensions that both have: all dimensions in Adam, rows
+    or columns in Adafactor. A moment whose dimensions do not match those of the parameter is replicated.
+
+    Args:
+        objective: the training objective.
+        optimizer: the optimizer.
+        mesh: the device mesh.
+        window: the window of the `SpikeRule`; 0 for no rule.
     """
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -66,7 +75,7 @@ def abstract_state(
 
 
 def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> NamedSharding:
-    """The parameter's sharding along the dimensions of `shape`, which has all or some of the parameter's."""
+    """Returns the sharding of a moment whose dimensions are all or some of those of the parameter."""
     spec: list[Any] = []
     remaining = iter(zip(param.shape, param.sharding.spec, strict=True))
     for size in shape:
@@ -80,14 +89,17 @@ def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> 
 def state_shardings(
     objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
 ) -> TrainState:
-    """NamedShardings of the whole state."""
+    """Returns the NamedShardings of the train state."""
     return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(objective, optimizer, mesh, window))
 
 
 def init_state(
     objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, window: int = 0
 ) -> TrainState:
-    """A fresh state, made on the devices that hold it: no device ever holds the whole of a sharded one."""
+    """Returns a newly initialized state.
+
+    It is created on the devices that hold it, so no device ever holds the whole of a sharded array.
+    """
 
     def init(seed):
         params = unbox(objective.init(jax.random.key(seed, impl="threefry2x32")))
@@ -100,20 +112,20 @@ def init_state(
 
 
 def has_frozen_values(objective: Objective) -> bool:
-    """Returns whether the frozen parameters are arrays, and not only shapes."""
+    """Returns whether the objective's frozen parameters are arrays, rather than only shapes."""
     leaves = jax.tree.leaves(unbox(objective.frozen()))
     return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
 
 def place_frozen(objective: Objective, shardings: Any) -> Params | None:
-    """Returns copies of the objective's frozen parameters on the devices that hold them, or None.
+    """Returns copies of the objective's frozen parameters with the given shardings, or None.
 
     Args:
-        objective: what is learned.
-        shardings: of `TrainState.frozen`.
+        objective: the training objective.
+        shardings: the shardings of `TrainState.frozen`.
 
     Raises:
-        UserError: the objective knows their shapes only.
+        UserError: the objective has only the shapes of the frozen parameters.
     """
 
     def place(x, sharding):
@@ -123,7 +135,7 @@ def place_frozen(objective: Objective, shardings: Any) -> Params | None:
                 "a work directory that has saved them"
             )
         if isinstance(x, jax.Array):
-            return jax.device_put(x, sharding, may_alias=False)  # a train step donates its state
+            return jax.device_put(x, sharding, may_alias=False)  # The train step donates its state.
         array = np.asarray(x)
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 

@@ -1,4 +1,4 @@
-"""The pure train and evaluation steps: (state, batch) in, (state, metrics) out, one dispatch each."""
+"""The train step and the evaluation step, which are pure functions and one dispatch each."""
 
 from __future__ import annotations
 
@@ -22,11 +22,18 @@ SPIKE_METRICS = ("loss", "grad_norm")
 
 @dataclasses.dataclass(frozen=True)
 class SpikeRule:
-    """Skips a step whose loss, or gradient norm, is above `factor` times the median of the last `window`
-    steps that were not skipped. Until there are so many, nothing is a spike.
+    """The rule for skipping steps with a spike of the loss or the gradient norm.
+
+    A step is a spike if the metric is above `factor` times its median over the last `window` steps that were
+    not skipped. Before `window` steps have been accepted, no step is a spike.
+
+    Attributes:
+        factor: the factor above the median, more than 1.
+        window: the number of steps for the median.
+        metric: "loss" or "grad_norm".
 
     Raises:
-        UserError: a factor of 1 or less, or an unknown metric.
+        UserError: the factor is 1 or less, or the metric is unknown.
     """
 
     factor: float
@@ -43,14 +50,15 @@ class SpikeRule:
 
 
 def spike_rule(config: Any) -> SpikeRule | None:
-    """Returns the rule of a run's configuration; None where spikes.factor is 0."""
+    """Returns the spike rule of a run's configuration, or None if spikes.factor is 0."""
     spikes = config.get("spikes")
     return SpikeRule(**spikes) if spikes and spikes["factor"] else None
 
 
 def split_rows(batch: Batch, parts: int) -> Batch:
-    """[B, ...] -> [parts, B / parts, ...]: row r of part p is row r x parts + p of the batch, so that sharded
-    rows stay where they are.
+    """Splits a batch into parts: arrays [B, ...] become [parts, B / parts, ...].
+
+    Row r of part p is row r x parts + p of the batch, so that sharded rows stay on their devices.
     """
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
 
@@ -63,19 +71,30 @@ def make_train_step(
     spikes: SpikeRule | None = None,
     check_update: bool = True,
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
-    """Builds the train step.
+    """Returns the train step.
 
-    It minimizes the sum over losses of scale x (sum over the global batch) / (weight of the global batch):
-    with `accumulate_steps` the parts are divided by the whole batch's weights, so the gradient is that of the
-    whole batch however unevenly the predicted tokens fall; each row has the dropout that it has in the whole
-    batch. A step whose loss, gradient, new parameters or new optimizer state is not finite, or that is a
-    spike, leaves parameters and optimizer as they were and counts itself in the metric `skipped`.
+    The total loss is the sum over the objective's losses of scale x (sum over the global batch) / (weight of
+    the global batch). With `accumulate_steps`, the sums of each part are divided by the weights of the whole
+    batch, so the gradient is that of the whole batch, no matter how the predicted tokens are distributed over
+    the parts. Each row has the same dropout as in the whole batch.
+
+    A step is skipped if its loss, its gradient norm, the new parameters or the new optimizer state are not
+    finite, or if it is a spike. A skipped step leaves the parameters and the optimizer state unchanged and
+    sets the metric `skipped` to 1.
+
+    Args:
+        objective: the training objective.
+        optimizer: the descent direction; see `bert_jax.training.optimizers`.
+        schedule: maps a step to its learning rate.
+        accumulate_steps: the number of parts in which the gradient of a batch is computed.
+        spikes: the rule for spikes, or None.
+        check_update: whether to check that the new parameters and the new optimizer state are finite.
 
     Returns:
-      (state, batch, uint32 seed) -> (state, metrics). The seed is no constant of the program, so that runs
-      that differ in it alone share what is compiled. Metrics are float32 scalars: loss, <name>_loss, every
-      metric of the objective as a mean, grad_norm, learning_rate, skipped, `spike` where there is a rule for
-      them, and `tokens`, `sequences` where the prepared batch counts them.
+        (state, batch, uint32 seed) -> (state, metrics). The seed is an argument, not a constant, so that runs
+        that differ only in their seeds share a compiled program. The metrics are float32 scalars: loss,
+        <name>_loss, the mean of each metric of the objective, grad_norm, learning_rate, skipped, `spike` if
+        there is a spike rule, and `tokens` and `sequences` if the prepared batch contains these counts.
     """
 
     def train_step(state, batch, seed):
@@ -111,15 +130,17 @@ def make_train_step(
 
         accepted = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         if check_update:
-            # Computed twice: kept until all of it is known to be finite, what is new would take the memory of
-            # the state once more, and be written and read again. The barrier keeps XLA from joining the two.
+            # The update is computed twice. Storing it until all values are known to be finite would take as
+            # much memory as the state, and additional reads and writes. The barrier prevents XLA from merging
+            # the two computations.
             accepted &= _all_finite(update(*jax.lax.optimization_barrier((state.params, state.opt_state))))
         params, opt_state = update(state.params, state.opt_state)
         recent = state.recent
         found = {"loss": loss, "grad_norm": grad_norm}
         if spikes is not None:
             value = found[spikes.metric]
-            spike = accepted & (value > spikes.factor * jnp.median(recent))  # NaN, until there is a window
+            # The median is NaN, so that no step is a spike, until the window is full.
+            spike = accepted & (value > spikes.factor * jnp.median(recent))
             accepted &= ~spike
             recent = jnp.where(accepted, jnp.append(recent[1:], value), recent)
         params, opt_state = jax.tree.map(
@@ -140,8 +161,9 @@ def make_train_step(
 
 
 def _accumulate(gradient, params, batch, rngs, parts):
-    """The sums over the parts of what `gradient` returns of each, whose rows draw the dropout that they draw
-    in the whole batch.
+    """Returns the sums of the results of `gradient` over the parts of the batch.
+
+    Each row has the same dropout as in the whole batch.
     """
     split = split_rows(batch, parts)
     of_part = jnp.arange(jax.tree.leaves(split)[0].shape[1])
@@ -173,11 +195,18 @@ def _counts(batch: Batch) -> dict[str, jax.Array]:
 
 
 def make_eval_step(objective: Objective, seed: int) -> Callable[[Params, Batch, jax.Array], Pairs]:
-    """Builds (params, batch, batch index, frozen=None) -> {name: (sum, weight)}; add the pairs over batches
-    and divide once. `frozen` is `TrainState.frozen`.
+    """Returns the evaluation step.
 
-    What is random in `prepare` (the masks) depends on the seed and the batch's index, so every evaluation
-    sees the same.
+    Random choices in `Objective.prepare`, such as the masks, depend only on the seed and the index of the
+    batch, so they are the same in every evaluation.
+
+    Args:
+        objective: the training objective.
+        seed: the seed of the run.
+
+    Returns:
+        (params, batch, batch index, frozen=None) -> {name: (sum, weight)}, where `frozen` is
+        `TrainState.frozen`. To get means, add the pairs over all batches and divide once.
     """
 
     def eval_step(params, batch, index, frozen=None):

@@ -1,9 +1,13 @@
-"""The rates and the means of a run's steps, and where its time went.
+"""Throughput, mean metrics and goodput of the train steps.
 
-Beside the rates a line of training has `step_seconds_p50` and `step_seconds_p95` of its steps,
-`input_seconds` that the loop waited for rows since the last line, `save_seconds` and `eval_seconds` alike,
-`run_seconds` since the run was first started, and `goodput`, the share of these that went into steps which
-still count: starting, compiling, saving, evaluating and steps that were lost with a process do not.
+In addition to the means and the rates, each training line of metrics.jsonl has these fields:
+
+- `step_seconds_p50` and `step_seconds_p95`: percentiles of the duration of a step.
+- `input_seconds`, `save_seconds` and `eval_seconds`: the time that the loop spent waiting for rows, saving
+  and evaluating since the previous line.
+- `run_seconds`: the time since the run was first started.
+- `goodput`: the fraction of `run_seconds` that was spent on steps that are part of the result. Startup,
+  compilation, saving, evaluation and steps that were lost with a process do not count.
 """
 
 from __future__ import annotations
@@ -18,17 +22,17 @@ import numpy as np
 from bert_jax.training import flops
 from bert_jax.training.metrics_writer import MetricsWriter
 
-# Steps that may be queued on the devices: enough to keep them busy, few enough to be done before a preempted
-# machine goes, with the state to save at their end.
+# The number of steps that may be queued on the devices. It has to keep them busy, but also leave time to
+# finish the queued steps and save the state before a preempted machine shuts down.
 STEPS_AHEAD = 2
 
 
 class Goodput:
-    """How long a run has been going, over all its starts, and how much of that became steps.
+    """Measures the age of a run over all of its restarts, and the fraction of it spent on steps.
 
     Args:
-        lines: of metrics.jsonl, of training, up to the step that the run goes on from.
-        now: seconds since 1970.
+        lines: the training lines of metrics.jsonl up to the step from which the run resumes.
+        now: the current time in seconds since 1970.
     """
 
     def __init__(self, lines: Sequence[Mapping[str, float]] = (), now: float | None = None):
@@ -36,11 +40,16 @@ class Goodput:
         last = lines[-1] if lines else {}
         run_seconds = last.get("run_seconds") or 0.0
         self._productive = run_seconds * (last.get("goodput") or 0.0)
-        # A clock that was set back between two starts must not make the run younger than it was.
+        # The age must not decrease if the clock was set back between two starts.
         self._begun = min(now, last.get("time", now)) - run_seconds
 
     def add(self, productive: float, now: float | None = None) -> dict[str, float]:
-        """What a line of metrics says of the run: these seconds became steps."""
+        """Adds time spent on steps, and returns the fields of a line of metrics.
+
+        Args:
+            productive: seconds spent on steps since the previous call.
+            now: the current time in seconds since 1970.
+        """
         now = time.time() if now is None else now
         self._productive += productive
         seconds = max(now - self._begun, self._productive, 1e-9)
@@ -48,13 +57,13 @@ class Goodput:
 
 
 class StepMetrics:
-    """Collects the metrics of steps, on the devices, and writes their means over an interval.
+    """Collects the metrics of steps on the devices and writes their means over intervals of steps.
 
     Args:
-        peak: FLOP/s that all devices together can reach; 0 where it is not known.
-        flops_per_step: of the model.
-        max_skipped: steps in a row that may be skipped.
-        goodput: of the run.
+        peak: peak FLOP/s of all devices together; 0 if it is not known.
+        flops_per_step: model FLOPs of a step.
+        max_skipped: the number of skipped steps in a row at which `TooManySkipped` is raised.
+        goodput: the goodput of the run.
     """
 
     def __init__(self, peak: float, flops_per_step: float, max_skipped: int, goodput: Goodput | None = None):
@@ -68,11 +77,11 @@ class StepMetrics:
         self._goodput = goodput or Goodput()
         self._spent = dict.fromkeys(("input", "save", "eval"), 0.0)
         self._durations: list[float] = []
-        self._done: float | None = None  # when the last step was seen to be done
+        self._done: float | None = None  # when the latest finished step was found to be done
         self.first_loss = float("nan")
 
     def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
-        """Takes the metrics of a step that was just dispatched; waits for the one before the previous."""
+        """Adds the metrics of a step that was just dispatched; waits for the step STEPS_AHEAD before it."""
         self._open.append((step, metrics))
         self._ahead.append(metrics)
         if len(self._ahead) > STEPS_AHEAD:
@@ -83,14 +92,22 @@ class StepMetrics:
             self._done = now
 
     def close_interval(self) -> None:
-        """The interval to be written ends with the step that was added last."""
+        """Ends the interval with the last step that was added, and starts copying its metrics to the host."""
         self._closed, self._open = self._closed + self._open, []
         for _, metrics in self._closed:
             for value in metrics.values():
                 value.copy_to_host_async()
 
     def write(self, writer: MetricsWriter, before: int | None = None) -> None:
-        """Writes the closed interval, if there is one and it ends before the step `before`."""
+        """Writes the means over the closed interval, if there is one.
+
+        Args:
+            writer: writes the line.
+            before: if given, the interval is written only if it ends before this step.
+
+        Raises:
+            TooManySkipped: too many steps in a row were skipped.
+        """
         if not self._closed or (before is not None and self._closed[-1][0] >= before):
             return
         steps, self._closed = self._closed, []
@@ -106,7 +123,7 @@ class StepMetrics:
 
     @contextlib.contextmanager
     def paused(self, writer: MetricsWriter):
-        """Waits for the devices and keeps what happens inside out of the rates."""
+        """Waits for the devices, and excludes the time in the block from the rates."""
         self.write(writer)
         jax.block_until_ready(self._ahead)
         self._ahead.clear()
@@ -117,7 +134,7 @@ class StepMetrics:
 
     @contextlib.contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Counts the time inside as "input", "save" or "eval"."""
+        """Adds the time in the block to "input", "save" or "eval"."""
         began = time.monotonic()
         yield
         self._spent[what] += time.monotonic() - began
@@ -141,7 +158,7 @@ class StepMetrics:
         mfu = flops.share_of_peak(self._flops * len(values) / seconds, self._peak)
         if mfu is not None and not self._is_peak_too_low:
             rates["mfu"] = mfu
-        # A peak that one interval was above is too low for the others too.
+        # A measured peak that one interval exceeds is too low for all intervals.
         self._is_peak_too_low |= mfu is None
         return rates
 
@@ -159,7 +176,7 @@ class StepMetrics:
 
 
 class TooManySkipped(Exception):
-    """`max_skipped_steps` steps in a row were skipped: `first` to `last`, for this `reason`."""
+    """Raised when `max_skipped_steps` steps in a row, `first` to `last`, were skipped for `reason`."""
 
     def __init__(self, first: int, last: int, reason: str):
         super().__init__(f"steps {first} to {last} were skipped: {reason}")
@@ -172,8 +189,12 @@ def _reason(skipped: int, spikes: int) -> str:
 
 
 def means(values: list[dict[str, float]]) -> dict[str, float]:
-    """Means over the steps that were not skipped; how many were, and how many were spikes; the last learning
-    rate.
+    """Returns the metrics of an interval: means over the steps that were not skipped.
+
+    `skipped` and `spike` are counts over all steps, and `learning_rate` is that of the last step.
+
+    Args:
+        values: the metrics of each step.
     """
     sound = [value for value in values if not value.get("skipped")] or values
     line = {name: sum(value[name] for value in sound) / len(sound) for name in values[0]}

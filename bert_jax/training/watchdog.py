@@ -14,11 +14,11 @@ import jax
 
 
 class Watchdog:
-    """Ends the process and prints the stacks of its threads when no heartbeat comes for too long.
+    """Ends the process and prints the stacks of its threads if there is no heartbeat for too long.
 
-    A process that has died is noticed by the heartbeat of jax.distributed. A process that is alive but waits,
-    for a collective that another process never entered or for a file system, is not noticed by it and would
-    hold the whole pod.
+    The heartbeat of jax.distributed detects processes that have died. It does not detect a process that is
+    alive but blocked, for example in a collective that another process never entered or by a file system.
+    Such a process would block the whole pod.
 
     Args:
         seconds: the longest time between two heartbeats; 0 for no limit.
