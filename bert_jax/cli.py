@@ -1,4 +1,4 @@
-"""`bert-jax <command> [flags] [arguments]`: flags in, one call out.
+"""The command line `bert-jax <command> [flags] [arguments]`: parses the flags and runs the command.
 
 Exit codes:
   0    done

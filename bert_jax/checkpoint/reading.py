@@ -364,7 +364,7 @@ def agree(read):
 
 def one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    # TensorStore's message is a page long and contains the operating system's error in the middle.
+    # TensorStore's message is a page long, and only the operating system's error in it is useful.
     if code := re.search(r"os_error_code='(\d+)'", text):
         return os.strerror(int(code[1]))
     return f"{type(error).__name__}: {text[:160]}"

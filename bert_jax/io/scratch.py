@@ -38,7 +38,13 @@ def directory(parent: str | None = None) -> Iterator[str]:
 
 
 def remove_leftovers(directory: str, prefix: str = "", infix: str = "") -> None:
-    """Removes what dead processes left in a local directory, of the names with this prefix and infix."""
+    """Removes files and directories of dead processes, by the prefix and infix of their names.
+
+    Args:
+        directory: The local directory to clean up; its subdirectories are not searched.
+        prefix: The start of the names.
+        infix: A part of the names.
+    """
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.startswith(prefix) and infix in entry.name and _is_left_over(entry):

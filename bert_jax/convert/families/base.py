@@ -139,7 +139,7 @@ class Family:
         table = [one for one in self.table if kind in one.names]
         last = next((one.name(kind) for one in table if one.ours == CLASSIFIER), "")
         classes = tensors[last].shape[0] if last in tensors else 2
-        # The classifier with the most parameters.
+        # The classifier with the most parameters, since every parameter of the table must be in `expected`.
         classification = self.classifiers["sequence_classification"]
         expected = assembled.parameters(config, self.groups, classes, classification)
         return param_mapping.from_files(tensors, table, expected, kind, config.hidden_size, self.beside[kind])

@@ -37,7 +37,7 @@ _TOKENIZER = {
 
 _extracted: list[
     tempfile.TemporaryDirectory
-] = []  # vocabularies out of tokenizer.json, until the process ends
+] = []  # keeps vocabularies extracted from tokenizer.json until the process ends
 
 
 class HuggingFace(Format):
@@ -188,7 +188,7 @@ def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
 
 def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
     if count == 1 and fields.get("problem_type") != "multi_label_classification":
-        return None  # a single output of a regression, or a score, has no label
+        return None  # a regression value, or a single score, has no label
     given = fields.get("id2label") or {}
     return tuple(str(given.get(str(i), f"LABEL_{i}")) for i in range(count))
 
