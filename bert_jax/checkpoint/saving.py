@@ -197,7 +197,7 @@ class Checkpointer:
         return None
 
     def abandon_after(self, step: int) -> None:
-        """Renames the steps after `step` to `abandoned-STEP`, because the run restarts from `step`."""
+        """Renames the steps after `step` to `abandoned-STEP`, because the run goes back to `step`."""
         self.wait()
         for later in self.agreed_steps():
             if later > step:

@@ -1,4 +1,4 @@
-"""Identifies the process that owns a file, and whether that process is dead.
+"""Identifies the process that created a file, and determines whether that process is dead.
 
 A process is identified by its machine, its process id and its start time. The id alone is not enough: ids are
 reused, and processes on several machines or in several containers can have the same id and share a disk.

@@ -177,7 +177,11 @@ def print_above(bars: Any, text: str) -> None:
 
 @contextlib.contextmanager
 def stage(bars: Any, name: str, total: float | None = None, unit: str = "") -> Iterator[Any]:
-    """Shows a bar for the duration of the block, next to existing bars; does nothing if `bars` is None."""
+    """Shows a bar for the duration of the block, next to existing bars, unless `bars` is None.
+
+    Yields:
+        A function that sets the number of units done and, optionally, the total.
+    """
     if bars is None:
         yield lambda done, total=None: None
         return
