@@ -1,11 +1,11 @@
-"""Answers as spans of a context, such as SQuAD."""
+"""Extractive question answering, such as SQuAD: an answer is a span of the context."""
 
 from bert_jax.tasks.question_answering.task import QuestionAnsweringTask
 from bert_jax.tasks.spec import TaskSpec
 
 _DEFAULTS = {"max_length": 384, "doc_stride": 128}  # google-research/bert
 
-# SQuAD (Rajpurkar et al. 2016, 2018), and files in its layout.
+# SQuAD (Rajpurkar et al. 2016, 2018), and other files with its layout.
 TASKS = (
     TaskSpec("squad", QuestionAnsweringTask, file_name="{split}-v1.1.json", defaults=_DEFAULTS),
     TaskSpec(

@@ -1,6 +1,8 @@
-"""From scores of tokens to answers: the n best of each question over all its windows, as run_squad of
-google-research/bert chooses them. A text is cut from the context by the characters of its tokens, with one
-space between words.
+"""Decodes the start and end logits of tokens into answers.
+
+The n best answers of each question are selected over all windows of its context, as in run_squad.py of
+google-research/bert. The text of an answer is the part of the context between the characters of its first and
+last token, in which each run of whitespace is replaced by one space.
 """
 
 from __future__ import annotations
@@ -17,19 +19,20 @@ from bert_jax.io import atomic, files
 from bert_jax.tasks.question_answering.encoding import WindowRows
 from bert_jax.tasks.question_answering.question_files import BETWEEN_WORDS, Questions
 
-_CHUNK = 512  # windows at a time
+_CHUNK = 512  # windows that are processed at a time
 
 
 @dataclasses.dataclass
 class Answers:
-    """What is predicted for each question, in the order of the file.
+    """The predicted answers of N questions, in the order of the file.
 
     Attributes:
-        texts: [N]; "" for no answer.
-        n_best: [N] lists of what nbest_predictions.json holds: text, probability, start_logit, end_logit.
-        null_odds: [N], the score of no answer less that of the best answer; None where every question has
-            one.
-        non_null: [N], the best answer whether or not no answer is likelier.
+        texts: [N], the predicted answer of each question; "" for no answer.
+        n_best: [N] lists of the best answers, with the fields of nbest_predictions.json: text, probability,
+            start_logit and end_logit.
+        null_odds: [N], the score of no answer minus that of the best answer; None if every question has an
+            answer.
+        non_null: [N], the best answer of each question other than no answer.
     """
 
     texts: list[str]
@@ -48,15 +51,19 @@ def decode(
     v2: bool,
     null_score_diff_threshold: float,
 ) -> Answers:
-    """The answers to every question.
+    """Returns the answers to all questions.
 
     Args:
-        questions, data: see `encoding.encode`.
-        outputs: float32 [total, 2], the scores of start and end of every token.
-        n_best: so many starts and ends of each window are combined, and so many answers listed.
-        max_answer_length: in tokens.
-        v2: no answer is a candidate, with the score of [CLS] in the window where that is least.
-        null_score_diff_threshold: how much likelier no answer has to be.
+        questions: the questions.
+        data: their windows, as `encoding.encode` returns them.
+        outputs: float32 [total, 2], the start and end logits of every token.
+        n_best: the number of most likely starts and ends of each window that are combined, and the maximum
+            number of answers listed for each question.
+        max_answer_length: the maximum number of tokens of an answer.
+        v2: whether a question may have no answer. The score of no answer is that of [CLS] in the window where
+            it is lowest.
+        null_score_diff_threshold: no answer is predicted if its score exceeds that of the best answer by more
+            than this.
     """
     found = _candidates(data, outputs, n_best, max_answer_length)
     bounds = np.searchsorted(found["example"], np.arange(len(questions) + 1)).tolist()
@@ -95,8 +102,10 @@ def decode(
 
 
 def _candidates(data, outputs, n_best, max_answer_length):
-    """Every pair of a likely start and a likely end that can be an answer: arrays by name, sorted by example,
-    best first.
+    """Returns all valid pairs of a likely start and a likely end as arrays, sorted by example, best first.
+
+    The arrays are `example`, `begin` and `end`, the characters of the span in the context, `start_logit` and
+    `end_logit`.
     """
     parts = []
     for begin in range(0, len(data), _CHUNK):
@@ -130,7 +139,7 @@ def _candidates(data, outputs, n_best, max_answer_length):
 
 
 def _null_logits(data, outputs, count):
-    """float64 [count, 2]: start and end of [CLS], in the window of each question where their sum is least."""
+    """Returns the start and end logit of [CLS] in the window with the lowest sum: float64 [count, 2]."""
     logits = outputs[data.offsets[:-1]].astype(np.float64)
     order = np.lexsort((logits.sum(axis=1), data.examples))
     return logits[order[np.searchsorted(data.examples[order], np.arange(count))]]
@@ -148,10 +157,16 @@ def _listed(chosen):
 
 
 def write(path: str, ids: list[str], answers: Answers) -> None:
-    """Writes the answers to `path` and the n best, and the odds of none where there are such, beside it.
+    """Writes the answers, the n best answers, and the null odds if there are any, to files in the same
+    directory.
 
-    Next to predictions.json these are nbest_predictions.json and null_odds.json; next to NAME.json
-    nbest_NAME.json and null_odds_NAME.json.
+    For a path that ends in predictions.json, the other files are nbest_predictions.json and null_odds.json;
+    for NAME.json, they are nbest_NAME.json and null_odds_NAME.json.
+
+    Args:
+        path: the file of the answers.
+        ids: the ids of the questions.
+        answers: the answers, in the same order.
     """
     name = files.name(path)
     rest = name.removeprefix("predictions") if name.startswith("predictions") else f"_{name}"

@@ -1,4 +1,4 @@
-"""Questions with windows of their contexts, as google-research/bert's run_squad makes them."""
+"""Encodes questions with windows of their contexts, as in run_squad.py of google-research/bert."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from bert_jax.tokenization import Tokenizer
 
 _ENCODE_CHUNK = 2048
 _BETWEEN_WORDS = np.array([0x20, 0x09, 0x0D, 0x0A, 0x202F], np.uint32)
-_CONTEXT_PER_TOKEN = 0.01  # by which run_squad.py prefers longer windows
+_CONTEXT_PER_TOKEN = 0.01  # run_squad.py prefers longer windows by this score per token
 
 
 @dataclasses.dataclass(kw_only=True)
 class WindowRows(EncodedRows):
-    """Rows of [CLS] question [SEP] window [SEP]; the windows of a question follow one another.
+    """Rows of [CLS] question [SEP] window [SEP]. The windows of a question are consecutive.
 
-    `targets` are int32 `starts` and `ends` [N], places in the row: 0, the [CLS], where the window does not
-    hold the answer, and `NO_TARGET` where that is not known.
+    `targets` are int32 `starts` and `ends` [N], positions in the row. They are 0, the position of [CLS], if
+    the window does not contain the answer, and `NO_TARGET` if the answer is unknown.
 
     Attributes:
-        characters: int32 [total, 2], where in the context a token begins and ends; -1 for any other token.
-        is_max_context: bool [total], whether no other window shows more around this token of the context.
-        cut_questions: questions that were longer than `max_query_length`.
+        characters: int32 [total, 2], the characters of the context at which each token begins and ends; -1
+            for tokens that are not part of the context.
+        is_max_context: bool [total], whether this window is the one with the most context for the token.
+        cut_questions: the number of questions that were truncated to `max_query_length`.
     """
 
     characters: np.ndarray
@@ -36,11 +37,11 @@ class WindowRows(EncodedRows):
 
 
 def padded(data: EncodedRows, scores: np.ndarray) -> np.ndarray:
-    """Returns the scores of every row, padded with the lowest finite number: float32 [N, longest row, C].
+    """Returns the scores by row, padded with the lowest finite number: float32 [N, longest row, C].
 
     Args:
         data: the rows.
-        scores: float32 [total, C], of their tokens end to end.
+        scores: float32 [total, C], the scores of the tokens of all rows.
     """
     lengths = data.lengths
     shape = (len(data), lengths.max(initial=0), scores.shape[-1])
@@ -50,7 +51,10 @@ def padded(data: EncodedRows, scores: np.ndarray) -> np.ndarray:
 
 
 def word_of_characters(context: str) -> np.ndarray:
-    """int64 [characters]: the word that each belongs to; whitespace to the one before it, -1 at the front."""
+    """Returns the number of the word that each character belongs to: int64 [characters].
+
+    Whitespace belongs to the word before it; leading whitespace has -1.
+    """
     codes = np.frombuffer(context.encode("utf-32-le"), np.uint32)
     inside = ~np.isin(codes, _BETWEEN_WORDS)
     return np.cumsum(inside & ~np.concatenate([[False], inside[:-1]])) - 1
@@ -59,17 +63,19 @@ def word_of_characters(context: str) -> np.ndarray:
 def answer_tokens(
     tokens: np.ndarray, characters: np.ndarray, words: np.ndarray, start: int, end: int, answer: list[int]
 ) -> tuple[int, int]:
-    """The first and the last token of the answer at characters `start` to `end` (exclusive).
+    """Returns the first and the last token of the answer at the characters `start` to `end` (exclusive).
 
-    The tokens of the words that it touches, or the first stretch in them that is the answer token for token:
-    "(1895–1943)" is narrowed to "1895", while "Japan" in "Japanese" stays the whole word.
+    Among the tokens of the words that the answer touches, this is the first span whose tokens equal those of
+    the answer, or else the span of all of these tokens: the answer "1895" in "(1895–1943)" is narrowed to
+    "1895", but "Japan" in "Japanese" is extended to the whole word.
 
     Args:
-        tokens: int32 [n] of the context.
-        characters: int32 [n, 2].
-        words: int64 [characters], see `word_of_characters`.
-        start, end: characters of the context.
-        answer: tokens of the answer alone.
+        tokens: int32 [n], the tokens of the context.
+        characters: int32 [n, 2], the characters at which each token begins and ends.
+        words: int64 [characters], as `word_of_characters` returns it.
+        start: the first character of the answer in the context.
+        end: the character after the answer.
+        answer: the tokens of the answer, tokenized separately.
     """
     word_of_token = words[characters[:, 0].clip(max=len(words) - 1)]
     first = int(np.searchsorted(word_of_token, words[start], "left"))
@@ -84,7 +90,17 @@ def answer_tokens(
 def encode(
     questions: Questions, tokenizer: Tokenizer, max_length: int, doc_stride: int, max_query_length: int
 ) -> WindowRows:
-    """Tokenizes in batches, each context once, and cuts contexts into windows."""
+    """Tokenizes questions and contexts, and splits the contexts into windows.
+
+    Each context is tokenized only once, and texts are tokenized in batches.
+
+    Args:
+        questions: the questions with their contexts.
+        tokenizer: the tokenizer of the model.
+        max_length: the maximum number of tokens of a row, including special tokens.
+        doc_stride: the number of tokens from one window of a context to the next.
+        max_query_length: the maximum number of tokens of a question; longer ones are truncated.
+    """
     contexts = []
     for begin in range(0, len(questions.contexts), _ENCODE_CHUNK):
         contexts += tokenizer.encode_with_offsets(questions.contexts[begin : begin + _ENCODE_CHUNK])
@@ -92,7 +108,9 @@ def encode(
     answers = tokenizer.encode_batch([texts[0] if texts else "" for texts in questions.answers])
     words: dict[int, np.ndarray] = {}
     builder, targets, cut = RowBuilder(tokenizer), [], 0
-    parts: list[tuple[int, np.ndarray, np.ndarray]] = []  # where a window is in `tokens`, and of what
+    # (begin of the window in `tokens`, characters of its tokens, whether each token has the most context
+    # there)
+    parts: list[tuple[int, np.ndarray, np.ndarray]] = []
     for i, question in enumerate(asked):
         cut += len(question) > max_query_length
         question = question[:max_query_length]
@@ -131,13 +149,15 @@ def encode(
 
 
 def _target(target: tuple[int, int] | None, first: int, last: int, size: int) -> tuple[int, int]:
-    """Returns the positions in a row of an answer's first and last token.
+    """Returns the positions of an answer's first and last token in a row.
+
+    They are (0, 0) if the window does not contain the whole answer.
 
     Args:
-        target: the same in the context; None where it is not known.
-        first: the token of the context with which the window begins.
-        last: the token after the window.
-        size: tokens of the row before the window.
+        target: the first and last token of the answer in the context; None if it is unknown.
+        first: the first token of the context in the window.
+        last: the token of the context after the window.
+        size: the number of tokens of the row before the window.
     """
     if target is None:
         return NO_TARGET, NO_TARGET

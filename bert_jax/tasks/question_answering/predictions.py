@@ -1,4 +1,4 @@
-"""The answers that are predicted, and what is made from them."""
+"""The predictions of question answering, and their files and reports."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bert_jax.tasks.question_answering.question_files import Questions
 
 @dataclasses.dataclass
 class AnswerPredictions(Predictions):
-    """An answer to each question.
+    """Predictions of question answering: an answer to each question.
 
     Attributes:
         examples: the questions.
-        answers: in their order.
+        answers: the answers, in the order of the questions.
     """
 
     examples: Questions
@@ -34,14 +34,18 @@ class AnswerPredictions(Predictions):
         return self.answers.null_odds is not None
 
     def probabilities(self) -> list[float]:
-        """Returns the probability of each answer among the n best; 0 for one that is not among them."""
+        """Returns the probability of each predicted answer among the n best; 0 if it is not one of them."""
         return [
             next((one["probability"] for one in n_best if one["text"] == text), 0.0)
             for n_best, text in zip(self.answers.n_best, self.answers.texts, strict=True)
         ]
 
     def records(self) -> list[dict[str, Any]]:
-        """Returns the answer, "" for none, its probability among the n best, and under v2 its null odds."""
+        """Returns the answer of each question, which is "" for no answer, and its probability among the n
+        best.
+
+        For SQuAD 2.0 there are also the null odds.
+        """
         rows = [
             {"id": id_, "prediction": text, "probability": round(probability, 6)}
             for id_, text, probability in zip(
@@ -57,11 +61,11 @@ class AnswerPredictions(Predictions):
         decoding.write(path, self.examples.ids, self.answers)
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether no question that has an answer gets any of it, however many have none."""
+        """Returns whether the F1 of the questions that have an answer is 0."""
         return not scores.get("HasAns_f1", scores["f1"])
 
     def report(self, directory: str) -> None:
-        """Right is what matches an answer exactly; errors-dev.tsv has the F1 of what does not."""
+        """Writes the reports. Only exact matches count as correct; errors-dev.tsv has the F1 of the others."""
         examples, texts = self.examples, self.answers.texts
         confidence = np.round(self.probabilities(), 6)
         matches = [

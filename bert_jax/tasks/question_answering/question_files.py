@@ -1,5 +1,6 @@
-"""Questions on texts, from SQuAD's JSON files (1.1 and 2.0) or JSON-lines, with the file and the question of
-everything that is wrong.
+"""Reads questions on texts from SQuAD's JSON files (1.1 and 2.0) or from JSON-lines.
+
+Every error names the file and the question.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from bert_jax.io import checks, compression
 from bert_jax.tasks.readers.file_rows import JsonRows, Lines, open_file
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
-NO_ANSWER = -1  # the start of the answer to a question that has none
-UNKNOWN = -2  # and of one that is not where the file says, or not given
+NO_ANSWER = -1  # the start of the answer, for a question that has none
+UNKNOWN = -2  # the start of an answer that is not given, or not at the position that the file gives
 
 _LARGEST = 512 << 20  # bytes of a JSON file, decompressed; the training set of SQuAD 2.0 has 42 MB
-_LONGEST_WORD = 1000  # characters around an answer that is looked for; each question looks into its context
+_LONGEST_WORD = 1000  # characters that are searched on each side of an answer, to bound the time
 
-BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # as google-research/bert separates a context's words
+BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # separates the words of a context, as in google-research/bert
 
 
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """What an object of a JSON-lines file calls its fields; SQuAD's own names.
+    """The keys of the objects in a JSON-lines file. The defaults are the names that SQuAD uses.
 
-    `answers` holds a list of {text, answer_start}, an object of two lists (as Hugging Face's `datasets` has
-    it), or one string, whose place is then in `answer_start`.
+    The value of `answers` is a list of {text, answer_start}, an object with two lists (as in Hugging Face's
+    `datasets`), or a single string, whose position is in `answer_start`.
     """
 
     question: str = "question"
@@ -41,12 +42,16 @@ class Keys:
 
 @dataclasses.dataclass
 class Questions(FileReport):
-    """The questions of one file, column by column: entry i of every list belongs to the same question.
+    """The questions of one file by column: entry i of every list except `contexts` belongs to question i.
 
     Attributes:
-        contexts: the distinct texts; question i is on `contexts[context_of[i]]`.
-        answers: every answer's text; none where the question has no answer.
-        starts: the place in the context of the first of them, `NO_ANSWER` or `UNKNOWN`.
+        path: the path of the file.
+        ids: the id of each question.
+        questions: the text of each question.
+        contexts: the distinct contexts; the context of question i is `contexts[context_of[i]]`.
+        context_of: the number of each question's context.
+        answers: the texts of the answers of each question; empty if it has no answer.
+        starts: the character of the context at which the first answer begins, or `NO_ANSWER` or `UNKNOWN`.
     """
 
     unit = "questions"
@@ -64,7 +69,7 @@ class Questions(FileReport):
 
 
 class _Unlabelled(Malformed):
-    """A question without answers."""
+    """Raised for a question that lacks the answers it should have."""
 
 
 def read_questions(
@@ -80,18 +85,20 @@ def read_questions(
     """Reads a whole file of questions.
 
     Args:
-        path: UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
-        keys: of a JSON-lines file.
-        file_format: "json" for SQuAD's layout, "jsonl", or "auto" for the suffix.
-        v2: questions may have no answer.
-        labelled: whether answers are read; every question must then have some, or be unanswerable under `v2`.
-        training: the first answer must be where its `answer_start` says. Scores take the answers' texts
-            alone, so an evaluation keeps a question whose answer is elsewhere.
-        max_malformed: the share of malformed questions above which the file is refused.
+        path: the path of a file in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
+        keys: the keys of the objects of a JSON-lines file.
+        file_format: "json" for SQuAD's layout, "jsonl", or "auto" to use the suffix.
+        v2: whether questions may have no answer.
+        labelled: whether answers are read. If so, every question must have one, unless `v2` is set and it is
+            marked as unanswerable.
+        training: whether the file is for training, so that the first answer must be at its `answer_start`.
+            Scores only use the texts of the answers, so an evaluation keeps a question whose answer is
+            elsewhere.
+        max_malformed: the fraction of malformed questions above which the file is rejected.
 
     Raises:
-        UserError: a missing file, one that is not JSON or has no questions, or too many bad ones; with the
-            question's id.
+        UserError: the file is missing, is not JSON or has no questions, or too many questions are malformed.
+            The message gives the id of the question.
     """
     path = str(path)
     items = _jsonl_items if detect_format(path, file_format) == "jsonl" else _squad_items
@@ -164,12 +171,13 @@ def _text(item, name) -> str:
 
 
 def _clean(text: str) -> str:
-    # json.loads lets a lone surrogate through, which no encoder takes. Lengths stay.
+    # json.loads accepts lone surrogates, which cannot be encoded as UTF-8. Replacing them keeps the length,
+    # and so the positions of answers.
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _answers(item, v2) -> tuple[list[str], int]:
-    """Texts, and the start of the first."""
+    """Returns the texts of the answers of a question, and the start of the first one."""
     given = item.get("answers")
     if given is None and item.get("is_impossible") is not True:
         raise _Unlabelled("no 'answers'")
@@ -201,8 +209,9 @@ def _answers(item, v2) -> tuple[list[str], int]:
 
 
 def _is_found(context: str, answer: str, start: int) -> bool:
-    """Whether an answer is at its start, or at least inside the words that its characters belong to, as
-    google-research/bert has it.
+    """Returns whether an answer is at its start, or at least within the words that its characters touch.
+
+    This is the rule of google-research/bert.
     """
     end = start + len(answer)
     if start < 0 or end > len(context):
@@ -285,7 +294,7 @@ def _load_json(path: str) -> Any:
         raise UserError(f"{place}: not JSON: {error.msg} (column {error.colno}){hint}") from None
     except RecursionError:
         raise UserError(f"{path}: not SQuAD's layout: nested too deeply") from None
-    except ValueError:  # of int(): Python converts no longer ones
+    except ValueError:  # raised by int() for a number with thousands of digits
         raise UserError(f"{path}: not SQuAD's layout: a number of thousands of digits") from None
 
 

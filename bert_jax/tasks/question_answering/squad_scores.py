@@ -1,4 +1,4 @@
-"""Exact match and F1 as SQuAD's official scripts define them, in percent."""
+"""Exact match and F1 in percent, as defined by the official scripts of SQuAD."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation and English articles, one space between words."""
+    """Returns a text in lower case, without ASCII punctuation and English articles, with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -27,13 +27,13 @@ def _f1(answer: str, prediction: str, v2: bool) -> float:
 
 
 def best_match(answers: Sequence[str], prediction: str, v2: bool = False) -> tuple[float, float]:
-    """Exact match and F1, each the best over the answers, from 0 to 1.
+    """Returns the exact match and the F1 of a prediction, each the maximum over the answers, from 0 to 1.
 
     Args:
-        answers: of one question; none where it has no answer.
-        prediction: "" for no answer.
-        v2: as the script of SQuAD 2.0 has it: answers of nothing but punctuation and articles don't count,
-            and two empty texts agree.
+        answers: the answers of one question; empty if it has no answer.
+        prediction: the predicted answer; "" for no answer.
+        v2: whether to score as the script of SQuAD 2.0 does: answers that consist only of punctuation and
+            articles are ignored, and two empty texts agree.
     """
     expected = [normalize_answer(answer) for answer in answers]
     if v2:
@@ -43,7 +43,12 @@ def best_match(answers: Sequence[str], prediction: str, v2: bool = False) -> tup
 
 
 def score(answers: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """f1 and exact_match of SQuAD 1.1, in percent; [N] questions with their answers, [N] predictions."""
+    """Returns `f1` and `exact_match` of SQuAD 1.1, in percent.
+
+    Args:
+        answers: [N], the answers of each question.
+        predictions: [N], the predicted answer of each question.
+    """
     exact, f1 = _matches(answers, predictions, v2=False)
     return {"f1": 100 * float(np.mean(f1)), "exact_match": 100 * float(np.mean(exact))}
 
@@ -54,17 +59,18 @@ def score_v2(
     non_null: Sequence[str],
     null_odds: Sequence[float],
 ) -> dict[str, float]:
-    """The figures of SQuAD 2.0, in percent, under the names of its script.
+    """Returns the metrics of SQuAD 2.0, in percent, by the names that its script uses.
 
     Args:
-        answers: [N] lists, empty for a question without an answer.
-        predictions: [N], "" for no answer.
-        non_null, null_odds: [N], the best answer and how much likelier none is: what a threshold decides on.
+        answers: [N], the answers of each question; empty for a question without an answer.
+        predictions: [N], the predicted answers; "" for no answer.
+        non_null: [N], the best answer of each question other than no answer.
+        null_odds: [N], the score of no answer minus that of `non_null`, to which a threshold applies.
 
     Returns:
-        exact, f1, total, the same of the questions with an answer (HasAns_) and without (NoAns_), where there
-        are any, and, apart from them, best_exact and best_f1: what the threshold that is best on these very
-        questions (best_exact_thresh, best_f1_thresh) would give.
+        `exact`, `f1` and `total`; the same for the questions with an answer (`HasAns_`) and without one
+        (`NoAns_`), if there are any; `best_exact` and `best_f1`, the scores with the threshold that is best
+        for these questions, and `best_exact_thresh` and `best_f1_thresh`, these thresholds.
     """
     exact, f1 = _matches(answers, predictions, v2=True)
     answerable = np.array([bool(texts) for texts in answers])
@@ -84,15 +90,20 @@ def score_v2(
 def best_threshold(
     matches: np.ndarray, answerable: np.ndarray, predictions: Sequence[str], null_odds: Sequence[float]
 ) -> tuple[float, float]:
-    """The best mean, in percent, and the odds up to which an answer is given for it; 0 when none should be.
+    """Returns the best mean score over all thresholds, in percent, and the threshold that achieves it.
+
+    A question is answered if its null odds do not exceed the threshold. The threshold is 0 if it is best to
+    answer no question.
 
     Args:
-        matches: float [N], of each prediction.
-        answerable: bool [N].
-        predictions, null_odds: [N].
+        matches: float [N], the score of each prediction, from 0 to 1.
+        answerable: bool [N], whether each question has an answer.
+        predictions: [N], the best answer of each question other than no answer.
+        null_odds: [N], the score of no answer minus that of the prediction.
     """
     given = np.array([bool(text) for text in predictions])
-    # Questions are answered one by one, the surest first; one without an answer is lost when it is.
+    # Raising the threshold answers one question after the other, in the order of their null odds. An
+    # unanswerable question counts as correct only as long as it is not answered.
     gains = np.where(answerable, matches, -1.0 * given)
     order = np.argsort(null_odds, kind="stable")
     totals = np.count_nonzero(~answerable) + np.concatenate([[0.0], np.cumsum(gains[order])])

@@ -1,6 +1,4 @@
-"""Answers to questions as spans of a text (paper, sections 4.2 and 4.3): SQuAD 1.1 and 2.0, and files like
-them.
-"""
+"""Extractive question answering: SQuAD 1.1 and 2.0, and similar files (paper, sections 4.2 and 4.3)."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ _HINT = "--config=finetune/squad has the defaults of questions"
 
 @dataclasses.dataclass(frozen=True)
 class QuestionData(DataConfig):
-    """The fields `config.data.*` of questions."""
+    """The `config.data.*` fields of question answering."""
 
     text_b: str = option("", "the column of the second text of a pair")
     answer_start: str = option("", "of JSON-lines files: the place of an answer that is one string")
@@ -61,7 +59,7 @@ class QuestionConfig(TaskConfig):
 
 
 class QuestionAnsweringTask(FinetuneTask):
-    """A span of the context for each question, or, under `config.v2`, none."""
+    """Question answering: predicts a span of the context, or, with `config.v2`, that there is no answer."""
 
     Config = QuestionConfig
     config: QuestionConfig
@@ -186,7 +184,7 @@ class QuestionAnsweringTask(FinetuneTask):
 
 
 class QuestionLines(LineReader):
-    """Questions with their contexts."""
+    """Reads questions with their contexts from a stream."""
 
     own_names = {"text_a": "question", "text_b": "context", "id": "id"}  # noqa: RUF012
     needs_text = True
