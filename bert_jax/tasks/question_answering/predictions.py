@@ -65,7 +65,7 @@ class AnswerPredictions(Predictions):
         return not scores.get("HasAns_f1", scores["f1"])
 
     def report(self, directory: str) -> None:
-        """Writes the reports. Only exact matches count as correct; errors-dev.tsv has the F1 of the others."""
+        """Writes the reports. Only exact matches count as correct; errors-dev.tsv has the F1 of the rest."""
         examples, texts = self.examples, self.answers.texts
         confidence = np.round(self.probabilities(), 6)
         matches = [
