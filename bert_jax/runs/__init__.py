@@ -1,1 +1,1 @@
-"""The mains: pre-training, fine-tuning, sweeps and benchmarks. They wire the parts together."""
+"""The main functions of pre-training, fine-tuning, sweeps and benchmarks, which combine the other modules."""

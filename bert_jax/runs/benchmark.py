@@ -1,6 +1,6 @@
-"""How fast the train step and the loader are, on synthetic rows or on records.
+"""Benchmarks of the train step and the loader, on synthetic rows or on records.
 
-Needs neither files nor configuration objects, so that scripts beside other frameworks can call it.
+The functions need neither files nor run configurations, so scripts that compare frameworks can call them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ Batch = dict[str, np.ndarray]
 
 ROWS = ("full", "padded", "packed")
 
-# English Wikipedia in rows of 512 (MLPerf's BERT): 23% of the sequences are full, and the mean is
-# half a row. The others are drawn evenly from 8 tokens up to the share of the row that gives this mean.
+# In English Wikipedia with rows of 512 tokens (MLPerf's BERT), 23% of the sequences fill a row, and the mean
+# length is half a row. The lengths of the other sequences are drawn uniformly, from 8 tokens up to the
+# fraction of the row that gives this mean.
 _FULL_SHARE = 0.23
 _LONGEST_SHORT = 0.685
 
@@ -41,22 +42,36 @@ _WARM_UP_STEPS = 2
 
 
 def draw_lengths(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Sequence lengths like those of Wikipedia: int [count], at most `length`, half of it on average."""
+    """Returns random sequence lengths distributed as in Wikipedia.
+
+    Args:
+        count: the number of sequences.
+        length: the number of tokens of a row.
+        rng: the random generator.
+
+    Returns:
+        int [count], at most `length`, and half of it on average.
+    """
     short = rng.integers(8, max(9, int(_LONGEST_SHORT * length)), count)
     return np.where(rng.random(count) < _FULL_SHARE, length, short)
 
 
 def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, seed: int = 0) -> Batch:
-    """Random tokens in the form that `PackedDataset.batch` gives.
+    """Returns a batch of random tokens with the fields of `PackedDataset.batch`.
 
     Args:
-        rows: "full": one sequence of `length` tokens a row; "padded": one sequence a row, of the lengths that
-            `draw_lengths` draws; "packed": as many such sequences as a row takes.
+        rows: "full" for one sequence of `length` tokens per row, "padded" for one sequence per row with a
+            length from `draw_lengths`, or "packed" for as many such sequences as fit in a row.
+        batch_size: the number of rows.
+        length: the number of tokens of a row.
+        vocab_size: the size of the vocabulary.
+        seed: the random seed.
     """
     rng = np.random.default_rng(seed)
     most = packed.default_sequences_per_row(length)
     if rows == "packed":
-        # More rows than are needed: some are not full, as the last of a corpus are not.
+        # The last rows of a packing are not full. Packing more rows than needed and sampling from them keeps
+        # their fraction small.
         lengths = draw_lengths(4 * batch_size * most, length, rng).tolist()
         by_row = [[lengths[i] for i in row] for row in best_fit.best_fit(lengths, length, most)]
         random.Random(seed).shuffle(by_row)
@@ -83,14 +98,22 @@ def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, se
 
 
 def sequence_lengths(batch: Batch) -> np.ndarray:
-    """The number of tokens of each sequence in a batch, int [sequences]."""
+    """Returns the number of tokens of each sequence in a batch, int [sequences]."""
     ends = np.append(batch["starts"][:, 1:], np.full((len(batch["starts"]), 1), 2**30), axis=1)
     lengths = np.minimum(ends, batch["lengths"][:, None]) - batch["starts"]
     return lengths[batch["first_lengths"] > 0]
 
 
 def make_task(model: EncoderConfig, length: int, masking: MaskingOptions | None = None) -> MaskedLM:
-    """Pre-training with the ids of the released vocabularies, whose pieces' spellings do not matter here."""
+    """Returns a pre-training objective with the special token ids of the released vocabularies.
+
+    The strings of the tokens do not matter, so no vocabulary file is needed.
+
+    Args:
+        model: the architecture.
+        length: the number of tokens of a row, which determines the number of predictions.
+        masking: the masking options, instead of the default ones.
+    """
     masking = masking or MaskingOptions(max_predictions=default_max_predictions(length, 0.15))
     continues = np.arange(model.vocab_size) % 4 == 3
     special = (0, min(101, model.vocab_size - 3), min(102, model.vocab_size - 2))
@@ -111,20 +134,34 @@ def time_train_step(
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Compiles the train step and times it, waiting for each step.
+    """Compiles the train step and measures its duration, waiting for each step.
 
     Args:
-        batches: one batch, used again and again, lies on the devices from the start; of an iterator, the
-            next batch is assembled and sent while a step is computed, as in training.
-        check_update: as for `step.make_train_step`; not needed with the default optimizers.
-        say: called with a line before each compilation and timing.
+        task: the training objective.
+        optimizer, schedule: see `bert_jax.training.optimizers.make_optimizer`.
+        batches: one batch, which stays on the devices and is used for every step, or an iterator over
+            batches, of which the next one is assembled and transferred during a step, as in training.
+        mesh: the device mesh; by default all devices, with data parallelism.
+        steps: the number of steps to time, after the warm-up steps.
+        accumulate_steps, check_update: see `step.make_train_step`. The check is not needed with the default
+            optimizers.
+        seed: the seed of the parameters, the masks and dropout.
+        say: called with a line before the compilation and before the timing.
 
     Returns:
-        `seconds` of each step; `sequences_per_second`, `rows_per_second`, `tokens_per_second` (real ones),
-        `model_flops_per_second` (of whole rows, padding included), `share_of_peak` and
-        `share_of_peak_without_padding`, each {"best", "median"}, the shares None where the step was faster
-        than the peak that was measured; `peak_flops_per_second`, `compile_seconds`,
-        `memory_bytes` a device, `loss` after the last step.
+        A dict with these entries:
+
+        - `seconds`: the duration of each step.
+        - `sequences_per_second`, `rows_per_second`, `tokens_per_second` (without padding) and
+          `model_flops_per_second` (of whole rows, including padding), each {"best", "median"}.
+        - `share_of_peak` and `share_of_peak_without_padding`, each {"best", "median"}, or None if the step
+          was faster than the measured peak.
+        - `rows`, `length`, `sequences_per_row`, `fill` (the fraction of tokens that are not padding) and
+          `model_flops_per_row`.
+        - `peak_flops_per_second`: the peak of all devices together.
+        - `compile_seconds`.
+        - `memory_bytes`: the memory per device, or None if it is not known.
+        - `loss`: the loss of the last step.
     """
     kernel_check.ensure(task.config, say)
     mesh = mesh or sharding.make_mesh()
@@ -158,7 +195,7 @@ def time_train_step(
         counted.append(counts)
     seconds, counted = seconds[_WARM_UP_STEPS:], counted[_WARM_UP_STEPS:]
 
-    # Batches of records differ a little in what they hold: rates are of their mean.
+    # Batches of records differ slightly in their numbers of sequences and tokens, so rates use the means.
     mean = {name: float(np.mean([counts[name] for counts in counted])) for name in counted[0]}
     row_flops = flops.train_flops_per_row(
         task.config, length, task.masking.max_predictions, sequences=round(mean["sequences"] / rows)
@@ -193,9 +230,19 @@ def time_train_step(
 def time_loader(
     dataset: packed.PackedDataset, batch_size: int, seed: int = 0, seconds: float = 3.0
 ) -> dict[str, float]:
-    """Reads training batches for some seconds; returns `rows_per_second` and (real) `tokens_per_second`."""
+    """Reads training batches for some seconds and returns the throughput.
+
+    Args:
+        dataset: the records.
+        batch_size: rows of a batch.
+        seed: the seed of the data order.
+        seconds: the duration of the measurement.
+
+    Returns:
+        {"rows_per_second", "tokens_per_second"}, where tokens do not include padding.
+    """
     batches = loader.train_batches(dataset, batch_size, seed, 0)
-    for _ in range(8):  # fills what is read ahead
+    for _ in range(8):  # fills the read-ahead buffers
         next(batches)
     rows = tokens = 0
     began = time.perf_counter()
@@ -208,7 +255,7 @@ def time_loader(
 
 
 def environment() -> dict[str, Any]:
-    """The devices, the host and the versions that a figure belongs to."""
+    """Returns the devices, the host and the package versions, to be recorded with a result."""
     device = jax.devices()[0]
     names = ("jax", "jaxlib", "flax", "optax", "numpy")
     return {
@@ -220,7 +267,7 @@ def environment() -> dict[str, Any]:
 
 
 def _count(config: EncoderConfig, batch: Batch) -> dict[str, float]:
-    """What a batch really holds: its sequences, its tokens, and the model's FLOPs of these alone."""
+    """Returns the numbers of sequences and tokens in a batch, and its model FLOPs without padding."""
     lengths, repeats = np.unique(sequence_lengths(batch), return_counts=True)
     each = [flops.train_flops_per_row(config, int(n), max(1, round(0.15 * n))) for n in lengths]
     return {"sequences": repeats.sum(), "tokens": batch["lengths"].sum(), "flops": np.dot(each, repeats)}
@@ -238,7 +285,7 @@ def _share(amount: float, seconds: list[float], peak: float) -> dict[str, float]
 
 
 def _memory(analysis: Any) -> int:
-    """Bytes a device needs for a step; donated buffers are counted once."""
+    """Returns the bytes of memory per device for a step. Donated buffers are counted once."""
     return (
         analysis.argument_size_in_bytes
         + analysis.output_size_in_bytes
@@ -251,5 +298,5 @@ def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):  # another system, or a processor without a name
+    except (OSError, StopIteration):  # not Linux, or a processor without a model name
         return platform.processor() or platform.machine()

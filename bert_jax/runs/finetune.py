@@ -1,7 +1,7 @@
-"""Fine-tuning from end to end: files and a checkpoint to a work directory that predicts.
+"""Fine-tuning: trains a task from its files and a checkpoint into a work directory.
 
-A run's config.json holds, besides the configuration, the task's labels and the digests of its files, so that
-the work directory is all that evaluation and prediction need.
+In addition to the configuration, config.json contains the task's labels and the digests of its files.
+Evaluation and prediction therefore need only the work directory.
 """
 
 from __future__ import annotations
@@ -42,20 +42,23 @@ def finetune(
     command_line: str = "",
     **fit_options: Any,
 ) -> dict[str, Any]:
-    """Trains as `config` says, or resumes, and keeps the checkpoint that is best on the evaluation file.
+    """Fine-tunes a model, or resumes, and keeps the checkpoint with the best score on the evaluation file.
 
     Args:
-      config: as `default_config`, with the files, columns and `init_from` (or `vocab`) filled in.
-      directory: the work directory.
-      log: gets one line for each thing worth saying, in the first process of a run.
-      command_line: of the run, for its model card.
-      fit_options: others of `train.fit`.
+        config: a configuration like `bert_jax.tasks.default_config`, with the files, the columns and
+            `init_from` (or `vocab`) filled in.
+        directory: the work directory.
+        log: called with lines of progress, in process 0 of the run.
+        command_line: the command line of the run, for its model card.
+        **fit_options: other arguments of `loop.fit`.
 
     Returns:
-      What best.json holds: the best step and its scores; the last step and none when nothing is evaluated.
+        The content of best.json: the best step and its scores. Without an evaluation file, the last step and
+        no scores.
 
     Raises:
-      UserError: a user's mistake, with file and line where there is one.
+        UserError: a field of the configuration or an input file is not valid; the message names the file and
+            the line if there is one.
     """
     log = distributed.log_of_primary(log)
     config, task, training = prepare(config, directory, log)
@@ -96,16 +99,17 @@ def finetune(
 def prepare(
     config: Any, directory: str, log: Callable[[str], None] = lambda line: None
 ) -> tuple[ml_collections.ConfigDict, FinetuneTask, Any]:
-    """Returns the whole configuration, the task that it describes, and the examples of its training file.
+    """Returns the complete configuration, the task that it describes, and the examples of its training file.
 
     Args:
-        config: as `default_config`; it is not changed.
-        directory: the work directory, which need not exist. A run that goes on keeps its dtype.
-        log: gets one line where that is not the dtype of a new run.
+        config: a configuration like `bert_jax.tasks.default_config`, which is not changed.
+        directory: the work directory, which may not exist yet. A run that resumes keeps its dtype.
+        log: called with one line if that is not the dtype of a new run.
 
     Raises:
-        UserError: a mistake that shows before anything is computed: a field that would be ignored, a value
-            out of range, a missing file or column, too large a mesh.
+        UserError: an error that can be found before the computation starts, such as a field that would be
+            ignored, a value out of range, a missing file or column, or a mesh with more devices than there
+            are.
     """
     config = fields.complete(config)
     fields.check(config)
@@ -114,7 +118,7 @@ def prepare(
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0)  # the number of steps depends on the rows
     task, training = from_training_file(config)
-    task.metrics  # noqa: B018, which refuses unknown names
+    task.metrics  # noqa: B018, raises UserError for unknown names
     return config, task, training
 
 
@@ -169,7 +173,7 @@ def _initial_params(config, head, held, log):
         return None
 
     def load(abstract_params):
-        # The head is always a new one: another task's labels are not this one's.
+        # The head is always initialized, because a head in the checkpoint may be for another task's labels.
         body = {name: tree for name, tree in abstract_params.items() if name != head}
         params, report = convert.load_params(config.init_from, body, ignore=config.init_ignore, log=log)
         new = [f"{head}/{name}" for name in flatten(abstract_params[head])]
@@ -212,7 +216,7 @@ def _train_batches(data, packed, buckets, config, mesh, step, own):
 def _flops_per_step(bert, data, batch_size, packed, buckets):
     if packed:
         return packed.mean_rows * flops.train_flops_per_row(bert, packed.length, 0)
-    # Rows are padded to the length of their bucket; the mean over examples is close to that over batches.
+    # Rows are padded to the length of their bucket. The mean over examples approximates that over batches.
     widths = np.asarray(buckets)[np.searchsorted(buckets, data.group_lengths)]
     rows = batch_size * data.rows_per_example
     return rows * float(np.mean([flops.train_flops_per_row(bert, int(width), 0) for width in widths]))

@@ -1,4 +1,4 @@
-"""Pre-training from end to end: records and a configuration to a work directory with checkpoints."""
+"""Pre-training: trains a model from records and a configuration into a work directory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from bert_jax.training.state import TrainState
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
 
-# Above so many epochs the steps are probably not what was meant. The paper trains for 40.
+# Above this number of epochs, a warning says that the number of steps may be a mistake. The paper trains for
+# 40 epochs.
 _MANY_EPOCHS, _MANY_EPOCHS_CONTINUED, _FEW_EPOCHS = 50, 20, 3
 
 
@@ -43,24 +44,25 @@ def pretrain(
     log: Callable[[str], None] = print,
     **fit_options: Any,
 ) -> TrainState:
-    """Trains, or goes on training, in a work directory.
+    """Pre-trains a model in a work directory, or resumes.
 
     Args:
-        config: with the fields of `settings.defaults.pretrain`; it is not changed.
+        config: a configuration with the fields of `settings.defaults.pretrain`, which is not changed.
         workdir: see `bert_jax.workdir.run_directory`.
-        explicit: the fields of `config.model` that were set by name, such as on the command line: where
-            `config.init_from` names a checkpoint, the other fields of the architecture are the checkpoint's.
+        explicit: the fields of `config.model` that were set explicitly, such as on the command line. If
+            `config.init_from` names a checkpoint, the other architecture fields are taken from it.
         allow_changes: see `WorkDir.open_run`.
-        evaluators: further ones, besides that of the held-out records.
-        log: gets one line for each thing worth saying before the run has its work directory, in the first
-            process of a run.
-        fit_options: other arguments of `loop.fit`.
+        evaluators: evaluators in addition to that of the held-out records.
+        log: called with lines of progress before the work directory is opened, in process 0 of the run.
+        **fit_options: other arguments of `loop.fit`.
 
     Returns:
-        The final state.
+        The final train state.
 
     Raises:
-        UserError: a user's mistake. Preempted, KeyboardInterrupt: stopped; the state is saved.
+        UserError: the configuration, the records or the work directory are not valid.
+        Preempted: the process received SIGTERM; the state has been saved.
+        KeyboardInterrupt: the process received SIGINT; the state has been saved.
     """
     log = distributed.log_of_primary(log)
     config = ml_collections.ConfigDict(config)
@@ -112,7 +114,11 @@ def pretrain(
 
 
 def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, log):
-    """Returns the training set, the evaluation set or None, and the tokenizer of `data.dir`."""
+    """Opens the records in `data.dir`.
+
+    Returns:
+        The training set, the evaluation set or None, and the tokenizer.
+    """
     if not data.dir:
         raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
     index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
@@ -120,7 +126,7 @@ def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, l
     train_set = records.open_dataset(data_dir, data.train_split, data.vocab, index_dir)
     splits = train_set.manifest["splits"]
     eval_set = None
-    # Packed records have held-out documents by default; google ones, as the reference's, have none.
+    # Packed records have held-out documents by default. Google records, like the reference's, have none.
     optional = train_set.manifest["schema"] == google.SCHEMA
     if data.eval_split and splits.get(data.eval_split, {"rows": not optional})["rows"]:
         eval_set = records.open_dataset(data_dir, data.eval_split, data.vocab, index_dir)
@@ -140,10 +146,10 @@ def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, l
 
 
 def _resolve(config: ml_collections.ConfigDict, train_set, tokenizer: Tokenizer) -> None:
-    """Fills in what the records and their vocabulary decide: the vocabulary's size, and the predictions.
+    """Fills in the vocabulary size and the number of predictions, which depend on the records.
 
     Raises:
-        UserError: the model is too small for the records.
+        UserError: the model has too few positions for the records, or too small a vocabulary.
     """
     length = train_set.max_seq_length
     if length > config.model.max_position_embeddings:
@@ -193,7 +199,7 @@ def _evaluator(config, objective: MaskedLM, eval_set, mesh, corrupt_rows) -> Rec
 
 
 def _row_flops(config, model: EncoderConfig, train_set) -> float:
-    """Returns the FLOPs of the model for one row of the records, with the mean number of sequences."""
+    """Returns the model FLOPs of one row of the records, with the mean number of sequences rounded up."""
     sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
     return flops.train_flops_per_row(
         model, train_set.max_seq_length, config.masking.max_predictions, sequences
@@ -244,7 +250,10 @@ def _describe_data(config, train_set, eval_set, log) -> None:
 
 
 def _load_initial(config, held, log):
-    """A function of the abstract parameters that loads those of init_from; None where there is none."""
+    """Returns a function that loads the parameters of `init_from`, or None if it is not set.
+
+    The function takes the abstract parameters and returns the arrays.
+    """
     if not config.init_from:
         return None
 
@@ -265,20 +274,21 @@ def adopt_architecture(
     workdir: os.PathLike | str = "",
     tokenizer: Any = None,
 ) -> str:
-    """Gives `config.model` the architecture of `config.init_from`, where that names a checkpoint.
+    """Sets `config.model` to the architecture of the checkpoint `config.init_from`, if there is one.
 
     Args:
-        config: of a pre-training run.
+        config: the configuration of a pre-training run, which is changed.
         explicit: see `pretrain`.
-        workdir: a run that has started there with the weights of the same checkpoint does not need that
-            checkpoint any more.
-        tokenizer: of the records, which has to be the checkpoint's too.
+        workdir: the work directory. If a run from the same checkpoint has already started there, its
+            architecture is taken from the work directory, and the checkpoint is not read.
+        tokenizer: the tokenizer of the records, which must have the checkpoint's vocabulary.
 
     Returns:
-        A line that says what was taken, "" for nothing.
+        A message that describes the architecture and its changes to the configuration; "" if the checkpoint
+        was not read.
 
     Raises:
-        UserError: no checkpoint, another vocabulary, or an explicit size that is not the checkpoint's.
+        UserError: the checkpoint does not exist, has another vocabulary, or differs from an explicit size.
     """
     if not config.init_from:
         return ""

@@ -1,8 +1,8 @@
-"""The same fine-tuning several times: with other seeds, and over a grid of hyper-parameters.
+"""Sweeps: repeats a fine-tuning run with several seeds and over a grid of hyperparameters.
 
-A run of small data says little alone: its score varies by points with the seed, and some seeds learn nothing
-(Devlin et al. 2019, appendix A.3; Mosbach et al. 2021). Each run has a work directory of its own, so a queue
-that was stopped goes on where it was, and the runs share what is compiled.
+The result of one run on a small data set is not reliable: the score varies by several points with the seed,
+and some runs fail to learn at all (Devlin et al. 2019, appendix A.3; Mosbach et al. 2021). Each run has its
+own work directory, so a sweep that was stopped can resume, and the runs share their compiled programs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SUMMARY_FILE = "summary.json"
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One point of the grid.
+    """One point of the grid, with the results of its runs.
 
     Attributes:
-        name: of its directory, such as `learning_rate=3e-05,batch_size=16`; "" where there is no grid.
-        metric: the first of the task, which selects the best.
-        runs: best.json of each seed, in order.
+        name: the name of its directory, such as `learning_rate=3e-05,batch_size=16`; "" without a grid.
+        metric: the task's first metric, which selects the best trial.
+        runs: the content of best.json for each seed, in order.
     """
 
     name: str
@@ -45,16 +45,16 @@ class Trial:
 
     @property
     def scores(self) -> np.ndarray:
-        """float64 [seeds]"""
+        """Returns the score of each seed: float64 [seeds]."""
         return np.asarray([run["scores"][self.metric] for run in self.runs])
 
     @property
     def degenerate(self) -> int:
-        """Runs that predict the same for every example."""
+        """Returns the number of runs that predict the same for every example."""
         return sum(bool(run.get("degenerate")) for run in self.runs)
 
     def summary(self) -> dict[str, Any]:
-        """Median, best, worst and standard deviation of every metric over the seeds."""
+        """Returns the median, best, worst and standard deviation of every metric over the seeds."""
         found = {"setting": self.name, "seeds": len(self.runs), "degenerate": self.degenerate, "scores": {}}
         for name in self.runs[0]["scores"]:
             values = np.asarray([run["scores"][name] for run in self.runs])
@@ -70,10 +70,13 @@ class Trial:
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """{field: values} of texts like "optimizer.learning_rate=5e-5,3e-5,2e-5".
+    """Parses texts like "optimizer.learning_rate=5e-5,3e-5,2e-5".
+
+    Returns:
+        {field: values}.
 
     Raises:
-        UserError: a text of another form, or a field that is swept twice.
+        UserError: a text has another form, or a field occurs twice.
     """
     grid: dict[str, list[Any]] = {}
     for text in texts:
@@ -93,21 +96,29 @@ def run_all(
     command_line: str = "",
     **fit_options: Any,
 ) -> list[Trial]:
-    """Fine-tunes once for each seed and each point of the grid; the seeds count up from `config.seed`.
+    """Fine-tunes once for each seed and each point of the grid.
 
-    Args are those of `finetune.finetune`, with the number of seeds and {field: its values}.
+    It also writes the summaries of the trials to summary.json in `directory`, and a table of them to
+    README.md.
+
+    Args:
+        config: see `finetune.finetune`. The seeds are `config.seed`, `config.seed + 1` and so on.
+        directory: the directory of the work directories of all runs.
+        seeds: the number of seeds.
+        grid: {field: values}; see `parse_grid`.
+        log, command_line, **fit_options: see `finetune.finetune`.
 
     Returns:
-        The trials, the best median first; summary.json in `directory` has their summaries, and README.md
-        a table of them.
+        The trials, sorted by their median score, the best first.
 
     Raises:
-        UserError: as `finetune.finetune`; a swept field that the configuration lacks; nothing to score.
+        UserError: see `finetune.finetune`; also if the configuration does not have a field of the grid, or
+            there is no evaluation file.
     """
     log = distributed.log_of_primary(log)
     if seeds < 1:
         raise UserError(f"--seeds={seeds}: expected 1 or more")
-    queue: dict[str, list[ml_collections.ConfigDict]] = {}  # made first, so that a mistake comes before a run
+    queue: dict[str, list[ml_collections.ConfigDict]] = {}  # built before the first run, to find errors early
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
         name = ",".join(f"{field.split('.')[-1]}={value}" for field, value in chosen.items())
@@ -133,7 +144,7 @@ def run_all(
     trials.sort(key=lambda trial: -sign * float(np.median(trial.scores)))
     summaries = [trial.summary() for trial in trials]
     if jax.process_index():
-        return trials  # the first process writes
+        return trials  # Only process 0 writes files.
     best = _run_directory(directory, trials[0].name, config)
     for name, content in (
         (SUMMARY_FILE, json.dumps(summaries, indent=2) + "\n"),
@@ -148,8 +159,13 @@ def _run_directory(directory: str, name: str, config: ml_collections.ConfigDict)
 
 
 def read_summary(directory: str) -> dict[str, Any] | None:
-    """Of the best setting of a `run_all`: `scores`, the medians, and `run`, one of its directories; None
-    where there was no such run.
+    """Returns the result of the best trial of a sweep, or None if the directory has no summary.json.
+
+    Returns:
+        {"scores": {metric: median}, "run": the work directory of one of its runs}.
+
+    Raises:
+        UserError: summary.json is not valid, or the work directories of the trial do not exist.
     """
     path = os.path.join(directory, SUMMARY_FILE)
     if not files.exists(path):
@@ -164,7 +180,7 @@ def read_summary(directory: str) -> dict[str, Any] | None:
 
 
 def table(trials: Sequence[Trial]) -> list[str]:
-    """A line a setting and metric: median, best, worst and standard deviation over the seeds."""
+    """Returns the lines of a table: the statistics over the seeds for each trial and metric."""
     width = max([7, *(len(trial.name) for trial in trials)])
     lines = [f"{'setting':<{width}}  {'metric':<18}  median    best   worst    std  seeds  degenerate"]
     for trial in trials:
