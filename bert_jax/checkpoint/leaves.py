@@ -48,6 +48,7 @@ class Report:
 
 
 def check_structure(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+    """Raises a UserError unless the saved leaves have the wanted names, shapes and dtypes."""
     check_shapes(path, saved, wanted)
     only_here = [name for name in wanted if name not in saved]
     only_there = [name for name in saved if name not in wanted]
@@ -61,6 +62,7 @@ def check_structure(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, j
 
 
 def check_shapes(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+    """Raises a UserError if a leaf that is both saved and wanted has another shape."""
     differing = [name for name, x in wanted.items() if name in saved and saved[name].shape != tuple(x.shape)]
     if differing:
         there, here = (sizes({name: x.shape for name, x in leaves.items()}) for leaves in (saved, wanted))
@@ -112,6 +114,7 @@ def flatten(tree: PyTree) -> dict[str, Any]:
 
 
 def nest(flat: Mapping[str, Any]) -> dict:
+    """Returns a nested dict of leaves that are given by names such as `params/encoder/pooler/kernel`."""
     tree: dict = {}
     for name, leaf in flat.items():
         *parents, last = name.split("/")
@@ -123,5 +126,6 @@ def nest(flat: Mapping[str, Any]) -> dict:
 
 
 def some(names: Iterable[str], limit: int = 3) -> str:
+    """Returns the first `limit` names, separated by commas, and the number of the others."""
     names = list(names)
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -139,6 +139,16 @@ def absolute(path: files.PathLike) -> str:
 
 
 def read_state(path: str, abstract_state: PyTree) -> PyTree:
+    """Restores a state from a step directory, verified by its checksums.
+
+    Args:
+        path: The step directory.
+        abstract_state: Pytree of jax.ShapeDtypeStruct with shardings.
+
+    Raises:
+        Damaged: The step cannot be trusted.
+        UserError: The structure, a shape or a dtype differs, or the frozen parameters cannot be read.
+    """
     wanted = flatten(abstract_state)
     saved, shared = _read_metadata(path), _read_frozen_record(path)
     check_structure(path, saved | shared, wanted)
@@ -363,6 +373,7 @@ def agree(read):
 
 
 def one_line(error: BaseException) -> str:
+    """Returns a short description of an error; if TensorStore names a system error, only that one."""
     text = " ".join(str(error).split())
     # TensorStore's message is a page long, and only the operating system's error in it is useful.
     if code := re.search(r"os_error_code='(\d+)'", text):
