@@ -63,7 +63,7 @@ class PreemptionGuard:
                 handler(self._signal, None)
 
     def hold(self) -> None:
-        """Makes signals requests to save and stop, from the time when there are unsaved steps."""
+        """Turns signals into requests to save and stop from now on, because there will be unsaved steps."""
         if self._distributed:
             return
         self._held.enter_context(signals.noted())

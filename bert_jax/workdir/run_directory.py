@@ -1,6 +1,6 @@
 """The work directory of a run: its files, its lock and its configuration.
 
-config.json        the command, the resolved config, and digests of the records and the vocabulary
+config.json        the command, the resolved config, and the digests of the inputs
 vocab.txt|.model   a copy of the vocabulary
 checkpoints/STEP/  see bert_jax/checkpoint/
 initialised.json   the parameters that were loaded from another checkpoint, if the run started from one
