@@ -89,8 +89,8 @@ def read_questions(
         keys: the keys of the objects of a JSON-lines file.
         file_format: "json" for SQuAD's layout, "jsonl", or "auto" to use the suffix.
         v2: whether questions may have no answer.
-        labelled: whether answers are read. If so, every question must have one, unless `v2` is set and it is
-            marked as unanswerable.
+        labelled: whether answers are read. If so, every question must have one, unless `v2` is set and its
+            list of answers is empty or it is marked as unanswerable.
         training: whether the file is for training, so that the first answer must be at its `answer_start`.
             Scores only use the texts of the answers, so an evaluation keeps a question whose answer is
             elsewhere.

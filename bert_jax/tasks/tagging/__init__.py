@@ -1,4 +1,4 @@
-"""Tags of words, such as named entities."""
+"""Tagging of words, such as named entity recognition."""
 
 from bert_jax.tasks.spec import TaskSpec
 from bert_jax.tasks.tagging.task import TaggingTask

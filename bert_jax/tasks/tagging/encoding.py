@@ -1,4 +1,4 @@
-"""Tagged sentences as rows of tokens, and where in them each word is."""
+"""Encodes tagged sentences as rows of tokens, with the position of each word."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bert_jax.tasks.tagging.word_files import TaggedSentences
 
 @dataclasses.dataclass(kw_only=True)
 class TaggedRows(batches.EncodedRows):
-    """Rows of sentences.
+    """The rows of sentences.
 
     Attributes:
-        word_tokens: int64 [words of all sentences], the position in `tokens` of the first piece of each word,
-            in the row that has most context for it.
+        word_tokens: int64 [words of all sentences], the position in `tokens` of the first word piece of each
+            word, in the row with the most context for the word.
     """
 
     word_tokens: np.ndarray
@@ -30,10 +30,17 @@ def encode(
     labels: tuple[str, ...],
     document_context: bool = False,
 ) -> TaggedRows:
-    """A row a sentence, [CLS] words [SEP]; several of a sentence that is too long.
+    """Encodes each sentence as a row, [CLS] words [SEP], or as several windows if it is too long.
 
-    A word without word-pieces is [UNK]; one with more than a row has is cut. With `document_context` a row
-    is filled up with the words around the sentence in its document.
+    A word without word pieces becomes [UNK], and one with more word pieces than a row has room for is
+    truncated.
+
+    Args:
+        examples: the sentences, with or without tags.
+        tokenizer: the tokenizer of the model.
+        max_length: the maximum number of tokens of a row, including special tokens.
+        labels: the tags in the order of the logits.
+        document_context: whether the row of a sentence is filled up with the words around it in its document.
     """
     budget = tokenizer.layout.room(max_length, pair=False)
     ids = {
@@ -84,7 +91,7 @@ def encode(
 
 
 def _runs(values):
-    """[begin, end) of each run of equal values."""
+    """Yields (begin, end) of each run of equal consecutive values; `end` is exclusive."""
     begin = 0
     for place in range(1, len(values) + 1):
         if place == len(values) or values[place] != values[begin]:

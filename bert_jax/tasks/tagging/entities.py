@@ -1,9 +1,9 @@
-"""Tags of words and the entities that they spell: schemes, spans, and scores as conlleval has them.
+"""Entities that the tags of words encode: tagging schemes, spans, and the scores of conlleval.
 
 A tag is O, or a prefix and a type, such as B-PER; the type may be missing. In BIO2 every entity begins with
-B, in IOB1 (CoNLL-2003's files) only one that follows another of its type. Both are read alike: B begins an
-entity, and so does an I whose predecessor is no B or I of its type. That is what conlleval does with invalid
-sequences.
+B; in IOB1, the scheme of the CoNLL-2003 files, only an entity that directly follows another one of its type
+does. Both are parsed by the same rule: an entity begins at a B, and at an I whose predecessor is not a B or I
+of the same type. conlleval treats invalid sequences in the same way.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])(?:-(.+))?\Z")
-# One word alone is S in IOBES and U in BILOU; the last of several is E and L.
+# An entity of a single word has S in IOBES and U in BILOU; the last word of a longer one has E and L.
 _PREFIXES = {"B": "B", "S": "B", "U": "B", "I": "I", "E": "I", "L": "I"}
 
 
 class Span(NamedTuple):
-    """An entity: its type and the words [start, end)."""
+    """An entity: its type, and its words [start, end) in the sentence."""
 
     type: str
     start: int
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Entities found right, predicted, and there."""
+    """The numbers of correctly predicted entities, of predicted entities, and of gold entities."""
 
     right: int
     predicted: int
@@ -36,7 +36,7 @@ class Counts(NamedTuple):
 
     @property
     def scores(self) -> dict[str, float]:
-        """precision, recall and f1; each is 0 where it would be divided by 0."""
+        """Returns {"f1": ..., "precision": ..., "recall": ...}, from 0 to 1; 0 instead of a division by 0."""
         return {
             "f1": 2 * self.right / (self.predicted + self.gold) if self.right else 0.0,
             "precision": self.right / self.predicted if self.predicted else 0.0,
@@ -45,7 +45,7 @@ class Counts(NamedTuple):
 
 
 def are_of_entities(labels: Sequence[str]) -> bool:
-    """Returns whether tags spell entities, as B-PER I-PER does, rather than stand for themselves."""
+    """Returns whether tags encode entities, as B-PER and I-PER do, rather than being independent labels."""
     return labels[0] == OUTSIDE and all(map(is_entity_tag, labels))
 
 
@@ -54,7 +54,7 @@ def is_entity_tag(tag: str) -> bool:
 
 
 def split(tag: str) -> tuple[str, str]:
-    """("B" or "I", type) of a tag of BIO, IOBES or BILOU; ("O", "") of any other."""
+    """Splits a tag of BIO, IOBES or BILOU into ("B" or "I", type); returns ("O", "") for any other tag."""
     match = _TAG.match(tag)
     return (_PREFIXES[match[1]], match[2] or "") if match else (OUTSIDE, "")
 
@@ -64,8 +64,9 @@ def join(prefix: str, type: str) -> str:
 
 
 def to_bio2(tags: Sequence[str]) -> list[str]:
-    """The same entities in BIO2; of a valid sequence in IOB1, BIO2, IOBES or BILOU, and of an invalid one as
-    conlleval reads it.
+    """Converts the tags of a sentence from IOB1, BIO2, IOBES or BILOU to BIO2.
+
+    Invalid sequences are interpreted in the same way as conlleval does.
     """
     out, previous = [], (OUTSIDE, "")
     for tag in tags:
@@ -78,7 +79,7 @@ def to_bio2(tags: Sequence[str]) -> list[str]:
 
 
 def to_iob1(tags: Sequence[str]) -> list[str]:
-    """The same entities in IOB1: B only where an entity follows one of its type."""
+    """Converts the tags of a sentence to IOB1, where B only begins an entity that follows one of its type."""
     out, previous = [], ""
     for tag in to_bio2(tags):
         prefix, type = split(tag)
@@ -89,7 +90,11 @@ def to_iob1(tags: Sequence[str]) -> list[str]:
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[str, int]:
-    """("IOB1", "BIO2" or "IOBES", how many tags are invalid in it): the one that fewer tags contradict."""
+    """Returns the scheme of tags ("IOB1", "BIO2" or "IOBES") and the number of tags that are invalid in it.
+
+    The scheme is IOBES if any tag has one of its prefixes or of those of BILOU, and otherwise IOB1 or BIO2,
+    whichever has fewer invalid tags.
+    """
     wrong = Counter(IOB1=0, BIO2=0)
     other = 0
     for tags in sentences:
@@ -106,7 +111,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[str, int]:
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """The entities of a sentence, in order."""
+    """Returns the entities of a sentence, in order."""
     found: list[Span] = []
     for place, tag in enumerate(to_bio2(tags)):
         prefix, type = split(tag)
@@ -118,7 +123,17 @@ def spans(tags: Sequence[str]) -> list[Span]:
 
 
 def count(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, Counts]:
-    """Exact matches of type and both ends, by type, sorted (Tjong Kim Sang and De Meulder 2003)."""
+    """Returns the counts of entities by type, sorted (Tjong Kim Sang and De Meulder 2003).
+
+    A predicted entity is correct if its type and both of its ends match a gold entity.
+
+    Args:
+        gold: the gold tags of each sentence.
+        predicted: the predicted tags of each sentence.
+
+    Raises:
+        ValueError: a sentence has different numbers of gold and predicted tags.
+    """
     right, found, there = Counter(), Counter(), Counter()
     for truth, guess in zip(gold, predicted, strict=True):
         if len(truth) != len(guess):
@@ -131,15 +146,16 @@ def count(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> 
 
 
 def total(counts: Mapping[str, Counts]) -> Counts:
-    """Over all types: the micro average."""
+    """Returns the sum of the counts over all types, whose scores are micro averages."""
     return (
         Counts(*(sum(column) for column in zip(*counts.values(), strict=True))) if counts else Counts(0, 0, 0)
     )
 
 
 def tag_set(tags: Iterable[str]) -> tuple[str, ...]:
-    """O, then B and I of every type, sorted: the labels of a model. A type whose entities all are of one word
-    gets its I too, for those of another file.
+    """Returns the labels of a model: O, then B and I of every type, sorted by type.
+
+    A type always gets an I, even if all its entities have one word, because other files may have longer ones.
     """
     types = sorted({split(tag)[1] for tag in tags if tag != OUTSIDE})
     return (OUTSIDE, *(join(prefix, type) for type in types for prefix in "BI"))

@@ -1,6 +1,4 @@
-"""Training a head on a frozen encoder: the encoder's outputs are computed once, and only the head is
-updated.
-"""
+"""Training of a head on a frozen encoder, whose outputs are computed only once."""
 
 from __future__ import annotations
 
@@ -18,13 +16,17 @@ from bert_jax.objectives.tagging import Tagging
 from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows import batches
 
-_MAX_BYTES = 2 << 30  # of features that are kept; more of them are computed in each step
+_MAX_BYTES = 2 << 30  # features that take more memory are not stored, but computed in each step
 
 
 def head_only(optimizer: optax.GradientTransformation, head: str) -> optax.GradientTransformation:
-    """Returns an optimizer that updates only the group `head` of the parameters.
+    """Returns an optimizer that updates only the parameter group `head`.
 
-    The others have no moments, no decay and no change.
+    The other parameters have no moments and no weight decay, and do not change.
+
+    Args:
+        optimizer: the optimizer of the head.
+        head: the name of the parameter group.
     """
 
     def others(params):
@@ -43,15 +45,19 @@ def compute(
     run: Mapping[str, Any],
     log: Callable[[str], None],
 ) -> dict[str, batches.EncodedRows]:
-    """Returns the rows with the `token_features` of the frozen encoder, unless these would take too much
-    memory.
+    """Adds the outputs of the frozen encoder to rows as `token_features`.
+
+    Features that would take too much memory are left out; they are then computed in each step.
 
     Args:
-        objective: of a head that reads features.
-        data: by split.
-        mesh: that computes them.
-        run: the configuration, which names the checkpoint.
-        log: gets a line on what is done.
+        objective: the objective of a head that reads features.
+        data: the rows by split.
+        mesh: the device mesh that computes the features.
+        run: the run's configuration, which names the checkpoint.
+        log: called with each line to be logged.
+
+    Returns:
+        The rows by split.
     """
     width = len(objective.layers) * objective.config.hidden_size
     tokens = sum(len(rows.tokens) for rows in data.values())

@@ -1,4 +1,4 @@
-"""The tags that are predicted for words, and what is made from them."""
+"""The predictions of tagging, and their files and reports."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bert_jax.tasks.tagging.word_files import DOCUMENT_START, TaggedSentences
 
 @dataclasses.dataclass
 class TagPredictions(Predictions):
-    """The tag of each word.
+    """Predictions of tagging: the tag of each word.
 
     Attributes:
         examples: the sentences.
-        labels: the tags that the model knows.
-        tags: of each sentence, in BIO2 where tags spell entities.
-        probabilities: float32 [words of all sentences], of each most likely tag.
+        labels: the tags in the order of the logits.
+        tags: the predicted tags of each sentence, in BIO2 if tags encode entities.
+        probabilities: float32 [words of all sentences], the probability of the most likely tag of each word.
     """
 
     examples: TaggedSentences
@@ -36,7 +36,7 @@ class TagPredictions(Predictions):
 
     @classmethod
     def decode(cls, examples: TaggedSentences, labels: Sequence[str], outputs: np.ndarray) -> Self:
-        """Returns the predictions of outputs [words of all sentences, tags]."""
+        """Returns the predictions for outputs of shape [words of all sentences, tags]."""
         best = np.argmax(outputs, axis=-1)
         of_entities = entities.are_of_entities(labels)
         sentences, begin = [], 0
@@ -48,7 +48,7 @@ class TagPredictions(Predictions):
 
     @property
     def of_entities(self) -> bool:
-        """Returns whether the tags spell entities."""
+        """Returns whether the tags encode entities."""
         return entities.are_of_entities(self.labels)
 
     def records(self) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ class TagPredictions(Predictions):
         atomic.write_text(path, content.getvalue())
 
     def breakdown(self) -> dict[str, dict[str, float]]:
-        """Returns the scores of each type of entity, or of each tag."""
+        """Returns the scores and counts of each type of entity, or of each tag if tags encode no entities."""
         truth, guess = (
             [tags if self.of_entities else [f"S-{tag}" for tag in tags] for tags in side]
             for side in (self.examples.tags, self.tags)
@@ -88,11 +88,11 @@ class TagPredictions(Predictions):
         return {type: counts[type].scores | counts[type]._asdict() for type in counts}
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether the score is 0."""
+        """Returns whether the first score is 0."""
         return not next(iter(scores.values()))
 
     def report(self, directory: str) -> None:
-        """A row of errors-dev.tsv is a word with its sentence."""
+        """Writes the reports. Each row of errors-dev.tsv is a wrongly tagged word with its sentence."""
         examples, confidence = self.examples, self.probabilities
         numbers = {tag: number for number, tag in enumerate(self.labels)}
         targets, predicted = (
@@ -117,7 +117,7 @@ class TagPredictions(Predictions):
 
 
 def _write_columns(file, examples, sentences):
-    """A word, its tag where the file has one, and the predicted one a line: what conlleval reads."""
+    """Writes one word per line with its gold tag, if any, and its predicted tag, in conlleval's format."""
     words = [[_one_field(word) for word in sentence] for sentence in examples.words]
     separator = "\t" if any(" " in word for sentence in words for word in sentence) else " "
     for i, tags in enumerate(sentences):

@@ -1,4 +1,4 @@
-"""Tagging of words, such as named entities, in CoNLL columns and JSON-lines."""
+"""The tagging task, such as named entity recognition, on CoNLL columns or JSON-lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _ENTITY_METRICS = ("f1", "precision", "recall", "accuracy")
 _TAG_METRICS = ("accuracy", "f1_macro")
 _HEADS = {"linear": 0, "bilstm": 2}  # layers of the LSTM
 _LAST_FOUR = (-4, -3, -2, -1)
-# Share of the tags other than O that must be B- or I- tags; with fewer, each tag stands for itself.
+# Tags are taken to encode entities if at least this fraction of the tags other than O have a prefix such as
+# B-.
 _ENTITY_SHARE = 0.5
 
 
@@ -50,7 +51,7 @@ class TaggingConfig(TaskConfig):
 
 
 class TaggingTask(FinetuneTask):
-    """A tag for each word, from its first word piece."""
+    """Tagging: predicts a tag for each word from its first word piece."""
 
     Config = TaggingConfig
     config: TaggingConfig
@@ -89,7 +90,7 @@ class TaggingTask(FinetuneTask):
 
     @property
     def of_entities(self) -> bool:
-        """Returns whether the tags spell entities, as B-PER I-PER does, or each stands for itself."""
+        """Returns whether the tags encode entities, as B-PER and I-PER do, or are independent labels."""
         return entities.are_of_entities(self.labels)
 
     @property
@@ -137,10 +138,13 @@ class TaggingTask(FinetuneTask):
         return read_sentences(path, word=word, id=id, format=format, tagged=False)
 
     def check(self, examples: TaggedSentences) -> None:
-        """Tags as the model has them: in BIO2, and none but its own; sentences with others are left out.
+        """Converts tags that encode entities to BIO2, and leaves out sentences with tags that the model
+        lacks.
+
+        The examples are modified in place.
 
         Raises:
-            UserError: these are too many.
+            UserError: too many sentences are left out.
         """
         known = set(self.labels)
 
@@ -228,7 +232,7 @@ class TaggingTask(FinetuneTask):
 
 
 class WordLines(LineReader):
-    """Sentences: a list of words, or words with spaces between."""
+    """Reads sentences from a stream: lists of words in JSON, or plain text with spaces between the words."""
 
     own_names = {"text_a": WORDS, "text_b": "", "id": "id"}  # noqa: RUF012
     needs_text = True
@@ -256,7 +260,7 @@ def _read_tagged(config: TaggingConfig, path: str) -> TaggedSentences:
 
 
 def _feature_layers(config: TaggingConfig, model_config: EncoderConfig) -> tuple[int, ...]:
-    """Returns the layers that a frozen encoder's head reads; none where the encoder is trained."""
+    """Returns the layers that the head of a frozen encoder reads; empty if the encoder is trained."""
     if not config.frozen:
         return ()
     depth = model_config.num_hidden_layers

@@ -1,7 +1,8 @@
-"""Sentences of tagged words from CoNLL columns and JSON-lines, with the file and line of all that is wrong.
+"""Reads sentences of tagged words from CoNLL or JSON-lines files; every error names the file and the line.
 
-CoNLL: a word a line, its columns separated by tabs where a line has one, else by spaces; an empty line ends a
-sentence, a line -DOCSTART- a document. JSON-lines: a sentence a line, an object with lists of words and tags.
+A CoNLL file has one word per line, whose columns are separated by tabs if the line contains any, and
+otherwise by spaces. An empty line ends a sentence, and a line -DOCSTART- separates documents. A JSON-lines
+file has one sentence per line: an object with a list of words and a list of tags.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = ("conll", "jsonl")
 DOCUMENT_START = "-DOCSTART-"
-WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # of the objects of JSON-lines
+WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # default keys of the objects of JSON-lines
 
 
 @dataclasses.dataclass
 class TaggedSentences(FileReport):
-    """The sentences of one file; entry i of every list is of sentence i.
+    """The sentences of one file: entry i of every list belongs to the same sentence.
 
     Attributes:
-        path: of the file.
-        words: the words.
-        tags: a tag a word; None where they were not asked for.
-        documents: the document that a sentence is of, counted from 0.
-        lines: the file's line of each word.
-        ids: of JSON-lines with ids; else the sentence's number from 0, malformed ones counted.
-        has_documents: whether the file says where documents begin.
+        path: the path of the file.
+        words: the words of each sentence.
+        tags: the tags of the words of each sentence; None if tags were not requested.
+        documents: the number, from 0, of the document that each sentence belongs to.
+        lines: the line of each word in the file, from 1.
+        ids: the ids in a JSON-lines file; otherwise the number of each sentence from 0, where malformed
+            sentences count.
+        has_documents: whether the file marks where documents begin.
     """
 
     unit = "sentences"
@@ -50,10 +52,13 @@ class TaggedSentences(FileReport):
         return len(self.words)
 
     def keep(self, wrong: Callable[[str], str]) -> None:
-        """Leaves out the sentences that have a tag of which `wrong` says what is wrong with it.
+        """Leaves out the sentences that have an invalid tag.
+
+        Args:
+            wrong: returns an error message for an invalid tag, and "" for a valid one.
 
         Raises:
-            UserError: that is more than `MAX_MALFORMED` of the file, with what was left out before.
+            UserError: more than `MAX_MALFORMED` of the sentences of the file were left out in total.
         """
         kept = []
         for i, (tags, lines) in enumerate(zip(self.tags, self.lines, strict=True)):
@@ -75,7 +80,7 @@ class TaggedSentences(FileReport):
         self.check()
 
     def check(self, max_malformed: float = MAX_MALFORMED) -> None:
-        """Raises UserError where too much is malformed, or nothing is left."""
+        """Raises UserError if too many sentences are malformed, or if none is left."""
         super().check(max_malformed)
         if not self.words:
             raise UserError(f"{self.path}: no sentences; expected a word a line, or JSON-lines")
@@ -84,20 +89,23 @@ class TaggedSentences(FileReport):
 def read_sentences(
     path: str, *, word: str = "", tag: str = "", id: str = "", format: str = "auto", tagged: bool = True
 ) -> TaggedSentences:
-    """Reads a whole file.
+    """Reads a whole file of sentences.
 
     Args:
-        path: UTF-8, with or without a byte-order mark, possibly compressed (.gz, .bz2, .xz, .zst).
-        word, tag: CoNLL: numbers of columns from 0, or from the end, as -1; empty: the first and the last.
-            JSON-lines: keys; empty: "words" and "tags". "document" there may tell which document a line is
-            of.
-        id: JSON-lines: a key.
-        format: "conll", "jsonl", or "auto": by the suffix, which is .jsonl, .json or .ndjson, or anything
-            else.
-        tagged: whether there must be tags, which else are not read.
+        path: the path of a file in UTF-8, with or without a byte-order mark, possibly compressed (.gz, .bz2,
+            .xz, .zst).
+        word: the column of the words. In CoNLL files this is a number from 0, or from the end as -1, and the
+            first column if empty. In JSON-lines it is a key, and "words" if empty. The key "document" in
+            JSON-lines, if present, identifies the document of a sentence.
+        tag: the column of the tags, as `word`; if empty, the last column, or the key "tags".
+        id: the key of the ids in JSON-lines.
+        format: "conll", "jsonl", or "auto" for "jsonl" if the suffix is .jsonl, .json or .ndjson, and
+            otherwise "conll".
+        tagged: whether tags are read, in which case every word must have one.
 
     Raises:
-        UserError: a missing or empty file, no such column, or more than 5% of the sentences malformed.
+        UserError: the file is missing or empty, a column is missing, or more than 5% of the sentences are
+            malformed.
     """
     path = str(path)
     checks.check_input(path, "CoNLL or JSON-lines")
@@ -123,7 +131,7 @@ def read_sentences(
 
 
 def detect_format(path: str, given: str = "auto") -> str:
-    """One of `FORMATS`."""
+    """Returns the format of a file, "conll" or "jsonl": the given one, or the one that the suffix implies."""
     if given in FORMATS:
         return given
     name = compression.strip_suffix(path).lower()
@@ -154,7 +162,7 @@ def _column_sentences(path, lines, word, tag, tagged, out) -> Iterator[tuple[int
                 yield error or (sentence.lines[0], sentence)
                 sentence = _Sentence(document)
             if fields:
-                # The first border may stand before the first document or after it.
+                # The first separator may come before the first document or after it.
                 out.has_documents = True
                 document += bool(out.rows)
                 sentence = _Sentence(document)
@@ -187,7 +195,7 @@ def _column(field, given, default, path):
 
 
 def _fields(line):
-    # Only spaces and tabs separate: other white space, such as U+00A0, may be part of a word.
+    # Only spaces and tabs are separators, because other whitespace, such as U+00A0, may be part of a word.
     line = line.rstrip(" \t\r\n")
     if "\t" in line:
         return [field.strip(" ") for field in line.split("\t")]
