@@ -1,8 +1,8 @@
-"""The tasks of `bert-jax data` on Apache Beam: Dataflow, Spark, Flink, or the DirectRunner of one machine.
+"""Runs the tasks of `bert-jax data` on Apache Beam: Dataflow, Spark, Flink, or the local DirectRunner.
 
-Each stage is one pipeline: its tasks are created, spread over the workers, and done by the same functions
-as on local processes. What the stages hand on lies in files, so every worker has to see the input and the
-output directory under the same names: an object store (gs://...), or a disk that all of them mount.
+Each stage is one pipeline: its tasks are created, distributed to the workers, and run by the same functions
+as in local processes. The stages exchange data through files, so every worker must see the input and the
+output directory under the same names: in an object store (gs://...), or on a shared disk.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ with optional_imports("beam"):
 
 
 class BeamPool:
-    """Does what `workers.Pool` does, as Beam pipelines.
+    """Runs tasks as `workers.Pool` does, in Beam pipelines.
 
     Args:
-        arguments: of the pipelines, as one string: `--runner=DataflowRunner --project=...`.
-        scratch: how the folder is to be named, where the workers see it, for results that are not kept.
+        arguments: the arguments of the pipelines as one string: `--runner=DataflowRunner --project=...`.
+        scratch: the prefix of the path of a temporary folder for results that are not kept; the workers must
+            see it.
 
     Raises:
-        UserError: Beam is not installed, or does not know an argument's value.
+        UserError: Beam is not installed, or rejects an argument.
     """
 
     def __init__(self, arguments: str, scratch: str):
@@ -48,7 +49,7 @@ class BeamPool:
         tasks: Sequence[tuple[str | None, Any]],
         on_done: Callable[[int, dict[str, Any]], None] = lambda index, result: None,
     ) -> list[dict[str, Any]]:
-        """See `workers.Pool.run`. `on_done` is called when the whole pipeline is done."""
+        """Runs tasks; see `workers.Pool.run`. `on_done` is called after the whole pipeline has finished."""
         paths = [path or f"{self._scratch}/{index:06d}.json" for index, (path, _) in enumerate(tasks)]
         todo = [
             (path, task)
@@ -90,7 +91,7 @@ class BeamPool:
         for path, _ in todo:
             with contextlib.suppress(FileNotFoundError):
                 messages.append(files.read(f"{path}.error").decode())
-                # All of them: one that stays would be taken for a mistake of the next run.
+                # All of them are removed: the next run would report one that is left as its own error.
                 files.remove(f"{path}.error")
         if messages:
             raise UserError(messages[0])
@@ -106,7 +107,10 @@ class BeamPool:
 
 
 def _perform(function: Callable[[Any], dict[str, Any]], path: str, task: Any) -> None:
-    """A user's mistake is told in a file: Beam would try it again, and wrap it into pages."""
+    """Runs a task and writes the message of a UserError to a file.
+
+    If the error were raised, Beam would retry the task and wrap the message in a long traceback.
+    """
     try:
         workers.run_task(function, path, task)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Text to a directory of packed records: what `bert-jax data` runs."""
+"""Builds a record directory from text, for `bert-jax data`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SHARD_BYTES = 128 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """What a build left."""
+    """The result of a build."""
 
     manifest: dict[str, Any]
-    already_done: bool  # nothing had to be done
-    peak_memory: int  # bytes, of the largest worker
+    already_done: bool  # the records were already finished
+    peak_memory: int  # of the largest worker, in bytes
 
 
 def build(
@@ -42,22 +42,23 @@ def build(
     overwrite: bool = False,
     warn: Callable[[str], None] | None = None,
 ) -> Built:
-    """Makes the record directory, or finishes it.
+    """Builds a record directory, or resumes an interrupted build.
 
-    The files are a function of the inputs, the vocabulary and `options`, and not of the workers or of
-    interruptions.
+    The files depend only on the inputs, the vocabulary and `options`, not on the workers or on interruptions.
 
     Args:
-        workers: local processes.
-        beam_args: run on Apache Beam instead, with these arguments of its pipelines.
-        overwrite: whether records of other settings in the directory are replaced.
-        warn: gets a line, before the build, for each sign at the beginning of the text that it is of another
-            format.
+        options: the options of the build.
+        workers: the number of local processes.
+        progress: shows the progress; None creates one.
+        beam_args: the arguments of Apache Beam pipelines that run the build; None for local processes.
+        overwrite: whether records with other settings in the directory are replaced.
+        warn: called before the build with a line for each sign that the text has another format.
 
     Raises:
-        UserError: no text, one document, a vocabulary without a special token, a directory that cannot be
-            written or that holds other records, ...
-        StorageError: a disk that is full or fails. KeyboardInterrupt, Preempted: stopped by a signal.
+        UserError: there is no text, the corpus is one document, the vocabulary lacks a special token, the
+            directory is not writable or holds other records, ...
+        StorageError: a disk is full or fails.
+        KeyboardInterrupt, Preempted: a signal stopped the build.
     """
     options.check()
     tokenizer = tokenization.load(options.vocab, lower_case=options.lower_case)
@@ -114,7 +115,7 @@ def _build(
 
 
 class _Build:
-    """One pass through the stages. All files that are not the result are in the folder `unfinished`."""
+    """Runs the stages of one build. All intermediate files are in the folder `unfinished`."""
 
     def __init__(
         self,
@@ -157,7 +158,10 @@ class _Build:
         return self._finish(tokenized, splits)
 
     def _refusal(self, message: str) -> UserError:
-        """An error that no second try with the same settings can mend: nothing is left behind."""
+        """Removes the unfinished work and returns an error.
+
+        It is for errors that running the same command again cannot fix.
+        """
         files.remove_tree(self.unfinished)
         if not files.is_remote(self.options.output_dir):
             with contextlib.suppress(OSError):
@@ -197,7 +201,7 @@ class _Build:
         return self._run(stages.tokenize, tasks, lambda index: sum(range_.size for range_ in groups[index]))
 
     def _make_rows(self, tokenized: list[dict[str, Any]]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-        """The record files of each split's buckets, and their counts."""
+        """Returns the record files of the buckets of each split, and their counts."""
         buckets = stages.plan(tokenized, self.settings["eval_fraction"])
         runs = tuple(run for result in tokenized for run in result["runs"])
         tasks = [
@@ -227,7 +231,7 @@ class _Build:
         return parts
 
     def _make_shards(self, parts: dict[str, list[tuple[str, dict[str, Any]]]]) -> dict[str, Any]:
-        """The splits as the manifest has them."""
+        """Returns the splits as the manifest stores them."""
         tasks: list[stages.ShardTask] = []
         owners: list[str] = []
         static_masks = self.settings["schema"] == google.SCHEMA
@@ -267,7 +271,7 @@ class _Build:
         return max(1, wanted * rows[split] // rows["train"])
 
     def _finish(self, tokenized: list[dict[str, Any]], splits: dict[str, Any]) -> dict[str, Any]:
-        """Moves the shards to their place and writes the manifest."""
+        """Moves the shards to the output directory and writes and returns the manifest."""
         directory = self.options.output_dir
         for split in splits.values():
             for file in split["files"]:
@@ -299,7 +303,7 @@ class _Build:
 
 
 def _grouped(ranges: Sequence[readers.Range], target: int) -> list[tuple[readers.Range, ...]]:
-    """Ranges in groups of up to `target` bytes, in order, so that many small files are few tasks."""
+    """Groups consecutive ranges to up to `target` bytes, so that many small files make few tasks."""
     groups: list[list[readers.Range]] = []
     size = target
     for range_ in ranges:

@@ -1,7 +1,7 @@
-"""Cleaning of documents one by one: what `bert-jax data --clean=unicode,length,...` does, and its report.
+"""Cleans documents one by one, for `bert-jax data --clean=unicode,length,...`, and reports what it did.
 
-A step is a pure function from a document to an `Outcome`: the document as it stays, or None, and what was
-dropped with the reason. The steps that compare documents with each other are in `duplicates`.
+A step is a pure function from a document to an `Outcome`: the cleaned document or None, and what was dropped
+and why. The steps that compare documents with each other are in module `duplicates`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MOST_EXAMPLES = 5
 EXAMPLE_CHARACTERS = 100
 PACKAGES = {"mojibake": "ftfy", "language": "py3langid", "near": "rensa"}
 
-_MAX_REPLACEMENT_SHARE = 0.05  # of U+FFFD in a passage: more, and its words are lost
+_MAX_REPLACEMENT_SHARE = 0.05  # of U+FFFD in a passage; with more, its words are lost
 _LANGUAGE_CHARACTERS = 2000
 _REPEATED_PASSAGE_CHARACTERS = 32  # shorter ones, such as "Yes.", are repeated by good text too
 
 _SPACES = re.compile(r"\s+")
-# No-width and direction marks, the soft hyphen and controls. The joiners U+200C and U+200D stay: Persian,
-# the scripts of India and emoji are spelt with them.
+# Zero-width and direction marks, the soft hyphen and control characters. The joiners U+200C and U+200D are
+# kept, since Persian, the scripts of India and emoji need them.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f"
     "\ufeff\ufff9-\ufffb]+"
@@ -44,16 +44,19 @@ _INVISIBLE = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Which steps run, and with what.
+    """The cleaning steps that run, and their parameters.
 
     Attributes:
-        steps: Of STEPS, in their order.
-        min_document_characters, max_document_characters: A document of fewer or more is dropped by `length`.
-        min_passage_characters, max_passage_characters: So is a passage (a sentence or a paragraph).
-        max_word_characters: A longer run of letters, digits and marks of the Latin script is taken out.
-        near_duplicate_threshold: The Jaccard similarity of the sets of word 5-shingles from which two
+        steps: names in STEPS, in their order.
+        min_document_characters, max_document_characters: the step `length` drops documents of fewer or more
+            characters.
+        min_passage_characters, max_passage_characters: the step `length` drops passages (sentences or
+            paragraphs) of fewer or more characters.
+        max_word_characters: the step `length` removes longer runs of letters, digits and punctuation of the
+            Latin script.
+        near_duplicate_threshold: the Jaccard similarity of the sets of word 5-shingles from which two
             documents are near duplicates.
-        language: The ISO 639-1 code of the documents that `language` keeps.
+        language: the ISO 639-1 code of the documents that the step `language` keeps.
     """
 
     steps: tuple[str, ...]
@@ -66,7 +69,7 @@ class Settings:
     language: str = ""
 
     def described(self) -> dict[str, Any]:
-        """The settings that the steps depend on, as the manifest holds them."""
+        """Returns the settings on which the steps depend, as the manifest stores them."""
         described: dict[str, Any] = {"steps": list(self.steps)}
         for name, step in FLAG_STEPS.items():
             if step in self.steps:
@@ -75,12 +78,12 @@ class Settings:
             if step in self.steps:
                 described[PACKAGES[step]] = importlib.metadata.version(PACKAGES[step])
         if "near" in self.steps:
-            # Signatures are the same for all versions of the package with one version of the algorithm.
+            # The signatures depend on the version of the algorithm, not on that of the package.
             described["minhash"] = rensa.RMinHash.ALGORITHM_VERSION
         return described
 
 
-# The flags of `bert-jax data` beside --clean, and the step that each belongs to.
+# The flags of `bert-jax data` that belong to --clean, and the step of each.
 FLAG_STEPS = {
     "min_document_characters": "length",
     "max_document_characters": "length",
@@ -93,14 +96,15 @@ FLAG_STEPS = {
 
 
 def parse(clean: str, values: dict[str, Any]) -> Settings | None:
-    """The settings that --clean and its flags ask for, or None where nothing is to be cleaned.
+    """Returns the settings given by --clean and its flags, or None if --clean names no step.
 
     Args:
-        clean: Names of STEPS, separated by commas, in any order.
-        values: The flags of FLAG_STEPS; None where one was not given.
+        clean: names in STEPS, separated by commas, in any order.
+        values: the values of the flags in FLAG_STEPS; None for a flag that is not given.
 
     Raises:
-        UserError: An unknown step, a flag without its step, a value that cannot be, a missing package.
+        UserError: a step is unknown, a flag is given without its step, a value is invalid, or a package is
+            not installed.
     """
     names = {name.strip() for name in clean.split(",")} - {""}
     unknown = sorted(names.difference(STEPS))
@@ -143,7 +147,7 @@ def parse(clean: str, values: dict[str, Any]) -> Settings | None:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a step made of a document: it, changed or not, or None; and (reason, text) of what it dropped."""
+    """The result of a step: the document, changed or not, or None; and (reason, text) of what was dropped."""
 
     document: Document | None
     dropped: tuple[tuple[str, str], ...] = ()
@@ -152,7 +156,13 @@ class Outcome:
 def _passages(
     document: Document, clean: Callable[[str], tuple[str, str]], all_gone: str = "nothing is left"
 ) -> Outcome:
-    """Cleans each passage by `clean`, which returns the text, and why it is dropped or ""."""
+    """Applies `clean` to each passage.
+
+    Args:
+        document: the document.
+        clean: returns the cleaned text, and the reason to drop the passage or "".
+        all_gone: the reason to drop the document if all its passages became empty.
+    """
     kept, dropped = [], []
     for passage in document.passages:
         text, reason = clean(passage)
@@ -171,9 +181,9 @@ def _with_passages(document: Document, passages: Sequence[str]) -> Document:
 
 
 def clean_mojibake(document: Document, settings: Settings) -> Outcome:
-    """Repairs text that was decoded with the wrong encoding, such as "schÃ¶n" for "schön", by ftfy.
+    """Repairs text that was decoded with the wrong encoding, such as "schÃ¶n" for "schön", with ftfy.
 
-    Only text that ftfy's own measure finds bad is given to its repair: three times as fast as all of it.
+    Only text that ftfy itself rates as bad is repaired, which is three times as fast as repairing all of it.
     """
 
     def repair(passage: str) -> tuple[str, str]:
@@ -185,7 +195,10 @@ def clean_mojibake(document: Document, settings: Settings) -> Outcome:
 
 
 def clean_unicode(document: Document, settings: Settings) -> Outcome:
-    """NFC, one plain space for whitespace of any kind, no invisible characters; garbled passages dropped."""
+    """Normalizes the characters of a document, and drops garbled passages.
+
+    Text is normalized to NFC, any whitespace becomes one space, and invisible characters are removed.
+    """
     return _passages(document, _clean_unicode)
 
 
@@ -198,7 +211,7 @@ def _clean_unicode(passage: str) -> tuple[str, str]:
 
 
 def clean_length(document: Document, settings: Settings) -> Outcome:
-    """Takes out words of absurd length, and drops passages and documents out of their bounds."""
+    """Removes overlong words, and drops passages and documents whose length is out of bounds."""
     long_word = _long_word(settings.max_word_characters)
 
     def bounded(passage: str) -> tuple[str, str]:
@@ -221,12 +234,12 @@ def clean_length(document: Document, settings: Settings) -> Outcome:
 
 
 def _long_word(most: int) -> re.Pattern[str]:
-    # Scripts without spaces between words have no words to measure.
+    # Only the Latin script: in scripts without spaces between words, the length of a run means nothing.
     return re.compile(rf"[!-~\u00a1-\u024f]{{{most + 1},}}")
 
 
 def clean_language(document: Document, settings: Settings) -> Outcome:
-    """Drops a document that py3langid takes, by its first 2,000 characters, for another language's."""
+    """Drops a document whose first 2,000 characters py3langid classifies as another language."""
     language, _ = _identifier().classify(" ".join(document.passages)[:_LANGUAGE_CHARACTERS])
     if language == settings.language:
         return Outcome(document)
@@ -239,7 +252,7 @@ def _identifier() -> Any:
 
 
 def clean_repeated_passages(document: Document, settings: Settings) -> Outcome:
-    """Drops the passages of at least 32 characters that the document had before; a part of `exact`."""
+    """Drops passages of 32 characters or more that repeat an earlier one; part of `exact`."""
     seen: set[str] = set()
 
     def first(passage: str) -> tuple[str, str]:
@@ -254,7 +267,7 @@ def clean_repeated_passages(document: Document, settings: Settings) -> Outcome:
 
 
 def folded_text(passages: Sequence[str]) -> str:
-    """The text by which duplicates are known: without case, and with one space for any whitespace."""
+    """Returns the text that is compared to find duplicates: case-folded, with any whitespace as one space."""
     return " ".join(" ".join(passages).casefold().split())
 
 
@@ -268,7 +281,7 @@ _FUNCTIONS: dict[str, Callable[[Document, Settings], Outcome]] = {
 
 
 def new_counts() -> dict[str, Any]:
-    """The counts of one step, as JSON holds them."""
+    """Returns the initial counts of one step, as values that JSON can represent."""
     return {
         "documents_changed": 0,
         "documents_dropped": 0,
@@ -280,11 +293,11 @@ def new_counts() -> dict[str, Any]:
 
 
 class Cleaner:
-    """Cleans documents and counts what it does.
+    """Cleans documents and counts what was changed and dropped.
 
     Attributes:
-        counts: {"documents": read, "bytes": of their text, "steps": {step: as `new_counts`}}. Parts of a
-            long document count as documents.
+        counts: `documents` and `bytes` (of their text) that were read, and `steps`, the counts of each step
+            as in `new_counts`. Each part of a long document counts as a document.
     """
 
     def __init__(self, settings: Settings):
@@ -318,17 +331,17 @@ class Cleaner:
 
 
 def size(texts: Sequence[str]) -> int:
-    """Bytes of UTF-8 of some texts."""
+    """Returns the total size of some texts in UTF-8, in bytes."""
     return sum(len(t) if t.isascii() else len(t.encode("utf-8", "surrogatepass")) for t in texts)
 
 
 def example(key: str, reason: str, text: str) -> dict[str, str]:
-    """What the report shows of something that was dropped."""
+    """Returns the entry of the report for something that was dropped."""
     return {"document": key, "reason": reason, "text": text[:EXAMPLE_CHARACTERS]}
 
 
 def merge_counts(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Sums what `Cleaner`s of parts of a corpus, in its order, counted; the first examples stay."""
+    """Sums the counts of the `Cleaner`s of the parts of a corpus, in its order; keeps the first examples."""
     total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in ("documents", "bytes")}
     total["steps"] = {}
     for step in parts[0]["steps"]:
@@ -347,7 +360,7 @@ def merge_counts(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def nothing_left(counts: dict[str, Any]) -> str:
-    """The message of an error: all documents were dropped, mostly by one step."""
+    """Returns the error message for a corpus whose documents were all dropped."""
     steps = counts["steps"]
     most = max(steps, key=lambda step: steps[step]["documents_dropped"])
     return (
@@ -357,7 +370,7 @@ def nothing_left(counts: dict[str, Any]) -> str:
 
 
 def with_shares(counts: dict[str, Any]) -> dict[str, Any]:
-    """The report: the counts with each step's share of the documents and bytes that were read."""
+    """Returns the report: the counts, and each step's share of the documents and bytes that were read."""
     documents, total = max(1, counts["documents"]), max(1, counts["bytes"])
     steps = {
         step: {
@@ -372,7 +385,7 @@ def with_shares(counts: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_examples(report: dict[str, Any]) -> dict[str, Any]:
-    """The report as the manifest holds it."""
+    """Returns the report as the manifest stores it, without examples."""
     steps = {
         step: {name: value for name, value in one.items() if name != "examples"}
         for step, one in report["steps"].items()
@@ -381,7 +394,7 @@ def without_examples(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines(report: dict[str, Any]) -> list[str]:
-    """The report in a few lines for the terminal."""
+    """Returns the report as a few lines for the terminal."""
     found = [f"cleaning: {report['documents_kept']:,} of {report['documents']:,} documents kept"]
     for step, one in report["steps"].items():
         line = (

@@ -1,4 +1,4 @@
-"""A sample of a corpus to learn a vocabulary from, and a part of it held out to measure it on."""
+"""Samples a corpus to train a vocabulary, and holds out a part of the sample to evaluate it."""
 
 import collections
 import dataclasses
@@ -16,7 +16,12 @@ _MOST_COPIES = 100
 
 
 class Sample:
-    """Documents of a corpus, raw, and their size in bytes of UTF-8 (characters, where that is enough)."""
+    """Documents of a corpus.
+
+    Attributes:
+        documents: the documents.
+        size: the number of characters in them.
+    """
 
     def __init__(self) -> None:
         self.documents: list[readers.Document] = []
@@ -31,7 +36,7 @@ class Sample:
             yield from document.passages
 
     def drain(self) -> Iterator[readers.Document]:
-        """Yields the documents and forgets each, so that they and what is made of them don't add up."""
+        """Yields the documents and removes each one, to free its memory while its result is built up."""
         self.documents.reverse()
         while self.documents:
             yield self.documents.pop()
@@ -39,15 +44,17 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What was sampled of one input.
+    """The sample of one input.
 
     Attributes:
-        name: The input, as it was given.
-        size: Bytes of its files, as they are on the disk.
-        training: Documents to learn from, which learning uses up, and `documents` and `bytes` of them.
-        held_out: Documents kept from these; none of a corpus that has too few passages.
-        copies: How often each document is learned from.
-        counts: What was met in what was read, as `readers.read_documents` counts it.
+        name: the input, as it was given.
+        size: the size of its files on disk, in bytes.
+        training: the documents to train on; training drains them.
+        documents: the number of documents in `training`.
+        bytes: the size of `training`.
+        held_out: the documents that are held out; none if the corpus has too few passages.
+        copies: the number of times each document is used in training.
+        counts: the counts of `readers.read_documents` for what was read.
     """
 
     name: str
@@ -70,22 +77,22 @@ def sample(
     tfds_data_dir: str = "",
     progress: Progress | None = None,
 ) -> list[Part]:
-    """Samples each input for itself.
+    """Samples each input separately, or, if `exponent` is 1, all inputs as one.
 
     Args:
-        inputs: Patterns, as `readers.list_inputs` takes them; of a multilingual corpus, one for a language.
-        format: One of `readers.FORMATS`.
-        sample_bytes: Of all inputs together.
-        seed: Of what is drawn.
-        exponent: An input's part of the sample is in proportion to its size to the power of this: 1 leaves
-            the sizes as they are, and .7 is multilingual BERT's. An input that is smaller than its part is
-            learned from several times.
-        fields: What to read of records, as `readers.read_documents` takes it.
-        tfds_data_dir: As `readers.list_inputs` takes it.
-        progress: What shows how much is read; the caller closes it.
+        inputs: patterns; see `readers.list_inputs`. A multilingual corpus has one pattern per language.
+        format: one of `readers.FORMATS`.
+        sample_bytes: the size of the sample of all inputs together.
+        seed: the seed of the sample.
+        exponent: the share of an input in the sample is proportional to its size raised to this power: 1
+            keeps the proportions, and multilingual BERT uses 0.7. An input that is smaller than its share is
+            used several times.
+        fields: the fields to read of JSON or TFDS records; see `readers.read_documents`.
+        tfds_data_dir: see `readers.list_inputs`.
+        progress: shows how much has been read; the caller closes it.
 
     Raises:
-        UserError: No text, or a file in two of the inputs.
+        UserError: there is no text, or a file is in two of the inputs.
     """
     if exponent == 1:
         paths, inputs = [readers.list_inputs(inputs, tfds_data_dir)], [", ".join(inputs)]
@@ -105,7 +112,7 @@ def sample(
         counts: collections.Counter[str] = collections.Counter()
         drawn = _draw(files, format, wanted, seed, fields, counts, progress or Progress(io.StringIO()))
         training, held_out = _hold_out(drawn, seed)
-        # Compressed text is larger than its file, so what was read decides.
+        # Compressed text is larger than its file, so the number of copies depends on what was read.
         copies = round(wanted / max(1, training.size)) if exponent != 1 and size <= wanted else 1
         copies = min(max(1, copies), _MOST_COPIES)
         documents, drawn = len(training.documents), training.size
@@ -122,17 +129,17 @@ def _draw(
     counts: collections.Counter[str],
     progress: Progress,
 ) -> list[readers.Document]:
-    """Documents of byte ranges from all over the files, in the order of their keys."""
+    """Returns the documents of byte ranges at random positions in the files, sorted by key."""
     total = sum(map(readers.file_size, paths))
     ranges = readers.split_ranges(paths, max(1 << 16, min(1 << 22, sample_bytes // 16)), format)
     share = min(1.0, sample_bytes / total)
     random.Random(seed).shuffle(ranges)
     drawn = Sample()
-    # Of compressed files it is not known how much text they hold.
+    # The size of the text in compressed files is not known in advance.
     known = all(range_.end is not None for range_ in ranges)
     progress.start("reading", min(total, sample_bytes) if known else None, "MB", 1e-6)
     for range_ in ranges:
-        # A compressed file is one range and can't be entered in the middle: each gives of its beginning.
+        # A compressed file is one range that cannot be read from its middle, so its beginning is used.
         quota = sample_bytes if range_.end is not None else int(sample_bytes * range_.size / total) + 1
         goal = min(sample_bytes, drawn.size + quota)
         if share < 1 and drawn.size >= sample_bytes:
@@ -144,8 +151,7 @@ def _draw(
                 break
     if not drawn.size:
         raise UserError(readers.no_text(paths, format))
-    # The order of the ranges is drawn; that of the text is the corpus's, so that equal samples are equal
-    # lists.
+    # The order of the ranges is random. The documents are sorted, so that equal samples are equal lists.
     return sorted(drawn.documents, key=lambda document: document.key)
 
 
@@ -157,7 +163,7 @@ def _hold_out(documents: Sequence[readers.Document], seed: int) -> tuple[Sample,
         if whole:
             (held_out if out and held_out.size < _HELD_OUT_BYTES else training).add(document)
             continue
-        # Too few documents: every twentieth of their passages.
+        # There are too few documents: every twentieth of their passages is held out.
         for parts, into in (
             (tuple(p for i, p in enumerate(document.passages) if i % 20 != 19), training),
             (document.passages[19::20], held_out),

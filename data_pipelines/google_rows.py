@@ -1,5 +1,6 @@
-"""Rows of the google schema: next-sentence pairs with masks drawn once, draw for draw as google-research/bert
-makes them (create_pretraining_data.py).
+"""Makes rows of the google schema: next-sentence pairs with static masks.
+
+The random draws are the same as those of google-research/bert (create_pretraining_data.py).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from data_pipelines import google_instances, sorted_runs, stages
 
 
 def make_rows(task: stages.RowsTask) -> dict[str, Any]:
-    """Writes the rows of a bucket in random order and counts them, as `packed.merge_splits` sums them up.
+    """Writes the rows of a bucket in random order; returns their counts, which `packed.merge_splits` sums.
 
-    Memory: the documents of the bucket. The reference shuffles all its instances in memory; here they wait
-    for their turn in a file.
+    The memory is that of the documents of the bucket. The reference shuffles all its instances in memory;
+    here they are first written to a file.
     """
     tokenizer, settings, bucket = task.vocabulary.load(), task.settings, task.bucket
     rng = task.rng()

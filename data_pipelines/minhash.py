@@ -1,9 +1,9 @@
-"""What duplicates are known by: hashes and MinHash signatures of documents, and the files that hold them.
+"""Computes and stores hashes and MinHash signatures of documents, by which duplicates are found.
 
-Beside a run of documents (`spill`) lie, as .npy files: its marks, a row a document in the order of the run;
-the hashes of their text, sorted; the signatures, in the order of the run; the hashes of the signatures'
-bands, sorted. A sorted file gives a range of hashes in one piece, so one task can compare all documents of
-the corpus that have their hashes in it.
+Beside a run of documents (module `sorted_runs`) there are these .npy files: its marks, one row per document
+in the order of the run; the hashes of their texts, sorted; their signatures, in the order of the run; the
+hashes of the bands of the signatures, sorted. In a sorted file a range of hashes is contiguous, so one task
+can compare all documents of the corpus whose hashes are in that range.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from data_pipelines.readers import Document
 with optional_imports("cleaning"):
     import rensa
 
-KINDS = ("marks", "names", "hashes", "signatures", "bands", "dropped")  # of files beside a run
-PERMUTATIONS = 126  # values of a signature; many numbers of rows divide it
+KINDS = ("marks", "names", "hashes", "signatures", "bands", "dropped")  # kinds of files beside a run
+PERMUTATIONS = 126  # number of values in a signature; it is divisible by many band sizes
 _SEED = 1
 _SHINGLE_WORDS = 5
-_RECALL = 0.98  # of pairs whose similarity is the threshold: at least so many share a band
+_RECALL = 0.98  # minimum share of pairs with a similarity equal to the threshold that share a band
 
 MARK = np.dtype(
     [
         ("key", "<u8"),
-        ("exact", "<u4"),  # the place in the run of the document that this one repeats; its own place if none
+        ("exact", "<u4"),  # position in the run of the document that this one repeats, or its own position
         ("near", "<u4"),
         ("tokens", "<u4"),
         ("sentences", "<u4"),
         ("unknown_tokens", "<u4"),
         ("bytes", "<u4"),
-        ("documents", "u1"),  # 1; 0 for a further part of a long document
-        ("name_end", "<u8"),  # where in the file of names this one's ends
+        ("documents", "u1"),  # 1; 0 for a later part of a long document
+        ("name_end", "<u8"),  # offset in the file of names at which the name of this document ends
     ]
 )
 HASH = np.dtype([("high", "<u8"), ("low", "<u8"), ("key", "<u8"), ("place", "<u4")])
@@ -50,18 +50,18 @@ BAND = np.dtype([("band", "<u8"), ("signature", "<u8"), ("key", "<u8"), ("place"
 
 
 def text_hash(folded: str) -> bytes:
-    """16 bytes of a folded text: equal for equal texts, and in effect only for these."""
+    """Returns a 16-byte hash of a text that `cleaning.folded_text` returned."""
     return hashlib.blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-# A word, or one character of a script that puts no spaces between words.
+# A word, or one character of a script without spaces between words.
 _WORDS = re.compile(
     r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\W\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+"
 )
 
 
 def shingles(folded: str) -> list[str]:
-    """The runs of five words of a text; all of it, if it has fewer."""
+    """Returns all sequences of five consecutive words of a text; the whole text if it has fewer words."""
     words = (re.findall(r"\w+", folded) if folded.isascii() else _WORDS.findall(folded)) or [folded]
     return [
         " ".join(words[start : start + _SHINGLE_WORDS])
@@ -70,11 +70,11 @@ def shingles(folded: str) -> list[str]:
 
 
 def signature(folded: str) -> np.ndarray:
-    """The MinHash signature of a text, uint32 [PERMUTATIONS].
+    """Returns the MinHash signature of a text, uint32 [PERMUTATIONS].
 
-    The share of values that two of them have in common estimates the Jaccard similarity of the two sets of
-    shingles (Broder, On the resemblance and containment of documents, 1997), with a standard error of
-    at most 1 / (2 sqrt(PERMUTATIONS)) = 0.045. By rensa: 99 MB of text a second, where datasketch does 4.4.
+    The share of equal values in two signatures estimates the Jaccard similarity of the two sets of shingles
+    (Broder, On the resemblance and containment of documents, 1997), with a standard error of at most
+    1 / (2 sqrt(PERMUTATIONS)) = 0.045. The package rensa processes 99 MB of text per second, datasketch 4.4.
     """
     minhash = rensa.RMinHash(PERMUTATIONS, _SEED)
     minhash.update(shingles(folded))
@@ -83,7 +83,11 @@ def signature(folded: str) -> np.ndarray:
 
 @functools.cache
 def band_rows(threshold: float) -> int:
-    """How many values a band has: as many as still let pairs at the threshold share a band almost always."""
+    """Returns the number of values in a band.
+
+    It is the largest number with which a pair whose similarity equals the threshold shares a band with a
+    probability of at least 98%.
+    """
     return max(
         rows
         for rows in range(1, PERMUTATIONS + 1)
@@ -92,7 +96,17 @@ def band_rows(threshold: float) -> int:
 
 
 def band_hashes(signatures: np.ndarray, rows: int) -> np.ndarray:
-    """64-bit hashes of the bands of signatures, uint64 [n, PERMUTATIONS // rows]; bands differ in theirs."""
+    """Returns 64-bit hashes of the bands of signatures.
+
+    Each band has a hash function of its own, so equal values in different bands have different hashes.
+
+    Args:
+        signatures: uint32 [n, PERMUTATIONS].
+        rows: the number of values in a band.
+
+    Returns:
+        uint64 [n, PERMUTATIONS // rows].
+    """
     bands = PERMUTATIONS // rows
     values = signatures[:, : bands * rows].reshape(len(signatures), bands, rows).astype(np.uint64)
     state = np.broadcast_to(np.arange(1, bands + 1, dtype=np.uint64), values.shape[:2])
@@ -102,7 +116,7 @@ def band_hashes(signatures: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _mixed(state: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014), after its step."""
+    """Applies one step of SplitMix64 (Steele, Lea and Flood, 2014) and its finalizer."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -110,7 +124,15 @@ def _mixed(state: np.ndarray) -> np.ndarray:
 
 
 class Writer:
-    """Collects the fingerprints of a run's documents, in the order in which the run gets them."""
+    """Collects the hashes and signatures of a run's documents, in the order in which they are added to it.
+
+    Args:
+        steps: the cleaning steps; "exact" needs hashes, "near" signatures.
+        threshold: the similarity from which two documents are near duplicates.
+
+    Attributes:
+        size: the approximate memory of what was collected, in bytes.
+    """
 
     def __init__(self, steps: Sequence[str], threshold: float):
         self._exact, self._near, self._threshold = "exact" in steps, "near" in steps, threshold
@@ -118,10 +140,17 @@ class Writer:
         self._hashes: list[bytes] = []
         self._signatures: list[np.ndarray] = []
         self._names: list[bytes] = []
-        self.size = 0  # bytes held
+        self.size = 0
 
     def add(self, key: int, document: Document, sentences: Sequence[Sequence[int]], unknown_id: int) -> None:
-        """Adds a document that has been given to the run under this key."""
+        """Adds a document that was added to the run.
+
+        Args:
+            key: the key of the document.
+            document: the document.
+            sentences: the token ids of its sentences.
+            unknown_id: the id of [UNK].
+        """
         folded = cleaning.folded_text(document.passages)
         if self._exact:
             self._hashes.append(text_hash(folded))
@@ -143,7 +172,7 @@ class Writer:
     def write(self, run: str) -> None:
         """Writes the files beside a run."""
         marks = np.array(self._marks, MARK)
-        order = np.argsort(marks["key"], kind="stable")  # as the run sorts its documents
+        order = np.argsort(marks["key"], kind="stable")  # the order of the documents in the run
         marks = marks[order]
         places = np.arange(len(marks), dtype=np.uint32)
         marks["exact"] = marks["near"] = places
@@ -157,8 +186,8 @@ class Writer:
             hashes = hashes[np.lexsort((places, hashes["low"], hashes["high"]))]
             firsts = first_of_each(hashes[["high", "low"]])
             marks["exact"][hashes["place"]] = hashes["place"][firsts]
-            # What repeats a document of this run never is the one to keep, so other runs need not know it.
-            # It also keeps the entries of one hash as few as there are runs.
+            # A document that repeats another one of this run is never the one to keep, so its hash is left
+            # out. It also limits the entries of one hash to the number of runs.
             _save(path(run, "hashes"), hashes[firsts == np.arange(len(hashes))])
         if self._near:
             self._write_bands(run, marks, np.array(self._signatures, "<u4")[order])
@@ -184,7 +213,7 @@ class Writer:
 
 
 def first_of_each(values: np.ndarray) -> np.ndarray:
-    """For each of sorted values, the index of the first that is equal to it."""
+    """Returns, for each of the sorted values, the index of the first value that is equal to it."""
     if not len(values):
         return np.zeros(0, np.int64)
     new = np.concatenate(([True], values[1:] != values[:-1]))
@@ -192,7 +221,7 @@ def first_of_each(values: np.ndarray) -> np.ndarray:
 
 
 def path(run: str, kind: str) -> str:
-    """The file of one of KINDS beside a run."""
+    """Returns the path of a file beside a run; `kind` is one of KINDS."""
     return sorted_runs.dropped_path(run) if kind == "dropped" else f"{run}.{kind}"
 
 
@@ -202,21 +231,21 @@ def _save(name: str, values: np.ndarray) -> None:
 
 
 def load(run: str, kind: str) -> np.ndarray:
-    """A .npy file beside a run, mapped."""
+    """Returns the memory-mapped array in a .npy file beside a run."""
     return files.load_array(path(run, kind))
 
 
 def read_range(run: str, kind: str, field: str, low: int, high: int) -> np.ndarray:
-    """The entries of a sorted file whose `field` is in [low, high)."""
+    """Returns the entries of a sorted file whose `field` is in [low, high)."""
     entries = load(run, kind)
-    # numpy's own search would first copy the whole field.
+    # np.searchsorted would copy the whole field first.
     first = bisect.bisect_left(entries[field], low)
     end = len(entries) if high >> sorted_runs.KEY_BITS else bisect.bisect_left(entries[field], high)
     return np.array(entries[first:end])
 
 
 def read_name(run: str, marks: np.ndarray, place: int) -> tuple[str, str]:
-    """The name of a document of a run, and how its text begins."""
+    """Returns the name of the document at a position of a run, and the beginning of its text."""
     start = int(marks["name_end"][place - 1]) if place else 0
     with files.open_read(path(run, "names")) as file:
         file.seek(start)

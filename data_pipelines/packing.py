@@ -1,4 +1,4 @@
-"""Several short sequences a row: best fit by decreasing length, inside a bounded window."""
+"""Packs short sequences into rows, with the best-fit-decreasing algorithm in a bounded window."""
 
 from __future__ import annotations
 
@@ -20,13 +20,18 @@ def pack(
     rng: random.Random,
     window: int = WINDOW,
 ) -> Iterator[list[PackedSequence]]:
-    """Packs sequences into rows, each sequence once, at most `max_sequences` and `max_seq_length` tokens a
-    row.
+    """Packs each sequence into exactly one row.
 
     Args:
-        rng: shuffles the rows of a window, which are otherwise in the order of their longest sequence.
-        window: sequences that are packed together; of rows that come out less than 98% full, up to half a
-            window of sequences waits for the next one.
+        sequences: the sequences, each of at most `max_seq_length` tokens.
+        max_seq_length: the maximum number of tokens in a row.
+        max_sequences: the maximum number of sequences in a row.
+        rng: shuffles the rows of a window, which would otherwise be sorted by their longest sequence.
+        window: the number of sequences that are packed together. Up to half as many sequences, from rows that
+            are less than 98% full, are packed again in the next window.
+
+    Yields:
+        The sequences of each row.
     """
     sequences = iter(sequences)
     waiting: list[PackedSequence] = []
@@ -41,7 +46,7 @@ def pack(
             tokens = sum(len(sequence.ids) for sequence in row)
             (full if last or tokens >= _FULL_ENOUGH * max_seq_length else sparse).append(row)
         waiting = []
-        for row in reversed(sparse):  # the emptiest rows are made last
+        for row in reversed(sparse):  # the rows packed last are the emptiest
             if len(waiting) + len(row) <= window // 2:
                 waiting.extend(row)
             else:

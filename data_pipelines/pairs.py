@@ -1,5 +1,7 @@
-"""Documents to sequences: next-sentence pairs as google-research/bert makes them
-(create_pretraining_data.py), draw for draw; ALBERT's pairs in or out of order; and single segments.
+"""Makes sequences of documents: next-sentence pairs, sentence-order pairs (ALBERT), or single segments.
+
+The random draws of next-sentence pairs are the same as those of google-research/bert
+(create_pretraining_data.py).
 """
 
 from __future__ import annotations
@@ -11,18 +13,18 @@ from typing import NamedTuple
 from bert_jax.tokenization import templates
 
 NSP_MODES = ("next", "sop", "none")
-# The max_seq_length that leaves room for one token of A and one of B.
+# The minimum max_seq_length, which leaves room for one token of A and one of B.
 SHORTEST = templates.BERT.special_count(pair=True) + 2
 _REDRAWS = 10
 
-Document = Sequence[Sequence[int]]  # the token ids of its sentences; none of them is empty
+Document = Sequence[Sequence[int]]  # the token ids of its sentences, none of which is empty
 
 
 class Pair(NamedTuple):
     """Segments A and B, without special tokens."""
 
     first: list[int]
-    second: list[int]  # empty where there is no B
+    second: list[int]  # empty if there is no B
     label: int  # 1: B is from another document, or A and B are swapped; 0: B follows A; -1: no B
 
 
@@ -35,17 +37,20 @@ def make_pairs(
     nsp: str = "next",
     template: templates.Template = templates.BERT,
 ) -> Iterator[Pair]:
-    """Goes `dupe_factor` times through all documents, in order.
+    """Yields the pairs of `dupe_factor` passes over all documents, in order.
 
     Args:
-        documents: none without a sentence, and at least two for "next". Only `len()` and items of a document
-            are used, so that it may read its sentences when they are asked for.
-        max_seq_length: at least `SHORTEST`.
-        rng: what the reference calls `rng`. It is used in the reference's order, so a caller that draws a
-            pair's masks from it before asking for the next pair gets the reference's instances.
-        nsp: "next"; "sop": B always follows A in the text, and half the time the two change places (ALBERT,
-            Lan et al. 2020, section 3.1); "none": A alone.
-        template: how a sequence is put together.
+        documents: documents with at least one sentence; at least two documents for "next". Only `len()` and
+            the items of a document are used, so it may load its sentences on access.
+        max_seq_length: the maximum number of tokens in a sequence, at least `SHORTEST`.
+        rng: the generator that the reference calls `rng`. It is used in the order of the reference, so a
+            caller that draws the masks of a pair from it before it requests the next pair gets the instances
+            of the reference.
+        short_seq_prob: the probability of a shorter target length.
+        dupe_factor: the number of passes.
+        nsp: "next" for next-sentence pairs; "sop" if B always follows A in the text, and the two are swapped
+            half the time (ALBERT, Lan et al. 2020, section 3.1); "none" for A only.
+        template: the template of a sequence, which determines the number of special tokens.
     """
     for _ in range(dupe_factor):
         for index in range(len(documents)):
@@ -60,13 +65,15 @@ def make_pairs(
 
 
 def full_sentences(documents: Iterable[Document], room: int, sep_id: int) -> Iterator[Pair]:
-    """Yields rows of whole sentences that go on over the ends of documents, which a [SEP] marks (RoBERTa's
-    FULL-SENTENCES, Liu et al. 2019, section 4.2). Only a sentence that no row holds is cut.
+    """Yields segments of whole sentences that may cross document boundaries, which a [SEP] marks.
+
+    This is RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2). Only a sentence that is longer than a
+    segment is split.
 
     Args:
-        documents: in their order.
-        room: tokens of a row without the special ones around it.
-        sep_id: the token between two documents.
+        documents: the documents, in order.
+        room: the maximum number of tokens in a segment, without the special tokens around it.
+        sep_id: the id of the token between two documents.
     """
     waiting: list[int] = []
     for document in documents:
@@ -82,7 +89,11 @@ def full_sentences(documents: Iterable[Document], room: int, sep_id: int) -> Ite
 
 
 def _segments(document: Document, target: int, most: int) -> Iterator[list[int]]:
-    """Runs of sentences of at most `target` tokens, or one longer sentence; one of over `most` is cut."""
+    """Yields segments of consecutive sentences.
+
+    A segment has at most `target` tokens, or is one longer sentence. A sentence of over `most` tokens is
+    split.
+    """
     segment: list[int] = []
     for sentence in _cut(document, most):
         if segment and len(segment) + len(sentence) > target:
@@ -111,12 +122,20 @@ def document_pairs(
     short_seq_prob: float,
     swap: bool = False,
 ) -> Iterator[Pair]:
-    """Yields the pairs of one document, of at most `room` tokens without the special ones.
+    """Yields the pairs of one document.
 
-    Sentences are taken until they reach the target length, and split at random into A and the rest. B is the
-    rest, or, half the time and whenever there is no rest, sentences of another document; the rest is then
-    used again. With `swap`, B is always the rest, half the time before A; a chunk of one sentence, which
-    ALBERT gives a random B, is A alone: a pair would not be of sentences in order or out of order.
+    A chunk of sentences that reaches the target length is split at random into A and the rest. B is the rest,
+    or, half the time and whenever there is no rest, sentences of another document; the next chunk then starts
+    with the rest. With `swap`, B is always the rest, and half the time A and B are swapped. A chunk of one
+    sentence is then A only. (ALBERT gives it a random B, but such a pair is neither in order nor swapped.)
+
+    Args:
+        documents: all documents.
+        index: the index of the document.
+        room: the maximum number of tokens in a pair, without special tokens.
+        rng: the random number generator.
+        short_seq_prob: the probability of a shorter target length.
+        swap: whether to make sentence-order pairs.
     """
     document = documents[index]
     target = _target(room, rng, short_seq_prob)
@@ -148,7 +167,7 @@ def document_pairs(
 
 
 def _random_second(documents: Sequence[Document], index: int, wanted: int, rng: random.Random) -> list[int]:
-    """At least `wanted` tokens of another document from a random sentence on, or what it has from there."""
+    """Returns sentences of another document, from a random one until there are `wanted` tokens or it ends."""
     for _ in range(_REDRAWS):
         other = rng.randint(0, len(documents) - 1)
         if other != index:
@@ -165,7 +184,11 @@ def _random_second(documents: Sequence[Document], index: int, wanted: int, rng: 
 def _truncated(
     first: list[int], second: list[int], budget: int, rng: random.Random
 ) -> tuple[list[int], list[int]]:
-    """Drops tokens of the longer side (B's, if equal), each from its front or its back with equal chance."""
+    """Truncates A and B to `budget` tokens in total.
+
+    Each token is dropped from the longer one (from B if they are equally long), at its front or its back with
+    equal probability.
+    """
     first_start, second_start, first_end, second_end = 0, 0, len(first), len(second)
     for _ in range(len(first) + len(second) - budget):
         front = rng.random() < 0.5

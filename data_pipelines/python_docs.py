@@ -1,9 +1,10 @@
-"""A small English corpus that every CPython carries: the text of its documentation topics and docstrings.
+"""Makes a small English corpus from the documentation topics and docstrings that CPython contains.
 
-One document a topic of `pydoc_data` (what `help("with")` shows) and one a module of the standard library
-(its docstrings, read from the sources: no module is imported). Headings, code, doctests, signatures, tables
-and markup are dropped, sentences split, and a sentence that has occurred before is left out, so that no
-document repeats another. The corpus is about 1 MB; it depends on the Python version, and on nothing else.
+There is one document for each topic of `pydoc_data` (what `help("with")` shows) and one for each module of
+the standard library (its docstrings, read from the sources: no module is imported). Headings, code, doctests,
+signatures, tables and markup are dropped, and the text is split into sentences. A sentence that occurred
+before is dropped, so that no document repeats another. The corpus is about 1 MB and depends only on the
+Python version.
 """
 
 import ast
@@ -21,7 +22,7 @@ from data_pipelines.sentences import split_paragraph
 
 TOPIC, MODULE = "topic", "module"
 
-_MIN_SENTENCES = 3  # a document of fewer has no two segments to pair
+_MIN_SENTENCES = 3  # a shorter document has no two segments to pair
 _MAX_WORDS = 100
 _SKIPPED_FOLDERS = frozenset(
     "test tests idle_test idlelib lib2to3 turtledemo site-packages dist-packages __pycache__ _bundled "
@@ -34,10 +35,10 @@ class Document:
     """The sentences of a topic or a module.
 
     Attributes:
-        key: Unique: "topic:with" or "module:email.message".
+        key: a unique name, such as "topic:with" or "module:email.message".
         source: TOPIC or MODULE.
-        package: The top-level package or module that a module belongs to; "" for topics.
-        sentences: Its sentences in order, three or more.
+        package: the top-level package or module to which a module belongs; "" for topics.
+        sentences: its sentences in order, at least three.
     """
 
     key: str
@@ -48,7 +49,7 @@ class Document:
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """What `write_corpus` wrote: the files, and the size of the corpus."""
+    """The result of `write_corpus`: the files and the size of the corpus."""
 
     paths: tuple[str, ...]
     documents: int
@@ -58,25 +59,27 @@ class Written:
 
 
 def documents() -> list[Document]:
-    """The corpus: topics by name, then modules by name. The same list on every run with one Python.
+    """Returns the corpus: the topics sorted by name, then the modules sorted by name.
+
+    Every run with the same Python returns the same list.
 
     Raises:
-        UserError: This Python carries neither its topics nor the sources of its standard library.
+        UserError: this Python has neither its topics nor the sources of its standard library.
     """
     return _unique([*_topics(), *_modules()])
 
 
 def write_corpus(directory: str | os.PathLike, corpus: Sequence[Document] | None = None) -> Written:
-    """Writes the corpus in the format `text`: a sentence a line, a blank line after each document.
+    """Writes the corpus in the format `text`: one sentence per line, a blank line after each document.
 
     Args:
-        directory: Gets topics.txt and modules.txt, or one of them if the Python lacks the other; made when
-            missing.
-        corpus: Documents to write; `documents()` if None.
+        directory: the directory of topics.txt and modules.txt; it is created if it is missing. One of the
+            files is not written if this Python lacks its source.
+        corpus: the documents to write; `documents()` if None.
 
     Raises:
-        UserError: As `documents`.
-        OSError: The files can't be written.
+        UserError: as in `documents`.
+        OSError: the files cannot be written.
     """
     corpus = documents() if corpus is None else corpus
     os.makedirs(directory, exist_ok=True)
@@ -95,7 +98,7 @@ def write_corpus(directory: str | os.PathLike, corpus: Sequence[Document] | None
 
 
 def missing() -> str | None:
-    """One line on what this Python lacks of the corpus, or None."""
+    """Returns a message about the part of the corpus that this Python lacks, or None."""
     if not _topic_texts():
         return (
             "this Python has no pydoc_data.topics (Debian: libpython3-stdlib); the corpus is docstrings only"
@@ -139,7 +142,7 @@ def _topics() -> Iterator[Document]:
 
 
 def _module_files() -> Iterator[tuple[str, str]]:
-    """(dotted name, path) of the modules of the standard library that are there as sources."""
+    """Yields (dotted name, path) of the modules of the standard library whose sources are installed."""
     root = sysconfig.get_path("stdlib")
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and f.isidentifier())
@@ -157,13 +160,13 @@ def _modules() -> Iterator[Document]:
 
 
 def _docstrings(path: str) -> Iterator[str]:
-    """The docstrings of a source file, in its order; none when it can't be parsed."""
+    """Yields the docstrings of a source file in order; nothing if it cannot be parsed."""
     try:
         with open(path, "rb") as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
-    # Only blocks hold definitions: most of a tree is expressions, and needn't be walked.
+    # Only blocks contain definitions; most of a tree is expressions, which need not be visited.
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
@@ -185,11 +188,11 @@ _MARKUP = (
     (re.compile(r"(?<=\w)\s*\[\d+\]_?"), ""),
 )
 _BULLET = re.compile(r"(?:[*+•-]|\(?\d{1,2}[.)]|\(?[a-z][.)]|\(?[ivx]{1,4}[.)])\s+")
-_LABEL = re.compile(r"\*{0,2}\w+(?: \([^)]*\))?: +(?=\S)")  # of a parameter, or "Note: "
+_LABEL = re.compile(r"\*{0,2}\w+(?: \([^)]*\))?: +(?=\S)")  # the label of a parameter, or "Note: "
 _HEADING = re.compile(r"[\w ]{1,40}:$")
 _UNDERLINE = re.compile(r"([=*~^\"'#-])\1{2,}\s*$")
 _SIGNATURE = re.compile(r"[\w.]+\(.*\)?(?:\s*->.*)?$")
-# Two blanks are where markup without a text was.
+# Two spaces are left where markup without text was removed.
 _CODE_MARKS = ("::", ">>>", "...", "==", "\\", "|", "{", "}", "<", ">", "@", "#", "$", "http", "  ")
 _PLAIN_WORD = re.compile(
     r"[\"'“‘(]*(?:[A-Za-z]+(?:[-'’/][A-Za-z]+)*|\d+(?:[.,]\d+)?|i\.e|e\.g)[.,;:!?)\"'”’]*$"
@@ -197,10 +200,10 @@ _PLAIN_WORD = re.compile(
 
 
 def prose(text: str) -> list[str]:
-    """The sentences of a docstring or of a page of documentation, without what is not English prose.
+    """Returns the sentences of a docstring or a documentation page that are English prose.
 
-    Paragraphs are told from code by what a sentence is: it starts with a capital, ends with a mark, has
-    four to a hundred words, and nearly all of them are words of letters.
+    A sentence starts with a capital letter, ends with a punctuation mark, and has 4 to 100 words, of which at
+    least 80% look like English words or numbers. This separates prose from code.
     """
     sentences = []
     for paragraph in _paragraphs(inspect.cleandoc(text)):
@@ -211,7 +214,10 @@ def prose(text: str) -> list[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Blocks between blank lines and bullets, each as one line; no doctests, headings or signatures."""
+    """Yields the blocks between blank lines and bullets, each joined to one line.
+
+    Doctests, headings and signatures are dropped.
+    """
     block: list[str] = []
     doctest = False
     for line in [*text.expandtabs().split("\n"), ""]:

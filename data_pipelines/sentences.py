@@ -1,10 +1,11 @@
-"""Paragraphs to sentences, by Wikimedia's sentencex (Rust, about 300 languages).
+"""Splits paragraphs into sentences with Wikimedia's sentencex (Rust, about 300 languages).
 
-Chosen by measurement (benchmarks/results/sentence-splitters.md). Left to itself it takes a quotation or a
-parenthesis as one sentence, however long; here it sees the text with blanks in the place of quotes and
-brackets, and the edges are put back where these belong: 332 boundaries of Wikipedia, checked by hand, have
-8 errors instead of 35. Blanks also stand for the whitespace that isn't ASCII, such as the no-break space in
-"A. Smith", at which it panics.
+The package was chosen by measurement (benchmarks/results/sentence-splitters.md). By itself it takes a
+quotation or a parenthesis of any length as one sentence. Therefore quotes and brackets are replaced by spaces
+before the text is split, and the boundaries are then moved so that each of these marks stays with its
+sentence. On 332 boundaries in Wikipedia, checked by hand, this makes 8 errors instead of 35. Whitespace that
+is not ASCII, such as the no-break space in "A. Smith", is also replaced by spaces, because sentencex panics
+on it.
 """
 
 from collections.abc import Iterator
@@ -16,23 +17,26 @@ with optional_imports("corpus"):
     import sentencex
 
 _MASKED_ASCII = '"()[]\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f'
-_WINDOW = 16_384  # characters; a longer sentence is cut
+_WINDOW = 16_384  # characters; a longer sentence is split
 _MASKED = "“”\x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 
 
 def split(document: Document, language: str = "en") -> list[str]:
-    """The sentences of a document, in order; none is blank. Those of a presplit one are its passages."""
+    """Returns the sentences of a document, in order; none is blank.
+
+    The sentences of a presplit document are its passages.
+    """
     if document.presplit:
         return list(document.passages)
     return [sentence for paragraph in document.passages for sentence in split_paragraph(paragraph, language)]
 
 
 def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
-    """The sentences of a paragraph, without the whitespace around them; nothing else is lost or changed.
+    """Returns the sentences of a paragraph, stripped of surrounding whitespace and otherwise unchanged.
 
     Args:
-        paragraph: Any text.
-        language: A language code, for its abbreviations and full stops.
+        paragraph: any text.
+        language: the language code, which determines abbreviations and full stops.
     """
     masked = paragraph
     for mark in _MASKED_ASCII:
@@ -54,17 +58,18 @@ def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
 
 
 def _segments(text: str, language: str) -> Iterator[str]:
-    """Yields the sentences of a paragraph, with the whitespace after each.
+    """Yields the sentences of a paragraph, each with the whitespace after it.
 
-    The time that sentencex takes is quadratic in the length of a paragraph (of apostrophes, for instance), so
-    it sees _WINDOW characters at once. The last sentence of a window may go on after it and is read again.
+    The time of sentencex can be quadratic in the length of a paragraph (one of apostrophes, for instance), so
+    it gets _WINDOW characters at a time. The last sentence of a window may be incomplete, so the next window
+    starts with it.
     """
     begin = 0
     while begin < len(text):
         window = text[begin : begin + _WINDOW]
         try:
             parts = sentencex.segment(language, window)
-        except BaseException as error:  # a Rust panic is no Exception; one paragraph should not end a build
+        except BaseException as error:  # a Rust panic is no Exception, and one paragraph must not end a build
             if type(error).__name__ != "PanicException":
                 raise
             parts = [window]
@@ -75,9 +80,9 @@ def _segments(text: str, language: str) -> Iterator[str]:
 
 
 def _first_blank(text: str, begin: int, end: int) -> int:
-    """Where a sentence ends that has its last mark before `begin` and its successor at `end`.
+    """Returns the end of a sentence whose last visible character is before `begin`; the next starts at `end`.
 
-    Quotes and brackets before the first blank belong to it, those after to the next one.
+    Quotes and brackets before the first whitespace belong to the sentence, those after it to the next one.
     """
     for place in range(begin, end):
         if text[place].isspace():

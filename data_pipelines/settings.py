@@ -1,4 +1,4 @@
-"""What records are a function of: the flags of `bert-jax data`, and the settings that a manifest holds."""
+"""Defines what determines the records: the flags of `bert-jax data` and the settings in a manifest."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bert_jax.data import google, packed
 from bert_jax.errors import UserError, check_installed
 from data_pipelines import cleaning, pairs, readers
 
-# Settings that came later, with the value that records without them have.
+# Settings that were added in later versions, with the value that applies to records without them.
 _LATER: dict[str, Any] = {"nsp": "next", "full_sentences": False, "cleaning": None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the records depend on; see the flags of `bert-jax data`."""
+    """The options that determine the records; see the flags of `bert-jax data`."""
 
     input: tuple[str, ...]
     vocab: str
@@ -30,21 +30,21 @@ class Options:
     id_field: str = ""
     tfds_data_dir: str = ""
     max_seq_length: int = 128
-    max_sequences_per_row: int = 0  # 0: by the length
+    max_sequences_per_row: int = 0  # 0: depends on max_seq_length
     short_seq_prob: float = 0.1
-    dupe_factor: int | None = None  # None: by the schema
+    dupe_factor: int | None = None  # None: depends on the schema
     nsp: str = "next"
     full_sentences: bool = False
     masked_lm_prob: float = 0.15
     max_predictions_per_seq: int = 20
     whole_word_mask: bool = False
-    max_ngram: int = 0  # 0: tokens, or words
+    max_ngram: int = 0  # 0: no n-grams, but single tokens or words
     seed: int = 12345
-    eval_fraction: float | None = None  # None: by the schema
-    num_shards: int = 0  # 0: by the size
-    lower_case: bool | None = None  # None: by the vocabulary
-    clean: str = ""  # of cleaning.STEPS, separated by commas; "": what the readers do alone
-    min_document_characters: int | None = None  # None, here and below: as cleaning.Settings has it
+    eval_fraction: float | None = None  # None: depends on the schema
+    num_shards: int = 0  # 0: depends on the size
+    lower_case: bool | None = None  # None: depends on the vocabulary
+    clean: str = ""  # names in cleaning.STEPS, separated by commas; "": only the readers clean
+    min_document_characters: int | None = None  # None, here and below: the default in cleaning.Settings
     max_document_characters: int | None = None
     min_passage_characters: int | None = None
     max_passage_characters: int | None = None
@@ -53,11 +53,15 @@ class Options:
     language: str | None = None
 
     def cleaning_settings(self) -> cleaning.Settings | None:
-        """How documents are cleaned, or None. Raises UserError as `cleaning.parse`."""
+        """Returns how documents are cleaned, or None for no cleaning.
+
+        Raises:
+            UserError: as in `cleaning.parse`.
+        """
         return cleaning.parse(self.clean, {name: getattr(self, name) for name in cleaning.FLAG_STEPS})
 
     def check(self) -> None:
-        """Raises UserError for a value that cannot be."""
+        """Raises UserError for an invalid value or combination of values."""
         rules = [
             ("text_field", bool(self.text_field), "the name of a field"),
             ("schema", self.schema in (packed.SCHEMA, google.SCHEMA), "packed or google"),
@@ -95,7 +99,7 @@ class Options:
             raise UserError("--output_dir is missing: where should the records go?")
 
     def _check_schema(self) -> None:
-        """Raises UserError for a flag that the schema has no use for."""
+        """Raises UserError for a flag that does not apply to the schema."""
         if self.schema == packed.SCHEMA:
             others = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask", "max_ngram")
             remedy = (
@@ -118,14 +122,21 @@ def resolve(
     paths: Sequence[str],
     digests: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """What the records are a function of, as the manifest holds it."""
+    """Returns the settings that determine the records, as the manifest stores them.
+
+    Args:
+        options: the options of the build.
+        tokenizer: the tokenizer of `options.vocab`.
+        paths: the input files.
+        digests: the result of `readers.file_digest` for each input file.
+    """
     file = "vocab.model" if tokenizer.kind == "sentencepiece" else "vocab.txt"
     length = options.max_seq_length
     if options.schema == packed.SCHEMA:
         dupe_factor, eval_fraction = 1, 0.01
         per_row = options.max_sequences_per_row or packed.default_sequences_per_row(length)
         own: dict[str, Any] = {"full_sentences": options.full_sentences}
-    else:  # as the reference has it
+    else:  # the defaults of the reference
         dupe_factor, eval_fraction, per_row = 10, 0.0, 1
         names = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask", "max_ngram")
         own = {name: getattr(options, name) for name in names}
@@ -154,13 +165,13 @@ def resolve(
 
 
 def digest(settings: dict[str, Any]) -> str:
-    """Tells records of different settings apart."""
+    """Returns the SHA-256 of the settings, which identifies records made with them."""
     settings = {name: value for name, value in settings.items() if _LATER.get(name) != value}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def difference(settings: dict[str, Any], others: dict[str, Any]) -> str:
-    """Which of the settings differ, in words, or ''."""
+    """Returns a description of the settings that differ, or "" if none does."""
     differences = []
     for name, value in (_LATER | settings).items():
         other = others.get(name, _LATER.get(name))

@@ -1,7 +1,7 @@
-"""Tokenised documents on disk between the two passes over a corpus: runs sorted by document key.
+"""Stores tokenized documents between the two passes over a corpus, in files ("runs") sorted by document key.
 
-A key is a 64-bit hash of the document's name, so that a range of keys is a random sample of the corpus. A
-bucket of documents is such a range, and is read from every run in one piece.
+A key is a 64-bit hash of the document's name, so a range of keys is a random sample of the corpus. A bucket
+of documents is such a range, and is contiguous in every run.
 """
 
 from __future__ import annotations
@@ -24,26 +24,31 @@ _MAGIC = b"bjspill2"
 
 
 def document_key(name: str) -> int:
-    """The key of a document, in [0, 2**64): uniform, and a function of its name alone."""
+    """Returns the key of a document: a hash of its name, uniform in [0, 2**64)."""
     return int.from_bytes(
         hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
     )
 
 
 def dropped_path(run: str) -> str:
-    """The .npy file beside a run that says, a byte a document in its order, which ones are left out (1)."""
+    """Returns the path of a run's .npy mask: one byte per document of the run, 1 if it is dropped."""
     return f"{run}.dropped"
 
 
 def write_histogram(path: str, histogram: np.ndarray) -> None:
-    """Writes the documents and tokens of each bin of keys, int64 [bins, 2], without the empty bins."""
+    """Writes the non-empty bins of a histogram.
+
+    Args:
+        path: the file to write.
+        histogram: int64 [bins, 2], the number of documents and of tokens in each bin of keys.
+    """
     bins = np.flatnonzero(histogram[:, 0])
     with atomic.replace_file(path) as file:
         np.save(file, np.column_stack((bins, histogram[bins])))
 
 
 def add_histogram(path: str, histogram: np.ndarray) -> None:
-    """Adds to a histogram one that was written."""
+    """Adds a histogram that `write_histogram` wrote to `histogram`, in place."""
     entries = files.load_array(path)
     histogram[entries[:, 0]] += entries[:, 1:]
 
@@ -52,7 +57,11 @@ class RunWriter:
     """Collects documents and writes them as one sorted run.
 
     Args:
-        dtype: of the token ids.
+        dtype: the dtype of the token ids.
+
+    Attributes:
+        size: the number of tokens collected.
+        documents: the number of documents collected.
     """
 
     def __init__(self, dtype: np.dtype):
@@ -65,7 +74,7 @@ class RunWriter:
         self.documents = 0
 
     def add(self, key: int, sentences: Sequence[Sequence[int]]) -> None:
-        """Adds a document: the token ids of its sentences, none of them empty."""
+        """Adds a document, given the token ids of its sentences, none of which is empty."""
         flat = np.array(list(itertools.chain.from_iterable(sentences)), self._dtype)
         self._keys.append(key)
         self._sentence_counts.append(len(sentences))
@@ -75,7 +84,7 @@ class RunWriter:
         self.documents += 1
 
     def write(self, path: str) -> None:
-        """Writes the run atomically. Documents of one key stay in the order in which they came."""
+        """Writes the run atomically. Documents with equal keys stay in the order in which they were added."""
         keys = np.array(self._keys, np.uint64)
         order = np.argsort(keys, kind="stable")
         lengths = [np.array(self._sentence_lengths[i], "<u4") for i in order]
@@ -92,7 +101,7 @@ class RunWriter:
 
 
 class StoredDocument(Sequence):
-    """A document whose sentences become lists of ids when they are asked for."""
+    """A document whose sentences are converted to lists of token ids on access."""
 
     __slots__ = ("_edges", "_tokens")
 
@@ -109,11 +118,17 @@ class StoredDocument(Sequence):
 def read_documents(
     paths: Sequence[str], low: int, high: int, dtype: np.dtype, in_order: bool = False
 ) -> list[StoredDocument]:
-    """The documents of all runs with keys in [low, high), sorted by key; where keys are equal, by run and
-    place. With `in_order`, in the order in which they came: by run, and in a run as they were added. Those
-    that a run's `dropped_path` names are left out.
+    """Returns the documents of all runs with keys in [low, high), without those marked in `dropped_path`.
 
-    Memory: their token ids once, and the places of their sentences.
+    The memory is that of their token ids and of the edges of their sentences.
+
+    Args:
+        paths: the runs.
+        low: the smallest key.
+        high: the end of the range of keys, at most 2**64.
+        dtype: the dtype of the token ids.
+        in_order: whether documents are sorted by run and by the order in which they were added to it;
+            otherwise they are sorted by key, and those with equal keys by run and position.
     """
     pieces = [
         (run if in_order else 0, place if in_order else key, StoredDocument(tokens, edges))
@@ -127,9 +142,7 @@ def read_documents(
 def _read_range(
     path: str, low: int, high: int, dtype: np.dtype
 ) -> Iterator[tuple[int, int, np.ndarray, list[int]]]:
-    """Yields (key, when it was added, tokens, edges of their sentences) of one run's documents with keys in
-    [low, high).
-    """
+    """Yields (key, order of addition, tokens, sentence edges) of documents with keys in [low, high)."""
     with files.open_read(path) as file:
         header = file.read(_HEADER.size).ljust(_HEADER.size, b"\0")
         magic, documents, sentences, tokens = _HEADER.unpack(header)
@@ -150,14 +163,14 @@ def _read_range(
         u8, u4 = np.dtype("<u8"), np.dtype("<u4")
         if files.is_remote(path):
             keys = read(0, 0, documents, u8)
-        else:  # mapped, since the search reads few of the keys, and there may be many runs
+        else:  # memory-mapped, since the search reads few of the keys, and there may be many runs
             keys = np.memmap(file, u8, "r", places[0], (documents,))
         first = int(np.searchsorted(keys, np.uint64(low)))
         end = documents if high >> KEY_BITS else int(np.searchsorted(keys, np.uint64(high)))
         if first == end:
             return
-        # What the document before ends with is where the first one starts; before the run's first there is
-        # none.
+        # The end of the previous document is the start of the first one; the first document of the run has no
+        # previous one and starts at 0.
         before, origin = (first - 1, []) if first else (0, [0])
         sentence_ends = origin + read(1, before, end, u8).tolist()
         token_ends = origin + read(2, before, end, u8).tolist()

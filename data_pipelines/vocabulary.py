@@ -1,14 +1,15 @@
-"""Vocabularies from text: WordPiece as `vocab.txt`, SentencePiece as `.model`.
+"""Trains vocabularies on text: WordPiece as `vocab.txt`, SentencePiece as `.model`.
 
-A WordPiece vocabulary starts as the released ones do. With 20,000 tokens or more: [PAD] 0, [unused0..98] 1
-to 99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103, [unused99..993] 104 to 998, then the text's tokens. From
-5,000 tokens on, the [unused] tokens after [MASK] are left out. A smaller one has [PAD], [UNK], [CLS],
-[SEP] and [MASK] as 0 to 4 and no [unused]. A SentencePiece model always has these five as 0 to 4.
+A WordPiece vocabulary starts like the released ones. With at least 20,000 tokens it has [PAD] 0,
+[unused0..98] 1 to 99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103, [unused99..993] 104 to 998, and then the
+tokens of the text. With 5,000 to 19,999 tokens, it has no [unused] tokens after [MASK]. A smaller one has
+[PAD], [UNK], [CLS], [SEP] and [MASK] as 0 to 4 and no [unused] tokens. A SentencePiece model always has these
+five as 0 to 4.
 
-The trainer of `tokenizers` learns word pieces as byte-pair merges: google-research/bert never released its
-own. It numbers characters in the order of a hash table, which differs between processes, and breaks ties by
-these numbers; so the characters are given to it in order, as if they were special tokens. The same text,
-flags and versions then give the same vocabulary, on any number of cores.
+The trainer of `tokenizers` learns WordPieces as byte-pair merges, since google-research/bert never released
+its own trainer. It numbers characters in the order of a hash table, which differs between processes, and
+breaks ties by these numbers. Therefore the characters are passed to it in a fixed order, as if they were
+special tokens, so that the same text, flags and versions give the same vocabulary on any number of cores.
 """
 
 import collections
@@ -39,26 +40,26 @@ SAMPLE_BYTES = {
 }  # SentencePiece needs 20 times that in memory
 
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARACTERS + 1},}}")
-# Characters of scripts without a space between words: Thai to Tibetan, Burmese, Khmer, kana, Han.
+# Characters of scripts without spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Han.
 _UNSPACED = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
 )
-_SENTENCE_PIECE_THREADS = 16  # part of the result, so not the number of cores
+_SENTENCE_PIECE_THREADS = 16  # the result depends on it, so it is not the number of cores
 _LEAST_COVERAGE = 0.999
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """How a vocabulary does on a text.
+    """Statistics of a vocabulary on a text.
 
     Attributes:
-        vocabulary: Its file.
-        input: What the text is of.
-        unit: "word", as whitespace separates them; "character" where most of the text is in a script that
-            has no space between words, such as Chinese.
-        units: How many of them the text has.
-        tokens_per_unit: Tokens for each of them.
-        unknown_rate: Share of [UNK] among the tokens.
+        vocabulary: the file of the vocabulary.
+        input: the input from which the text is.
+        unit: "word", as separated by whitespace; "character" if most of the text is in a script without
+            spaces between words, such as Chinese.
+        units: the number of these units in the text.
+        tokens_per_unit: the number of tokens per unit.
+        unknown_rate: the share of [UNK] among the tokens.
     """
 
     vocabulary: str
@@ -71,15 +72,16 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A vocabulary that was made, and how it does on text of the corpus that was held out.
+    """A trained vocabulary, and its statistics on held-out text.
 
     Attributes:
-        path: The file.
-        size: Its number of tokens, at most the one asked for: a small corpus may not have as many.
-        parts: What it was learned from: of each input, or of all together where they are not weighted.
-        held_out: False where the corpus was too small to hold text out, and the figures are on the training
-            text.
-        measured: It and the vocabularies to compare it with, each on the text held out of each part.
+        path: the file of the vocabulary.
+        size: its number of tokens, at most the requested one; a small corpus may yield fewer.
+        parts: the sample of each input, or that of all inputs together if they are not weighted.
+        held_out: False if the corpus was too small to hold out text, so that the statistics are those of the
+            training text.
+        measured: the statistics of this vocabulary and of those to compare it with, on the held-out text of
+            each part.
     """
 
     path: str
@@ -108,36 +110,33 @@ def train(
     tfds_data_dir: str = "",
     progress: Progress | None = None,
 ) -> Trained:
-    """Learns a vocabulary from a sample of a corpus and writes it.
+    """Trains a vocabulary on a sample of a corpus and writes it.
 
-    Memory is bounded by the sample: about 5 times its size for WordPiece, 20 times for SentencePiece.
+    The memory depends on the sample: about 5 times its size for WordPiece, 20 times for SentencePiece.
 
     Args:
-        inputs: Files or patterns, as `readers.list_inputs` takes them.
-        format: One of `readers.FORMATS`.
-        output: The file to write, atomically; its directory is made when missing.
-        size: Number of tokens, special ones included.
-        kind: One of KINDS.
-        lower_case: Lower-case the text and strip its accents.
-        seed: Of the sample.
-        sample_bytes: Text to learn from: byte ranges drawn at random from all over the corpus; of
-            compressed files, the beginnings. 0: SAMPLE_BYTES of the kind.
-        sampling_exponent: How the inputs share the sample, see `corpus_sample.sample`.
-        character_coverage: The rarest characters, which make up the rest of the text, get no token.
-        min_frequency: WordPiece: how often a pair of pieces must occur to become one.
-        compare: Vocabularies to measure on the same text.
-        overwrite: Replace an existing output.
-        fields: What to read of records, as `readers.read_documents` takes it.
-        tfds_data_dir: As `readers.list_inputs` takes it.
-        progress: What shows how far it is; the caller closes it.
-
-    Returns:
-        What was made.
+        inputs: files or patterns; see `readers.list_inputs`.
+        format: one of `readers.FORMATS`.
+        output: the file to write, atomically; its directory is created if it is missing.
+        size: the number of tokens, including special tokens.
+        kind: one of KINDS.
+        lower_case: whether to lower-case the text and strip its accents.
+        seed: the seed of the sample.
+        sample_bytes: the size of the sample, which is made of random byte ranges of the corpus and of the
+            beginnings of compressed files. 0 for the SAMPLE_BYTES of the kind.
+        sampling_exponent: how the sample is divided among the inputs; see `corpus_sample.sample`.
+        character_coverage: the share of the text's characters that get a token; the rarest ones do not.
+        min_frequency: for WordPiece, how often a pair of pieces must occur to be merged.
+        compare: vocabularies whose statistics are computed on the same text.
+        overwrite: whether to replace an existing output.
+        fields: the fields to read of JSON or TFDS records; see `readers.read_documents`.
+        tfds_data_dir: see `readers.list_inputs`.
+        progress: shows the progress; the caller closes it.
 
     Raises:
-        UserError: Options out of range, an output that exists, a corpus without text or with too little, or
-            a size that does not hold the special tokens and the characters.
-        OSError: A file can't be read or written.
+        UserError: an option is out of range, the output exists, the corpus has no or too little text, or
+            `size` is too small for the special tokens and the characters.
+        OSError: a file cannot be read or written.
     """
     _check(output, size, kind, sample_bytes, sampling_exponent, character_coverage, min_frequency, overwrite)
     progress = progress or Progress(io.StringIO())
@@ -226,7 +225,11 @@ def _check(
 
 
 def special_layout(size: int) -> tuple[list[str], list[str]]:
-    """What a WordPiece vocabulary of a size begins with: the tokens up to [MASK], the [unused] after it."""
+    """Returns the first tokens of a WordPiece vocabulary of this size.
+
+    Returns:
+        The tokens up to [MASK], and the [unused] tokens after it.
+    """
     if size < 5_000:
         return list(SPECIAL_TOKENS.values()), []
     pad, *others = SPECIAL_TOKENS.values()
@@ -267,7 +270,19 @@ def _wordpiece(
 
 
 def _alphabet(counts: collections.Counter[str], character_coverage: float, room: int, size: int) -> list[str]:
-    """Tokens of one character that cover the text: each alone and, if in words, continuing a word."""
+    """Returns the one-character tokens that cover the text, sorted.
+
+    A character gets a token of its own and, if it can be inside a word, one that continues a word.
+
+    Args:
+        counts: the number of occurrences of each character.
+        character_coverage: the share of the text's characters to cover.
+        room: the maximum number of tokens.
+        size: the size of the vocabulary, for error messages.
+
+    Raises:
+        UserError: the text has no characters, or `room` is too small.
+    """
     found = sorted(
         ((n, c) for c, n in counts.items() if not c.isspace()), key=lambda item: (-item[0], item[1])
     )
@@ -292,7 +307,7 @@ def _alphabet(counts: collections.Counter[str], character_coverage: float, room:
 
 
 def _without_rare(texts: list[str], alphabet: set[str], progress: Progress) -> Iterator[list[str]]:
-    """Batches of texts without the words that have a character outside of the alphabet."""
+    """Yields batches of texts without the words that contain a character outside the alphabet."""
     known = "".join(re.escape(token) for token in sorted(alphabet) if len(token) == 1)
     rare = re.compile(f"[^\\s{known}]")
     batch: list[str] = []

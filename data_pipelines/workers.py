@@ -1,4 +1,4 @@
-"""Independent tasks on local processes, in any order, each with a result that outlives an interruption."""
+"""Runs independent tasks in local processes and stores each result, so that a build can be resumed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from bert_jax.io import atomic, files
 
 
 def count(requested: int) -> int:
-    """The number of workers: as requested, or one for each core that this process may use.
+    """Returns the number of workers: `requested`, or if that is 0, one per core that this process may use.
 
     Raises:
-        UserError: negative.
+        UserError: `requested` is negative.
     """
     if requested < 0:
         raise UserError(f"--workers={requested}: expected 0 (one for each core) or more")
@@ -33,10 +33,10 @@ def count(requested: int) -> int:
 
 
 class Pool:
-    """Runs tasks on `workers` processes, or in this one if `workers` is 1.
+    """Runs tasks in `workers` processes, or in this process if `workers` is 1.
 
-    Processes are spawned, so they inherit no locks and no threads; they import what the task's module
-    imports. They end with this process, however it ends.
+    The processes are spawned, so they inherit no locks and no threads. They end when this process ends,
+    however it ends.
     """
 
     def __init__(self, workers: int):
@@ -52,15 +52,19 @@ class Pool:
         tasks: Sequence[tuple[str | None, Any]],
         on_done: Callable[[int, dict[str, Any]], None] = lambda index, result: None,
     ) -> list[dict[str, Any]]:
-        """Calls `function(task)` for each task that has not been done before; returns all results in order.
+        """Calls `function(task)` for each task without a stored result; returns all results in order.
+
+        An exception that `function` raises is raised again here.
 
         Args:
-            function: a module's function that returns what JSON can hold, having made its files atomically.
-            tasks: (path, task) pairs: where the task's result is kept (None: nowhere), and its argument.
-            on_done: called with the task's place and result as each is done.
+            function: a module-level function that writes its files atomically and returns a dictionary that
+                JSON can represent.
+            tasks: (path, task) pairs: the file in which the result is stored (None for no file), and the
+                argument of the function.
+            on_done: called with the index and the result of each task when it is done.
 
         Raises:
-            ClusterError: a worker died. What the function raised.
+            ClusterError: a worker process died.
         """
         results: dict[int, dict[str, Any]] = {}
         todo = []
@@ -92,14 +96,15 @@ class Pool:
             ) from error
 
     def close(self) -> None:
-        """Ends the processes, whatever they are doing."""
+        """Kills the worker processes, even if they are running tasks."""
         if self._executor is None:
             return
         if hasattr(self._executor, "kill_workers"):  # Python 3.14
             self._executor.kill_workers()
             return
-        # By SIGKILL, since files are written atomically and a worker ignores every other signal; before the
-        # shutdown, since after a crash Python 3.13 joins all workers while it holds the lock of shutdown.
+        # SIGKILL is safe because files are written atomically, and necessary because workers ignore SIGINT
+        # and SIGTERM. It precedes the shutdown because after a crash, Python 3.13 joins all workers while it
+        # holds the shutdown lock.
         processes = list((self._executor._processes or {}).values())
         for process in processes:
             process.kill()
@@ -115,9 +120,7 @@ class Pool:
 
 
 def _start_worker() -> None:
-    """Signals that come to all processes at once are the parent's to handle; a worker without its parent
-    ends.
-    """
+    """Makes a worker ignore the signals that its parent handles, and exit when the parent ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -132,7 +135,7 @@ def _start_worker() -> None:
 
 
 def run_task(function: Callable[[Any], dict[str, Any]], path: str | None, task: Any) -> dict[str, Any]:
-    """Calls `function(task)`, and keeps its result at `path` if there is one."""
+    """Returns the result of `function(task)`, after storing it in the file `path` if that is not None."""
     result = function(task) | {"peak_memory": peak_memory()}
     if path:
         atomic.write_file(path, json.dumps(result).encode())
@@ -140,16 +143,16 @@ def run_task(function: Callable[[Any], dict[str, Any]], path: str | None, task: 
 
 
 def load_result(path: str) -> dict[str, Any] | None:
-    """The result that is kept at a path, or None."""
+    """Returns the result stored in a file, or None if there is none."""
     with contextlib.suppress(OSError, ValueError):
         return json.loads(files.read(path))
     return None
 
 
 def peak_memory() -> int:
-    """The most bytes of memory that this process has held."""
+    """Returns the peak memory of this process, in bytes."""
     with contextlib.suppress(OSError, AttributeError), open("/proc/self/status") as file:
-        # getrusage() would count what the parent held when it forked.
+        # getrusage() would include the memory of the parent at the time of the fork.
         if peak := re.search(r"VmHWM:\s+(\d+) kB", file.read()):
             return 1024 * int(peak[1])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
