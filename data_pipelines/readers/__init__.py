@@ -1,9 +1,9 @@
-"""Corpora as documents: files of several formats, plain or compressed, by ranges, streamed.
+"""Reads corpora as streams of documents, from files of several formats, plain or compressed, by byte ranges.
 
-A file is cut into byte ranges for several workers. A range owns the documents that start in it and reads
-the last of them to its end, so the documents of a file are the same however it is cut. Text is cleaned on
-the way: undecodable bytes become U+FFFD, control characters are dropped; `counts` of `read_documents` says
-how many.
+A file is split into byte ranges for several workers. A range contains the documents that start in it, and its
+reader reads the last of them to its end, so the documents of a file do not depend on how it is split. Text is
+cleaned while it is read: undecodable bytes become U+FFFD, and control characters are dropped; the `counts` of
+`read_documents` say how many.
 """
 
 import collections
@@ -37,9 +37,9 @@ __all__ = [
     "suspicions",
 ]
 
-_SAMPLE_FILES, _SAMPLE_BYTES = 3, 1 << 20  # what `early_suspicions` reads
+_SAMPLE_FILES, _SAMPLE_BYTES = 3, 1 << 20  # the limits of what `early_suspicions` reads
 
-# What `read_documents` counts besides documents and bytes.
+# The counts of `read_documents` besides "documents" and "bytes".
 COUNTS = (
     "undecodable",
     "control_characters",
@@ -64,18 +64,18 @@ COUNTS = (
 
 
 def has_fields(paths: Sequence[str], format: str) -> bool:
-    """Whether the documents of inputs depend on `Fields`."""
+    """Returns whether the documents of any of the inputs depend on `Fields`."""
     return any(source_of(path).has_fields(FORMATS[format]) for path in paths)
 
 
 def no_text(paths: Sequence[str], format: str) -> str:
-    """The message of an error: the files hold nothing of their format."""
+    """Returns the error message for files without text in their format."""
     where = f"the {len(paths)} input files, {paths[0]} first" if len(paths) > 1 else paths[0]
     return f"no text in {where}: is --input_format={format} right?"
 
 
 def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:
-    """Cuts the files of a format into ranges of about `target_bytes`, as `inputs.split_ranges` says."""
+    """Splits the files of a format into ranges of about `target_bytes`; see `inputs.split_ranges`."""
     return inputs.split_ranges(paths, target_bytes, named(format))
 
 
@@ -87,22 +87,22 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yields the documents that start in a range, in file order.
 
-    Memory: at most one document, of at most MAX_DOCUMENT_BYTES, and one line, page or record.
+    The memory is at most that of one document, of at most MAX_DOCUMENT_BYTES, and one line, page or record.
 
     Args:
-        range_: A range of `split_ranges` of the same format.
-        format: One of FORMATS, whose modules say what they read; a prepared data set is read as such.
-        counts: What was met is added to it: "documents", "bytes", and COUNTS: "undecodable" (bytes or runs of
-            them that became U+FFFD), "control_characters" dropped, "long_lines" and "long_documents" cut,
-            "unclosed" <doc> and <page> elements, "outside" lines outside of <doc> elements (at least: a cut
-            can hide some), pages, lines and paragraphs left out, and what `suspicions` judges: "doc_lines"
-            where such elements begin and the format has none, "sentence_lines" with the words and the ends of
-            sentences within them.
-        fields: What to read of the records of "jsonl" and of data sets.
+        range_: a range that `split_ranges` returned for the same format.
+        format: one of FORMATS; see their modules for what they read. It is ignored for a TFDS data set.
+        counts: updated with "documents", "bytes" and COUNTS: "undecodable" (bytes, or sequences of them, that
+            became U+FFFD); "control_characters" that were dropped; "long_lines" and "long_documents" that
+            were split or truncated; "unclosed" <doc> and <page> elements; "outside", lines outside <doc>
+            elements (a lower bound: the split into ranges can hide some); the pages, lines and paragraphs
+            that were dropped; and what `suspicions` uses: "doc_lines", the lines that begin a <doc> element
+            in another format, and "sentence_lines", with the words and the ends of sentences in them.
+        fields: the fields to read of the records of "jsonl" and of TFDS data sets.
 
     Raises:
-        UserError: An unknown format, or a file that is not what its name or the format says.
-        OSError: The file can't be read.
+        UserError: the format is unknown, or a file does not have the type or the format that it should have.
+        OSError: the file cannot be read.
     """
     counts = collections.Counter() if counts is None else counts
     kind = named(format)
@@ -113,11 +113,11 @@ def read_documents(
 
 
 def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
-    """`suspicions` of the beginning of the first files, before all of them are read.
+    """Returns the `suspicions` about the beginnings of the first files, before all of them are read.
 
     Args:
-        paths: As `list_inputs` returns them.
-        format: One of FORMATS.
+        paths: as `list_inputs` returns them.
+        format: one of FORMATS.
     """
     counts: collections.Counter[str] = collections.Counter()
     firsts = paths[:_SAMPLE_FILES] if named(format).blank_line_ends else []  # others have no such signs
@@ -128,6 +128,6 @@ def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
         for range_ in itertools.islice(split_ranges([path], _SAMPLE_BYTES, format), 1):
             for document in read_documents(range_, format, counts):
                 counts["characters"] += sum(map(len, document.passages))
-                if counts["characters"] - before > _SAMPLE_BYTES:  # a range of a compressed file is all of it
+                if counts["characters"] - before > _SAMPLE_BYTES:  # a compressed file is one range
                     break
     return suspicions(counts)

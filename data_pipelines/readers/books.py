@@ -1,7 +1,7 @@
-"""`books`: a file is a book as Project Gutenberg has them: short lines, blank ones between paragraphs.
+"""Reads the format `books`: each file is a book of Project Gutenberg, with blank lines between paragraphs.
 
-The paragraphs are put together again; the project's own texts, headings, tables of contents and indexes,
-which are no sentences, are left out.
+The short lines of a paragraph are joined. The project's own texts are dropped, as are headings, tables of
+contents and indexes, which are not sentences.
 """
 
 import collections
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from data_pipelines.readers.documents import Document, Fields, Passages, Range, clean
 from data_pipelines.readers.lines import open_lines
 
-_HEAD_LINES = 1200  # in which the project's header ends, if there is one
-_BLOCK_LINES = 2000  # longer ones lack their blank lines; they are cut
-_CREDIT_BLOCKS = 12  # after the header, in which the makers of the file are named
+_HEAD_LINES = 1200  # the project's header, if there is one, ends in these lines
+_BLOCK_LINES = 2000  # longer blocks lack their blank lines and are split
+_CREDIT_BLOCKS = 12  # blocks after the header that may name the makers of the file
 
 _START = re.compile(
     r"\*{2,3} ?START OF (?:THIS|THE) PROJECT GUTENBERG|"
@@ -59,20 +59,21 @@ _CONTENTS = re.compile(
     r"(?:page)?\W*$",
     re.IGNORECASE,
 )
-# A title and its page, an entry and its pages, a numbered title. It backtracks, so it meets short lines only.
+# A title and its page, an entry and its pages, or a numbered title. It backtracks, so it is applied only to
+# short lines.
 _ENTRY = re.compile(
     rf".{{0,200}}(?:\s{{2,}}|\.{{2,}}\s?|[.,;] ?)(?:\d{{1,4}}|[ivxlc]{{1,7}})"
     rf"(?:[-,; ]+\d{{1,4}})*(?: \(note\))?[.;,]?$|"
     rf"\W{{0,4}}(?:chapter\s+)?{_ROMAN}[.:)\s]\s{{0,9}}\S.{{0,70}}$|.{{0,60}}\bpage$",
     re.IGNORECASE,
 )
-_PAGE_AT_END = re.compile(r"(?:\s{3}|\.{3}\s?)\d{1,4}$")  # in at most eight characters
-_LONGEST_ENTRY = 1000  # characters; a longer line is none of a table of contents
+_PAGE_AT_END = re.compile(r"(?:\s{3}|\.{3}\s?)\d{1,4}$")  # matches at most eight characters
+_LONGEST_ENTRY = 1000  # characters; a longer line is not part of a table of contents
 _ENDS_SENTENCE = re.compile(r"[.!?:;,—-][\"'’”)\]_*]*$|--$")
 
 
 def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
-    """Yields the book of a file, in parts if it is long; its paragraphs are its passages."""
+    """Yields the book in a file, in parts if it is long; the passages are its paragraphs."""
     passages = Passages(range_.name, False, counts)
     contents = False
     for number, lines in enumerate(_blocks(_body(_text_lines(range_, counts)))):
@@ -95,7 +96,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
 
 
 def _text_lines(range_: Range, counts: collections.Counter[str]) -> Iterator[str]:
-    """Lines without their ends; those that are no UTF-8 are read as Windows' Latin-1."""
+    """Yields lines without their line ends; lines that are not UTF-8 are read as Windows-1252 or Latin-1."""
     latin = False
     with open_lines(range_, counts) as lines:
         for line in lines:
@@ -108,7 +109,7 @@ def _text_lines(range_: Range, counts: collections.Counter[str]) -> Iterator[str
             if "\x0c" in text:
                 text = text.replace("\x0c", "")
             text = text.rstrip()
-            # A line that is too long comes in pieces; each is a block here, as a paragraph a line would be.
+            # A very long line or piece of a line is a block of its own, like a paragraph on one line.
             yield text
             if len(line.data) > 2000:
                 yield ""
@@ -122,7 +123,7 @@ def _latin(data: bytes) -> str:
 
 
 def _body(lines: Iterable[str]) -> Iterator[str]:
-    """The lines between the project's header and footer."""
+    """Yields the lines between the project's header and footer."""
     lines = iter(lines)
     head: list[str] = []
     begin = 0
@@ -130,7 +131,7 @@ def _body(lines: Iterable[str]) -> Iterator[str]:
         head.append(line)
         if _START.match(line.lstrip()):
             begin = len(head)
-            # The title can go on in the next lines.
+            # The title in this line may continue in the next lines.
             if line.count("*") >= 3 and not line.endswith("*") and "SMALL PRINT" not in line.upper():
                 for line in lines:
                     head.append(line)
@@ -162,9 +163,9 @@ def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def join_lines(lines: Iterable[str]) -> str:
-    """Lines put together with blanks, or without where a dash or a hyphen ends one.
+    """Joins lines with spaces, or without a space after a line that ends in a dash or a hyphen.
 
-    The hyphens at the ends of lines are those of compound words: the project's texts break no others.
+    Hyphens at the ends of lines belong to compound words: the project's texts do not hyphenate other words.
     """
     text = ""
     for line in lines:
@@ -186,7 +187,7 @@ def _is_prose(lines: list[str]) -> bool:
 
 
 def _is_list(lines: list[str]) -> bool:
-    """Whether most lines are of a table of contents or an index."""
+    """Returns whether most lines (70%) look like entries of a table of contents or an index."""
     if len(lines) < 2 and not _PAGE_AT_END.search(lines[0][-8:]):
         return False
     entries = sum(len(line) <= _LONGEST_ENTRY and bool(_ENTRY.match(line.strip())) for line in lines)
@@ -194,7 +195,11 @@ def _is_list(lines: list[str]) -> bool:
 
 
 def _is_heading(lines: list[str]) -> bool:
-    """Whether a block has no lower case, or is short and without a sentence's end."""
+    """Returns whether a block is a heading.
+
+    A heading has no lower-case letters, is a chapter title, or is one short line without the end of a
+    sentence.
+    """
     text = " ".join(lines).strip()
     if len(text) > 300:
         return False

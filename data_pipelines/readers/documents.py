@@ -1,4 +1,4 @@
-"""A document and its passages, cleaned and cut where they are too long, and a range of documents."""
+"""Defines documents and ranges of documents, and cleans and splits the passages of documents."""
 
 import collections
 import dataclasses
@@ -6,8 +6,8 @@ import html
 import re
 from collections.abc import Iterator
 
-MAX_LINE_BYTES = 1 << 20  # longer lines are cut, so that one line can't fill the memory
-MAX_DOCUMENT_BYTES = 8 << 20  # longer documents, often ones that lack their blank lines, are cut too
+MAX_LINE_BYTES = 1 << 20  # longer lines are split, so that one line cannot fill the memory
+MAX_DOCUMENT_BYTES = 8 << 20  # longer documents, which often lack their blank lines, are split too
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -15,10 +15,11 @@ class Document:
     """One document.
 
     Attributes:
-        key: Names the document, and is the same on every run: its URL or id, or its file and byte offset.
-        passages: Its sentences, or paragraphs that are still to be split; none of them is blank.
-        presplit: Whether the passages are sentences.
-        part: 0, or, in a document of over MAX_DOCUMENT_BYTES, the number of this part of it.
+        key: the name of the document, which is the same in every run: its URL or id, or its file and byte
+            offset.
+        passages: its sentences, or its paragraphs if they are not split yet; none of them is blank.
+        presplit: whether the passages are sentences.
+        part: the number of this part of a document of over MAX_DOCUMENT_BYTES; 0 otherwise.
     """
 
     key: str
@@ -29,11 +30,11 @@ class Document:
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-    """Where the records of `jsonl` files and data sets have what is read of them.
+    """The names of the fields to read of the records of `jsonl` files and TFDS data sets.
 
     Attributes:
-        text: The field of the text.
-        id: The field that names the document; "": its place in the file does.
+        text: the field of the text.
+        id: the field that names the document; "" names it by its position in the file.
     """
 
     text: str = "text"
@@ -42,14 +43,14 @@ class Fields:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The documents of a file that start at bytes [start, end) of it.
+    """The documents that start at bytes [start, end) of a file.
 
     Attributes:
-        path: The file, or a data set as `bert_jax.io.tfds.find` names it.
-        name: A short name of the file, the same wherever the corpus lies; part of the keys of documents.
-        start: First byte; of a data set, first record.
-        end: The byte or record after the last; None in a compressed file that is one range.
-        size: How many bytes of the file this is.
+        path: the file, or a TFDS data set as `bert_jax.io.tfds.find` names it.
+        name: a short name of the file that does not depend on where the corpus is; part of document keys.
+        start: the first byte; of a TFDS data set, the first record.
+        end: the byte or record after the last one; None for a compressed file that is one range.
+        size: the size of the range in the file, in bytes.
     """
 
     path: str
@@ -66,12 +67,15 @@ _HUGE_REFERENCE = re.compile(r"&#\d{1000,};?")
 
 
 def unescape(text: str) -> str:
-    """`html.unescape`, which raises ValueError for a number of over 4,300 digits; here it gives U+FFFD."""
+    """Returns `html.unescape(text)`, with U+FFFD for a number of 1,000 digits or more.
+
+    `html.unescape` raises ValueError for a number of over 4,300 digits.
+    """
     return html.unescape(_HUGE_REFERENCE.sub("\ufffd", text))
 
 
 def decode_line(data: bytes, counts: collections.Counter[str]) -> str:
-    """Text of a line without the control characters and the whitespace around it."""
+    """Decodes and cleans a line; undecodable bytes become U+FFFD. See `clean`."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -81,7 +85,7 @@ def decode_line(data: bytes, counts: collections.Counter[str]) -> str:
 
 
 def clean(text: str, counts: collections.Counter[str]) -> str:
-    """Text of one line without the control characters and the whitespace around it."""
+    """Returns the text of one line without control characters and surrounding whitespace."""
     text = text.strip()
     if not text.isprintable():
         cleaned = CONTROLS.sub("", text)
@@ -91,7 +95,7 @@ def clean(text: str, counts: collections.Counter[str]) -> str:
 
 
 def plain_paragraphs(text: str, counts: collections.Counter[str]) -> Iterator[str]:
-    """The lines of a text, cleaned and without the blank ones; lines of over MAX_LINE_BYTES are cut."""
+    """Yields the lines of a text, cleaned, without blank lines; lines of over MAX_LINE_BYTES are split."""
     for line in text.split("\n"):
         cleaned = clean(line, counts)
         counts["long_lines"] += len(cleaned) > MAX_LINE_BYTES
@@ -104,7 +108,13 @@ def plain_paragraphs(text: str, counts: collections.Counter[str]) -> Iterator[st
 
 
 class Passages:
-    """Collects the passages of one document and gives it in parts when it is too long."""
+    """Collects the passages of one document, and splits it into parts if it is too long.
+
+    Args:
+        key: the key of the document.
+        presplit: whether the passages are sentences.
+        counts: updated with "long_documents".
+    """
 
     def __init__(self, key: str, presplit: bool, counts: collections.Counter[str]):
         self._key, self._presplit, self._counts = key, presplit, counts
@@ -112,7 +122,7 @@ class Passages:
         self._size = self._part = 0
 
     def add(self, text: str, size: int) -> Iterator[Document]:
-        """Adds a passage; yields a part when the document is full."""
+        """Adds a passage of `size` bytes; first yields a part if the document would become too long."""
         if self._size + size > MAX_DOCUMENT_BYTES and self._passages:
             self._counts["long_documents"] += self._part == 0
             yield from self.rest()
@@ -120,7 +130,7 @@ class Passages:
         self._size += size
 
     def rest(self) -> Iterator[Document]:
-        """Yields what has been added, if anything."""
+        """Yields a document of the passages added since the last part, if there are any."""
         if self._passages:
             key = f"{self._key}#{self._part}" if self._part else self._key
             yield Document(key, tuple(self._passages), self._presplit, self._part)

@@ -1,4 +1,4 @@
-"""The formats of a corpus: how each is read and cut, and the signs that text is of another one."""
+"""Defines the formats of a corpus, and the signs that a text has another format."""
 
 import collections
 import dataclasses
@@ -9,10 +9,10 @@ from bert_jax.errors import UserError, check_installed
 from data_pipelines.readers import books, jsonl, text, wikiextractor, wikipedia_xml
 from data_pipelines.readers.documents import Document, Fields, Range
 
-_MARKS = (". ", "! ", "? ", "।", "。", "！", "？")  # sentences end so, and now and then an abbreviation does
+_MARKS = (". ", "! ", "? ", "।", "。", "！", "？")  # the ends of sentences, and of some abbreviations
 _LONG_LINE_WORDS = 60  # on average; sentences have about 20
-_SEVERAL_SENTENCES = 1.5  # on average; lines that are sentences have up to 1.13, with their abbreviations
-_FEW_LINES = 20  # too few to judge a corpus by
+_SEVERAL_SENTENCES = 1.5  # on average; with abbreviations, lines of one sentence have up to 1.13
+_FEW_LINES = 20  # below this number a corpus is not judged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Format:
     """One value of --input_format.
 
     Attributes:
-        read: Yields the documents that start in a range; adds what it met to the counts.
-        whole: Whether a file is one document, and can't be cut.
-        streams: Whether a .bz2 file of several streams may be cut where one begins.
-        has_fields: Whether `Fields` say what is read.
-        blank_line_ends: Whether a blank line ends a document.
-        sentence_lines: Whether a line is a sentence; those of the other formats are split into sentences.
-        doc_elements: Whether <doc ...> lines are of the format, and not of the text.
-        packages: What reading the format needs of the extra `corpus`.
+        read: yields the documents that start in a range, and updates the counts.
+        whole: whether a file is one document and cannot be split.
+        streams: whether a .bz2 file of several streams may be split where a stream begins.
+        has_fields: whether `Fields` determine what is read.
+        blank_line_ends: whether a blank line ends a document.
+        sentence_lines: whether a line is a sentence; in other formats, lines are split into sentences.
+        doc_elements: whether <doc ...> lines are part of the format and not of the text.
+        packages: the packages of the extra `corpus` that reading the format needs.
     """
 
     read: Callable[[Range, collections.Counter[str], Fields], Iterator[Document]]
@@ -41,7 +41,7 @@ class Format:
 
     @property
     def documents_end(self) -> str:
-        """What a message adds that asks for more documents."""
+        """A hint about the end of documents, for messages that ask for more documents."""
         return " (a blank line ends one)" if self.blank_line_ends else ""
 
 
@@ -56,10 +56,10 @@ FORMATS: dict[str, Format] = {
 
 
 def named(name: str) -> Format:
-    """The format of a name.
+    """Returns the format with this name.
 
     Raises:
-        UserError: There is none, or a package that it needs is not installed.
+        UserError: the format is unknown, or a package that it needs is not installed.
     """
     if name not in FORMATS:
         raise UserError(f"unknown input format {name!r}; expected one of {', '.join(FORMATS)}")
@@ -69,7 +69,7 @@ def named(name: str) -> Format:
 
 
 def count_signs(document: Document, format: Format, counts: collections.Counter[str]) -> None:
-    """Adds to the counts what `suspicions` judges a format by."""
+    """Updates the counts that `suspicions` uses with a document."""
     if not format.doc_elements:
         counts["doc_lines"] += sum(passage.startswith("<doc ") for passage in document.passages)
     if document.presplit:
@@ -80,9 +80,9 @@ def count_signs(document: Document, format: Format, counts: collections.Counter[
 
 
 def suspicions(counts: Mapping[str, int]) -> list[str]:
-    """What looks like another format than the one that the text was read as, and the flag to give."""
+    """Returns messages about signs that the text has another format, with the flag to give."""
     doc_lines, lines, words, ends = (
-        counts.get(name, 0)  # records of an older version have fewer
+        counts.get(name, 0)  # records of an older version lack some of them
         for name in ("doc_lines", "sentence_lines", "sentence_line_words", "inner_sentence_ends")
     )
     found = []

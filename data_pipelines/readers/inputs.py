@@ -1,4 +1,4 @@
-"""The inputs of a corpus: found, named, and cut into ranges."""
+"""Finds and names the input files of a corpus, and splits them into ranges."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from data_pipelines.readers.formats import Format
 from data_pipelines.readers.sources import source_of
 
 _REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
-_COUNTED_BYTES = 64 << 20  # of a file are read to tell the number of a line
+_COUNTED_BYTES = 64 << 20  # the maximum number of bytes read to determine a line number
 
 
 def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str]:
-    """The files that patterns match, sorted, each once.
+    """Returns the files that match the patterns, sorted and without duplicates.
 
     Args:
-        globs: Patterns, or one string of patterns separated by commas; ** matches folders in folders, and a
-            folder stands for all the files under it that aren't hidden. Patterns may be of local paths or
-            URLs (gs://...); tfds:NAME is a data set that tensorflow-datasets has prepared.
-        tfds_data_dir: Where such data sets lie; "": where tensorflow-datasets looks.
+        globs: patterns, or one string of patterns separated by commas. ** matches nested folders, and a
+            folder stands for all files under it that are not hidden. A pattern is a local path or a URL
+            (gs://...); tfds:NAME is a data set that tensorflow-datasets has prepared.
+        tfds_data_dir: the directory of these data sets; "" for the default of tensorflow-datasets.
 
     Raises:
-        UserError: A pattern matches no file, all the files are empty, or one is of a kind that isn't read.
+        UserError: a pattern matches no file, all files are empty, or a file has an unsupported type.
     """
     patterns = [globs] if isinstance(globs, str) else list(globs)
     patterns = [p for text in patterns for p in ([text] if os.path.exists(text) else text.split(",")) if p]
@@ -51,16 +51,16 @@ def list_inputs(globs: str | Sequence[str], tfds_data_dir: str = "") -> list[str
 
 
 def file_size(path: str) -> int:
-    """Returns the bytes of a file or data set.
+    """Returns the size of a file or a TFDS data set, in bytes.
 
     Raises:
-        OSError: it can't be read.
+        OSError: it cannot be read.
     """
     return source_of(path).size()
 
 
 def file_digest(path: str) -> dict[str, Any]:
-    """The size and the SHA-256 of a file, or of the files of a data set one after the other."""
+    """Returns the size and the SHA-256 of a file, or of the concatenated files of a TFDS data set."""
     digest, size = hashlib.sha256(), 0
     for part in source_of(path).parts():
         with files.open_read(part) as file:
@@ -71,7 +71,7 @@ def file_digest(path: str) -> dict[str, Any]:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """The paths without the folder that they have in common; of data sets, their names."""
+    """Returns the paths without the folder that they have in common; for TFDS data sets, their names."""
     sources = [source_of(path) for path in paths]
     folders = [names for source in sources if (names := source.folders()) is not None]
     shared = len(os.path.commonprefix(folders)) if folders else 0  # noqa: RUF071 (of lists)
@@ -79,15 +79,15 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def split_ranges(paths: Sequence[str], target_bytes: int, format: Format) -> list[Range]:
-    """Cuts inputs into ranges of about `target_bytes`; empty files give none, compressed ones one each.
+    """Splits inputs into ranges of about `target_bytes`.
 
-    The ranges depend on the inputs and `target_bytes` alone. Read in this order, they give the documents in
-    the order of the inputs.
+    An empty file has no range, and a compressed one usually a single range. The ranges depend only on the
+    arguments. Read in this order, they yield the documents in the order of the inputs.
 
     Args:
-        paths: Inputs, as `list_inputs` gives them.
-        target_bytes: The size of a range.
-        format: Says which files may be cut.
+        paths: the inputs, as `list_inputs` returns them.
+        target_bytes: the size of a range.
+        format: the format, which determines the files that can be split.
     """
     if target_bytes < 1:
         raise ValueError(f"target_bytes must be positive, not {target_bytes}")
@@ -100,11 +100,11 @@ def split_ranges(paths: Sequence[str], target_bytes: int, format: Format) -> lis
 
 
 def place(key: str, range_: Range) -> str:
-    """Where a document begins, for a person to look it up: its line, or its byte far into a file.
+    """Describes where a document begins: the file and the line, or the byte if it is far into a large file.
 
     Args:
-        key: Of the document, which is returned as it is unless it is a name and an offset.
-        range_: The document is of.
+        key: the key of the document, which is returned unchanged unless it is a file name and an offset.
+        range_: the range of the document.
     """
     name, _, offset = key.partition("#")[0].rpartition(":")
     if name != range_.name or not offset.isdigit():

@@ -1,4 +1,4 @@
-"""`jsonl`: a JSON object a line, one of whose fields is the text of a document."""
+"""Reads the format `jsonl`: one JSON object per line, one field of which is the text of a document."""
 
 import collections
 import json
@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 from data_pipelines.readers.documents import Document, Fields, Passages, Range, plain_paragraphs
 from data_pipelines.readers.lines import Line, Lines, open_lines
 
-LONGEST_LINE = 32 << 20  # bytes; longer ones are no documents
+LONGEST_LINE = 32 << 20  # bytes; longer lines are counted as bad lines
 _CHECKED = 100
 
 
@@ -17,7 +17,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
     """Yields the documents of the lines that start in a range; newlines in the text separate paragraphs.
 
     Raises:
-        UserError: None of the first lines of the file has the field.
+        UserError: none of the first lines of the file has the field.
     """
     if range_.start == 0:
         _check(range_, fields)
@@ -60,7 +60,7 @@ def _key(record: dict[str, Any], fields: Fields, range_: Range, line: Line) -> s
 
 
 def _encodable(text: str, counts: collections.Counter[str]) -> str:
-    """The text with U+FFFD for half surrogate pairs, which JSON can hold and UTF-8 can't."""
+    """Replaces unpaired surrogates, which JSON can represent and UTF-8 cannot, by U+FFFD."""
     try:
         text.encode()
         return text
@@ -71,7 +71,7 @@ def _encodable(text: str, counts: collections.Counter[str]) -> str:
 
 
 def _check(range_: Range, fields: Fields) -> None:
-    """Looks at the first lines of the file, however it is cut."""
+    """Raises UserError if none of the first 100 lines of the whole file has the text field."""
     seen = bad = 0
     names: dict[str, None] = {}
     whole = Range(range_.path, range_.name, 0, None, range_.size)

@@ -1,4 +1,4 @@
-"""The lines of a byte range of a file."""
+"""Reads the lines of a byte range of a file."""
 
 import collections
 import contextlib
@@ -22,7 +22,7 @@ WHITESPACE_BYTES = bytes({byte for c in range(0x3001) if chr(c).isspace() for by
 
 
 def check_head(head: bytes, path: str) -> None:
-    """Raises UserError where the first bytes of a file are none of text."""
+    """Raises UserError if the first bytes of a file show that it is UTF-16, compressed or an archive."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UserError(f"{path} is UTF-16; expected UTF-8: convert it with `iconv -f UTF-16 -t UTF-8`")
     for magic, kind in MAGIC.items():
@@ -37,7 +37,7 @@ def check_head(head: bytes, path: str) -> None:
 def open_lines(
     range_: Range, counts: collections.Counter[str], longest: int = MAX_LINE_BYTES
 ) -> Iterator["Lines"]:
-    """The lines of a range; what has been read of them is counted in the end."""
+    """Opens the lines of a range; on exit, adds the number of bytes read to `counts`."""
     with opened(range_.path) as file:
         lines = Lines(file, range_, counts, longest)
         yield lines
@@ -46,7 +46,14 @@ def open_lines(
 
 @dataclasses.dataclass(slots=True)
 class Line:
-    """A line, or a piece of one that is too long: its offset and bytes; whether it begins and ends a line."""
+    """A line, or a piece of a line that is too long.
+
+    Attributes:
+        offset: its offset in the file, in bytes.
+        data: its bytes.
+        begins: whether it is the beginning of a line.
+        ends: whether it is the end of a line.
+    """
 
     offset: int
     data: bytes
@@ -55,7 +62,7 @@ class Line:
 
 
 class Lines:
-    """Iterates over the lines that begin at or after the start of a range, to the end of the file."""
+    """Iterates over the lines that begin at or after the start of a range, until the end of the file."""
 
     def __init__(
         self,
@@ -72,7 +79,7 @@ class Lines:
         self._carry = b""
 
     def _seek_line(self, offset: int, head: bytes) -> int:
-        """Moves to the first line that begins at or after an offset."""
+        """Moves to the first line that begins at or after an offset, and returns its offset."""
         if offset == self.data_start:
             self._file.seek(offset)
             return offset
@@ -85,14 +92,17 @@ class Lines:
         return offset
 
     def previous_is_blank(self) -> bool:
-        """Whether the line before the first one is blank or missing; called before the first is read."""
+        """Returns whether the line before the first one is blank or missing.
+
+        It must be called before the first line is read.
+        """
         here, end = self.offset, self.offset - 1
         blank, tail, step = True, b"", 256
         while blank and end > self.data_start and b"\n" not in tail and len(tail) <= MAX_LINE_BYTES:
             begin, step = max(self.data_start, end - step), 2 * step
             self._file.seek(begin)
             tail = self._file.read(end - begin) + tail
-            # Bytes that no whitespace has end the search at once: in most files, at the first.
+            # A byte that is not part of whitespace ends the search, which in most files happens right away.
             blank = not tail.rpartition(b"\n")[2].translate(None, WHITESPACE_BYTES)
             end = begin
         self._file.seek(here)
@@ -114,7 +124,7 @@ class Lines:
 
 
 def cut_bytes(data: bytes) -> tuple[bytes, bytes]:
-    """Cuts a piece of a line near its end, after a space where there is one, and never inside a character."""
+    """Splits a piece of a line near its end: after a space if there is one, and never inside a character."""
     place = data.rfind(b" ", len(data) - 4096) + 1
     if not place:
         place = len(data)

@@ -1,6 +1,6 @@
-"""What a path of a corpus means: a file, local or a URL, or a data set of tensorflow-datasets.
+"""Sources of a corpus: files, local or at a URL, and data sets of tensorflow-datasets.
 
-This is the only module of the readers that tells them apart; `source_of` does it by the scheme of the path.
+This is the only module of the readers that distinguishes them; `source_of` does so by the scheme of the path.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bert_jax.io import compression, files, tfds
 from data_pipelines.readers.documents import Document, Fields, Passages, Range, plain_paragraphs
 from data_pipelines.readers.formats import Format
 
-_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # a bzip2 stream and its first block begin
-_LONGEST_STREAM = 32 << 20  # compressed; what is longer isn't looked for
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
+_LONGEST_STREAM = 32 << 20  # compressed bytes; longer streams are not searched for
 
 
 class Source(Protocol):
@@ -29,42 +29,42 @@ class Source(Protocol):
     path: str
 
     def find(self, tfds_data_dir: str) -> list[str]:
-        """Returns the paths that this pattern stands for.
+        """Returns the paths that match this pattern.
 
         Raises:
-            UserError: there are none.
+            UserError: no path matches.
         """
 
     def size(self) -> int:
-        """Returns the bytes of it. Raises OSError if it can't be read."""
+        """Returns the size in bytes. Raises OSError if the source cannot be read."""
 
     def parts(self) -> Sequence[str]:
-        """Returns the files that it consists of."""
+        """Returns the files of which the source consists."""
 
     def folders(self) -> list[str] | None:
-        """Returns the names of the folders that it lies in, outermost first; None if they don't name it."""
+        """Returns the names of the enclosing folders, outermost first; None if the name has none."""
 
     def name(self, shared: int) -> str:
-        """Returns its short name, without the first `shared` of its folders."""
+        """Returns the short name, without the first `shared` folders."""
 
     def has_fields(self, format: Format) -> bool:
-        """Returns whether `Fields` say what is read of it."""
+        """Returns whether `Fields` determine what is read."""
 
     def has_signs(self) -> bool:
-        """Returns whether its text can show that it is of another format."""
+        """Returns whether the text can show signs of another format."""
 
     def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
-        """Returns ranges of about `target_bytes`, which are called by the short name."""
+        """Returns ranges of about `target_bytes` with this short name."""
 
     def read(
         self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
     ) -> Iterator[Document]:
-        """Yields the documents of a range, and adds what was met to `counts`."""
+        """Yields the documents of a range, and updates `counts`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FileSource:
-    """A file on a local disk, or wherever fsspec reads."""
+    """A file on the local disk, or on any file system that fsspec supports."""
 
     path: str
 
@@ -117,9 +117,12 @@ class FileSource:
 
 @dataclasses.dataclass(frozen=True)
 class TfdsSource:
-    """A data set that tensorflow-datasets has prepared: `tfds:NAME`, or what `tfds.find` returned for it.
+    """A data set that tensorflow-datasets has prepared.
 
     Its records are the documents; newlines in their text separate paragraphs.
+
+    Attributes:
+        path: `tfds:NAME`, or the result of `tfds.find` for it.
     """
 
     path: str
@@ -177,13 +180,13 @@ class TfdsSource:
 
 
 def source_of(path: str) -> Source:
-    """Returns the source that a path or a pattern names."""
+    """Returns the source for a path or a pattern."""
     return TfdsSource(path) if path.startswith(tfds.PREFIX) else FileSource(path)  # type: ignore[return-value]
 
 
 def _local_files(pattern: str) -> list[str]:
     found = [os.fspath(pattern)] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-    found = filter(os.path.lexists, found)  # glob gives NAME/ for NAME/** without looking
+    found = filter(os.path.lexists, found)  # glob returns NAME/ for NAME/** even if it does not exist
     return [file for path in found for file in _files_under(path)]
 
 
@@ -216,13 +219,13 @@ def _remote_files(pattern: str) -> list[str]:
 
 
 def _stream_edges(path: str, edges: list[int]) -> list[int]:
-    """The edges moved on to where bzip2 streams begin; those that have none soon after are left out."""
+    """Moves each edge to the next start of a bzip2 stream, and drops edges without a stream soon after."""
     found = {0, edges[-1]}
     with files.open_read(path) as file:
         for edge in edges[1:-1]:
             start = _next_stream(file, edge)
             if start is None:
-                break  # a file of one stream isn't searched at every edge
+                break  # avoids searching a file of one stream from every edge
             found.add(start)
     return sorted(found)
 

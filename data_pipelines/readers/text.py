@@ -1,4 +1,7 @@
-"""`text` and `paragraphs`: a sentence, or a paragraph, per line and a blank line between documents."""
+"""Reads the formats `text` and `paragraphs`.
+
+There is one sentence or one paragraph per line, and a blank line between documents.
+"""
 
 import collections
 from collections.abc import Iterator
@@ -13,7 +16,10 @@ def read(
     """Yields the documents that start in a range.
 
     Args:
-        presplit: Whether a line is a sentence, as in the files that google-research/bert reads; else it is a
+        range_: the range.
+        counts: updated with what was read; see `readers.read_documents`.
+        fields: not used.
+        presplit: whether a line is a sentence, as in the files that google-research/bert reads, or a
             paragraph.
     """
     with open_lines(range_, counts) as lines:
@@ -25,7 +31,7 @@ def _documents(
 ) -> Iterator[Document]:
     after_blank = lines.offset == lines.data_start or lines.previous_is_blank()
     document: Passages | None = None
-    # The lines around the documents of this range are counted by the ranges that own them.
+    # Lines before and after the documents of this range are counted in the ranges to which they belong.
     ignored: collections.Counter[str] = collections.Counter()
     for line in lines:
         inside = range_.end is None or line.offset < range_.end

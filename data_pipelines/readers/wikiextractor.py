@@ -1,4 +1,4 @@
-"""`wikiextractor`: <doc ...> and </doc> lines around the paragraphs of a document."""
+"""Reads the format `wikiextractor`: <doc ...> and </doc> lines around the paragraphs of a document."""
 
 import collections
 import re
@@ -25,7 +25,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
 def _documents(lines: Lines, range_: Range, counts: collections.Counter[str]) -> Iterator[Document]:
     document: Passages | None = None
     title = ""
-    within = range_.start == 0  # else the first lines are of a document that started in an earlier range
+    within = range_.start == 0  # else the first lines belong to a document of an earlier range
     for line in lines:
         if line.begins and line.data.startswith(b"<doc ") and line.data.rstrip().endswith(b">"):
             if document:

@@ -1,7 +1,7 @@
-"""`wikipedia_xml`: the dumps of MediaWiki (pages-articles), plain or packed, a page at a time.
+"""Reads the format `wikipedia_xml`: dumps of MediaWiki (pages-articles), plain or compressed, page by page.
 
-A plain dump is cut at any byte, a .bz2 of several streams where one begins; a range owns the pages that start
-in it.
+A plain dump may be split at any byte, and a .bz2 file of several streams where a stream begins. A range
+contains the pages that start in it.
 """
 
 import bz2
@@ -18,7 +18,7 @@ from data_pipelines.readers import wikitext
 from data_pipelines.readers.documents import Document, Fields, Passages, Range, decode_line, plain_paragraphs
 from data_pipelines.readers.lines import check_head
 
-MAX_PAGE_BYTES = 8 << 20  # MediaWiki itself takes none of over 2 MB; the rest of a longer one is left out
+MAX_PAGE_BYTES = 8 << 20  # MediaWiki accepts at most 2 MB; the rest of a longer page is dropped
 _LONGEST_TEXT = 4 << 20  # characters
 _CHUNK = 1 << 20
 _OPEN, _CLOSE = b"<page>", b"</page>"
@@ -37,9 +37,9 @@ _DISAMBIGUATION = re.compile(
 
 
 def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Iterator[Document]:
-    """Yields the articles that start in a range; their keys are the ids of the pages.
+    """Yields the articles that start in a range; their keys are the page ids.
 
-    Redirects, disambiguation pages and other namespaces than the articles' are counted and left out.
+    Redirects, disambiguation pages and pages outside the article namespace are counted and dropped.
     """
     with compression.errors(range_.path):
         hidden = _hidden_namespaces(range_)
@@ -49,7 +49,11 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
 
 
 def _hidden_namespaces(range_: Range) -> frozenset[str]:
-    """The English names, and those that the dump's header gives in its own language."""
+    """Returns the English names of the hidden namespaces, and those in the header of the dump, in lower case.
+
+    Raises:
+        UserError: the file is not XML.
+    """
     with opened(range_.path) as file:
         head = file.read(_HEADER_BYTES)
     check_head(head, range_.path)
@@ -60,7 +64,7 @@ def _hidden_namespaces(range_: Range) -> frozenset[str]:
 
 
 def _chunks(range_: Range) -> Iterator[tuple[bytes, bool]]:
-    """The bytes from the start of a range on, to the end of the file, and whether they are the range's."""
+    """Yields (bytes, whether they belong to the range) from the start of a range to the end of the file."""
     if compression.suffix(range_.path) == ".bz2":
         yield from _bzip2_chunks(range_)
         return
@@ -87,7 +91,7 @@ def _bzip2_chunks(range_: Range) -> Iterator[tuple[bytes, bool]]:
                 start = file.tell() - len(waiting)
                 waiting = waiting or file.read(1 << 16)
                 if not waiting.startswith(b"B"):
-                    return  # the end of the file, or what other tools too ignore after the last stream
+                    return  # the end of the file, or trailing bytes, which other tools ignore too
                 unpacker = bz2.BZ2Decompressor()
             elif unpacker.needs_input and not waiting:
                 waiting = file.read(1 << 16)
@@ -100,8 +104,8 @@ def _bzip2_chunks(range_: Range) -> Iterator[tuple[bytes, bool]]:
 
 
 def _pages(chunks: Iterator[tuple[bytes, bool]], counts: collections.Counter[str]) -> Iterator[bytes]:
-    """The <page> elements that start in the chunks that are the range's own, whole or cut."""
-    buffer, own_end, ended = b"", 0, False  # own_end: where in the buffer the range's own bytes end
+    """Yields the <page> elements that start in the chunks of the range, truncated if they are too long."""
+    buffer, own_end, ended = b"", 0, False  # own_end: the end of the range's own bytes in the buffer
 
     def grow() -> None:
         nonlocal buffer, own_end, ended

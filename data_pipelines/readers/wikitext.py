@@ -1,8 +1,8 @@
-"""MediaWiki markup to paragraphs of running text.
+"""Converts MediaWiki markup to paragraphs of running text.
 
-mwparserfromhell knows the markup of links and formatting, at 2 MB a second; on whole articles, with their
-templates and references, it is fifty times slower, and on some markup it doesn't come back. So what is no
-text goes first, by scans whose time is linear in the text whatever its brackets are, and only short, balanced
+mwparserfromhell parses the markup of links and formatting at 2 MB per second. On whole articles, with their
+templates and references, it is fifty times slower, and on some markup it does not terminate. Therefore, what
+is not text is removed first, by scans in linear time for any nesting of brackets, and only short, balanced
 paragraphs with markup are parsed.
 """
 
@@ -40,16 +40,18 @@ _LEFT_OVER = re.compile(
 _EMPTY_BRACKETS = re.compile(r" ?[(\[][\s,;:/–—-]*[)\]]")
 _OPENED = re.compile(r"\(\s*[,;]\s*")
 _SPACE_BEFORE = re.compile(r"\s+([,.;:!?)](?:\s|$))")
-_MOST_MARKUP = 400  # marks in a paragraph that is parsed; some hundred links are a list
+_MOST_MARKUP = 400  # maximum number of marks in a parsed paragraph; one with hundreds of links is a list
 _LONGEST_PARSED = 30_000
 
 
 def paragraphs(text: str, hidden: Set[str] = HIDDEN_NAMESPACES) -> list[str]:
-    """The paragraphs of a page, without headings, lists, tables, references, templates, files and formulas.
+    """Returns the paragraphs of a page as plain text.
+
+    Headings, lists, tables, references, templates, files and formulas are dropped.
 
     Args:
-        text: Wikitext, well-formed or not. Time and memory are linear in its length.
-        hidden: Namespaces, in lower case, whose links show nothing or a picture.
+        text: wikitext, well-formed or not. Time and memory are linear in its length.
+        hidden: the namespaces, in lower case, whose links show nothing or an image.
     """
     text = _without_comments(_with_nowiki_escaped(text))
     for name in sorted(_DROPPED_ELEMENTS & {name.lower() for name in _TAG_NAME.findall(text)}):
@@ -70,7 +72,7 @@ def paragraphs(text: str, hidden: Set[str] = HIDDEN_NAMESPACES) -> list[str]:
 
 
 def _with_nowiki_escaped(text: str) -> str:
-    """Replaces <nowiki> elements by what is in them, with its markup as character references."""
+    """Replaces <nowiki> elements by their contents, with the markup in it as character references."""
     kept: list[str] = []
     end, opening = 0, None
     for tag in _NOWIKI.finditer(text):
@@ -83,7 +85,7 @@ def _with_nowiki_escaped(text: str) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """An unclosed comment goes to the end, as MediaWiki has it."""
+    """Removes comments; an unclosed comment extends to the end of the text, as in MediaWiki."""
     begin = text.find("<!--")
     if begin < 0:
         return text
@@ -98,7 +100,7 @@ def _without_comments(text: str) -> str:
 
 
 def _without_elements(text: str, name: str) -> str:
-    """Drops elements with all that is in them; of one without an end the tag alone."""
+    """Removes elements with their contents; of an element without a closing tag, only the tag is removed."""
     opening = re.compile(rf"<{name}(?:[\s/][^<>]*)?>", re.IGNORECASE)
     closing = re.compile(rf"</{name}\s*>", re.IGNORECASE)
     kept, end, closed = [], 0, True
@@ -115,7 +117,7 @@ def _without_elements(text: str, name: str) -> str:
 
 
 def _without_brackets(text: str, hidden: Set[str]) -> str:
-    """Drops templates, tables and links that show no text, whatever is nested in them."""
+    """Removes templates, tables and links that show no text, with everything nested in them."""
     spans: list[tuple[int, int]] = []
     stack: list[tuple[str, int]] = []
     depths = dict.fromkeys(_CLOSES.values(), 0)
@@ -126,7 +128,8 @@ def _without_brackets(text: str, hidden: Set[str]) -> str:
             stack.append((mark, match.start()))
             depths[mark] += 1
             continue
-        # A link can't hold what is outside of it, but an unclosed one shouldn't hide the end of a template.
+        # Brackets that were opened later are discarded, so that an unclosed link does not hide the end of a
+        # template.
         while depths[opener]:
             kind, begin = stack.pop()
             depths[kind] -= 1
@@ -135,7 +138,7 @@ def _without_brackets(text: str, hidden: Set[str]) -> str:
                     _add_span(spans, begin, match.end())
                 break
     for kind, begin in stack:
-        if kind == "{|":  # an unclosed table goes to the next heading, where its author thinks that it ends
+        if kind == "{|":  # an unclosed table is taken to end at the next heading
             heading = text.find("\n==", begin)
             spans.append((begin, heading if heading >= 0 else len(text)))
             spans.sort()
@@ -149,7 +152,7 @@ def _without_brackets(text: str, hidden: Set[str]) -> str:
 
 
 def _add_span(spans: list[tuple[int, int]], begin: int, end: int) -> None:
-    """Adds a span that ends last of all, and drops those in it."""
+    """Adds a span that ends after all others, and removes those inside it."""
     while spans and spans[-1][0] >= begin:
         spans.pop()
     spans.append((begin, end))
@@ -162,7 +165,7 @@ def _is_hidden(text: str, begin: int, hidden: Set[str]) -> bool:
         return False
     if prefix.strip().lower().replace("_", " ") in hidden:
         return True
-    # A link to the same article in another language has no label; the others with such a prefix have one.
+    # A link to the same article in another language has no label; other links with such a prefix have one.
     return bool(_LANGUAGE.fullmatch(prefix)) and "|" not in rest.partition("]]")[0]
 
 
@@ -187,7 +190,7 @@ def _plain(text: str) -> str:
 
 
 def _is_balanced(text: str) -> bool:
-    """Whether links lie beside each other, or one in another, and tags are in pairs."""
+    """Returns whether links are closed and nested at most two deep, and tags are paired and at most 60."""
     depth = 0
     for mark in re.findall(r"\[\[|\]\]", text):
         depth += 1 if mark == "[[" else -1
@@ -201,7 +204,7 @@ def _is_balanced(text: str) -> bool:
 
 
 def _parsed(text: str) -> str:
-    """What the library shows of a paragraph; entities stay for later."""
+    """Returns the visible text of a paragraph, with its character entities, which are decoded later."""
     try:
         return str(mwparserfromhell.parse(text).strip_code(normalize=False, collapse=False))
     except (mwparserfromhell.parser.ParserError, RecursionError):
