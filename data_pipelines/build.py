@@ -90,7 +90,7 @@ def _build(
     options: Options,
     tokenizer: tokenization.Tokenizer,
     paths: Sequence[str],
-    pool: Any,  # with the methods of Pool
+    pool: Any,  # a Pool or a BeamPool
     progress: Progress,
     overwrite: bool,
     warn: Callable[[str], None] | None,
@@ -247,7 +247,7 @@ class _Build:
         self.progress.start("writing files", len(tasks), "files")
         results = self._run(stages.make_shard, tasks, lambda index: 1)
         splits = {}
-        for split in sorted(parts, reverse=True):  # train, eval
+        for split in sorted(parts, reverse=True):  # train before eval
             counts = packed.merge_splits(
                 [result for _, result in parts[split]], self.settings["max_seq_length"]
             )

@@ -31,7 +31,7 @@ PACKAGES = {"mojibake": "ftfy", "language": "py3langid", "near": "rensa"}
 
 _MAX_REPLACEMENT_SHARE = 0.05  # of U+FFFD in a passage; with more, its words are lost
 _LANGUAGE_CHARACTERS = 2000
-_REPEATED_PASSAGE_CHARACTERS = 32  # shorter ones, such as "Yes.", are repeated by good text too
+_REPEATED_PASSAGE_CHARACTERS = 32  # good text repeats shorter ones too, such as "Yes."
 
 _SPACES = re.compile(r"\s+")
 # Zero-width and direction marks, the soft hyphen and control characters. The joiners U+200C and U+200D are

@@ -235,7 +235,7 @@ def _choose_grams(twister, words, starts, stretches, wanted, weights, firsts, en
         _shuffle(twister, grams[n], left[n])
         total += left[n]
     while taken < wanted and total:
-        n, point = 0, _uniform(twister) * weights[-1]  # Random.choices(sizes, weights)
+        n, point = 0, _uniform(twister) * weights[-1]  # as random.Random.choices(sizes, weights)
         while n < len(weights) - 1 and weights[n] <= point:
             n += 1
         if taken + n + 1 > wanted:

@@ -82,7 +82,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
     try:
         begun = files.is_directory(unfinished)
         files.make_directory(unfinished)
-        # An object store has no locks.
+        # An object store does not support locks.
         local = not files.is_remote(directory)
         lock: Any = open(os.path.join(unfinished, "lock"), "w") if local else contextlib.nullcontext()  # noqa: SIM115
     except OSError as error:

@@ -229,7 +229,7 @@ def _paragraphs(text: str) -> Iterator[str]:
             doctest = True
         bullet = None if doctest else _BULLET.match(stripped)
         if _UNDERLINE.fullmatch(stripped):
-            block = block[:-1]  # the heading above it
+            block = block[:-1]  # removes the heading above the underline
             stripped = ""
         if _HEADING.fullmatch(stripped):
             stripped = ""

@@ -47,7 +47,7 @@ def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
     sentences = []
     begin = end = last_mark = 0
     for part in _segments(masked, language):
-        if end and not masked[end].islower():  # a quoted title ends in "!" and the sentence goes on
+        if end and not masked[end].islower():  # a quoted title may end in "!" inside a sentence
             edge = _first_blank(paragraph, last_mark, end)
             sentences.append(paragraph[begin:edge].strip())
             begin = edge

@@ -70,7 +70,7 @@ class RunWriter:
         self._sentence_counts: list[int] = []
         self._sentence_lengths: list[array.array] = []
         self._tokens: list[np.ndarray] = []
-        self.size = 0  # tokens collected
+        self.size = 0
         self.documents = 0
 
     def add(self, key: int, sentences: Sequence[Sequence[int]]) -> None:
@@ -135,7 +135,7 @@ def read_documents(
         for run, path in enumerate(paths)
         for key, place, tokens, edges in _read_range(path, low, high, dtype)
     ]
-    pieces.sort(key=lambda piece: piece[:2])  # stable: runs are in order
+    pieces.sort(key=lambda piece: piece[:2])  # stable, so equal ones stay in the order of the runs
     return [document for *_, document in pieces]
 
 

@@ -81,9 +81,8 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     """
     tokenizer = task.vocabulary.load()
     dtype = packed.id_dtype(tokenizer.vocab_size)
-    histogram = np.zeros(
-        (1 << HISTOGRAM_BITS, 2), np.int64
-    )  # documents and tokens by the first bits of their keys
+    # The numbers of documents and of tokens, by the first bits of the document keys.
+    histogram = np.zeros((1 << HISTOGRAM_BITS, 2), np.int64)
     keys: list[int] = []
     counts = dict.fromkeys(TEXT_COUNTS, 0)
     cleaned: collections.Counter[str] = collections.Counter()

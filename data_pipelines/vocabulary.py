@@ -37,7 +37,7 @@ KINDS = ("wordpiece", "sentencepiece")
 SAMPLE_BYTES = {
     "wordpiece": 200_000_000,
     "sentencepiece": 30_000_000,
-}  # SentencePiece needs 20 times that in memory
+}  # SentencePiece needs 20 times the size of the sample in memory
 
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARACTERS + 1},}}")
 # Characters of scripts without spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Han.

@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import json_files
 
 FILE = "manifest.json"
-VERSIONS = {"packed": 1, "google": 1}  # by schema
+VERSIONS = {"packed": 1, "google": 1}  # version of the manifest, by schema
 
 _COUNT = range(0, 1 << 63)
 _LENGTH = range(1, (1 << 16) + 1)  # starts and lengths are stored as uint16

@@ -238,7 +238,7 @@ def _sound_sequences(
     """
     present = first_lengths > 0
     ends = np.concatenate((starts[:, 1:], starts[:, :1] + lengths[:, None]), axis=1)
-    ends = np.minimum(ends, lengths[:, None])  # the start of an absent sequence is L
+    ends = np.minimum(ends, lengths[:, None])  # the start of an absent sequence is L, past the tokens
     second_lengths = ends - starts - first_lengths
     alone = (labels == -1) & (second_lengths == 0)
     paired = (labels >= 0) & (labels <= 1) & (second_lengths > 0)

@@ -10,7 +10,7 @@ from data_pipelines.readers import books, jsonl, text, wikiextractor, wikipedia_
 from data_pipelines.readers.documents import Document, Fields, Range
 
 _MARKS = (". ", "! ", "? ", "।", "。", "！", "？")  # the ends of sentences, and of some abbreviations
-_LONG_LINE_WORDS = 60  # on average; sentences have about 20
+_LONG_LINE_WORDS = 60  # on average; a sentence has about 20
 _SEVERAL_SENTENCES = 1.5  # on average; with abbreviations, lines of one sentence have up to 1.13
 _FEW_LINES = 20  # below this number a corpus is not judged
 
