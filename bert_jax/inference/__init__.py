@@ -1,1 +1,1 @@
-"""Trained models at work: predictions, embeddings, masked words and attention maps."""
+"""Inference with trained models: predictions, embeddings, mask filling and attention maps."""

@@ -1,4 +1,4 @@
-"""Where each token of a text looks: the attention probabilities of every layer and head."""
+"""Attention maps of a text: the attention probabilities of every layer and head."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 
-# What the queries and keys of a layer are computed from its input by, below.
+# The options that change how a layer computes its queries and keys, of which `attention_weights` only
+# supports the values of BERT.
 _AS_IN_BERT = ("norm_placement", "attention_bias", "local_window", "layer_groups")
 _BERT = EncoderConfig()
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMaps:
-    """The attention of one text, or of a pair.
+    """The attention maps of one text or pair of texts.
 
     Attributes:
-        tokens: L, with [CLS] and [SEP].
-        first_length: tokens of the first text, with its [CLS] and [SEP].
-        weights: float32 [layers, heads, L, L]; a row is the token that looks, and sums to 1.
+        tokens: the L tokens, including [CLS] and [SEP].
+        first_length: the number of tokens of the first text, including its [CLS] and [SEP].
+        weights: float32 [layers, heads, L, L], where the first L is the query and the second one the key.
+            Each row sums to 1.
     """
 
     tokens: list[str]
@@ -38,13 +40,18 @@ class AttentionMaps:
 
 
 def attention_maps(model: Model, text: str, text_b: str | None = None) -> AttentionMaps:
-    """The attention that `model` pays within a text, or within a pair.
+    """Returns the attention maps of a model for a text or a pair of texts.
 
-    [MASK] and the other special tokens are recognised where they are spelled out.
+    Special tokens that are written out in a text, such as [MASK], are recognized.
+
+    Args:
+        model: the model, with a tokenizer.
+        text: the first text.
+        text_b: the second text; None for a single text.
 
     Raises:
-        UserError: a model without a tokenizer, or whose layers are not BERT's; or a text longer than its
-            positions.
+        UserError: the model has no tokenizer, or its layers are not those of BERT; or the text has more
+            tokens than the model has positions.
     """
     if model.config.position in ("rotary", "alibi"):
         raise UserError(
@@ -79,21 +86,22 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
 
 
 def computed_as(config: EncoderConfig) -> EncoderConfig:
-    """In float32 and without kernels, which leave no probabilities behind."""
+    """Returns a configuration that computes in float32, and without kernels, which return no probabilities."""
     return config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
 
 
 def attention_weights(
     params, batch: dict[str, jax.Array], *, config: EncoderConfig, types: tuple[int, int] = TYPES
 ) -> jax.Array:
-    """Returns the probabilities of each layer, computed again from the states it reads:
-    [layers, B, heads, L, L].
+    """Returns the attention probabilities of each layer: [layers, B, heads, L, L].
+
+    They are recomputed from the hidden states that each layer reads.
 
     Args:
-        params: of `Encoder`.
-        batch: as for `bert_jax.inference.embedding.features`.
-        config: as `computed_as` returns it.
-        types: token types of the first text and of the second.
+        params: the parameters of `Encoder`.
+        batch: a batch, as for `bert_jax.inference.embedding.features`.
+        config: the configuration, as `computed_as` returns it.
+        types: the token types of the first and the second text.
     """
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
     states = Encoder(config).apply(

@@ -1,4 +1,4 @@
-"""Features of texts: the hidden states of any layers, by token or as one vector a text."""
+"""Embeddings of texts: the hidden states of any layers, for each token or pooled to one vector per text."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from bert_jax.tasks.rows.assembly import truncate_pair
 POOLINGS = ("mean", "cls", "pooler", "none")
 
 _ENCODE_CHUNK = 2048  # texts that are tokenized at a time
-_WINDOW_TEXTS = 16384  # texts that are sorted by length at a time,
-_WINDOW_BYTES = 128 << 20  # or fewer, whose results take this much
-_TOKENS = {"cpu": 4096}  # of a batch and device
+_WINDOW_TEXTS = 16384  # maximum number of texts that are sorted by length at a time
+_WINDOW_BYTES = 128 << 20  # size of the results at which fewer texts are sorted at a time
+_TOKENS = {"cpu": 4096}  # tokens of a batch on each device
 _TOKENS_ELSEWHERE = 32768
 
 Text = str | tuple[str, str]
@@ -36,12 +36,12 @@ Text = str | tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """What the model makes of one text.
+    """The features of one text or pair of texts.
 
     Attributes:
-        token_ids: int32 [L], with [CLS] and [SEP].
+        token_ids: int32 [L], including [CLS] and [SEP].
         values: float32 [layers x H], or [L, layers, H] with pooling "none".
-        cut: whether the text was longer and lost its end.
+        cut: whether the text was truncated.
     """
 
     token_ids: np.ndarray
@@ -51,12 +51,12 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The tokens of one text, or of one pair.
+    """The tokens of one text or pair of texts.
 
     Attributes:
-        token_ids: int32 [L], with [CLS] and [SEP].
-        first_length: the tokens before the second text.
-        cut: whether the text was longer and lost its end.
+        token_ids: int32 [L], including [CLS] and [SEP].
+        first_length: the number of tokens before the second text.
+        cut: whether the text was truncated.
     """
 
     token_ids: np.ndarray
@@ -65,25 +65,26 @@ class Row:
 
 
 class Embedder:
-    """A model ready to embed, on all devices of this process.
+    """Embeds texts with a model, on all devices of this process.
 
     Args:
-        model: with a tokenizer.
-        layers: numbers of the layers whose states are taken: 0 for the embeddings, 1 for the first layer, -1
-            for the last. Several are set end to end, in this order.
-        pooling: "mean" over the tokens of a text, [CLS] and [SEP] among them; "cls", the state at [CLS];
-            "pooler", the same after the pre-trained dense layer and tanh; "none", a state a token.
-        normalize: scales each text's vector to length 1.
-        max_seq_length: tokens of a text, [CLS] and [SEP] among them; 0 for as many as the model has
-            positions. What is longer loses its end; of a pair, the longer text does.
-        dtype: of the computation: "float32", "bfloat16", or "auto", see `EncoderConfig.for_inference`.
-        batch_tokens: about how many tokens, padding among them, are computed at a time on each device; 0 for
-            a number that suits the platform.
-        log: called with one line when something is worth saying.
+        model: the model, with a tokenizer.
+        layers: the numbers of the layers whose hidden states are returned: 0 for the embeddings, 1 for the
+            first layer, -1 for the last one. The states of several layers are concatenated in this order.
+        pooling: "mean" over the tokens of a text, including [CLS] and [SEP]; "cls" for the state of [CLS];
+            "pooler" for the same after the pre-trained dense layer and tanh; "none" for the state of each
+            token.
+        normalize: whether each text's vector is scaled to length 1.
+        max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP]; 0 for the number of
+            the model's positions. Longer texts are truncated; of a pair, the longer text is.
+        dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
+            `EncoderConfig.for_inference`.
+        batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
+            number that suits the platform.
+        log: called with each line to be logged.
 
     Raises:
-        UserError: a layer or a pooler that the model does not have, a model without a tokenizer, or options
-            that contradict each other.
+        UserError: the model lacks a layer, the pooler or a tokenizer, or options contradict each other.
     """
 
     def __init__(
@@ -157,11 +158,14 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        """Numbers of a text's vector; of a token's with pooling "none"."""
+        """Returns the size of a text's vector, or, with pooling "none", the number of values of a token."""
         return len(self.layers) * self.config.hidden_size
 
     def embed(self, texts: Iterable[Text]) -> np.ndarray | list[np.ndarray]:
-        """float32 [N, width] for N texts or pairs; with pooling "none" a list of N, [L, layers, H] each."""
+        """Returns the features of N texts or pairs: float32 [N, width].
+
+        With pooling "none", it returns a list of N arrays of shape [L, layers, H].
+        """
         values = [features.values for features in self.stream(texts)]
         if self.pooling == "none":
             return values
@@ -170,14 +174,14 @@ class Embedder:
     def stream(
         self, texts: Iterable[Text], progress: Callable[[int], None] = lambda computed: None
     ) -> Iterator[Features]:
-        """Features of each text or pair of texts (first, second), in their order.
+        """Yields the features of each text or pair of texts (first, second), in their order.
 
-        Reads ahead by some thousands of texts, which are sorted by length, so that batches hold little
-        padding and have few shapes; memory is bounded whatever the number of texts.
+        Thousands of texts are read ahead and sorted by length, so that batches have little padding and few
+        shapes. Memory is bounded for any number of texts.
 
         Args:
-            texts: any number of them.
-            progress: called after each batch with the number of texts that are computed.
+            texts: any number of texts or pairs.
+            progress: called after each batch with the number of texts that have been computed.
         """
         before = 0
         window: list[Row] = []
@@ -192,7 +196,7 @@ class Embedder:
         yield from self._window(window, before, progress, len(window) if only else None)
 
     def rows(self, texts: Iterable[Text]) -> Iterator[Row]:
-        """Returns the tokens of each text, at most `max_seq_length` of them."""
+        """Yields the tokens of each text or pair, truncated to `max_seq_length`."""
         layout = self.tokenizer.layout
         texts = iter(texts)
         while chunk := list(itertools.islice(texts, _ENCODE_CHUNK)):
@@ -213,12 +217,12 @@ class Embedder:
 
     def _window(self, rows, before, progress, texts=None):
         lengths = np.array([len(row.token_ids) for row in rows], np.int64)
-        # From the longest on: what memory the window takes is known at its first batch.
+        # The longest rows come first, so that the first batch shows how much memory the window needs.
         order = np.argsort(-lengths, kind="stable")
         values: list[np.ndarray | None] = [None] * len(rows)
         for indices, result in pipelining.computed(self._compute, self._batches(rows, lengths, order, texts)):
             for i, value in zip(indices, result, strict=False):
-                # A copy, so that the batch's padding is not kept with it.
+                # A copy does not keep the whole batch, with its padding, in memory.
                 values[i] = value[: lengths[i]].copy() if self.pooling == "none" else value
             before += len(indices)
             progress(before)
@@ -230,7 +234,7 @@ class Embedder:
             return self._apply(self._params, batch)
 
     def _batches(self, rows, lengths, order, texts):
-        """Yields (numbers of the rows, their batch) in this order."""
+        """Yields (row numbers, batch of these rows), where rows are taken in the given order."""
         begin = 0
         while begin < len(order):
             length = self._lengths[bisect.bisect_left(self._lengths, lengths[order[begin]])]
@@ -240,7 +244,7 @@ class Embedder:
             begin += size
 
     def _batch_size(self, length, texts):
-        """Rows of every batch of one length; fewer where the whole input is only so many texts."""
+        """Returns the number of rows of batches of one length; fewer if the input has only `texts` texts."""
         devices = self._mesh.size
         rows = max(1, self._batch_tokens // (length * devices))
         if texts is not None:
@@ -260,7 +264,10 @@ class Embedder:
 
 
 def padded_lengths(longest: int) -> list[int]:
-    """16, 24, 32, 48, 64, 96, ... `longest`: few shapes to compile, and less padding than by doubling."""
+    """Returns the padded lengths 16, 24, 32, 48, 64, 96, ..., `longest`.
+
+    These are few shapes to compile, with less padding than powers of two.
+    """
     lengths = [length for power in range(4, 31) for length in (1 << power, 3 << (power - 1))]
     return [*itertools.takewhile(lambda length: length < longest, lengths), longest]
 
@@ -276,15 +283,17 @@ def features(
     normalize: bool,
     types: tuple[int, int] = TYPES,
 ) -> jax.Array:
-    """float32 [B, layers x H], or [B, L, layers, H] with pooling "none".
+    """Returns the features of a batch: float32 [B, layers x H], or [B, L, layers, H] with pooling "none".
 
     Args:
-        params: `encoder`, and `pooler` for that pooling.
-        batch: int32 `input_ids` [B, L]; `lengths` [B], tokens of each row, and `first_lengths` [B], those
-            before the second text.
-        layers: from 0, the embeddings, to the number of layers.
-        pooling, normalize: as in `Embedder`.
-        types: token types of the first text and of the second.
+        params: the parameters `encoder`, and `pooler` for that pooling.
+        batch: int32 `input_ids` [B, L]; `lengths` [B], the number of tokens of each row; and `first_lengths`
+            [B], the number of tokens before the second text.
+        config: the configuration of the encoder.
+        layers: the layers, from 0 for the embeddings to the number of layers.
+        pooling: as in `Embedder`.
+        normalize: as in `Embedder`.
+        types: the token types of the first and the second text.
     """
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
     real = inputs["sequence_ids"]

@@ -1,4 +1,4 @@
-"""Texts from a file, and their features into one, a text at a time."""
+"""Reads texts from a file and writes their features to another one, one text at a time."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from bert_jax.tasks.readers.file_rows import open_file, read_lines
 FORMATS = (".npy", ".safetensors", ".jsonl")
 JSONL_FORMATS = ("bert_jax", "google")
 _JSON = (".jsonl", ".ndjson")
-_MOST_BYTES_TO_COUNT = 2 << 30  # the lines of: a second or two
+_MOST_BYTES_TO_COUNT = 2 << 30  # counting the lines of a file of this size takes a second or two
 
 
 class Texts:
-    """The texts of a file, one after the other; blank ones too, so that results keep their lines.
+    """Iterates over the texts of a file, including blank ones, so that results correspond to lines.
 
     Args:
-        path: a text a line; an object a line where the name ends in .jsonl; "-" for lines from standard
-            input. .gz, .bz2, .xz and .zst are unpacked.
-        pairs: whether a line is two texts with a tab between them.
-        text_a: the field of a .jsonl's text.
-        text_b: that of the second text of a pair; "" for none.
+        path: the path of a file with one text per line, or with one JSON object per line if the name ends in
+            .jsonl; "-" for lines from standard input. Files with the suffix .gz, .bz2, .xz or .zst are
+            decompressed.
+        pairs: whether each line has two texts, separated by a tab.
+        text_a: the field of the text in .jsonl files.
+        text_b: the field of the second text of a pair in .jsonl files; "" for single texts.
 
     Attributes:
-        blank: texts so far without any character but space.
+        blank: the number of texts so far that are empty or only whitespace.
 
     Raises:
-        UserError: at once, of a file that is not there, or of another kind; while read, of a line that is not
-            what it should be, with its number.
+        UserError: on construction, the file does not exist or has an unsupported format; during iteration, a
+            line is malformed. The message gives its number.
     """
 
     def __init__(self, path: str, pairs: bool = False, text_a: str = "text", text_b: str = ""):
@@ -67,7 +68,7 @@ class Texts:
                 yield text
 
     def count(self) -> int | None:
-        """How many texts there will be; None where it would take long to find out."""
+        """Returns the number of texts of the file, or None if counting them would take long."""
         if self.path == "-" or files.is_remote(self.path) or compression.strip_suffix(self.path) != self.path:
             return None
         if os.path.getsize(self.path) > _MOST_BYTES_TO_COUNT:
@@ -110,7 +111,7 @@ class Texts:
 
 
 def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) -> None:
-    """Refuses an output that could not be written in the end; see `checks.check_output`."""
+    """Raises UserError for an output that cannot be written, before any work; see `checks.check_output`."""
     if jsonl_format != JSONL_FORMATS[0] and files.suffix(path) != ".jsonl":
         raise UserError(f"--jsonl_format={jsonl_format} is of .jsonl, and --output is {path}")
     if files.suffix(path) == ".npy" and pooling == "none":
@@ -123,18 +124,26 @@ def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) ->
 
 @contextlib.contextmanager
 def writer(path: str, embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterator[Writer]:
-    """Writes features to `path` as they come; the file appears whole, and only when the block has ended.
+    """Returns a context manager with a writer of features, which creates the file when the block ends.
+
+    The file is written atomically, and is not created if the block raises an exception. The suffix of `path`
+    determines the format:
+
+    *   .npy: float32 [N, width].
+    *   .safetensors: `embeddings`, float32 [N, width]. With pooling "none": `states`, float32 [T, layers, H],
+    for
+        the T tokens of all texts; `token_ids`, int32 [T]; and `offsets`, int64 [N + 1], where the tokens of
+        text i are those from offsets[i] to offsets[i + 1].
+    *   .jsonl: one object per text with `index`, its number from 0; `text`, or `text_a` and `text_b` for a
+    pair; and
+        `embedding`, or with pooling "none" `features`, which has each token and the values of its layers.
+        Values have six decimal places.
 
     Args:
-        path: .npy: float32 [N, width]. .safetensors: `embeddings` float32 [N, width]; with pooling "none"
-            `states` float32 [T, layers, H] of all T tokens end to end, `token_ids` int32 [T] and `offsets`
-            int64 [N + 1], text i's tokens being those from offsets[i] to offsets[i + 1]. .jsonl: an object
-            per text with `index`, its number from 0, `text` (of a pair `text_a` and `text_b`), and
-            `embedding`, or with pooling "none" `features`, which has the token and the values of each layer;
-            six digits after the decimal point.
-        embedder: a `bert_jax.inference.embedding.Embedder`.
-        jsonl_format: "google" for the objects of google-research/bert's extract_features: `linex_index` (as
-            it is spelled there) instead of `index`, and no text.
+        path: the path of the file.
+        embedder: the `bert_jax.inference.embedding.Embedder` that computes the features.
+        jsonl_format: "google" for the objects of extract_features.py in google-research/bert, which have
+            `linex_index` (so spelled there) instead of `index`, and no text.
     """
     of_json = _GoogleJsonLines if jsonl_format == "google" else _JsonLines
     kind = {".npy": _Npy, ".safetensors": _Safetensors, ".jsonl": of_json}[files.suffix(path)]
@@ -145,7 +154,11 @@ def writer(path: str, embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterato
 
 
 class Writer:
-    """What a format does before the first text, with the features of each, and at the end."""
+    """Base class of the writers of a format.
+
+    Subclasses define what is written before the first text (`begin`), for each text (`put`), and at the end
+    (`finish`).
+    """
 
     def __init__(self, file: IO[bytes], embedder):
         self.file, self.embedder, self.texts = file, embedder, 0
@@ -168,7 +181,7 @@ class Writer:
 
 class _Npy(Writer):
     def begin(self):
-        # numpy leaves room in the header for the first dimension to grow.
+        # numpy pads the header so that `finish` can overwrite it with a larger first dimension.
         header = dict(descr="<f4", fortran_order=False, shape=(self.texts, self.embedder.width))
         np.lib.format.write_array_header_1_0(self.file, header)
 
@@ -180,7 +193,7 @@ class _Npy(Writer):
         self.begin()
 
 
-_HEADER = 512  # bytes kept for the JSON of a .safetensors, which blanks fill up
+_HEADER = 512  # bytes reserved for the JSON header of a .safetensors file, which is padded with spaces
 
 
 class _Safetensors(Writer):
@@ -220,12 +233,12 @@ class _Safetensors(Writer):
 
 class _JsonLines(Writer):
     def head(self, text: Text) -> dict:
-        """The fields that say which text an object is of."""
+        """Returns the fields of an object that identify its text."""
         names = {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
         return {"index": self.texts} | names
 
     def put(self, text, features):
-        # As decimal numbers: six digits of a float32 that stays one would show its binary tail.
+        # Values are rounded in float64, because a rounded float32 would be written with more than six digits.
         values = np.round(features.values.astype(np.float64), 6).tolist()
         row = self.head(text)
         if self.embedder.pooling != "none":

@@ -1,4 +1,4 @@
-"""The words that a pre-trained model finds most likely in the place of each [MASK] of a text."""
+"""Mask filling: the tokens that a pre-trained model predicts for each [MASK] of a text."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ _BATCH = 16
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A token for a mask, and its probability."""
+    """A predicted token for a mask, and its probability."""
 
     token: str
     probability: float
 
 
 class MaskFiller:
-    """A pre-trained checkpoint, loaded once.
+    """Fills masks with a pre-trained checkpoint, which is loaded on construction.
 
     Args:
-        path: a checkpoint of any kind.
-        log: called with one line when something is worth saying.
-        dtype: of the computation: "float32", "bfloat16", or "auto", see `EncoderConfig.for_inference`.
+        path: the path of a checkpoint in any supported format.
+        log: called with each line to be logged.
+        dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
+            `EncoderConfig.for_inference`.
 
     Raises:
-        UserError: no checkpoint there, or one without the masked LM head.
+        UserError: there is no checkpoint at `path`, or it has no masked LM head or no vocabulary.
     """
 
     def __init__(self, path: str, log: Callable[[str], None] = print, dtype: str = "auto"):
@@ -59,10 +60,17 @@ class MaskFiller:
         self._params = jax.tree.map(jnp.asarray, nest(params))
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
-        """The `top` candidates, most likely first, for each [MASK] of each text, in the order of the text.
+        """Returns the candidates for each [MASK] of each text, the most likely first.
+
+        Args:
+            texts: the texts.
+            top: the number of candidates for each mask.
+
+        Returns:
+            For each text, a list with the candidates of each of its masks, in the order of the text.
 
         Raises:
-            UserError: a text without [MASK], or longer than the model's positions.
+            UserError: a text has no [MASK], or more tokens than the model has positions.
         """
         rows = [self._encode(text) for text in texts]
         found = []
@@ -85,7 +93,7 @@ class MaskFiller:
 
     def _fill(self, rows, top):
         places = [np.flatnonzero(row == self.tokenizer.mask_id) for row in rows]
-        # Powers of two keep the number of shapes, and so of compilations, small.
+        # Sizes are rounded up to powers of two to limit the number of compiled shapes.
         length = min(_power_of_two(max(map(len, rows)), 16), self._config.max_position_embeddings)
         masks = _power_of_two(max(map(len, places)), 1)
         batch = _power_of_two(len(rows), 1)
@@ -101,7 +109,7 @@ class MaskFiller:
         return [[self._best(found[i, j], top) for j in range(len(place))] for i, place in enumerate(places)]
 
     def _best(self, probabilities, top):
-        # The vocabulary may be smaller than the model's table of embeddings.
+        # The embedding table may have more entries than the vocabulary.
         tokens = self.tokenizer.tokens
         order = np.argsort(-probabilities[: len(tokens)], kind="stable")[:top]
         return [Candidate(tokens[i], float(probabilities[i])) for i in order]
@@ -117,15 +125,15 @@ def probabilities(
     config: EncoderConfig,
     types: tuple[int, int] = TYPES,
 ) -> jax.Array:
-    """Returns float32 [B, P, V], the probability of each token at some positions of rows with one text each.
+    """Returns the probability of each token of the vocabulary at some positions: float32 [B, P, V].
 
     Args:
-        params: `encoder` and `mlm`.
-        ids: int32 [B, L].
-        lengths: int32 [B, 1], tokens of each row.
-        positions: int32 [B, P].
-        config: of the model.
-        types: token types of the first text and of the second.
+        params: the parameters `encoder` and `mlm`.
+        ids: int32 [B, L], the tokens of rows with one text each.
+        lengths: int32 [B, 1], the number of tokens of each row.
+        positions: int32 [B, P], the positions in each row.
+        config: the configuration of the encoder.
+        types: the token types of the first and the second text.
     """
     inputs = row_inputs(ids, lengths, types=types)
     hidden = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))

@@ -1,4 +1,4 @@
-"""A fine-tuned work directory, ready to predict."""
+"""Prediction with a fine-tuned work directory."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from bert_jax.tasks.setup import split_file
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
 
-_SHORTEST = 32  # tokens of the shortest rows that are compiled beforehand
+_SHORTEST = 32  # tokens of the shortest rows that `warm_up` compiles
 
 
 class Predictor:
-    """A fine-tuned work directory, ready to predict.
+    """Predicts with the model of a fine-tuned work directory.
 
     Args:
-        directory: a work directory of `finetune`.
-        which: "best" on the evaluation file, or "last".
-        batch_size: groups of rows at a time, at most; 0 for the training's.
-        log: gets one line for each thing worth saying.
+        directory: the work directory of a `finetune` run.
+        which: "best" for the checkpoint that scored best on the evaluation file, if there is one, or "last".
+        batch_size: the maximum number of groups of rows in a batch; 0 for the batch size of training.
+        log: called with each line to be logged.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Predictor:
         self._predict = outputs.make_predict(objective, self._mesh)
 
     def file(self, split: str) -> str:
-        """Returns the path of a split of the run; "" if it has none."""
+        """Returns the path of a split's file in the run's configuration; "" if it has none."""
         return split_file(self.config, self.task.spec, split)
 
     def predict(
@@ -83,7 +83,7 @@ class Predictor:
     def __call__(
         self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = lambda done, total: None
     ) -> np.ndarray:
-        """The outputs of every row, as `outputs.predict_all` returns them and with its `on_batch`."""
+        """Returns the outputs of encoded rows; the result and `on_batch` are as in `outputs.predict_all`."""
         groups = len(data) // data.rows_per_example
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
         return outputs.predict_all(
@@ -91,9 +91,13 @@ class Predictor:
         )
 
     def warm_up(self) -> int:
-        """Compiles all that later calls need, so that none of them waits for it; returns how many programs.
+        """Compiles the model for all shapes that later calls use, so that none of them waits for compilation.
 
-        From then on batches have one row a device or `batch_size`, padded to 32, 64, ... `max_length` tokens.
+        From then on, a batch has either one group of rows per device or `batch_size` groups, and rows are
+        padded to 32, 64, ..., `max_length` tokens.
+
+        Returns:
+            The number of compiled programs.
         """
         task = self.task
         longest, group = task.config.max_length, task.rows_per_example

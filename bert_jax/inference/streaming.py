@@ -1,4 +1,4 @@
-"""Rows that come one by one, such as those of standard input, predicted as they come."""
+"""Predicts the examples of a stream, such as standard input, as they arrive."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from bert_jax.tasks.readers.report import Malformed
 
 
 def serve(model: Predictor, reader: LineReader, source: IO[bytes], out: IO[bytes]) -> tuple[int, int]:
-    """Answers every line of a stream by one line of JSON, in order and at once, until the stream ends.
+    """Answers every line of a stream with one line of JSON, in order and without delay, until the stream
+    ends.
 
-    What waits when the model is free goes into one batch. A line that cannot be read is answered by an object
-    of its number, `line`, and what is wrong with it, `error`.
+    All lines that are waiting when the model becomes idle form the next batch. A malformed line is answered
+    with an object that has its number, `line`, and a description of the problem, `error`.
 
     Args:
-        source: UTF-8, a line an example.
-        out: gets the answers, and is flushed after each batch.
+        model: the predictor, whose batch size limits the lines of a batch.
+        reader: parses the lines.
+        source: the stream in UTF-8, with one example per line.
+        out: the stream that the answers are written to. It is flushed after each batch.
 
     Returns:
-        (lines, those that could not be read).
+        (number of lines, number of malformed lines).
 
     Raises:
-        UserError: the source cannot be read on.
+        UserError: the source cannot be read.
     """
     count = bad = 0
     for lines in _waiting(source, model.batch_size):
@@ -50,7 +53,7 @@ def serve(model: Predictor, reader: LineReader, source: IO[bytes], out: IO[bytes
 
 
 def _waiting(source: IO[bytes], most: int) -> Iterator[list[bytes]]:
-    """The lines that are there, at least one and at most so many at a time."""
+    """Yields the lines that are waiting, from 1 to `most` at a time; blocks while there are none."""
     lines: queue.Queue[bytes | OSError | None] = queue.Queue(2 * most)
 
     def read():
@@ -61,7 +64,7 @@ def _waiting(source: IO[bytes], most: int) -> Iterator[list[bytes]]:
         except OSError as error:
             lines.put(error)
 
-    # A thread, because no file can be asked whether a whole line waits in it.
+    # The source is read in a thread, because there is no way to test whether a file has a whole line to read.
     threading.Thread(target=read, daemon=True).start()
     end: bytes | OSError | None = b""
     while isinstance(end, bytes):
