@@ -126,18 +126,16 @@ def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) ->
 def writer(path: str, embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterator[Writer]:
     """Returns a context manager with a writer of features, which creates the file when the block ends.
 
-    The file is written atomically, and is not created if the block raises an exception. The suffix of `path`
-    determines the format:
+    A local file is written atomically, and is not created if the block raises an exception. The suffix of
+    `path` determines the format:
 
     *   .npy: float32 [N, width].
-    *   .safetensors: `embeddings`, float32 [N, width]. With pooling "none": `states`, float32 [T, layers, H],
-    for
-        the T tokens of all texts; `token_ids`, int32 [T]; and `offsets`, int64 [N + 1], where the tokens of
-        text i are those from offsets[i] to offsets[i + 1].
+    *   .safetensors: `embeddings`, float32 [N, width]. With pooling "none": `states`, float32
+        [T, layers, H], for the T tokens of all texts; `token_ids`, int32 [T]; and `offsets`, int64 [N + 1],
+        where the tokens of text i are those from offsets[i] to offsets[i + 1].
     *   .jsonl: one object per text with `index`, its number from 0; `text`, or `text_a` and `text_b` for a
-    pair; and
-        `embedding`, or with pooling "none" `features`, which has each token and the values of its layers.
-        Values have six decimal places.
+        pair; and `embedding`, or with pooling "none" `features`, which has each token and the values of its
+        layers. Values have six decimal places.
 
     Args:
         path: the path of the file.
