@@ -15,8 +15,7 @@ from bert_jax.tasks.readers.report import Malformed
 
 
 def serve(model: Predictor, reader: LineReader, source: IO[bytes], out: IO[bytes]) -> tuple[int, int]:
-    """Answers every line of a stream with one line of JSON, in order and without delay, until the stream
-    ends.
+    """Answers every line of a stream with one line of JSON, in order, until the stream ends.
 
     All lines that are waiting when the model becomes idle form the next batch. A malformed line is answered
     with an object that has its number, `line`, and a description of the problem, `error`.

@@ -157,8 +157,7 @@ def _listed(chosen):
 
 
 def write(path: str, ids: list[str], answers: Answers) -> None:
-    """Writes the answers, the n best answers, and the null odds if there are any, to files in the same
-    directory.
+    """Writes the answers, the n best answers and any null odds to files in the same directory.
 
     For a path that ends in predictions.json, the other files are nbest_predictions.json and null_odds.json;
     for NAME.json, they are nbest_NAME.json and null_odds_NAME.json.

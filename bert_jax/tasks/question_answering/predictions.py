@@ -41,8 +41,7 @@ class AnswerPredictions(Predictions):
         ]
 
     def records(self) -> list[dict[str, Any]]:
-        """Returns the answer of each question, which is "" for no answer, and its probability among the n
-        best.
+        """Returns the answer of each question ("" for no answer) and its probability among the n best.
 
         For SQuAD 2.0 there are also the null odds.
         """

@@ -228,6 +228,7 @@ def _is_found(context: str, answer: str, start: int) -> bool:
 
 
 def detect_format(path: str, file_format: str) -> str:
+    """Returns the format of a file, "json" or "jsonl": the given one, or the suffix's if that is "auto"."""
     if file_format in ("json", "jsonl"):
         return file_format
     if file_format != "auto":

@@ -54,6 +54,7 @@ class Packing:
     mean_rows: float
 
     def rows_for(self, needed: int) -> int:
+        """Returns the number of rows of a batch whose examples need `needed` rows."""
         return next((rows for rows in self.rows if rows >= needed), _up(needed, self.multiple))
 
 

@@ -50,6 +50,7 @@ def are_of_entities(labels: Sequence[str]) -> bool:
 
 
 def is_entity_tag(tag: str) -> bool:
+    """Returns whether a tag is O, or has a prefix of BIO, IOBES or BILOU."""
     return tag == OUTSIDE or _TAG.match(tag) is not None
 
 
@@ -60,6 +61,7 @@ def split(tag: str) -> tuple[str, str]:
 
 
 def join(prefix: str, type: str) -> str:
+    """Returns the tag with a prefix and a type, such as B-PER; the prefix alone if the type is empty."""
     return f"{prefix}-{type}" if type else prefix
 
 

@@ -138,8 +138,7 @@ class TaggingTask(FinetuneTask):
         return read_sentences(path, word=word, id=id, format=format, tagged=False)
 
     def check(self, examples: TaggedSentences) -> None:
-        """Converts tags that encode entities to BIO2, and leaves out sentences with tags that the model
-        lacks.
+        """Converts entity tags to BIO2, and leaves out sentences with tags that the model lacks.
 
         The examples are modified in place.
 

@@ -245,6 +245,7 @@ def _json_sentence(row, line, document, word, tag, id):
 
 
 def json_list(row, key):
+    """Returns the list of strings under a key of a JSON object. Raises Malformed if there is none."""
     if key not in row:
         raise Malformed(f"no {key!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
     values = row[key]
