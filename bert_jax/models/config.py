@@ -37,7 +37,7 @@ def _field(default: Any, *, choices: tuple[str, ...] = (), **metadata: Any) -> A
     Args:
         default: the default value; its type is the type of the field, unless `optional` is given.
         choices: the allowed values of a string field.
-        metadata: `minimum`, `below`, `above`: bounds. `shape`: whether the set or the shapes of the
+        metadata: `minimum`, `maximum`, `below`, `above`: bounds. `shape`: whether the set or shapes of the
             parameters depend on the field. `size`: whether the field is printed as one of the model's sizes.
             `of_run`: whether a run sets the value regardless of the checkpoint that it starts from.
             `optional`: the type of a field whose default is None.
@@ -63,6 +63,8 @@ def _check_fields(config: Any) -> None:
             raise UserError(f"{field.name}={value} must be in [{minimum}, {below})")
         if minimum is not None and value < minimum:
             raise UserError(f"{field.name}={value} must be at least {minimum}")
+        if value > (field.metadata.get("maximum") or value):
+            raise UserError(f"{field.name}={value} must be at most {field.metadata['maximum']}")
         if above is not None and value <= above:
             raise UserError(f"{field.name}={value} must be more than {above}")
 
@@ -175,7 +177,7 @@ class EncoderConfig:
 
     vocab_size: int = _field(30522, minimum=1, shape=True, size=True)
     hidden_size: int = _field(768, minimum=1, shape=True, size=True)
-    num_hidden_layers: int = _field(12, minimum=1, shape=True, size=True)
+    num_hidden_layers: int = _field(12, minimum=1, maximum=10_000, shape=True, size=True)
     num_attention_heads: int = _field(12, minimum=1, shape=True, size=True)
     intermediate_size: int = _field(3072, minimum=1, shape=True, size=True)
     hidden_act: str = _field("gelu", choices=ACTIVATIONS)
@@ -207,7 +209,7 @@ class EncoderConfig:
     output_bias: bool = _field(True, shape=True)
     feed_forward: str = _field("mlp", choices=FEED_FORWARDS, shape=True)
     layer_groups: int = _field(0, minimum=0, shape=True)
-    layers_per_group: int = _field(1, minimum=1, shape=True)
+    layers_per_group: int = _field(1, minimum=1, maximum=10_000, shape=True)
     embedding_dropout: float | None = _field(None, **_RATE, of_run=True, optional=float)
     inner_dropout: float | None = _field(None, **_RATE, of_run=True, optional=float)
     initializer: str = _field("truncated_normal", choices=INITIALIZERS)
