@@ -73,7 +73,8 @@ def test_one_that_fails_while_another_is_not_up_yet(tmp_path):
 
 
 def test_one_that_does_not_listen_is_killed():
-    script = '[[ $rank != 1 ]] || exit 7; trap "" TERM; while true; do sleep 0.05; done'
+    # Process 1 leaves the other one the time to begin to ignore the signal.
+    script = '[[ $rank != 1 ]] || { sleep 2; exit 7; }; trap "" TERM; while true; do sleep 0.05; done'
     assert "killed" in run(*bash(script), flags=["--processes=2", "--grace_seconds=1"], check=7).stderr
 
 
