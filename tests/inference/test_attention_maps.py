@@ -45,6 +45,13 @@ def test_a_text_that_is_too_long(model):
 
 
 def test_layers_that_are_not_berts_are_refused(model):
-    for fields, message in ((dict(position="alibi"), "position=alibi"), (dict(norm_placement="pre"), "=pre")):
+    table = "encoder/embeddings/position_embeddings"
+    without_positions = {name: x for name, x in model.params.items() if name != table}
+    assert len(without_positions) == len(model.params) - 1
+    for params, fields, message in (
+        (without_positions, dict(position="alibi"), "position=alibi"),
+        (model.params, dict(norm_placement="pre"), "norm_placement=pre"),
+    ):
+        other = model.replace(params=params, config=model.config.replace(**fields))
         with pytest.raises(UserError, match=message):
-            attention_maps(model.replace(config=model.config.replace(**fields)), "the cat")
+            attention_maps(other, "the cat")

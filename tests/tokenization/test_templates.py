@@ -192,7 +192,7 @@ def test_sequences_of_google_records(tokenizer, length, seed):
 @given(tokenizer=tokenizers, a=texts, b=texts, length=st.integers(12, 40))
 def test_texts_that_are_embedded(tokenizer, a, b, length):
     embedder = types.SimpleNamespace(tokenizer=tokenizer, max_seq_length=length)
-    single, pair = embedding.Embedder._rows(embedder, [a, (a, b)])
+    single, pair = embedding.Embedder.rows(embedder, [a, (a, b)])
     for row, has_pair, tokens in ((single, False, len(a)), (pair, True, len(a) + len(b))):
         first, second = tokenizer.layout.split(row.token_ids, row.first_length)
         second = second.tolist() if has_pair else second
