@@ -83,8 +83,8 @@ def train(path, name, args, steps, mesh):
     with WorkDir(path) as workdir:
         try:
             return loop.fit(
-                workdir=workdir, config=config, task=Words(), optimizer=transformation, schedule=schedule,
-                mesh=mesh, train_data=batches, flops_per_step=0, writer=writer,
+                workdir=workdir, config=config, objective=Words(), optimizer=transformation,
+                schedule=schedule, mesh=mesh, train_data=batches, flops_per_step=0, writer=writer,
             )  # fmt: skip
         finally:
             writer.close()
