@@ -67,6 +67,7 @@ class Checkpointer:
         self._saving: int | str | None = None
         self._has_frozen: bool | None = None  # None until it is known
         self._begun: int | str | None = None  # the last step given to orbax, whose error may arrive later
+        self._has_failed = False  # whether the error of that step has been raised
         if jax.process_index() == 0:
             files.make_directory(self._directory)
             # Left by a run that was killed while it saved or deleted a step; not a valid step.
@@ -102,6 +103,7 @@ class Checkpointer:
         if frozen:
             described[FROZEN] = self._save_frozen(frozen)
         self._saving = self._begun = step
+        self._has_failed = False
         with self._explained():
             if jax.process_index() == 0 and not is_committed(self._path(step)):
                 files.remove_tree(self._path(step))  # on gs://, a killed save leaves a partial step
@@ -126,7 +128,7 @@ class Checkpointer:
             self._has_frozen = self._primary_sees(os.path.join(path, FILES))
         if self._has_frozen:
             return described
-        self._begun = FROZEN
+        self._begun, self._has_failed = FROZEN, False
         with self._explained():
             if jax.process_index() == 0:
                 files.remove_tree(path)
@@ -148,6 +150,8 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Waits until the last save is on disk, raises its error, and deletes the steps that are not kept."""
+        if self._has_failed:  # orbax 0.12.8 raises the same error at every later call
+            return
         with self._explained():
             self._orbax.wait_until_finished()
         if self._saving is not None:
@@ -155,7 +159,7 @@ class Checkpointer:
             self._delete_old()
 
     def close(self) -> None:
-        """Waits for saves and deletions, and raises the error of the last save."""
+        """Waits for saves and deletions; raises the error of the last save unless that was raised before."""
         try:
             self.wait()
         finally:
@@ -315,7 +319,7 @@ class Checkpointer:
         try:
             yield
         except Exception as error:
-            self._saving = None
+            self._saving, self._has_failed = None, True
             raise StorageError(
                 f"{self._directory}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
                 f"{', '.join(map(str, self.steps())) or 'none'}; check the storage and run the same command"

@@ -186,6 +186,8 @@ class MetricsWriter:
         try:
             yield
         except OSError as error:
+            if self._tensorboard:
+                self._tensorboard.discard()
             self._lines = self._tensorboard = None
             message = f"{self._directory}: the metrics cannot be written ({error.strerror or error})"
             raise file_error(f"{message}; check the storage and run the same command", error) from error
@@ -244,6 +246,14 @@ class _Events:
 
     def close(self) -> None:
         """Removes the local copy of a remote file. Events that were not flushed are lost."""
+        self._cleanup.close()
+
+    def discard(self) -> None:
+        """Closes the file without what cannot be written, which Python 3.13 would report at its end."""
+        with contextlib.suppress(OSError):
+            self._file.close()  # fails in its flush, before it closes
+        with contextlib.suppress(OSError):
+            self._file._py_recordio_writer.close()
         self._cleanup.close()
 
     def _write(self, step: int, **content) -> None:
