@@ -47,7 +47,7 @@ def run_ours(args, task, seed, limit, *flags, name="bert_jax"):
         *(f"--config.data_dir={data_dir}", f"--config.seed={seed}", f"--config.init_from={args.model}"),
         *("--config.optimizer.learning_rate=5e-5", "--config.optimizer.name=adamw_bias_corrected"),
         *("--config.optimizer.schedule=warmup_then_decay", "--config.epochs=3", "--config.batch_size=32"),
-        *("--config.max_length=128", "--config.eval.every=1000000"),
+        *("--config.max_seq_length=128", "--config.eval.every=1000000"),
         *flags,
     ]
     subprocess.run(command, check=True, capture_output=True, text=True)

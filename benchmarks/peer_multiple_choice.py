@@ -21,11 +21,11 @@ def read(path):
     return [(row[1], row[2:6], int(row[6])) for row in rows]
 
 
-def collate(tokenizer, questions, max_length):
+def collate(tokenizer, questions, max_seq_length):
     prompts = [prompt for prompt, endings, _ in questions for _ in endings]
     endings = [ending for _, endings, _ in questions for ending in endings]
     batch = tokenizer(
-        prompts, endings, truncation=True, max_length=max_length, padding=True, return_tensors="pt"
+        prompts, endings, truncation=True, max_length=max_seq_length, padding=True, return_tensors="pt"
     )
     batch = {name: values.view(len(questions), 4, -1) for name, values in batch.items()}
     return batch | {"labels": torch.tensor([label for _, _, label in questions])}
@@ -38,7 +38,7 @@ def main():
     flags.add_argument("--epochs", type=int, default=3)
     flags.add_argument("--batch_size", type=int, default=16)
     flags.add_argument("--learning_rate", type=float, default=5e-5)
-    flags.add_argument("--max_length", type=int, default=64)
+    flags.add_argument("--max_seq_length", type=int, default=64)
     flags.add_argument("--seed", type=int, default=0)
     flags = flags.parse_args()
     random.seed(flags.seed)
@@ -54,7 +54,7 @@ def main():
     for _ in range(flags.epochs):
         order = random.sample(train, len(train))
         for start in range(0, len(order), flags.batch_size):
-            batch = collate(tokenizer, order[start : start + flags.batch_size], flags.max_length)
+            batch = collate(tokenizer, order[start : start + flags.batch_size], flags.max_seq_length)
             peer_optimizer.update(model, model(**batch).loss, optimizer, schedule)
     seconds = time.monotonic() - began
 
@@ -62,7 +62,7 @@ def main():
     right = 0
     with torch.inference_mode():
         for start in range(0, len(dev), 32):
-            batch = collate(tokenizer, dev[start : start + 32], flags.max_length)
+            batch = collate(tokenizer, dev[start : start + 32], flags.max_seq_length)
             right += int((model(**batch).logits.argmax(-1) == batch["labels"]).sum())
     rate = flags.epochs * len(train) / seconds
     print(f"accuracy {right / len(dev):.4f}  {rate:.1f} questions/s  {steps} steps")

@@ -24,7 +24,7 @@ def _encode(args, path, training):
 
     questions = question_files.read_questions(path, training=training, v2=args.v2)
     tokenizer = tokenization.load(args.vocab)
-    return questions, encoding.encode(questions, tokenizer, args.max_length, args.doc_stride, 64)
+    return questions, encoding.encode(questions, tokenizer, args.max_seq_length, args.doc_stride, 64)
 
 
 def windows(args):
@@ -129,7 +129,7 @@ if __name__ == "__main__":
     for name in ("vocab", "train", "dev", "windows", "model", "outputs", "output"):
         parser.add_argument(f"--{name}")
     for name, default in (
-        ("max_length", 384),
+        ("max_seq_length", 384),
         ("doc_stride", 128),
         ("batch_size", 32),
         ("steps", 1000),

@@ -34,7 +34,7 @@ def read(path):
     return sentences
 
 
-def encode(tokenizer, sentences, labels, max_length):
+def encode(tokenizer, sentences, labels, max_seq_length):
     """[(ids, the word that each first piece is of, else -1, its label, else -100)]"""
     rows = []
     for words, tags in sentences:
@@ -44,7 +44,7 @@ def encode(tokenizer, sentences, labels, max_length):
             ids += pieces
             places += [number] + [-1] * (len(pieces) - 1)
             targets += [labels.index(tag)] + [-100] * (len(pieces) - 1)
-        cut = max_length - 1
+        cut = max_seq_length - 1
         rows.append(([*ids[:cut], tokenizer.sep_token_id], [*places[:cut], -1], [*targets[:cut], -100]))
     return rows
 
@@ -66,7 +66,7 @@ def main():
     flags.add_argument("--epochs", type=int, default=3)
     flags.add_argument("--batch_size", type=int, default=32)
     flags.add_argument("--learning_rate", type=float, default=1e-4)
-    flags.add_argument("--max_length", type=int, default=128)
+    flags.add_argument("--max_seq_length", type=int, default=128)
     flags.add_argument("--seed", type=int, default=0)
     flags = flags.parse_args()
     random.seed(flags.seed)
@@ -78,7 +78,7 @@ def main():
     tokenizer = transformers.AutoTokenizer.from_pretrained(flags.model)
     model = transformers.AutoModelForTokenClassification.from_pretrained(flags.model, num_labels=len(labels))
     rows = {
-        name: encode(tokenizer, found, labels, flags.max_length)
+        name: encode(tokenizer, found, labels, flags.max_seq_length)
         for name, found in (("train", train), ("dev", dev))
     }
 

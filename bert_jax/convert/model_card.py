@@ -178,7 +178,7 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     facts["warm-up steps"] = optimizer.get("warmup_steps")
     records = run.get("records") or {}
     facts["records"] = records.get("fingerprint")
-    facts["tokens a row"] = records.get("max_seq_length") or config.get("max_length")
+    facts["tokens a row"] = records.get("max_seq_length") or config.get("max_seq_length")
     facts["seed"] = config.get("seed")
     for split, digest in (run.get("files") or {}).items():
         facts[f"{split} file, SHA-256"] = digest

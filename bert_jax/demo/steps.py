@@ -203,7 +203,7 @@ class Demo:
                 f"--config.data.eval={self.root}/task/dev.tsv",
                 "--config.data.text_a=sentence",
                 "--config.data.label=package",
-                "--config.max_length=32",
+                "--config.max_seq_length=32",
                 f"--config.epochs={self.budget.epochs}",
                 "--config.optimizer.learning_rate=3e-4",
                 *extra,

@@ -94,13 +94,13 @@ class Predictor:
         """Compiles the model for all shapes that later calls use, so that none of them waits for compilation.
 
         From then on, a batch has either one group of rows per device or `batch_size` groups, and rows are
-        padded to 32, 64, ..., `max_length` tokens.
+        padded to 32, 64, ..., `max_seq_length` tokens.
 
         Returns:
             The number of compiled programs.
         """
         task = self.task
-        longest, group = task.config.max_length, task.rows_per_example
+        longest, group = task.config.max_seq_length, task.rows_per_example
         lengths = (_SHORTEST << power for power in itertools.count())
         self._buckets = (*itertools.takewhile(lambda length: length < longest, lengths), longest)
         self._sizes = tuple(sorted({self._mesh.size, self.batch_size}))

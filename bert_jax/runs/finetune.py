@@ -143,7 +143,7 @@ def _train(config, task, data, examples, held, writer, fit_options):
         )
     packed = _plan_packing(config, task, data["train"], mesh)
     lengths = data["train"].group_lengths
-    buckets = batches.bucket_lengths(lengths, config.batch_size, data["train"].max_length, config.steps)
+    buckets = batches.bucket_lengths(lengths, config.batch_size, data["train"].max_seq_length, config.steps)
     if packed:
         rows = " or ".join(map(str, packed.rows))
         writer.message(
@@ -226,7 +226,7 @@ def _describe(split, examples, data, task):
     parts = [f"{split}: {len(examples):,} examples from {examples.path}"]
     if described := task.describe(examples, data):
         parts.append(described)
-    cut = f"{data.truncated:,} cut at {data.max_length}"
+    cut = f"{data.truncated:,} cut at {data.max_seq_length}"
     if data.row_weights is not None:
         what = "the shorter text" if data.rows_per_example == 1 else "a choice"
         cut = windows.describe(data.group_examples, data.truncated, what)

@@ -49,7 +49,7 @@ class DataConfig:
 class TaskConfig:
     """The fields that every task uses."""
 
-    max_length: int = option(
+    max_seq_length: int = option(
         128, "tokens with [CLS] and [SEP]; longer texts are cut, or have windows", minimum=4, maximum=2**24
     )
     metrics: str = option("", "names with commas between; the first one selects the best checkpoint")

@@ -85,7 +85,7 @@ def resolve_model(config: Any) -> tuple[model_config.EncoderConfig, tokenization
 
     Raises:
         UserError: the configuration names no model, the vocabulary does not match the checkpoint or the
-            embeddings, or `max_length` exceeds the number of positions.
+            embeddings, or `max_seq_length` exceeds the number of positions.
     """
     values = config.model.to_dict()
     if config.init_from:
@@ -117,10 +117,10 @@ def resolve_model(config: Any) -> tuple[model_config.EncoderConfig, tokenization
             f"{tokenizer.path} has {tokenizer.vocab_size} tokens and the model {encoder.vocab_size} "
             "embeddings: it is not the vocabulary that the model was trained with"
         )
-    if not 4 <= config.max_length <= encoder.max_position_embeddings:
+    if not 4 <= config.max_seq_length <= encoder.max_position_embeddings:
         raise UserError(
-            f"max_length={config.max_length}: expected 4 to {encoder.max_position_embeddings}, the number of "
-            "positions that the model has"
+            f"max_seq_length={config.max_seq_length}: expected 4 to {encoder.max_position_embeddings}, "
+            "the number of positions that the model has"
         )
     return encoder, tokenizer
 

@@ -64,9 +64,9 @@ class Template:
         """Returns the number of special tokens in a row."""
         return len(_places(self.pair)) - 2 if pair else len(_places(self.single)) - 1
 
-    def room(self, max_length: int, pair: bool) -> int:
+    def room(self, max_seq_length: int, pair: bool) -> int:
         """Returns the number of tokens of A, or of A and B together, that fit into a row."""
-        return max_length - self.special_count(pair)
+        return max_seq_length - self.special_count(pair)
 
     def layout(self, special_ids: Mapping[str, int]) -> Layout:
         """Returns the template with the ids of a vocabulary.
@@ -141,9 +141,9 @@ class Layout:
         """The position of A's first token."""
         return len(self.before)
 
-    def room(self, max_length: int, pair: bool) -> int:
+    def room(self, max_seq_length: int, pair: bool) -> int:
         """Returns the number of tokens of A, or of A and B together, that fit into a row."""
-        return self.template.room(max_length, pair)
+        return self.template.room(max_seq_length, pair)
 
     def first_length(self, length_a: int, pair: bool) -> int:
         """Returns the number of tokens before B, or of the whole row for a single text."""

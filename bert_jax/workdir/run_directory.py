@@ -43,6 +43,9 @@ _RUN = {
     "head?": str,
 }
 
+# Fields of `config` that had another name when earlier versions wrote config.json.
+_RENAMED = {"max_length": "max_seq_length"}
+
 BEST = "best"  # The directory of the checkpoint with the best score.
 REPORT_FILE = "initialised.json"  # Lists the parameters that were loaded from `init_from`.
 
@@ -246,6 +249,8 @@ def find_root(path: files.PathLike) -> str:
 def read_run(path: files.PathLike) -> dict[str, Any]:
     """Returns the content of config.json for a work directory or one of its checkpoints.
 
+    Fields have their present names, also those that another version of bert_jax has written.
+
     Raises:
         UserError: the path is not in a work directory, or its config.json is not valid.
     """
@@ -258,6 +263,10 @@ def read_run(path: files.PathLike) -> dict[str, Any]:
             f"--config=finetune/TASK --config.init_from={root}` makes one"
         )
     json_files.check(content, _RUN, file)
+    config = content["config"]
+    for old, new in _RENAMED.items():
+        if old in config:
+            config.setdefault(new, config.pop(old))
     return content
 
 

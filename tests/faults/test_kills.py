@@ -63,7 +63,7 @@ def finetune(given, workdir):
         f"--config.data.eval={given}/dev.csv",
         "--config.data.text_a=text",
         "--config.data.label=label",
-        "--config.max_length=32",
+        "--config.max_seq_length=32",
         "--config.batch_size=16",
         "--config.epochs=4",
         "--config.eval.every=2",

@@ -55,6 +55,12 @@ def test_a_run_of_earlier_code_goes_on_to_the_same_end(runs, name):
     assert not difference, difference
 
 
+def test_a_model_of_earlier_code_is_evaluated_and_predicts_as_before(tmp_path):
+    gate.copy_runs(tmp_path)  # A copy that no other test continues.
+    difference = gate.check_predictions(recorded.read("predictions"), gate.predictions(tmp_path))
+    assert not difference, difference
+
+
 def test_a_difference_is_seen_and_says_what_to_do():
     expected = recorded.read("losses")
     changed = json.loads(json.dumps(expected))

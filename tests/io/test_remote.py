@@ -115,7 +115,7 @@ def finetune(bucket, pretrained, name, *more):
         f"--config.data.eval={bucket}/task/dev.csv",
         "--config.data.text_a=text",
         "--config.data.label=label",
-        "--config.max_length=16",
+        "--config.max_seq_length=16",
         "--config.batch_size=16",
         "--config.epochs=2",
         *more,

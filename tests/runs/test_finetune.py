@@ -43,7 +43,7 @@ def files(tmp_path_factory):
 
 def arguments(files, workdir, pretrained, *more):
     flags = (
-        "--config.max_length=16",
+        "--config.max_seq_length=16",
         "--config.batch_size=16",
         "--config.epochs=24",
         "--config.optimizer.learning_rate=0.003",
@@ -209,7 +209,7 @@ def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp
         ("--config.data.label=", "which column holds the label?"),
         ("--config.task=xnli", "task=xnli: expected one of"),
         ("--config.metrics=accuracy,pearson", "'pearson' is no metric of a classification task"),
-        ("--config.max_length=33", "max_length=33: expected 4 to 32"),
+        ("--config.max_seq_length=33", "max_seq_length=33: expected 4 to 32"),
         ("--config.epochs=0", "epochs=0"),
         ("--config.task=regression", "is not a number (90 of 90 rows"),
         ("--config.batch_size=12", "batch_size=12 must be a multiple"),

@@ -33,7 +33,7 @@ def test_fine_tuning_takes_its_own_dtype_and_not_the_checkpoints(
     )
     config = tasks.default_config()
     assert config.model.dtype == "auto"
-    config.update(dict(init_from=str(pretrained), max_length=16))
+    config.update(dict(init_from=str(pretrained), max_seq_length=16))
     config.model.dtype = given
     assert resolve_model(config)[0].execution.dtype == dtype
 

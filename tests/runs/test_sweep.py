@@ -29,7 +29,7 @@ def files(tmp_path_factory):
 
 def command(files, workdir, pretrained, *more):
     flags = (
-        "--config.max_length=16",
+        "--config.max_seq_length=16",
         "--config.batch_size=32",
         "--config.mesh.data=1",
         "--config.mesh.fsdp=8",
@@ -189,7 +189,7 @@ def test_class_weights_as_they_are_given():
         (["--sweep=seed=1,2"], "--seeds=N"),
         (["--sweep=class_weights=balanced,maybe"], "class_weights=maybe"),
         (["--sweep=optimizer.name=adamw,adamm"], "optimizer.name='adamm'"),
-        (["--sweep=max_length=16,99"], "max_length=99"),
+        (["--sweep=max_seq_length=16,99"], "max_seq_length=99"),
         (["--sweep=n_best=20,30"], "n_best=30: the task classification does not use it"),
         (["--sweep=batch_size=16,many"], "'many' is no int"),
         (["--seeds=2", "--config.data.eval=", "--config.eval.every=0"], "nothing to compare"),

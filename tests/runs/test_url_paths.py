@@ -95,7 +95,7 @@ def test_a_work_directory_that_checkpoints_cannot_be_in_is_refused(run, command,
             f"--config.data.train={ROOT}/dev.csv",
             "--config.data.text_a=review",
             "--config.data.label=colour",
-            "--config.max_length=16",
+            "--config.max_seq_length=16",
         ],
     }.get(command, [])
     code, said = run(command, f"--workdir={ROOT}/run", *more)

@@ -13,7 +13,7 @@ def make_config(vocabulary, task, fields=(), **data):
     tokenizer = tokenization.load(vocabulary)
     config = tasks.default_config("tiny", task)
     bert = tiny_config(tokenizer.vocab_size)
-    config.update(dict(task=task, max_length=16, batch_size=16) | dict(fields))
+    config.update(dict(task=task, max_seq_length=16, batch_size=16) | dict(fields))
     config.model, config.data = bert.to_dict(), dict(config.data) | data
     return config
 

@@ -226,7 +226,7 @@ _PRETRAIN = (
 _FINETUNE = (
     *_SMALL,
     "--config.vocab=vocab.txt",
-    "--config.max_length=48",
+    "--config.max_seq_length=48",
     "--config.batch_size=8",
     "--config.epochs=1",
 )
@@ -422,6 +422,26 @@ def check_curves(expected, found):
                 for metric in before
                 if not recorded.same_numbers(before[metric], now[metric], exact)
             ]
+    return recorded.explain(lines)
+
+
+def predictions(folder):
+    """The machine, and the predictions of the recorded fine-tuned model, which evaluation writes."""
+    with inside(folder):
+        run("evaluate", "--workdir=finetuning", "--output=predictions.jsonl")
+    lines = (folder / "predictions.jsonl").read_text().splitlines()
+    return {"machine": recorded.machine(), "rows": [json.loads(line) for line in lines]}
+
+
+def check_predictions(expected, found):
+    """One line for each prediction that differs from what is recorded; "" if none does."""
+    exact = expected["machine"] == found["machine"]
+    lines = []
+    for number, (one, two) in enumerate(zip(expected["rows"], found["rows"], strict=True)):
+        texts = [{k: v for k, v in row.items() if k != "probabilities"} for row in (one, two)]
+        numbers = [list(row["probabilities"].values()) for row in (one, two)]
+        if texts[0] != texts[1] or not recorded.same_numbers(*numbers, exact):
+            lines.append(f"prediction {number} was {one} and is {two}")
     return recorded.explain(lines)
 
 

@@ -193,7 +193,9 @@ _FILES = {
 
 def make_problem(config, files, data, bert):
     """(the task, its optimizer and schedule, a batch of training, one of prediction) of a config."""
-    config.update(dict(max_length=LENGTH, batch_size=BATCH, init_from="the checkpoint of a frozen encoder"))
+    config.update(
+        dict(max_seq_length=LENGTH, batch_size=BATCH, init_from="the checkpoint of a frozen encoder")
+    )
     config.data.update(data)
     tokenizer, spec = tokenization.load(files["vocabulary"]), tasks.get(config.task)
     task, examples = spec.task.from_training_file(

@@ -173,7 +173,7 @@ def configured(task, files, vocabulary):
     path, more = files[task]
     config = tasks.default_config("tiny", task)
     config.model = tiny_config(tokenization.load(vocabulary).vocab_size).to_dict()
-    given = {"vocab": str(vocabulary), "max_length": 16, "batch_size": 8, "epochs": 1.0}
+    given = {"vocab": str(vocabulary), "max_seq_length": 16, "batch_size": 8, "epochs": 1.0}
     for name, value in (given | {"data.train": path, "data.eval": path} | more).items():
         fields.assign(config, name, value)
     return config

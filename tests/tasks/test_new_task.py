@@ -47,7 +47,7 @@ def test_a_new_task_trains_evaluates_and_predicts(files, pretrained, capsys):
         "--config.data.text_a=text",
         "--config.data.label=grade",
         "--config.spread=3.0",
-        "--config.max_length=16",
+        "--config.max_seq_length=16",
         "--config.batch_size=16",
         "--config.epochs=4",
         "--config.optimizer.learning_rate=0.01",

@@ -21,7 +21,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 import conftest  # noqa: E402, F401  (the devices and flags of the tests, before jax is imported)
 from support import gate, lowering, recorded  # noqa: E402
 
-SECTIONS = ("programs", "parameters", "records", "losses", "conversions", "ends")
+SECTIONS = ("programs", "parameters", "records", "losses", "conversions", "predictions", "ends")
 
 
 def compute(section, folder):
@@ -49,6 +49,8 @@ def compute(section, folder):
         gate.copy_runs(folder)
         return gate.conversions(folder, "pretraining")
     gate.copy_runs(folder)
+    if section == "predictions":
+        return gate.predictions(folder)
     return {name: gate.end(name, folder) for name in gate.RUNS}
 
 
@@ -60,6 +62,8 @@ def check(section, folder):
     expected = recorded.read(section)
     if section == "losses":
         return gate.check_curves(expected, found)
+    if section == "predictions":
+        return gate.check_predictions(expected, found)
     return recorded.differences(section, expected, found)
 
 

@@ -92,13 +92,13 @@ def check_row(tokenizer, row, first_length, first, second):
 
 
 @settings(max_examples=60, deadline=None)
-@given(tokenizer=tokenizers, a=texts, b=texts, max_length=st.integers(12, 40), pair=st.booleans())
-def test_texts_and_pairs(tokenizer, a, b, max_length, pair):
+@given(tokenizer=tokenizers, a=texts, b=texts, max_seq_length=st.integers(12, 40), pair=st.booleans())
+def test_texts_and_pairs(tokenizer, a, b, max_seq_length, pair):
     examples = Examples("f", ["0"], [a], [b] if pair else None, None, [0], rows=1)
-    room = tokenizer.layout.room(max_length, pair)
+    room = tokenizer.layout.room(max_seq_length, pair)
     for stride in (0, 2):
-        data = assembly.encode(examples, tokenizer, max_length, stride)
-        assert (data.lengths <= max_length).all()
+        data = assembly.encode(examples, tokenizer, max_seq_length, stride)
+        assert (data.lengths <= max_seq_length).all()
         shown_a = set()
         for i in range(len(data)):
             row, (first, second) = split_row(tokenizer, data, i)
@@ -108,10 +108,10 @@ def test_texts_and_pairs(tokenizer, a, b, max_length, pair):
         if stride and len(a) > len(b):
             assert shown_a == set(tokenizer.encode_batch([a])[0])
     whole = len(a) + (len(b) if pair else 0)
-    data = assembly.encode(examples, tokenizer, max_length)
+    data = assembly.encode(examples, tokenizer, max_seq_length)
     special = tokenizer.template.special_count(pair)
     assert data.lengths.tolist() == [min(whole, room) + special] and data.truncated == (whole > room)
-    windows.check_stride(2, max_length, room, pair)
+    windows.check_stride(2, max_seq_length, room, pair)
 
 
 @settings(max_examples=40, deadline=None)

@@ -76,8 +76,8 @@ class MultipleChoiceTask(TableTask):
 
     def __init__(self, config, spec, labels, tokenizer, model_config):
         super().__init__(config, spec, labels, tokenizer, model_config)
-        self._room = tokenizer.layout.room(config.max_length, pair=True)
-        windows.check_stride(config.doc_stride, config.max_length, self._room, pairs=True)
+        self._room = tokenizer.layout.room(config.max_seq_length, pair=True)
+        windows.check_stride(config.doc_stride, config.max_seq_length, self._room, pairs=True)
 
     @classmethod
     def from_training_file(cls, config, spec, tokenizer, model_config, path):
@@ -144,7 +144,7 @@ class MultipleChoiceTask(TableTask):
             rows,
             examples.labels,
             self.tokenizer,
-            self.config.max_length,
+            self.config.max_seq_length,
             rows_per_example=count,
             has_windows=self.has_windows,
         )

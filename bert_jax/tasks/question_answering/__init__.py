@@ -3,7 +3,7 @@
 from bert_jax.tasks.question_answering.task import QuestionAnsweringTask
 from bert_jax.tasks.spec import TaskSpec
 
-_DEFAULTS = {"max_length": 384, "doc_stride": 128}  # google-research/bert
+_DEFAULTS = {"max_seq_length": 384, "doc_stride": 128}  # google-research/bert
 
 # SQuAD (Rajpurkar et al. 2016, 2018), and other files with its layout.
 TASKS = (

@@ -88,7 +88,7 @@ def answer_tokens(
 
 
 def encode(
-    questions: Questions, tokenizer: Tokenizer, max_length: int, doc_stride: int, max_query_length: int
+    questions: Questions, tokenizer: Tokenizer, max_seq_length: int, doc_stride: int, max_query_length: int
 ) -> WindowRows:
     """Tokenizes questions and contexts, and splits the contexts into windows.
 
@@ -97,7 +97,7 @@ def encode(
     Args:
         questions: the questions with their contexts.
         tokenizer: the tokenizer of the model.
-        max_length: the maximum number of tokens of a row, including special tokens.
+        max_seq_length: the maximum number of tokens of a row, including special tokens.
         doc_stride: the number of tokens from one window of a context to the next.
         max_query_length: the maximum number of tokens of a question; longer ones are truncated.
     """
@@ -123,7 +123,7 @@ def encode(
                 words[place] = word_of_characters(questions.contexts[place])
             end = start + len(questions.answers[i][0])
             target = answer_tokens(tokens, characters, words[place], start, end, answers[i])
-        room = tokenizer.layout.room(max_length, pair=True) - len(question)
+        room = tokenizer.layout.room(max_seq_length, pair=True) - len(question)
         offsets = np.arange(len(tokens) + 1)
         spans = windows.split(offsets, room, doc_stride, fill_last=False)
         best = windows.most_context(offsets, spans, _CONTEXT_PER_TOKEN) if len(spans) > 1 else None
@@ -140,7 +140,7 @@ def encode(
         all_characters[window : window + len(is_best)] = characters
         is_max_context[window : window + len(is_best)] = is_best
     return WindowRows(
-        **builder.arrays(max_length),
+        **builder.arrays(max_seq_length),
         targets={"starts": starts.copy(), "ends": ends.copy()},
         characters=all_characters,
         is_max_context=is_max_context,

@@ -69,9 +69,9 @@ class QuestionAnsweringTask(FinetuneTask):
     def __init__(self, config, spec, labels, tokenizer, model_config):
         super().__init__(config, spec, labels, tokenizer, model_config)
         special = tokenizer.template.special_count(pair=True)
-        if config.max_length <= config.max_query_length + special:
+        if config.max_seq_length <= config.max_query_length + special:
             raise UserError(
-                f"max_length={config.max_length}: expected more than max_query_length + {special} = "
+                f"max_seq_length={config.max_seq_length}: expected more than max_query_length + {special} = "
                 f"{config.max_query_length + special}, so that a window of the context has room beside the "
                 f"question; {_HINT}"
             )
@@ -113,7 +113,7 @@ class QuestionAnsweringTask(FinetuneTask):
 
     def encode(self, examples: Questions) -> encoding.WindowRows:
         c = self.config
-        return encoding.encode(examples, self.tokenizer, c.max_length, c.doc_stride, c.max_query_length)
+        return encoding.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride, c.max_query_length)
 
     def targets(self, rows: EncodedRows) -> Mapping[str, np.ndarray]:
         return rows.targets

@@ -59,8 +59,8 @@ class RowBuilder:
         self.total += length
         return begin
 
-    def arrays(self, max_length: int) -> dict[str, Any]:
-        """Returns the collected rows as keyword arguments of `EncodedRows`, with `max_length` as given."""
+    def arrays(self, max_seq_length: int) -> dict[str, Any]:
+        """Returns the collected rows as keyword arguments of `EncodedRows`, with this `max_seq_length`."""
         offsets = np.zeros(len(self._lengths) + 1, np.int64)
         np.cumsum(self._lengths, out=offsets[1:])
         return {
@@ -68,7 +68,7 @@ class RowBuilder:
             "offsets": offsets,
             "first_lengths": np.array(self._first_lengths, np.int32),
             "pad_id": self._tokenizer.pad_id,
-            "max_length": max_length,
+            "max_seq_length": max_seq_length,
             "examples": np.array(self._examples, np.int64),
         }
 
@@ -76,7 +76,7 @@ class RowBuilder:
 def encode(
     examples: Examples,
     tokenizer: Tokenizer,
-    max_length: int,
+    max_seq_length: int,
     doc_stride: int = 0,
     target_dtype: type = np.int32,
 ) -> EncodedRows:
@@ -85,7 +85,7 @@ def encode(
     Args:
         examples: the examples, with or without labels.
         tokenizer: the tokenizer of the model.
-        max_length: the maximum number of tokens of a row, including special tokens.
+        max_seq_length: the maximum number of tokens of a row, including special tokens.
         doc_stride: 0 to truncate longer examples (`truncate_pair`); otherwise they are split into windows
             with this stride (`windows.split_pair`).
         target_dtype: the dtype of the targets.
@@ -93,13 +93,18 @@ def encode(
     first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
     if examples.texts_b is not None:
         second = tokenize(tokenizer, examples.texts_b)
-    room = tokenizer.layout.room(max_length, pair=examples.texts_b is not None)
+    room = tokenizer.layout.room(max_seq_length, pair=examples.texts_b is not None)
     rows = (
         windows.split_pair(a, b, room, doc_stride) if doc_stride else truncate(a, b, room)
         for a, b in zip(first, second, strict=True)
     )
     return assemble(
-        rows, examples.labels, tokenizer, max_length, target_dtype=target_dtype, has_windows=bool(doc_stride)
+        rows,
+        examples.labels,
+        tokenizer,
+        max_seq_length,
+        target_dtype=target_dtype,
+        has_windows=bool(doc_stride),
     )
 
 
@@ -113,7 +118,7 @@ def assemble(
     rows_of_examples: Iterable[tuple[Sequence[Pair], bool]],
     labels: Sequence | None,
     tokenizer: Tokenizer,
-    max_length: int,
+    max_seq_length: int,
     *,
     target_dtype: type = np.int32,
     rows_per_example: int = 1,
@@ -126,7 +131,7 @@ def assemble(
             pair for each row, where B is None for a single text; and whether the example was truncated.
         labels: the label of each example, or None.
         tokenizer: the tokenizer of the model.
-        max_length: the maximum number of tokens of a row, including special tokens.
+        max_seq_length: the maximum number of tokens of a row, including special tokens.
         target_dtype: the dtype of the targets.
         rows_per_example: the number of consecutive rows that form one question.
         has_windows: whether an example may have several windows, each a row or a group of rows, whose outputs
@@ -137,7 +142,7 @@ def assemble(
         truncated += cut
         for first, second in pairs:
             builder.add(number, first, second)
-    arrays = builder.arrays(max_length)
+    arrays = builder.arrays(max_seq_length)
     owners = arrays["examples"]
     targets = {} if labels is None else {"targets": np.asarray(labels, target_dtype)[owners]}
     return EncodedRows(

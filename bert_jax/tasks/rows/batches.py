@@ -31,7 +31,7 @@ class EncodedRows:
         first_lengths: int32 [N], the number of tokens of A, including its special tokens.
         targets: arrays [N, ...] by name, int32 or float32; empty if the examples have no labels.
         pad_id: the id of the padding token.
-        max_length: the maximum number of tokens of a row.
+        max_seq_length: the maximum number of tokens of a row.
         truncated: the number of examples that were truncated.
         token_targets: int32 [total] arrays by name; `NO_TARGET` for a token without a target.
         examples: int64 [N], the example of each row; a long example may have several rows.
@@ -46,7 +46,7 @@ class EncodedRows:
     first_lengths: np.ndarray
     targets: dict[str, np.ndarray]
     pad_id: int
-    max_length: int
+    max_seq_length: int
     truncated: int = 0
     token_targets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     examples: np.ndarray | None = None
@@ -78,22 +78,22 @@ class EncodedRows:
 
 
 def bucket_lengths(
-    lengths: np.ndarray, batch_size: int, max_length: int, batches: int | None = None
+    lengths: np.ndarray, batch_size: int, max_seq_length: int, batches: int | None = None
 ) -> tuple[int, ...]:
     """Returns the padded lengths that waste the fewest tokens on padding, ascending.
 
-    They are multiples of 8, or `max_length`. Each length costs a compilation. Another length is therefore
+    They are multiples of 8, or `max_seq_length`. Each length costs a compilation. Another length is therefore
     added only if it saves 3% of the padded tokens, and there is at most one additional length for every eight
     batches, and at most eight lengths in total.
 
     Args:
         lengths: int [N], the number of tokens of the longest row of each group.
         batch_size: the number of groups in a batch.
-        max_length: the maximum length of rows, and of the padded lengths.
+        max_seq_length: the maximum length of rows, and of the padded lengths.
         batches: the number of batches that will be computed, if fewer than an epoch.
     """
     longest = int(np.max(lengths, initial=1))
-    candidates = np.minimum(np.arange(8, longest + 8, 8), max_length)
+    candidates = np.minimum(np.arange(8, longest + 8, 8), max_seq_length)
     computed = steps_per_epoch(len(lengths), batch_size)
     computed = computed if batches is None else min(computed, batches)
     return choose_sizes(lengths, candidates, min(_MAX_BUCKETS, 1 + computed // 8))
@@ -248,7 +248,7 @@ def train_batches(
         local_rows: as in `make_batch`.
     """
     lengths = data.group_lengths
-    buckets = buckets or bucket_lengths(lengths, batch_size, data.max_length)
+    buckets = buckets or bucket_lengths(lengths, batch_size, data.max_seq_length)
     steps = steps_per_epoch(len(lengths), batch_size)
     epoch, offset = divmod(start_step, steps)
     while True:
@@ -266,7 +266,7 @@ def eval_batches(
     local_rows: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches with every group once, in the order of `eval_order`; arguments as in `train_batches`."""
-    buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_length)
+    buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_seq_length)
     for indices in eval_order(data, batch_size):
         yield make_batch(data, indices, buckets, local_rows)
 

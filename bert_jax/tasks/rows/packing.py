@@ -89,7 +89,7 @@ def plan(
 
     spacing = _up(max(1, longest // 8), 8)
     length = min(range(_up(longest, 8), _up(2 * longest, 8) + 1, spacing), key=cost_of_rows)
-    buckets = np.asarray(bucket_lengths(lengths, batch_size, data.max_length))
+    buckets = np.asarray(bucket_lengths(lengths, batch_size, data.max_seq_length))
     widths, counts = np.unique(buckets[np.searchsorted(buckets, lengths)], return_counts=True)
     apart = sum(count * cost(int(width)) for width, count in zip(widths, counts, strict=True))
     if cost_of_rows(length) > _DEARER * apart / len(lengths) * batch_size:

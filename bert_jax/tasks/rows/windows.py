@@ -83,12 +83,12 @@ def widen(offsets: np.ndarray, begin: int, end: int, room: int) -> Span:
     return first, last
 
 
-def check_stride(stride: int, max_length: int, room: int, pairs: bool) -> None:
+def check_stride(stride: int, max_seq_length: int, room: int, pairs: bool) -> None:
     """Checks that a stride skips no tokens between two windows.
 
     Args:
         stride: the number of tokens from one window to the next; 0 for no windows.
-        max_length: the maximum number of tokens of a row, including special tokens.
+        max_seq_length: the maximum number of tokens of a row, including special tokens.
         room: the maximum number of tokens of a row without special tokens.
         pairs: whether rows have two texts.
 
@@ -100,7 +100,7 @@ def check_stride(stride: int, max_length: int, room: int, pairs: bool) -> None:
         what = "of the longer text of a pair" if pairs else "of a text"
         raise UserError(
             f"doc_stride={stride}: expected 0 (long texts are cut) to {largest}, the tokens {what} that a "
-            f"row of max_length={max_length} has room for; try {max(1, largest // 2)}"
+            f"row of max_seq_length={max_seq_length} has room for; try {max(1, largest // 2)}"
         )
 
 

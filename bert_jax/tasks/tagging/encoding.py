@@ -26,7 +26,7 @@ class TaggedRows(batches.EncodedRows):
 def encode(
     examples: TaggedSentences,
     tokenizer,
-    max_length: int,
+    max_seq_length: int,
     labels: tuple[str, ...],
     document_context: bool = False,
 ) -> TaggedRows:
@@ -38,11 +38,11 @@ def encode(
     Args:
         examples: the sentences, with or without tags.
         tokenizer: the tokenizer of the model.
-        max_length: the maximum number of tokens of a row, including special tokens.
+        max_seq_length: the maximum number of tokens of a row, including special tokens.
         labels: the tags in the order of the logits.
         document_context: whether the row of a sentence is filled up with the words around it in its document.
     """
-    budget = tokenizer.layout.room(max_length, pair=False)
+    budget = tokenizer.layout.room(max_seq_length, pair=False)
     ids = {
         word: number
         for number, word in enumerate(dict.fromkeys(w for words in examples.words for w in words))
@@ -82,7 +82,7 @@ def encode(
         token_targets["tags"] = np.full(builder.total, batches.NO_TARGET, np.int32)
         token_targets["tags"][word_tokens] = np.concatenate(tags)
     return TaggedRows(
-        **builder.arrays(max_length),
+        **builder.arrays(max_seq_length),
         targets={},
         truncated=truncated,
         token_targets=token_targets,

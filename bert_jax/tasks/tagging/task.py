@@ -165,7 +165,7 @@ class TaggingTask(FinetuneTask):
 
     def encode(self, examples: TaggedSentences) -> TaggedRows:
         return encode(
-            examples, self.tokenizer, self.config.max_length, self.labels, self.config.document_context
+            examples, self.tokenizer, self.config.max_seq_length, self.labels, self.config.document_context
         )
 
     def targets(self, rows: EncodedRows) -> np.ndarray:

@@ -50,8 +50,8 @@ class TextTask(TableTask):
     def __init__(self, config, spec, labels, tokenizer, model_config):
         super().__init__(config, spec, labels, tokenizer, model_config)
         pairs = bool(self.columns.text_b)
-        room = tokenizer.layout.room(config.max_length, pairs)
-        windows.check_stride(config.doc_stride, config.max_length, room, pairs)
+        room = tokenizer.layout.room(config.max_seq_length, pairs)
+        windows.check_stride(config.doc_stride, config.max_seq_length, room, pairs)
 
     @property
     def packs(self) -> bool:
@@ -85,7 +85,7 @@ class TextTask(TableTask):
 
     def encode(self, examples: Examples) -> EncodedRows:
         c = self.config
-        return assembly.encode(examples, self.tokenizer, c.max_length, c.doc_stride, self.target_dtype)
+        return assembly.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride, self.target_dtype)
 
     def objective(self) -> Classification:
         return Classification(

@@ -249,7 +249,11 @@ def test_from_a_run_to_the_zip(archive, pretrained, tmp_path, capsys):
         (archive / "WNLI" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
     run = tmp_path / "run"
     command = ["finetune", "--config=finetune/glue:wnli", f"--workdir={run}", "--config.epochs=1"]
-    command += [f"--config.init_from={pretrained}", f"--config.data_dir={archive}", "--config.max_length=16"]
+    command += [
+        f"--config.init_from={pretrained}",
+        f"--config.data_dir={archive}",
+        "--config.max_seq_length=16",
+    ]
     assert cli.main([*command, "--config.batch_size=16"]) == 0
     out = tmp_path / "s.zip"
     assert cli.main(["predict", f"--workdir={run}", "--split=test", f"--output={out}"]) == 0

@@ -38,9 +38,9 @@ def files(tmp_path_factory):
     return directory
 
 
-def make_task(vocabulary, *, max_length=16, doc_stride=0, **columns):
+def make_task(vocabulary, *, max_seq_length=16, doc_stride=0, **columns):
     config = tasks.default_config("tiny")
-    config.task, config.max_length, config.doc_stride = "multiplechoice", max_length, doc_stride
+    config.task, config.max_seq_length, config.doc_stride = "multiplechoice", max_seq_length, doc_stride
     config.data.update(dict(text_a="question", choices="a,b,c", label="right") | columns)
     tokenizer = tokenization.load(vocabulary)
     bert = tiny_config(tokenizer.vocab_size)
@@ -98,7 +98,11 @@ def test_from_training_to_predictions(pretrained, files, tmp_path, capsys, windo
         f"--config.init_from={pretrained}",
         f"--config.data.train={files / 'train.tsv'}",
         f"--config.data.eval={files / 'dev.tsv'}",
-        *(["--config.max_length=6", "--config.doc_stride=1"] if windows else ["--config.max_length=16"]),
+        *(
+            ["--config.max_seq_length=6", "--config.doc_stride=1"]
+            if windows
+            else ["--config.max_seq_length=16"]
+        ),
         "--config.batch_size=16",
         "--config.epochs=6",
         "--config.optimizer.learning_rate=3e-3",
@@ -144,7 +148,7 @@ def long_questions():
 
 
 def test_a_long_text_has_windows_with_every_choice(vocabulary):
-    found = make_task(vocabulary, max_length=12, doc_stride=4)
+    found = make_task(vocabulary, max_seq_length=12, doc_stride=4)
     examples = long_questions()
     data = found.encode(examples)
     assert (

@@ -35,7 +35,7 @@ def layout(contexts, room=4, stride=2):
         first_lengths=np.full(len(lengths), QUESTION, np.int32),
         targets={},
         pad_id=0,
-        max_length=room + QUESTION + 1,
+        max_seq_length=room + QUESTION + 1,
         examples=np.array(examples),
         characters=np.array(characters, np.int32),
         is_max_context=np.array(best),

@@ -53,7 +53,7 @@ def arguments(toy, workdir, pretrained, *more):
         f"--workdir={workdir}",
         f"--config.init_from={pretrained}",
         f"--config.data_dir={toy}",
-        "--config.max_length=16",
+        "--config.max_seq_length=16",
         "--config.max_query_length=4",
         "--config.doc_stride=4",
         "--config.batch_size=16",
@@ -172,7 +172,7 @@ def test_the_loss_is_over_the_tokens_of_the_row():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ("--config.max_length=7", "max_length=7: expected more than max_query_length + 3 = 7"),
+        ("--config.max_seq_length=7", "max_seq_length=7: expected more than max_query_length + 3 = 7"),
         ("--config.doc_stride=0", "doc_stride=0: expected 1 or more"),
         ("--config.metrics=accuracy", "'accuracy' is no metric of these questions; expected some of f1"),
         ("--config.data_dir=/nowhere", "squad2: found no /nowhere/train-v2.0.json; data_dir is the folder"),
@@ -244,7 +244,7 @@ def test_hyper_parameters_are_the_papers():
     for version, batch_size, epochs in (("v1", 32, 3), ("v2", 48, 2)):
         c = squad.get_config(version)
         assert (c.batch_size, c.epochs, c.optimizer.learning_rate) == (batch_size, epochs, 5e-5)
-        assert (c.max_length, c.doc_stride, c.max_query_length) == (384, 128, 64)
+        assert (c.max_seq_length, c.doc_stride, c.max_query_length) == (384, 128, 64)
         assert (c.n_best, c.max_answer_length, c.null_score_diff_threshold) == (20, 30, 0)
     with pytest.raises(UserError, match="expected finetune/squad:v1 or finetune/squad:v2"):
         squad.get_config("v3")

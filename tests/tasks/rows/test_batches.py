@@ -9,10 +9,10 @@ from support.word_examples import WordTokenizer, examples
 from bert_jax.tasks.rows import assembly, batches
 
 
-def random_data(n, seed=0, max_length=128, max_words=140):
+def random_data(n, seed=0, max_seq_length=128, max_words=140):
     lengths = np.random.default_rng(seed).integers(0, max_words, n)
     texts = [" ".join("x" * (1 + i % 7) for _ in range(length)) for i, length in enumerate(lengths)]
-    return assembly.encode(examples(texts, labels=list(range(n))), WordTokenizer(), max_length)
+    return assembly.encode(examples(texts, labels=list(range(n))), WordTokenizer(), max_seq_length)
 
 
 @settings(max_examples=300)
@@ -145,7 +145,7 @@ def test_grouping_by_length_saves_padding():
     widths = {
         batch["input_ids"].shape[1] for batch in itertools.islice(batches.train_batches(data, 16, 0, 0), 125)
     }
-    assert widths <= set(batches.bucket_lengths(data.lengths, 16, data.max_length))
+    assert widths <= set(batches.bucket_lengths(data.lengths, 16, data.max_seq_length))
 
 
 def grouped(lengths, group):
@@ -159,7 +159,7 @@ def grouped(lengths, group):
         first_lengths=np.asarray(lengths, np.int32),
         targets={"pair": np.stack([number, number + 100], axis=1)},
         pad_id=99,
-        max_length=16,
+        max_seq_length=16,
         token_targets={"tags": tokens + 7},
         rows_per_example=group,
     )

@@ -33,7 +33,7 @@ def rows(lengths, seed=0, targets=None, row_weights=None):
         first_lengths=first,
         targets={"targets": targets},
         pad_id=0,
-        max_length=32,
+        max_seq_length=32,
         row_weights=row_weights,
     )
 

@@ -27,14 +27,14 @@ def covered(parts, text, stride):
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(4, 20), st.integers(0, 60), st.none() | st.integers(0, 60), st.data())
-def test_windows_cover_every_token(max_length, length_a, length_b, data):
+def test_windows_cover_every_token(max_seq_length, length_a, length_b, data):
     a = list(range(length_a))
     b = None if length_b is None else list(range(100, 100 + length_b))
-    budget = max_length - (2 if b is None else 3)
+    budget = max_seq_length - (2 if b is None else 3)
     least = budget if b is None else budget - budget // 2
     stride = data.draw(st.integers(1, least))
-    room = max_length - (2 if b is None else 3)
-    windows.check_stride(stride, max_length, room, b is not None)
+    room = max_seq_length - (2 if b is None else 3)
+    windows.check_stride(stride, max_seq_length, room, b is not None)
     rows, cut = windows.split_pair(a, b, room, stride)
     if length_a + (length_b or 0) <= budget:
         assert (rows, cut) == ([(a, b)], False)
@@ -55,13 +55,13 @@ def test_windows_cover_every_token(max_length, length_a, length_b, data):
 @given(
     st.integers(5, 20), st.integers(0, 60), st.lists(st.integers(0, 30), min_size=2, max_size=4), st.data()
 )
-def test_every_choice_sees_the_same_windows(max_length, length, lengths, data):
+def test_every_choice_sees_the_same_windows(max_seq_length, length, lengths, data):
     text = list(range(length))
     choices = [list(range(100 * number, 100 * number + n)) for number, n in enumerate(lengths, 1)]
-    stride = data.draw(st.integers(1, (max_length - 2) // 2))
-    windows.check_stride(stride, max_length, max_length - 3, pairs=True)
-    rows, cut = windows.split_question(text, choices, max_length - 3, stride)
-    budget, longest = max_length - 3, max(lengths)
+    stride = data.draw(st.integers(1, (max_seq_length - 2) // 2))
+    windows.check_stride(stride, max_seq_length, max_seq_length - 3, pairs=True)
+    rows, cut = windows.split_question(text, choices, max_seq_length - 3, stride)
+    budget, longest = max_seq_length - 3, max(lengths)
     if length + longest <= budget:
         assert (rows, cut) == ([(text, choice) for choice in choices], False)
         return
@@ -202,7 +202,7 @@ def files(tmp_path_factory):
 
 def command(files, workdir, pretrained, *more):
     flags = (
-        "--config.max_length=12",
+        "--config.max_seq_length=12",
         "--config.doc_stride=5",
         "--config.batch_size=16",
         "--config.epochs=1",

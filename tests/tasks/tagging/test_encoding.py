@@ -59,11 +59,11 @@ piece_counts = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=30), m
 
 @settings(max_examples=200, deadline=None)
 @given(piece_counts, st.integers(4, 24), st.booleans(), st.data())
-def test_rows_fit_and_join_to_the_words(lengths, max_length, document_context, data):
+def test_rows_fit_and_join_to_the_words(lengths, max_seq_length, document_context, data):
     documents = np.cumsum(data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths))))
     examples = sentences(lengths, documents.tolist())
-    rows = encode(examples, PieceTokenizer(), max_length, ("A", "B"), document_context)
-    assert rows.lengths.max() <= max_length
+    rows = encode(examples, PieceTokenizer(), max_seq_length, ("A", "B"), document_context)
+    assert rows.lengths.max() <= max_seq_length
     # What a model says of a token is the token: joined, every word has its own first piece.
     outputs = rows.tokens[:, None].astype(np.float32)
     words = [word for sentence in examples.words for word in sentence]
@@ -73,7 +73,7 @@ def test_rows_fit_and_join_to_the_words(lengths, max_length, document_context, d
     assert np.flatnonzero(targets >= 0).tolist() == sorted(rows.word_tokens.tolist())
     owners = rows.examples[np.searchsorted(rows.offsets, rows.word_tokens, side="right") - 1]
     assert owners.tolist() == [i for i, sentence in enumerate(examples.words) for _ in sentence]
-    assert rows.truncated == sum(max(pieces) > max_length - 2 for pieces in lengths)
+    assert rows.truncated == sum(max(pieces) > max_seq_length - 2 for pieces in lengths)
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=60), st.integers(6, 30))

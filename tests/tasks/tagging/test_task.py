@@ -55,7 +55,7 @@ def arguments(files, workdir, pretrained, *more):
         f"--workdir={workdir}",
         f"--config.init_from={pretrained}",
         f"--config.data_dir={files}",
-        "--config.max_length=16",
+        "--config.max_seq_length=16",
         "--config.batch_size=16",
         "--config.epochs=20",
         "--config.optimizer.learning_rate=0.003",

@@ -30,7 +30,7 @@ def files(tmp_path_factory):
 def command(files, workdir, pretrained, *more):
     flags = (
         "--config.task=multilabel",
-        "--config.max_length=16",
+        "--config.max_seq_length=16",
         "--config.batch_size=32",
         "--config.epochs=40",
         "--config.eval.every=100",

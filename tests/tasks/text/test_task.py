@@ -30,7 +30,7 @@ def encoded(rows, targets, dtype=np.int32):
         first_lengths=np.array([len(a) + 2 for a, _ in rows], np.int32),
         targets={"targets": np.asarray(targets, dtype)},
         pad_id=0,
-        max_length=16,
+        max_seq_length=16,
     )
 
 

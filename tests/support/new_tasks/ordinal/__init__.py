@@ -91,7 +91,7 @@ class OrdinalTask(TableTask):
         return self._read(path, self.labels.index if labelled else None)
 
     def encode(self, examples):
-        return assembly.encode(examples, self.tokenizer, self.config.max_length, self.config.doc_stride)
+        return assembly.encode(examples, self.tokenizer, self.config.max_seq_length, self.config.doc_stride)
 
     def objective(self):
         return Ordinal(self.model_config, len(self.labels), self.config.spread)
