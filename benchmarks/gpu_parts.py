@@ -291,7 +291,7 @@ def tasks(args) -> None:
 
 
 def _optimizer():
-    from bert_jax.training.optimizers import make_optimizer
+    from bert_jax.training.optimization.optimizers import make_optimizer
 
     settings = types.SimpleNamespace(
         name="adamw", schedule="reference", learning_rate=1e-4, warmup_steps=10, weight_decay=0.01,

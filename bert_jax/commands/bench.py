@@ -28,7 +28,7 @@ with epy.lazy_imports():
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark, pretrain
     from bert_jax.settings import defaults
-    from bert_jax.training import optimizers
+    from bert_jax.training.optimization import optimizers
 
 
 def define_flags(flag_values: absl_flags.FlagValues) -> None:

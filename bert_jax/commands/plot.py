@@ -25,7 +25,7 @@ with epy.lazy_imports():
     from bert_jax import convert
     from bert_jax.inference import attention_maps
     from bert_jax.plots import attention
-    from bert_jax.training import metrics_writer
+    from bert_jax.training.metrics import metrics_writer
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.parallel import distributed
 
 with epy.lazy_imports():
-    from bert_jax.training import profiling
+    from bert_jax.training.metrics import profiling
 
 
 # Default for runs with several processes. A single process at a terminal may be suspended for any time.

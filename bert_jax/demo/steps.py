@@ -17,7 +17,7 @@ from pathlib import Path
 from bert_jax.demo import data
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, json_files
-from bert_jax.training.metrics_writer import read_metrics
+from bert_jax.training.metrics.metrics_writer import read_metrics
 from data_pipelines import python_docs
 
 # Packages with several modules that every CPython has; together a fifth of the corpus.

@@ -14,7 +14,7 @@ from bert_jax.estimate.chips.tpus import Slices
 from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
 from bert_jax.kernels import dispatch, platform
 from bert_jax.parallel import sharding
-from bert_jax.training import peaks
+from bert_jax.training.metrics import peaks
 
 _GIB = 2.0**30
 

@@ -18,8 +18,8 @@ from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
-from bert_jax.training import flops
-from bert_jax.training.optimizers import keeps_parameters_finite, make_optimizer
+from bert_jax.training.metrics import flops
+from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_train_step
 

@@ -24,7 +24,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import sharding
-from bert_jax.training import flops
+from bert_jax.training.metrics import flops
 from bert_jax.training.state import abstract_state, init_state, state_shardings
 from bert_jax.training.step import make_train_step
 
@@ -138,7 +138,7 @@ def time_train_step(
 
     Args:
         task: the training objective.
-        optimizer, schedule: see `bert_jax.training.optimizers.make_optimizer`.
+        optimizer, schedule: see `bert_jax.training.optimization.optimizers.make_optimizer`.
         batches: one batch, which stays on the devices and is used for every step, or an iterator over
             batches, of which the next one is assembled and transferred during a step, as in training.
         mesh: the device mesh; by default all devices, with data parallelism.

@@ -26,10 +26,11 @@ from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.readers import sources
 from bert_jax.tasks.rows import batches, packing, windows
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file
-from bert_jax.training import flops, loop
+from bert_jax.training import loop
 from bert_jax.training.evaluators import BestCheckpoint
-from bert_jax.training.metrics_writer import MetricsWriter
-from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.metrics import flops
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE
 

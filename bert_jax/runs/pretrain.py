@@ -21,10 +21,11 @@ from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_
 from bert_jax.parallel import distributed, sharding
 from bert_jax.settings import config_fields
 from bert_jax.tokenization import Tokenizer
-from bert_jax.training import flops, loop
+from bert_jax.training import loop
 from bert_jax.training.evaluators import Evaluator, RecordEvaluator
-from bert_jax.training.metrics_writer import MetricsWriter
-from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.metrics import flops
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.kernels import dispatch
-from bert_jax.training.metrics_writer import MetricsWriter
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.state import TrainState
 from bert_jax.training.watchdog import Watchdog

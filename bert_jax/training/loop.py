@@ -21,17 +21,18 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.kernels import check as kernel_check
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.training import flops, recovery
+from bert_jax.training import recovery
 from bert_jax.training.compiled_step import CompiledStep
 from bert_jax.training.evaluators import EvaluationContext, Evaluations, Evaluator, is_due
-from bert_jax.training.metrics_writer import MetricsWriter, read_metrics
-from bert_jax.training.optimizers import keeps_parameters_finite
+from bert_jax.training.metrics import flops
+from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
+from bert_jax.training.metrics.profiling import Profiler
+from bert_jax.training.metrics.throughput import STEPS_AHEAD, Goodput, StepMetrics, TooManySkipped
+from bert_jax.training.optimization.optimizers import keeps_parameters_finite
 from bert_jax.training.preemption import PreemptionGuard
-from bert_jax.training.profiling import Profiler
 from bert_jax.training.start import Start
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import make_train_step, spike_rule
-from bert_jax.training.throughput import STEPS_AHEAD, Goodput, StepMetrics, TooManySkipped
 from bert_jax.training.watchdog import Watchdog
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -65,7 +66,7 @@ def fit(
             checkpoint.{every, keep, keep_every} (with every=0, only the last step is saved) and model.dtype;
             optionally resume_from and spikes.*.
         objective: see `bert_jax.objectives.base`.
-        optimizer, schedule: see `bert_jax.training.optimizers`.
+        optimizer, schedule: see `bert_jax.training.optimization.optimizers`.
         mesh: see `sharding.make_mesh`.
         train_data: (start step, rows of the global batch that this process feeds) -> iterator over these rows
             of the batch of each step, beginning with the start step. Batches may have a few different shapes;

@@ -20,7 +20,7 @@ from jax.experimental import multihost_utils
 from bert_jax.checkpoint import Checkpointer
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.training.throughput import TooManySkipped
+from bert_jax.training.metrics.throughput import TooManySkipped
 from bert_jax.workdir.run_directory import WorkDir
 
 FILE = "recovery.json"

@@ -84,7 +84,7 @@ def make_train_step(
 
     Args:
         objective: the training objective.
-        optimizer: the descent direction; see `bert_jax.training.optimizers`.
+        optimizer: the descent direction; see `bert_jax.training.optimization.optimizers`.
         schedule: maps a step to its learning rate.
         accumulate_steps: the number of parts in which the gradient of a batch is computed.
         spikes: the rule for spikes, or None.

@@ -12,7 +12,7 @@ from bert_jax.estimate import measure, program, report
 from bert_jax.estimate.chips import gpus
 from bert_jax.estimate.chips.tpus import CHIPS, Slices
 from bert_jax.settings import defaults
-from bert_jax.training import flops
+from bert_jax.training.metrics import flops
 
 EIGHT = Slices(CHIPS["v5e"], (2, 4))
 

@@ -9,7 +9,7 @@ import time
 import types
 
 from bert_jax.io import progress
-from bert_jax.training.metrics_writer import MetricsWriter
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
 
 
 def test_a_line_has_the_rate_and_the_time_left():

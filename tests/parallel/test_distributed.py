@@ -7,7 +7,7 @@ from jax._src import clusters
 from bert_jax.errors import ClusterError, UserError
 from bert_jax.parallel import distributed
 from bert_jax.parallel.distributed import Place
-from bert_jax.training import profiling
+from bert_jax.training.metrics import profiling
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from bert_jax import cli
 from bert_jax.commands import plot
 from bert_jax.errors import UserError
 from bert_jax.plots import curves
-from bert_jax.training import metrics_writer
+from bert_jax.training.metrics import metrics_writer
 
 
 def write_metrics(workdir, steps=100):

@@ -12,8 +12,8 @@ from bert_jax.data import packed
 from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
-from bert_jax.training import flops
-from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.metrics import flops
+from bert_jax.training.optimization.optimizers import make_optimizer
 
 SMALL = EncoderConfig(
     vocab_size=200,

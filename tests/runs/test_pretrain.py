@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.runs.pretrain import _describe_data
 from bert_jax.settings import config_fields, defaults
 from bert_jax.training import loop
-from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.workdir import run_directory
 
 

@@ -50,7 +50,8 @@ from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.readers.tables import Columns, read_examples
 from bert_jax.tasks.tagging.word_files import read_sentences
 from bert_jax.tasks.text.labels import LabelSet, parse_number
-from bert_jax.training import evaluators, metrics_writer
+from bert_jax.training import evaluators
+from bert_jax.training.metrics import metrics_writer
 from bert_jax.workdir import run_directory
 from data_pipelines import readers, sentences
 

@@ -29,7 +29,7 @@ from bert_jax.tasks.question_answering import QuestionAnsweringTask
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.tasks.tagging import TaggingTask
 from bert_jax.tasks.text import MultiLabel, TextClassification, TextRegression
-from bert_jax.training.optimizers import keeps_parameters_finite, make_optimizer
+from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import make_eval_step, make_train_step, spike_rule
 

@@ -16,7 +16,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.training import loop
 from bert_jax.training.evaluators import RecordEvaluator
-from bert_jax.training.metrics_writer import MetricsWriter
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.workdir.run_directory import WorkDir
 
 

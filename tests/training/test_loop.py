@@ -25,7 +25,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.training import loop
 from bert_jax.training.evaluators import BestCheckpoint, Evaluator, RecordEvaluator
-from bert_jax.training.metrics_writer import MetricsWriter
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.preemption import Interrupted
 from bert_jax.training.state import abstract_state
 from bert_jax.workdir.run_directory import WorkDir

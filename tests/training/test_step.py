@@ -6,7 +6,7 @@ from support.models import packed_batch, tiny_task
 
 from bert_jax.parallel import sharding
 from bert_jax.settings import defaults
-from bert_jax.training import optimizers
+from bert_jax.training.optimization import optimizers
 from bert_jax.training.state import init_state
 from bert_jax.training.step import make_eval_step, make_train_step, split_rows
 

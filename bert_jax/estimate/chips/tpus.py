@@ -8,7 +8,7 @@ import re
 
 from bert_jax.errors import UserError
 from bert_jax.estimate.chips import gpus
-from bert_jax.training import peaks
+from bert_jax.training.metrics import peaks
 
 
 @dataclasses.dataclass(frozen=True)

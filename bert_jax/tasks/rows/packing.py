@@ -21,7 +21,7 @@ from bert_jax.tasks.rows.batches import (
     epoch_order,
     steps_per_epoch,
 )
-from bert_jax.training import flops
+from bert_jax.training.metrics import flops
 
 # The plan samples batches with a fixed seed instead of the run's, so that runs with different seeds share
 # their compiled shapes.

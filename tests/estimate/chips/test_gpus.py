@@ -5,7 +5,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.estimate.chips.gpus import GPUS, Hosts
 from bert_jax.estimate.chips.tpus import parse_topology
-from bert_jax.training import peaks
+from bert_jax.training.metrics import peaks
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.settings import defaults
-from bert_jax.training import optimizers, param_groups, schedules
+from bert_jax.training.optimization import optimizers, param_groups, schedules
 
 
 def settings(**changes):

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from bert_jax.models import config
-from bert_jax.training import flops, peaks
+from bert_jax.training.metrics import flops, peaks
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from bert_jax.training import metrics_writer
-from bert_jax.training.metrics_writer import MetricsWriter, read_metrics
+from bert_jax.training.metrics import metrics_writer
+from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
 
 
 def lines_of(directory):

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from bert_jax.training import flops
-from bert_jax.training.metrics_writer import MetricsWriter
+from bert_jax.training.metrics import flops
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
 
 # The number of steps that may be queued on the devices. It has to keep them busy, but also leave time to
 # finish the queued steps and save the state before a preempted machine shuts down.

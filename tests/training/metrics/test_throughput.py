@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-from bert_jax.training.metrics_writer import MetricsWriter
-from bert_jax.training.throughput import Goodput, StepMetrics
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.metrics.throughput import Goodput, StepMetrics
 
 
 class _Scalar:

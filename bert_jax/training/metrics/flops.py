@@ -15,7 +15,7 @@ from bert_jax.kernels import dispatch, platform
 from bert_jax.models import PretrainingModel, parameters
 from bert_jax.models.config import EncoderConfig, Execution
 from bert_jax.models.runs import layer_runs
-from bert_jax.training import peaks
+from bert_jax.training.metrics import peaks
 
 
 def train_flops_per_row(config: EncoderConfig, length: int, predictions: int, sequences: int = 1) -> float:
@@ -68,7 +68,7 @@ def peak_flops(device: jax.Device, dtype: str) -> float:
     """Returns the peak FLOP/s of one device in matrix products.
 
     Args:
-        device: the device. The peak is that of the vendor's data sheet if `bert_jax.training.peaks` has the
+        device: the device. The peak is that of the vendor's data sheet if `training.metrics.peaks` has the
             device's kind, and is measured with a few large matrix products otherwise.
         dtype: the dtype of the products: "float32", "bfloat16" or "auto".
     """

@@ -19,9 +19,9 @@ import optax
 import optax.contrib
 
 from bert_jax.errors import UserError
-from bert_jax.training import param_groups
-from bert_jax.training.param_groups import NO_DECAY, decay_mask
-from bert_jax.training.schedules import Schedule, make_schedule
+from bert_jax.training.optimization import param_groups
+from bert_jax.training.optimization.param_groups import NO_DECAY, decay_mask
+from bert_jax.training.optimization.schedules import Schedule, make_schedule
 
 
 class UncorrectedAdamState(NamedTuple):

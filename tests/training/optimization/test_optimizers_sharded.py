@@ -13,8 +13,8 @@ from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings import defaults
 from bert_jax.training import loop, state
-from bert_jax.training.metrics_writer import MetricsWriter
-from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.workdir.run_directory import WorkDir
 
 LAYERS, HIDDEN, HEADS, SIZE, WORDS = 2, 16, 4, 8, 32

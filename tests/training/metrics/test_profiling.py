@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.io import files
-from bert_jax.training.profiling import Profiler
+from bert_jax.training.metrics.profiling import Profiler
 
 
 def take_steps(directory, steps, count=5):

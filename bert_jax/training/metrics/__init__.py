@@ -1,0 +1,1 @@
+"""Throughput, FLOPs, profiles and the files of a run's metrics."""
