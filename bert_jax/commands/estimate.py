@@ -110,7 +110,7 @@ def run(flags, args: list[str]) -> int:
         memory_limit=fraction * slices.chip.hbm_bytes if on_gpus else None,
     )
     result = measure.estimate(
-        step, slices, find_largest=flags.largest_batch, price=flags.price_per_chip_hour, say=_say
+        step, slices, find_largest=flags.largest_batch, price=flags.price_per_chip_hour, log=_say
     )
     result |= {"versions": compiler.versions()}
     print(json.dumps(result, indent=1) if flags.json else "\n".join(report.lines(result)))

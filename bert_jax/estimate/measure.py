@@ -25,7 +25,7 @@ def estimate(
     *,
     find_largest: bool = False,
     price: float | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compiles the step for the batch size of its config and returns the estimate.
 
@@ -35,7 +35,7 @@ def estimate(
         find_largest: whether to find the largest batch that fits, by compiling several; this is always done
             if the config's batch does not fit.
         price: price of a TPU chip per hour.
-        say: called with one line before each compilation and with its result.
+        log: called with one line before each compilation and with its result.
 
     Returns:
         The estimate, see docs/estimate.md. It has no times and no traffic if the batch does not fit, and for
@@ -46,13 +46,13 @@ def estimate(
     def compile_(parts: int) -> Compiled | DoesNotFit:
         if parts not in tried:
             batch_size = parts * step.unit
-            say(f"compiling for {batch_size:,} rows, {_rows_per_chip(step, batch_size)} a chip")
+            log(f"compiling for {batch_size:,} rows, {_rows_per_chip(step, batch_size)} per chip")
             result = tried[parts] = step.compile(batch_size)
             if isinstance(result, Compiled):
-                memory = f"{result.memory['total'] / _GIB:.2f} GiB a chip, compiled in {result.seconds:.0f} s"
-                say(f"fits: {memory}")
+                memory = f"{result.memory['total'] / _GIB:.2f} GiB per chip"
+                log(f"fits: {memory}, compiled in {result.seconds:.0f} s")
             else:
-                say(f"does not fit: {result.needed / _GIB:.2f} GiB a chip")
+                log(f"does not fit: {result.needed / _GIB:.2f} GiB per chip")
         return tried[parts]
 
     batch_size = step.config.batch_size

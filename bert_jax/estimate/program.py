@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -57,9 +58,9 @@ def synthetic_rows(config: Any, length: int | None) -> Rows:
     return Rows(arrays, length, 1.0, 1.0, vocab_size, 0, "full rows of one sequence, no records given")
 
 
-def rows_of_records(config: Any, say) -> Rows:
+def rows_of_records(config: Any, log: Callable[[str], None]) -> Rows:
     """Returns the rows of `data.dir`, with the means in its manifest."""
-    directory = cache.localize(config.data.dir, say)
+    directory = cache.localize(config.data.dir, log)
     dataset = records.open_dataset(directory, config.data.train_split, config.data.vocab)
     split = dataset.manifest["splits"][config.data.train_split]
     batch = dataset.batch(np.zeros(1, np.int64))

@@ -13,29 +13,20 @@ def lines(result: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     chips = "GPUs" if "hosts" in result["topology"] else "TPUs"
     parts = [
-        ("estimate", [f"nothing here is measured: compiled for {chips} that are not there ({versions})"]),
+        ("estimate", [f"nothing here is measured: compiled for {chips} that are not attached ({versions})"]),
         ("model", [_model(result["model"])]),
         ("hardware", [_hardware(result)]),
         ("batch", [_batch(result)]),
         ("memory", _memory(result)),
     ]
-    if result["fits"] and chips == "GPUs":
-        parts += [
-            ("FLOPs", [_flops(result)]),
-            ("bytes", _moved(result)),
-            ("traffic", [_collective(entry) for entry in result["collectives"]] or ["none"]),
-            ("roofline", _roofline(result)),
-            ("warning", result["warnings"] or ["none"]),
-        ]
-    elif result["fits"]:
-        parts += [
-            ("FLOPs", [_flops(result)]),
-            ("traffic", [_collective(entry) for entry in result["collectives"]] or ["none"]),
-            ("step", _step(result)),
-            ("speed", [_speed(result)]),
-            ("run", [_run(result)]),
-            ("warning", result["warnings"] or ["none"]),
-        ]
+    if result["fits"]:
+        traffic = ("traffic", [_collective(entry) for entry in result["collectives"]] or ["none"])
+        parts += [("FLOPs", [_flops(result)])]
+        if chips == "GPUs":
+            parts += [("bytes", _moved(result)), traffic, ("roofline", _roofline(result))]
+        else:
+            parts += [traffic, ("step", _step(result)), ("speed", [_speed(result)]), ("run", [_run(result)])]
+        parts += [("warning", result["warnings"] or ["none"])]
     return [
         f"{title if index == 0 else '':<{_WIDTH}}{line}"
         for title, texts in parts
@@ -67,8 +58,8 @@ def _batch(result: dict[str, Any]) -> str:
     rows = result["rows"]
     parts = f", in {result['accumulate_steps']} parts" if result["accumulate_steps"] > 1 else ""
     return (
-        f"{result['batch_size']:,} rows of {rows['length']}, {result['rows_per_chip']} a chip{parts}; "
-        f"{rows['sequences']:.2f} sequences a row, {rows['fill']:.1%} filled, "
+        f"{result['batch_size']:,} rows of {rows['length']}, {result['rows_per_chip']} per chip{parts}; "
+        f"{rows['sequences']:.2f} sequences per row, {rows['fill']:.1%} filled, "
         f"{rows['predictions']} predicted ({rows['source']})"
     )
 
@@ -77,28 +68,28 @@ def _memory(result: dict[str, Any]) -> list[str]:
     memory, available = result["memory_bytes"], result["memory_limit_bytes"]
     if result["fits"]:
         texts = [
-            f"fits: {_gib(memory['total'])} of {_gib(available)} GiB a chip{_of_whole(result)}",
+            f"fits: {_gib(memory['total'])} of {_gib(available)} GiB per chip{_of_whole(result)}",
             f"parameters {_gib(memory['parameters'])}, optimizer {_gib(memory['optimizer'])}, "
             f"batch {_gib(memory['batch'])}, activations and temporary {_gib(memory['temporary'])}, "
             f"program {_gib(memory['program'])}, padding {_gib(memory['padding'])}",
         ]
     else:
         texts = [
-            f"DOES NOT FIT: {_gib(memory['total'])} GiB a chip are needed, and there are "
+            f"DOES NOT FIT: needs {_gib(memory['total'])} GiB per chip; available: "
             f"{_gib(memory['available'])}{_of_whole(result)}"
         ]
     if "hosts" in result["topology"]:
-        texts.append("without cuDNN's workspace and NCCL's buffers, which are not known without the GPU")
+        texts.append("without cuDNN's workspace and NCCL's buffers, whose sizes are known only on the GPU")
     if "largest_batch" in result:
         largest = result["largest_batch"]
         if largest["batch_size"]:
             texts.append(
                 f"the largest batch that fits, to within an eighth: {largest['batch_size']:,} rows, "
-                f"{largest['rows_per_chip']} a chip"
+                f"{largest['rows_per_chip']} per chip"
             )
         else:
             texts.append(
-                "not even one row a chip fits: split the model, with --config.mesh.fsdp or "
+                "not even one row per chip fits: split the model, with --config.mesh.fsdp or "
                 "--config.mesh.tensor, or set --config.model.remat=full"
             )
     return texts
@@ -108,7 +99,7 @@ def _flops(result: dict[str, Any]) -> str:
     model, matrix = result["flops"]["model"], result["flops"]["matrix_per_chip"]
     per_chip = model / result["topology"]["chips"]
     return (
-        f"{model / 1e12:,.2f} TFLOP a step of the model, {per_chip / 1e12:.3f} a chip; its matrix units do "
+        f"model: {model / 1e12:,.2f} TFLOP per step, {per_chip / 1e12:.3f} per chip; matrix units of a chip: "
         f"{matrix / 1e12:.3f} ({matrix / per_chip:.2f} x)"
     )
 
@@ -116,7 +107,7 @@ def _flops(result: dict[str, Any]) -> str:
 def _collective(entry: dict[str, Any]) -> str:
     over = ", ".join(entry["axes"]) or "groups of an unknown shape"
     unit = "" if entry["axes"] == ["slices"] else " chips"
-    how = "beside computation" if entry["overlapped"] else "waited for"
+    how = "overlapped" if entry["overlapped"] else "not overlapped"
     size = entry["bytes"]
     amount = f"{_gib(size)} GiB" if size > 0.01 * _GIB else f"{size / 2**10:,.0f} KiB"
     took = f"{entry['seconds'] * 1e3:.2f} ms, " if "seconds" in entry else ""
@@ -132,7 +123,7 @@ def _of_whole(result: dict[str, Any]) -> str:
 def _moved(result: dict[str, Any]) -> list[str]:
     kinds = sorted(result["operations"].items(), key=lambda entry: -entry[1]["bytes"])
     return [
-        f"{result['hbm_traffic_bytes'] / 1e9:,.1f} GB a chip through its memory, as if there were no cache",
+        f"{result['hbm_traffic_bytes'] / 1e9:,.1f} GB read and written per chip, as if there were no cache",
         ", ".join(
             f"{work['bytes'] / 1e9:,.1f} GB {name} ({work['operations']:,})"
             for name, work in kinds
@@ -147,29 +138,30 @@ def _roofline(result: dict[str, Any]) -> list[str]:
         f"products: {_ms(seconds['products'])} at the peak of {result['peak_flops'] / 1e12:,.0f} TFLOP/s",
         f"memory: {_ms(seconds['memory'])} at {result['hbm_bandwidth'] / 1e12:.2f} TB/s",
         f"each operation at the slower of the two, one after the other: {_ms(seconds['by_operation'])}",
-        "bounds, no forecast: no GPU reaches its peaks, and traffic between GPUs is left out; no time of a "
-        "step is given, as the kernels of products are chosen by timing them on the GPU",
+        "these are lower bounds without the traffic between GPUs; the step time is unknown, because the "
+        "kernels of products are chosen by timing them on the GPU",
     ]
-    if result["loops_of_unknown_length"]:
-        texts.append(f"{result['loops_of_unknown_length']} loops of unknown length are counted once")
-    return texts
+    return texts + _unknown_loops(result)
 
 
 def _step(result: dict[str, Any]) -> list[str]:
     seconds = result["seconds"]
     texts = [
         f"{_ms(seconds['step'])} by the compiler's cycles: computation {_ms(seconds['compute'])}, "
-        f"what it has no estimate for {_ms(seconds['without_estimate'])}, waiting for other chips "
+        f"operations without an estimate {_ms(seconds['without_estimate'])}, waiting for other chips "
         f"{_ms(seconds['collectives_waited_for'])}",
         f"{_ms(seconds['roofline'])} at least (roofline): matrix units {_ms(seconds['roofline_matrix'])}, "
-        f"HBM {_ms(seconds['roofline_hbm'])}, traffic besides",
+        f"HBM {_ms(seconds['roofline_hbm'])}, plus traffic",
     ]
     if result["operations_without_estimate"]:
         named = ", ".join(f"{count} {name}" for name, count in result["operations_without_estimate"].items())
-        texts.append(f"without an estimate by the compiler, at their roofline: {named}")
-    if result["loops_of_unknown_length"]:
-        texts.append(f"{result['loops_of_unknown_length']} loops of unknown length are counted once")
-    return texts
+        texts.append(f"operations without an estimate, counted by their roofline: {named}")
+    return texts + _unknown_loops(result)
+
+
+def _unknown_loops(result: dict[str, Any]) -> list[str]:
+    loops = result["loops_of_unknown_length"]
+    return [f"{loops} loops of unknown length are counted once"] if loops else []
 
 
 def _speed(result: dict[str, Any]) -> str:
@@ -183,7 +175,7 @@ def _run(result: dict[str, Any]) -> str:
     cost = "" if result["cost"] is None else f", cost {result['cost']:,.2f}"
     return (
         f"{result['steps']:,} steps: {result['hours']:,.2f} hours, {result['chip_hours']:,.1f} chip-hours"
-        f"{cost}; without start, evaluation and checkpoints"
+        f"{cost}; without startup, evaluation and checkpoints"
     )
 
 

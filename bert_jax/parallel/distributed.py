@@ -90,8 +90,8 @@ def _given_place(address, processes, process):
     missing = [f"--{name}" for name, value in given.items() if value is None]
     if missing:
         raise UserError(
-            f"{' and '.join(missing)} not given; the processes of a run need --coordinator_address=HOST:PORT "
-            "of process 0, --num_processes and, each its own, --process_id"
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; every process of a run "
+            "needs --coordinator_address=HOST:PORT of process 0, --num_processes and its own --process_id"
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -117,8 +117,8 @@ def _detected_place(timeout, environ):
         several = [name for name in _CLUSTER_SIZES if _is_several(environ.get(name, ""))]
         if several:
             raise UserError(
-                f"{several[0]}={environ[several[0]]} says that this process belongs to a cluster, which "
-                "this version of JAX cannot detect; give --coordinator_address, --num_processes and "
+                f"{several[0]}={environ[several[0]]} shows that this process belongs to a cluster, "
+                "which this version of JAX cannot detect; give --coordinator_address, --num_processes and "
                 "--process_id, or --distributed=off to run alone"
             ) from error
         return None
@@ -132,7 +132,7 @@ def _detected_place(timeout, environ):
             )
     except Exception as error:
         raise UserError(
-            f"this looks like one process of a cluster, which does not tell its place ({error}); give "
+            f"this looks like one process of a cluster, but its place cannot be determined ({error}); give "
             "--coordinator_address, --num_processes and --process_id, or --distributed=off to run alone"
         ) from error
     if address is None or not processes or processes == 1:
@@ -176,7 +176,7 @@ def bind_host(coordinator: str, timeout: float = 0.0) -> str:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
+            address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
             break
         except OSError as error:
             if time.monotonic() < deadline:
@@ -184,13 +184,13 @@ def bind_host(coordinator: str, timeout: float = 0.0) -> str:
                 continue
             why = error.strerror or error
             raise ClusterError(
-                f"the coordinator's address {coordinator}: {host} is not known here ({why})"
+                f"--coordinator_address={coordinator}: the name {host} cannot be resolved ({why})"
             ) from error
-    if ipaddress.ip_address(found).is_loopback and host not in ("localhost", found):
+    if ipaddress.ip_address(address).is_loopback and host not in ("localhost", address):
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
             outward.connect(("192.0.2.1", 9))  # Connecting a UDP socket sends nothing; it selects the route.
             return str(outward.getsockname()[0])
-    return str(found)
+    return address
 
 
 def start(
@@ -199,7 +199,6 @@ def start(
     bind_address: str | None = None,
     meet_timeout: int = 300,
     heartbeat_timeout: int = 100,
-    say: Callable[[str], None] = print,
 ) -> None:
     """Waits for the other processes and starts jax.distributed.
 
@@ -210,7 +209,6 @@ def start(
         bind_address: HOST:PORT that process 0 listens on; by default the coordinator's own address.
         meet_timeout: seconds within which all processes have to connect.
         heartbeat_timeout: seconds without a heartbeat of a process after which the other processes end.
-        say: called with a line of progress while process 0 waits for others.
 
     Raises:
         ClusterError: some processes did not connect; the message names them.
@@ -223,9 +221,7 @@ def start(
         bind_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     faulthandler.enable()  # so that a crash in C++ code prints the stacks of all threads
     with _leaving_on_sigterm():
-        rendezvous.meet(
-            place.coordinator, place.processes, place.process, bind_address, meet_timeout, say=say
-        )
+        rendezvous.meet(place.coordinator, place.processes, place.process, bind_address, meet_timeout)
     jax.distributed.initialize(
         place.coordinator,
         place.processes,
@@ -241,7 +237,7 @@ def start(
 @contextlib.contextmanager
 def _leaving_on_sigterm() -> Iterator[None]:
     def leave(number, frame):
-        raise Preempted("stopped before the processes had met; run the same command to go on")
+        raise Preempted("stopped before all processes had connected; run the same command to go on")
 
     previous = signal.signal(signal.SIGTERM, leave)
     try:
@@ -275,6 +271,4 @@ def log_of_primary(log: Callable[[str], None]) -> Callable[[str], None]:
 
 def is_one_of_several() -> bool:
     """Returns whether jax.distributed has been started in this process."""
-    if "jax" not in sys.modules:
-        return False
-    return jax.distributed.is_initialized()
+    return "jax" in sys.modules and jax.distributed.is_initialized()

@@ -46,8 +46,9 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
     slice.
 
     Args:
-        data, fsdp, tensor: the sizes of the axes. One of them may be -1, which stands for the remaining
-            devices.
+        data: the size of this axis. One of the three sizes may be -1, which stands for the remaining devices.
+        fsdp: the size of this axis.
+        tensor: the size of this axis.
         devices: the devices to use; all devices by default.
 
     Raises:

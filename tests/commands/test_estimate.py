@@ -20,7 +20,7 @@ TINY = f"--config={ROOT / 'configs' / 'pretrain' / 'tiny.py'}"
     [
         ([], "give --config="),
         ([TINY], "give --topology=CHIP:SHAPE, like v4:8x8x8"),
-        ([TINY, "--topology=v7:2x2"], "there are v4, v5e, v5p, v6e"),
+        ([TINY, "--topology=v7:2x2"], "expected v4, v5e, v5p, v6e"),
         ([TINY, "--topology=v5e:2x2", "--seq_length=0"], "--seq_length=0 must be more than 0"),
         ([TINY, "--topology=v5e:2x2", "--price_per_chip_hour=-1"], "must be more than 0"),
         ([TINY, "--topology=v5e:2x2", "--seq_length=8", "--config.data.dir=x"], "for rows without records"),
@@ -28,7 +28,7 @@ TINY = f"--config={ROOT / 'configs' / 'pretrain' / 'tiny.py'}"
         ([TINY, "--topology=h100:8", "--price_per_chip_hour=2"], "of GPUs the time of a step is not known"),
         ([TINY, "--topology=v5e:2x2", "--memory_fraction=0.9"], "--memory_fraction is for GPUs"),
         ([TINY, "--topology=h100:8", "--memory_fraction=1.5"], "must be more than 0 and at most 1"),
-        ([TINY, "--topology=h100:9"], "hosts have 8 GPUs each"),
+        ([TINY, "--topology=h100:9"], "a host has 8 GPUs"),
     ],
 )
 def test_mistakes(argv, words, capsys):

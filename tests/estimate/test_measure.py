@@ -91,7 +91,7 @@ def test_for_machines_and_for_people(result):
     text = "\n".join(report.lines(result))
     assert text.startswith("estimate    nothing here is measured") and "(jax 1, libtpu 2)" in text
     assert "v5e:2x4, 8 chips; mesh data=2 fsdp=2 tensor=2" in text
-    assert "16 rows of 32, 4 a chip" in text and "fits: 0.00 of 16.00 GiB" in text
+    assert "16 rows of 32, 4 per chip" in text and "fits: 0.00 of 16.00 GiB" in text
     assert "3,600 steps" in text and ", cost 0.00" in text
 
 
@@ -110,10 +110,10 @@ def test_of_gpus_there_are_bounds_and_no_time_of_a_step(step, monkeypatch):
     assert max(bounds["products"], bounds["memory"]) <= bounds["by_operation"]
     assert result["topology"] == {"name": "h100:8", "hosts": 1, "chips": 8}
     text = "\n".join(report.lines(result))
-    assert "compiled for GPUs that are not there (jax 1)" in text and "h100:8, 8 GPUs of 1 host" in text
-    assert "fits: 1.00 of 59.33 GiB a chip, 75% of 79.11" in text and "without cuDNN's workspace" in text
-    assert "products: 0.0 ms at the peak of 494 TFLOP/s" in text and "no time of a step" in text
-    assert "MFU" not in text and "3 x all-reduce over" in text and "waited for" in text
+    assert "compiled for GPUs that are not attached (jax 1)" in text and "h100:8, 8 GPUs of 1 host" in text
+    assert "fits: 1.00 of 59.33 GiB per chip, 75% of 79.11" in text and "without cuDNN's workspace" in text
+    assert "products: 0.0 ms at the peak of 494 TFLOP/s" in text and "the step time is unknown" in text
+    assert "MFU" not in text and "3 x all-reduce over" in text and "not overlapped" in text
 
 
 def test_what_does_not_fit_a_gpu(step, monkeypatch):
@@ -124,7 +124,7 @@ def test_what_does_not_fit_a_gpu(step, monkeypatch):
     assert not result["fits"] and result["memory_bytes"]["available"] == limit
     assert result["largest_batch"] == {"batch_size": 0, "rows_per_chip": 0}
     text = "\n".join(report.lines(result))
-    assert "DOES NOT FIT" in text and "not even one row a chip fits" in text and "roofline" not in text
+    assert "DOES NOT FIT" in text and "not even one row per chip fits" in text and "roofline" not in text
 
 
 class Stub:
@@ -145,8 +145,8 @@ def test_what_does_not_fit_at_all(step):
     result = measure.estimate(stub, EIGHT) | {"versions": {}}
     assert not result["fits"] and stub.compiled == [16, 8, 4]
     text = "\n".join(report.lines(result))
-    assert "DOES NOT FIT: 20.00 GiB a chip are needed, and there are 15.75" in text
-    assert "not even one row a chip fits" in text and "MFU" not in text
+    assert "DOES NOT FIT: needs 20.00 GiB per chip; available: 15.75" in text
+    assert "not even one row per chip fits" in text and "MFU" not in text
 
 
 def test_the_largest_batch_is_found_where_the_given_one_does_not_fit(step):

@@ -91,15 +91,15 @@ def test_a_jax_without_detection_does_not_let_a_cluster_run_as_single_processes(
     monkeypatch.delattr("jax._src.clusters", raising=False)
     assert distributed.find_place(environ={}) is None
     assert distributed.find_place(environ={name: "1"}) is None
-    with pytest.raises(UserError, match=f"{name}={value} says .* give --coordinator_address"):
+    with pytest.raises(UserError, match=f"{name}={value} shows .* give --coordinator_address"):
         distributed.find_place(environ={name: value})
 
 
 @pytest.mark.parametrize(
     "given, message",
     [
-        (("a:1", None, None), "--num_processes and --process_id not given"),
-        ((None, 2, 1), "--coordinator_address not given"),
+        (("a:1", None, None), "--num_processes and --process_id are missing"),
+        ((None, 2, 1), "--coordinator_address is missing"),
         (("a", 2, 1), "--coordinator_address=a: expected HOST:PORT"),
         (("a:0", 2, 1), "expected HOST:PORT"),
         (("a:99999", 2, 1), "expected HOST:PORT"),
@@ -149,7 +149,7 @@ class _Route:
 
 
 def test_a_coordinator_that_nobody_knows():
-    with pytest.raises(ClusterError, match=r"nowhere.invalid is not known here"):
+    with pytest.raises(ClusterError, match=r"nowhere.invalid cannot be resolved"):
         distributed.bind_host("nowhere.invalid:1")
 
 

@@ -113,7 +113,7 @@ def test_sigterm_to_one_saves_the_same_step_in_all(records, alone, tmp_path, pha
 
 
 @pytest.mark.parametrize("told", [0, 2])
-def test_sigterm_before_all_have_met_ends_those_that_have(records, tmp_path, told):
+def test_sigterm_before_all_have_connected_ends_those_that_have(records, tmp_path, told):
     with Processes(command(tmp_path / "run", records), 3, missing=1) as started:
         started.wait_for("waiting for process 3 of 4")
         started[told].send_signal(signal.SIGTERM)
@@ -141,10 +141,10 @@ def test_the_others_end_when_one_is_lost(records, tmp_path, sent, victim):
     assert seconds < 80  # a heartbeat of 10 s, on a machine that may be busy
     for number in {0, 1, 2} - {victim}:
         said = "\n".join(started.output[number])
-        assert "train.py" in said, said  # the stacks
+        assert "loop.py" in said, said  # the stacks
 
 
-def test_one_that_does_not_come_is_named(records, tmp_path):
+def test_a_missing_process_is_named(records, tmp_path):
     arguments = [*command(tmp_path / "run", records), "--meet_timeout=5", "--num_processes=3"]
     address = "--coordinator_address=127.0.0.1:29517"
     started = [training_support.start([*arguments, address, f"--process_id={n}"]) for n in (0, 2)]
@@ -152,12 +152,12 @@ def test_one_that_does_not_come_is_named(records, tmp_path):
         output, _ = process.communicate(timeout=100)
         assert process.returncode == 1
         errors = [line for line in output.splitlines() if "error" in line]
-        assert len(errors) == 1 and "process 1 of 3 did not come within 5 s" in errors[0], output
+        assert len(errors) == 1 and "process 1 of 3 did not connect within 5 s" in errors[0], output
 
 
 def test_places_that_cannot_be(records, tmp_path):
     bad = {
-        "--num_processes and --process_id not given": ["--coordinator_address=a:1"],
+        "--num_processes and --process_id are missing": ["--coordinator_address=a:1"],
         "expected HOST:PORT": ["--coordinator_address=a", "--num_processes=2", "--process_id=0"],
         "expected a number from 0 to 1": ["--coordinator_address=a:1", "--num_processes=2", "--process_id=2"],
     }

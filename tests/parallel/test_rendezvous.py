@@ -1,4 +1,4 @@
-"""Processes that meet, as threads of one; what the real ones do is in test_processes.py."""
+"""The rendezvous of processes, as threads of one; test_processes.py has real processes."""
 
 import concurrent.futures
 import json
@@ -19,10 +19,9 @@ def port():
         return probe.getsockname()[1]
 
 
-def meet(port, process, processes, timeout=20.0, said=None):
+def meet(port, process, processes, timeout=20.0, log=print):
     address = f"127.0.0.1:{port}"
-    say = (lambda line: None) if said is None else said.append
-    rendezvous.meet(address, processes, process, address, timeout, host=f"machine{process}", say=say)
+    rendezvous.meet(address, processes, process, address, timeout, log)
 
 
 def outcomes(port, numbers, processes, timeout=20.0):
@@ -56,7 +55,7 @@ def test_everyone_learns_who_is_missing(port):
     found = outcomes(port, (0, 2), 5, timeout=1.0)
     assert [type(each) for each in found] == [ClusterError] * 2
     for error in found:
-        assert "processes 1, 3, 4 of 5 did not come within 1 s" in str(error)
+        assert "processes 1, 3, 4 of 5 did not connect within 1 s" in str(error)
 
 
 def test_process_0_is_missing(port):
@@ -66,27 +65,27 @@ def test_process_0_is_missing(port):
     assert time.monotonic() - began < 15
 
 
-def test_process_0_says_whom_it_waits_for_and_the_others_wait_with_it(port, monkeypatch):
-    monkeypatch.setattr(rendezvous, "_TELL_EVERY", 0.3)
-    said = []
+def test_process_0_logs_the_missing_processes_and_the_others_wait_with_it(port, monkeypatch):
+    monkeypatch.setattr(rendezvous, "_LOG_EVERY", 0.3)
+    lines = []
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        host = pool.submit(meet, port, 0, 3, 2.0, said)
+        host = pool.submit(meet, port, 0, 3, 2.0, lines.append)
         for waiting in (pool.submit(meet, port, 1, 3, 0.5), host):
-            with pytest.raises(ClusterError, match="process 2 of 3 did not come within 2 s"):
+            with pytest.raises(ClusterError, match="process 2 of 3 did not connect within 2 s"):
                 waiting.result()
-    assert said[-1] == "waiting for process 2 of 3 processes"
+    assert lines[-1] == "waiting for process 2 of 3 processes"
 
 
 def test_two_with_one_number(port):
     found = outcomes(port, (0, 1, 1), 3)
-    assert all("say that they are process 1" in str(error) for error in found)
+    assert all("were started as process 1" in str(error) for error in found)
     assert {type(error) for error in found} == {UserError}
 
 
 def test_another_number_of_processes(port):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         host = pool.submit(meet, port, 0, 2)
-        with pytest.raises(UserError, match="process 1 on machine1 was started as one of 8 processes"):
+        with pytest.raises(UserError, match=r"process 1 on .* was started as one of 8 processes"):
             meet(port, 1, 8)
         with pytest.raises(UserError, match="process 0 as one of 2"):
             host.result()
@@ -95,7 +94,7 @@ def test_another_number_of_processes(port):
 def test_the_port_is_taken(port, monkeypatch):
     monkeypatch.setattr(rendezvous, "_PORT_TIMEOUT", 0.3)
     with socket.create_server(("127.0.0.1", port)):
-        with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{port}: .*take another port"):
+        with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{port}: .*choose another port"):
             meet(port, 0, 2)
 
 
@@ -119,16 +118,16 @@ def connect(port):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"[1, 2]\n", b'{"process": "x"}\n', b'{"process": 1}\n'],
     ids=["nothing", "http", "zeros", "list", "word", "no_host"],
 )
-def test_strangers_are_ignored(port, said):
+def test_foreign_programs_are_ignored(port, sent):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         host = pool.submit(meet, port, 0, 2)
-        with connect(port) as stranger:
-            if said:
-                stranger.sendall(said)
+        with connect(port) as foreign:
+            if sent:
+                foreign.sendall(sent)
             meet(port, 1, 2)
             host.result()
 
@@ -163,4 +162,4 @@ def test_one_that_is_preempted_stops_all(port):
         leaving.sendall(b'{"preempted": true}\n')
         for thread in threads:
             thread.join(10)
-    assert len(results) == 2 and all("was stopped before all had met" in line for line in results)
+    assert len(results) == 2 and all("was stopped before all had connected" in line for line in results)

@@ -50,10 +50,12 @@ class Collective:
 
     @property
     def total_bytes(self) -> float:
+        """Returns the bytes of all executions."""
         return self.payload * self.times
 
     @property
     def total_seconds(self) -> float:
+        """Returns the time of all executions."""
         return self.seconds * self.times
 
 

@@ -43,10 +43,12 @@ class Program:
 
     @property
     def flops(self) -> float:
+        """Returns the FLOPs of all operations."""
         return sum(work.flops for work in self.kinds.values())
 
     @property
     def bytes(self) -> float:
+        """Returns the bytes that all operations read and write."""
         return sum(work.bytes for work in self.kinds.values())
 
     def seconds_by_operation(self, peak_flops: float, bandwidth: float) -> float:

@@ -32,6 +32,7 @@ class Array:
 
     @property
     def size(self) -> int:
+        """Returns the number of elements."""
         return math.prod(self.dims)
 
     @property

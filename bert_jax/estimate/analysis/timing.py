@@ -47,9 +47,11 @@ class Compute:
 
     @property
     def seconds(self) -> float:
+        """Returns the time of all operations."""
         return self.estimated_seconds + self.added_seconds
 
     def roofline(self, chip: Chip) -> float:
+        """Returns the time if only the matrix units or only the memory limited the chip."""
         return max(self.matrix_flops / chip.peak_flops, self.hbm_bytes / chip.hbm_bandwidth)
 
 
@@ -112,6 +114,7 @@ def compute(
 
 
 def is_collective(instruction: Instruction) -> bool:
+    """Returns whether an instruction exchanges data between chips."""
     return re.sub(r"-(start|done)$", "", instruction.opcode) in KINDS
 
 

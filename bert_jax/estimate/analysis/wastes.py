@@ -38,7 +38,8 @@ def find(
         collectives: collectives of the program.
         chip: the chip that it was compiled for.
         mesh_shape: axis -> size, in mesh order.
-        parameter_bytes, optimizer_bytes: size of the parameters and of the optimizer state on each chip.
+        parameter_bytes: size of the parameters on each chip.
+        optimizer_bytes: size of the optimizer state on each chip.
         length: tokens per row.
         heads: attention heads on each chip.
     """
@@ -47,20 +48,20 @@ def find(
     scores = attention_scores(module, length, heads)
     if scores is not None:
         lines.append(
-            f"attention keeps float32 {list(scores.dims)} ({scores.bytes / _GIB:.2f} GiB) in HBM: a "
-            "fused kernel does not, which --config.model.attention=auto has on TPUs for rows of 128 to 512 "
-            "tokens, and for longer ones with --config.model.attention_probs_dropout_prob=0"
+            f"attention stores float32 scores {list(scores.dims)} ({scores.bytes / _GIB:.2f} GiB) in HBM; a "
+            "fused kernel avoids this: --config.model.attention=auto uses one on TPUs for rows of 128 to 512 "
+            "tokens, and for longer rows with --config.model.attention_probs_dropout_prob=0"
         )
     lines += _traffic(compute, collectives, mesh_shape, parameter_bytes)
     if compute.moving_seconds > _OF_TIME * compute.seconds:
         lines.append(
             f"{compute.moving_seconds / compute.seconds:.0%} of the computation only copies, transposes, "
-            "pads and slices; what of it stacks activations in a scan, --config.model.scan_unroll=0 saves"
+            "pads and slices; --config.model.scan_unroll=0 avoids the part that stacks activations in a scan"
         )
     lines += _whole_optimizer(mesh_shape, optimizer_bytes, chip.hbm_bytes)
     if compute.recomputed:
         lines.append(
-            f"the compiler computes {compute.recomputed} operations twice because memory is short: a smaller "
+            f"the compiler recomputes {compute.recomputed} operations because memory is short: a smaller "
             "batch, or more --config.accumulate_steps, may be faster"
         )
     return lines
@@ -74,8 +75,8 @@ def find_on_gpu(
     moved = program.kinds.get(SLICES)
     if moved is not None and moved.bytes > _OF_TRAFFIC * program.bytes:
         lines.append(
-            f"{moved.bytes / program.bytes:.0%} of the bytes are moved by slices and copies alone; what of "
-            "them stacks activations in a scan, --config.model.scan_unroll=0 saves"
+            f"{moved.bytes / program.bytes:.0%} of the bytes are moved by slices and copies alone; "
+            "--config.model.scan_unroll=0 avoids those that stack activations in a scan"
         )
     return lines + _whole_optimizer(mesh_shape, optimizer_bytes, hbm_bytes)
 
@@ -84,9 +85,10 @@ def _whole_optimizer(mesh_shape: Mapping[str, int], optimizer_bytes: float, hbm_
     chips = mesh_shape["data"]
     if mesh_shape["fsdp"] > 1 or chips == 1 or optimizer_bytes <= _OF_MEMORY * hbm_bytes:
         return []
+    shards = min(8, chips & -chips)  # a moderate number that divides the number of chips
     return [
-        f"every chip holds the whole state of the optimizer ({optimizer_bytes / _GIB:.2f} GiB): "
-        f"--config.mesh.fsdp={_shards(chips)} leaves {optimizer_bytes / _shards(chips) / _GIB:.2f} GiB"
+        f"every chip holds the whole optimizer state ({optimizer_bytes / _GIB:.2f} GiB): "
+        f"--config.mesh.fsdp={shards} reduces it to {optimizer_bytes / shards / _GIB:.2f} GiB"
     ]
 
 
@@ -121,12 +123,12 @@ def _traffic(
     if exposed > _OF_TIME * (compute.seconds + exposed):
         lines.append(
             f"the chips wait for each other for {exposed / (compute.seconds + exposed):.0%} of the step: "
-            "more rows a chip (batch_size, or accumulate_steps) make it less"
+            "more rows per chip (batch_size, or accumulate_steps) reduce this"
         )
     summed = [one for one in collectives if one.kind == "all-reduce" and "data" in one.axes]
     if _total(summed) > (1 + _OF_TRAFFIC) * parameter_bytes:
         lines.append(
-            f"{_total(summed) / _GIB:.2f} GiB a step are all-reduced over data, for "
+            f"{_total(summed) / _GIB:.2f} GiB per step are all-reduced over data, for "
             f"{parameter_bytes / _GIB:.2f} GiB of gradients: some are sent more than once"
         )
     gathered = [
@@ -134,8 +136,8 @@ def _traffic(
     ]
     if _total(gathered) > _MIB:
         lines.append(
-            f"inside the scan over layers, fsdp gathers {_total(gathered) / _GIB:.2f} GiB a step in "
-            f"{sum(one.times for one in gathered)} all-gathers: fewer with a smaller --config.mesh.fsdp"
+            f"inside the scan over layers, fsdp gathers {_total(gathered) / _GIB:.2f} GiB per step in "
+            f"{sum(one.times for one in gathered)} all-gathers: a smaller --config.mesh.fsdp gathers less"
         )
     reduced = [
         one
@@ -144,7 +146,7 @@ def _traffic(
     ]
     if reduced:
         lines.append(
-            f"{_total(reduced) / _GIB:.2f} GiB a step are all-reduced over fsdp "
+            f"{_total(reduced) / _GIB:.2f} GiB per step are all-reduced over fsdp "
             f"({sum(one.times for one in reduced)} times) and then sliced: a reduce-scatter would send half"
         )
     return lines
@@ -152,8 +154,3 @@ def _traffic(
 
 def _total(collectives: list[Collective]) -> float:
     return sum(one.total_bytes for one in collectives)
-
-
-def _shards(n: int) -> int:
-    """Returns a moderate value of fsdp that divides n chips."""
-    return min(8, n & -n)

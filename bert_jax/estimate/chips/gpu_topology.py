@@ -43,12 +43,12 @@ def prepare() -> None:
     wanted = f"pip install 'jax-cuda12-plugin=={jax}'"
     if found is None:
         raise UserError(
-            "estimate for GPUs needs XLA's compiler for them, jax-cuda12-plugin, which is not installed: "
+            "estimate for GPUs needs their compiler, jax-cuda12-plugin, which is not installed: "
             f"{wanted} (or {install_hint('estimate-gpu')}); neither a GPU nor CUDA is needed"
         )
     version = importlib.metadata.version(found.replace("_", "-"))
     if version != importlib.metadata.version("jaxlib"):
-        raise UserError(f"{found} is {version}, and jax is {jax}; both have to be the same: {wanted}")
+        raise UserError(f"{found} has version {version} and jax {jax}; they must be equal: {wanted}")
     os.environ["JAX_PLATFORMS"] = "cpu"  # keeps jax from looking for a GPU
     with _without_missing_drivers():
         importlib.import_module("jax.experimental.topologies")

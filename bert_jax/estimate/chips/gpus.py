@@ -107,14 +107,17 @@ class Hosts:
 
     @property
     def chips(self) -> int:
+        """Returns the number of GPUs on all hosts."""
         return self.count * self.per_host
 
     @property
     def text(self) -> str:
+        """Returns the GPUs as --topology names them, such as `h100:16`."""
         return f"{self.chip.name}:{self.chips}"
 
     @property
     def description(self) -> dict[str, object]:
+        """Returns the hosts as they are described in an estimate."""
         return {"name": self.text, "hosts": self.count, "chips": self.chips}
 
 
@@ -126,11 +129,11 @@ def parse(text: str) -> Hosts:
     """
     name, _, number = text.partition(":")
     if not re.fullmatch(r"[1-9]\d{0,4}", number):
-        raise UserError(f"--topology={text}: expected {name}:N, a number of GPUs, like {EXAMPLES}")
+        raise UserError(f"--topology={text}: expected {name}:N, a number of GPUs, such as {EXAMPLES}")
     gpus = int(number)
     if gpus > _PER_HOST and gpus % _PER_HOST:
         raise UserError(
-            f"--topology={text}: hosts have {_PER_HOST} GPUs each: up to {_PER_HOST}, or a multiple of them"
+            f"--topology={text}: a host has {_PER_HOST} GPUs; expected 1 to {_PER_HOST}, or a multiple of it"
         )
     per_host = min(gpus, _PER_HOST)
     return Hosts(GPUS[name], gpus // per_host, per_host)

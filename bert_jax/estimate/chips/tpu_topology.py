@@ -40,8 +40,8 @@ def prepare() -> None:
     host_tuning.show_libtpu()
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
-            f"estimate needs the TPU's compiler, libtpu, which is not installed: pip install '{_wanted()}' "
-            f"(or {install_hint('estimate')}); no TPU is needed"
+            f"estimate needs the compiler for TPUs, libtpu, which is not installed: pip install "
+            f"'{_wanted()}' (or {install_hint('estimate')}); no TPU is needed"
         )
     os.environ.update(_ENVIRONMENT)
 
@@ -75,11 +75,11 @@ def devices(slices: Slices) -> list[Any]:
     try:
         described = topologies.get_topology_desc(platform="tpu", topology_name=slices.text, **options)
     except Exception as error:  # jax passes on any error of libtpu
-        said = str(error).splitlines()[0]
-        raise UserError(f"--topology={slices.text}: libtpu has no such slice ({said})") from error
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--topology={slices.text}: libtpu does not support this slice ({reason})") from error
     if len(described.devices) != slices.chips:
         raise UserError(
-            f"--topology={slices.text}: libtpu has {len(described.devices)} devices for {slices.chips} "
-            f"chips; this estimate is for {_wanted()}"
+            f"--topology={slices.text}: libtpu describes {len(described.devices)} devices instead of "
+            f"{slices.chips}; install {_wanted()}"
         )
     return described.devices

@@ -48,48 +48,9 @@ CHIPS = {
     chip.name: chip
     for chip in (
         Chip("v4", 3, 4096, 32 * _GIB, _peak("v4"), 1228e9, 50e9, 6.25e9, 1.05e9, 128, 4, ()),
-        Chip(
-            "v5e",
-            2,
-            256,
-            16 * _GIB,
-            _peak("v5e"),
-            819e9,
-            50e9,
-            3.125e9,
-            1.5e9,
-            128,
-            16,
-            ("1x1",),
-        ),
-        Chip(
-            "v5p",
-            3,
-            6144,
-            95 * _GIB,
-            _peak("v5p"),
-            2765e9,
-            100e9,
-            6.25e9,
-            1.75e9,
-            128,
-            4,
-            (),
-        ),
-        Chip(
-            "v6e",
-            2,
-            256,
-            32 * _GIB,
-            _peak("v6e"),
-            1638e9,
-            100e9,
-            12.5e9,
-            1.75e9,
-            256,
-            16,
-            ("1x1",),
-        ),
+        Chip("v5e", 2, 256, 16 * _GIB, _peak("v5e"), 819e9, 50e9, 3.125e9, 1.5e9, 128, 16, ("1x1",)),
+        Chip("v5p", 3, 6144, 95 * _GIB, _peak("v5p"), 2765e9, 100e9, 6.25e9, 1.75e9, 128, 4, ()),
+        Chip("v6e", 2, 256, 32 * _GIB, _peak("v6e"), 1638e9, 100e9, 12.5e9, 1.75e9, 256, 16, ("1x1",)),
     )
 }
 
@@ -106,14 +67,17 @@ class Slices:
 
     @property
     def chips(self) -> int:
+        """Returns the number of chips in all slices."""
         return math.prod(self.shape) * self.count
 
     @property
     def text(self) -> str:
+        """Returns the shape of a slice as --topology names it, such as `v5e:4x4`."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property
     def description(self) -> dict[str, object]:
+        """Returns the slices as they are described in an estimate."""
         return {"name": self.text, "slices": self.count, "chips": self.chips}
 
 
@@ -126,30 +90,30 @@ def parse_topology(text: str, slices: int = 1) -> Slices | gpus.Hosts:
     name, _, sides = text.partition(":")
     if name in gpus.GPUS:
         if slices != 1:
-            raise UserError(f"--slices={slices} is for TPUs; for GPUs give their number, {name}:16")
+            raise UserError(f"--slices={slices} is for TPUs; for GPUs give their number, such as {name}:16")
         return gpus.parse(text)
     if name not in CHIPS:
         raise UserError(
-            f"--topology={text}: no chip {name!r}; there are {', '.join(CHIPS)}, with a shape: {EXAMPLES}; "
-            f"and {', '.join(gpus.GPUS)}, with a number: {gpus.EXAMPLES}"
+            f"--topology={text}: unknown chip {name!r}; expected {', '.join(CHIPS)} with a shape (such as "
+            f"{EXAMPLES}), or {', '.join(gpus.GPUS)} with a number (such as {gpus.EXAMPLES})"
         )
     chip = CHIPS[name]
     plane = "x".join("ABC"[: chip.dimensions])
     if not re.fullmatch(r"\d+(x\d+)*", sides) or len(sides.split("x")) != chip.dimensions:
         raise UserError(
-            f"--topology={text}: expected {name}:{plane}, the sides of the slice in chips, like {EXAMPLES}"
+            f"--topology={text}: expected {name}:{plane}, the sides of the slice in chips, such as {EXAMPLES}"
         )
     shape = tuple(int(side) for side in sides.split("x"))
     if sides not in chip.one_host and any(side % 2 or not side for side in shape[:2]):
-        alone = f", or {' '.join(chip.one_host)}" if chip.one_host else ""
+        alone = f" (or {' '.join(chip.one_host)} alone)" if chip.one_host else ""
         raise UserError(
-            f"--topology={text}: the first two sides of a slice of {name} are even, hosts having 2x2 chips"
-            f"{alone}; like {EXAMPLES}"
+            f"--topology={text}: the first two sides of a slice of {name} must be even, since a host has 2x2 "
+            f"chips{alone}; examples: {EXAMPLES}"
         )
     if not 0 < math.prod(shape) <= chip.largest:
         raise UserError(
-            f"--topology={text}: {math.prod(shape):,} chips, and a slice of {name} has at most "
-            f"{chip.largest:,}; take more --slices"
+            f"--topology={text}: {math.prod(shape):,} chips, but a slice of {name} has at most "
+            f"{chip.largest:,}; use several --slices"
         )
     if slices < 1:
         raise UserError(f"--slices={slices} must be at least 1")

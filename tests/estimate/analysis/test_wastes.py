@@ -53,11 +53,11 @@ def test_nothing_wasted():
 @pytest.mark.parametrize(
     "given, words",
     [
-        (dict(text=SCORES), "float32 [12, 16, 4, 128, 128] (0.05 GiB)"),
+        (dict(text=SCORES), "float32 scores [12, 16, 4, 128, 128] (0.05 GiB)"),
         (dict(collectives=[collective(seconds=0.5)]), "33% of the step"),
         (
             dict(collectives=[collective(), collective(payload=GIB / 8)]),
-            "1.12 GiB a step are all-reduced over data",
+            "1.12 GiB per step are all-reduced over data",
         ),
         (
             dict(
@@ -66,12 +66,12 @@ def test_nothing_wasted():
                     collective(kind="all-gather", axes=("fsdp",), times=24, payload=GIB / 24, seconds=1e-3)
                 ],
             ),
-            "1.00 GiB a step in 24 all-gathers",
+            "1.00 GiB per step in 24 all-gathers",
         ),
         (dict(mesh=(2, 8, 1), collectives=[collective(axes=("data", "fsdp"))]), "a reduce-scatter would"),
         (dict(compute_=compute(moving_seconds=0.25)), "25% of the computation only copies"),
-        (dict(optimizer_bytes=2 * GIB), "(2.00 GiB): --config.mesh.fsdp=8 leaves 0.25 GiB"),
-        (dict(compute_=compute(recomputed=3)), "3 operations twice because memory is short"),
+        (dict(optimizer_bytes=2 * GIB), "(2.00 GiB): --config.mesh.fsdp=8 reduces it to 0.25 GiB"),
+        (dict(compute_=compute(recomputed=3)), "recomputes 3 operations because memory is short"),
     ],
     ids=["scores", "waiting", "twice", "gathers", "reduce", "moves", "optimizer", "recomputed"],
 )

@@ -25,9 +25,9 @@ def test_hosts(text, hosts, per_host):
         ("h100", 1, "expected h100:N"),
         ("h100:0", 1, "expected h100:N"),
         ("h100:2x4", 1, "expected h100:N"),
-        ("h100:12", 1, "hosts have 8 GPUs each"),
+        ("h100:12", 1, "a host has 8 GPUs"),
         ("h100:8", 2, "--slices=2 is for TPUs"),
-        ("l4:1", 1, "and a100, h100, h200, b200, with a number"),
+        ("l4:1", 1, "or a100, h100, h200, b200 with a number"),
     ],
 )
 def test_mistakes(text, slices, words):

@@ -20,16 +20,16 @@ def test_slices(text, slices, chips):
 @pytest.mark.parametrize(
     "text, slices, words",
     [
-        ("v9:2x2", 1, "there are v4, v5e, v5p, v6e"),
-        ("4x4", 1, "no chip '4x4'"),
+        ("v9:2x2", 1, "expected v4, v5e, v5p, v6e"),
+        ("4x4", 1, "unknown chip '4x4'"),
         ("v5e", 1, "expected v5e:AxB"),
         ("v5e:4x4x4", 1, "expected v5e:AxB"),
         ("v4:4x4", 1, "expected v4:AxBxC"),
-        ("v5e:3x4", 1, "are even"),
-        ("v4:1x1x1", 1, "are even"),
-        ("v5e:0x4", 1, "are even"),
+        ("v5e:3x4", 1, "must be even"),
+        ("v4:1x1x1", 1, "must be even"),
+        ("v5e:0x4", 1, "must be even"),
         ("v4:2x2x0", 1, "at most 4,096"),
-        ("v5e:32x16", 1, "512 chips, and a slice of v5e has at most 256; take more --slices"),
+        ("v5e:32x16", 1, "512 chips, but a slice of v5e has at most 256; use several --slices"),
         ("v5e:4x4", 0, "--slices=0 must be at least 1"),
     ],
 )
