@@ -40,3 +40,12 @@ def free_compiled_programs():
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """The programs of a module are compiled with few optimizations."""
+    from support import processes  # imports jax
+
+    with processes.quick_compilation():
+        yield

@@ -15,7 +15,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from support import processes as training_support
+from support import processes
 from support.states import abstract, assert_same, make_state, restore_latest, save
 
 from bert_jax import checkpoint
@@ -27,7 +27,7 @@ from bert_jax.training.state import TrainState
 
 @pytest.fixture(scope="module", autouse=True)
 def programs():
-    with training_support.quick_compilation():
+    with processes.quick_compilation():
         yield
 
 

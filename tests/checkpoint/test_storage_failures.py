@@ -6,7 +6,7 @@ import re
 import resource
 
 import pytest
-from support import processes as training_support
+from support import processes
 
 from bert_jax import checkpoint, cli
 
@@ -17,13 +17,13 @@ SAID = r"step|[\d,]+ |evaluating|started|compiled|.* its manifest has no digests
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return training_support.write_records(tmp_path_factory.mktemp("data") / "records")
+    return processes.write_records(tmp_path_factory.mktemp("data") / "records")
 
 
 def fail_after_the_first_save(command, first, size):
     """Once `first` is there no file may grow over `size` bytes: to a write beyond it the system answers
     EFBIG, as it answers ENOSPC on a full disk. Returns the lines that a sound run does not have."""
-    process = training_support.start(command)
+    process = processes.start(command)
     limited = False
     output = []
     for line in process.stdout:
@@ -36,14 +36,14 @@ def fail_after_the_first_save(command, first, size):
 
 
 def assert_goes_on(command, workdir):
-    code, text = training_support.run(command)
+    code, text = processes.run(command)
     assert code == 0, text
     assert int(re.search(r"resumed from step (\d+)", text)[1]) >= FIELDS["checkpoint.every"]
     assert checkpoint.verify(workdir / "checkpoints" / "300")
 
 
 def test_a_failed_save_is_one_line_and_the_same_command_goes_on(records, tmp_path):
-    command = training_support.command(tmp_path / "run", records, **FIELDS, log_every=100)
+    command = processes.command(tmp_path / "run", records, **FIELDS, log_every=100)
     first = tmp_path / "run" / "checkpoints" / "20"
     said = fail_after_the_first_save(command, first, 60_000)
     assert len(said) == 1, "".join(said)
@@ -53,7 +53,7 @@ def test_a_failed_save_is_one_line_and_the_same_command_goes_on(records, tmp_pat
 
 
 def test_metrics_that_cannot_be_written_end_the_run_with_one_line(records, tmp_path):
-    command = training_support.command(tmp_path / "run", records, **FIELDS)
+    command = processes.command(tmp_path / "run", records, **FIELDS)
     said = fail_after_the_first_save(command, tmp_path / "run" / "checkpoints" / "20", 100)
     assert len(said) == 1, "".join(said)
     assert re.match("bert-jax: error: .*(metrics|saving step).*File too large", said[0])
@@ -62,7 +62,7 @@ def test_metrics_that_cannot_be_written_end_the_run_with_one_line(records, tmp_p
 
 def test_a_full_disk_ends_the_making_of_records_with_1(tmp_path, monkeypatch, capsys):
     """What is done is kept, and the same command goes on once there is room."""
-    vocabulary = training_support.write_vocabulary(tmp_path / "vocab.txt")
+    vocabulary = processes.write_vocabulary(tmp_path / "vocab.txt")
     corpus = tmp_path / "corpus.txt"
     documents = [f"word{n} word{n + 1}.\nword{n + 2} word{n + 3}." for n in range(60)]
     corpus.write_text("\n\n".join(documents) + "\n")

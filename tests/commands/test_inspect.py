@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from support import processes as training_support
+from support import processes
 from support.conversions import random_model
 
 from bert_jax import checkpoint, cli, tokenization
@@ -74,7 +74,7 @@ def test_the_architecture_and_the_heads_of_a_checkpoint(tmp_path, capsys):
         intermediate_size=40,
         max_position_embeddings=16,
     )
-    vocabulary = training_support.write_vocabulary(tmp_path / "vocab.txt")
+    vocabulary = processes.write_vocabulary(tmp_path / "vocab.txt")
     model = random_model(config, "pretraining").replace(tokenizer=tokenization.load(vocabulary))
     work_directory.FORMAT.write(model, tmp_path / "run")
     assert (tmp_path / "run" / "config.json").exists()

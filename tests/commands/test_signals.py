@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from support import processes as training_support
+from support import processes
 
 CHILD = """
 import sys
@@ -73,14 +73,14 @@ def test_a_signal_that_was_swallowed_counts_still():
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return training_support.write_records(tmp_path_factory.mktemp("data") / "records")
+    return processes.write_records(tmp_path_factory.mktemp("data") / "records")
 
 
 @pytest.mark.parametrize("seconds", [0.3, 1.0, 2.5])
 def test_sigterm_while_a_run_starts(records, tmp_path, seconds):
     """While modules are imported and the program is compiled: the code is 3, and the same command goes on."""
-    command = training_support.command(tmp_path / "run", records)
-    process = training_support.start(command)
+    command = processes.command(tmp_path / "run", records)
+    process = processes.start(command)
     time.sleep(seconds)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)

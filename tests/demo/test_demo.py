@@ -4,7 +4,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from support import processes as training_support
+from support import processes
 
 from bert_jax import cli
 from bert_jax.data import loader, packed
@@ -53,7 +53,7 @@ def test_masks_are_put_inside_short_sentences():
 def pretrained(tmp_path_factory):
     """Records, and the work directory of a run on them, without its checkpoints."""
     root = tmp_path_factory.mktemp("demo")
-    records = training_support.write_records(root / "records")
+    records = processes.write_records(root / "records")
     config = {
         "seed": 3,
         "batch_size": 8,

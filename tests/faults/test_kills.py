@@ -11,8 +11,7 @@ import signal
 import time
 
 import pytest
-from support import kills
-from support import processes as training_support
+from support import kills, processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(7200)]
 
@@ -31,7 +30,7 @@ def server():
 def given(tmp_path_factory, server):
     """Inputs of all commands: text, records, a table, a pre-trained and a fine-tuned run."""
     folder = tmp_path_factory.mktemp("given")
-    records = training_support.write_records(folder / "records")
+    records = processes.write_records(folder / "records")
     vocabulary = folder / "vocab.txt"
     shutil.copy(records / "vocab.txt", vocabulary)
     rng = random.Random(0)
@@ -46,7 +45,7 @@ def given(tmp_path_factory, server):
             table.writerows([text, "ab"[len(text) % 2]] for text in rows)
     output = folder / "output"
     for command in (
-        training_support.command(folder / "pretrained", records, **{"eval.every": 0, "steps": 6}),
+        processes.command(folder / "pretrained", records, **{"eval.every": 0, "steps": 6}),
         finetune(folder, folder / "finetuned"),
     ):
         assert server.run(command, output) == 0, output.read_text()
@@ -90,7 +89,7 @@ COMMANDS = {
         "--dupe_factor=3",
         "--clean=exact",
     ],
-    "pretrain": lambda given, out: training_support.command(
+    "pretrain": lambda given, out: processes.command(
         out / "run", given / "records", **{"checkpoint.every": 2, "eval.every": 4}
     ),
     "finetune": lambda given, out: finetune(given, out / "run"),

@@ -8,8 +8,7 @@ import signal
 import time
 
 import pytest
-from support import kills
-from support import processes as training_support
+from support import kills, processes
 
 from bert_jax import checkpoint
 
@@ -37,7 +36,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return training_support.write_records(tmp_path_factory.mktemp("data") / "records")
+    return processes.write_records(tmp_path_factory.mktemp("data") / "records")
 
 
 def names(workdir):
@@ -64,8 +63,8 @@ def test_killed_a_hundred_times_it_ends_bit_for_bit_the_same(server, records, tm
     rng = random.Random(14)
     undisturbed, workdir, output = tmp_path / "undisturbed", tmp_path / "run", tmp_path / "output"
     began = time.monotonic()
-    assert server.run(training_support.command(undisturbed, records, **FIELDS), output) == 0
-    command = training_support.command(workdir, records, **FIELDS)
+    assert server.run(processes.command(undisturbed, records, **FIELDS), output) == 0
+    command = processes.command(workdir, records, **FIELDS)
     killed, in_a_save, resumed = 0, 0, []
     while killed < KILLS:
         before = newest(workdir)

@@ -7,8 +7,7 @@ import os
 import fsspec
 import numpy as np
 import pytest
-from support import processes as training_support
-from support import remote as remote_support
+from support import processes, remote
 
 from bert_jax import cli
 from bert_jax.io import files
@@ -39,7 +38,7 @@ def here(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bucket(here):
-    with remote_support.bucket() as url, training_support.quick_compilation():
+    with remote.bucket() as url, processes.quick_compilation():
         rng = np.random.default_rng(0)
         documents = (". ".join(" ".join(rng.choice(WORDS, 12)) for _ in range(12)) for _ in range(40))
         write(f"{url}/corpus/a.txt", "\n\n".join(documents))
@@ -97,7 +96,7 @@ def records(bucket, vocabulary, commands):
 @pytest.fixture(scope="module")
 def pretrained(bucket, records, commands):
     fields = {"steps": 4, "optimizer.warmup_steps": 1, "eval.every": 2, "checkpoint.every": 2}
-    return commands("run", *training_support.command(f"{bucket}/run", records, **fields))
+    return commands("run", *processes.command(f"{bucket}/run", records, **fields))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +130,7 @@ def test_vocabulary_and_records(bucket, records, run):
 
 def test_pretraining_and_resuming(bucket, records, pretrained, run):
     said = run(
-        *training_support.command(
+        *processes.command(
             pretrained, records, **{"steps": 6, "optimizer.warmup_steps": 1, "checkpoint.every": 2}
         ),
         "--allow_changes",

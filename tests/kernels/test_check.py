@@ -6,7 +6,7 @@ import types
 import jax
 import jax.numpy as jnp
 import pytest
-from support import processes as training_support
+from support import processes
 
 from bert_jax import cli, convert, tokenization
 from bert_jax.errors import UserError
@@ -164,9 +164,9 @@ def test_a_run_warns_once_and_goes_on_in_the_xla_form(monkeypatch, tmp_path, cap
         return 0.0
 
     monkeypatch.setattr(check, "_difference", difference)
-    records = training_support.write_records(tmp_path / "records")
-    command = training_support.command(tmp_path / "run", records, steps=6)
-    with training_support.quick_compilation():
+    records = processes.write_records(tmp_path / "records")
+    command = processes.command(tmp_path / "run", records, steps=6)
+    with processes.quick_compilation():
         assert cli.main([*command, "--config.data.eval_split="]) == 0
     captured = capsys.readouterr()
     warning = (
@@ -187,7 +187,7 @@ def test_prediction_embedding_and_fill_mask_check_too(monkeypatch, tmp_path):
         raise Checked
 
     monkeypatch.setattr(check, "ensure", ensure)
-    vocabulary = training_support.write_vocabulary(tmp_path / "vocab.txt")
+    vocabulary = processes.write_vocabulary(tmp_path / "vocab.txt")
     task = benchmark.make_task(MODEL.replace(vocab_size=100), 128)
     params = {"/".join(path): jnp.zeros(leaf.shape) for path, leaf in _leaves(task)}
     model = convert.Model(task.config, params, "pretraining", tokenization.load(vocabulary))

@@ -6,8 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from support import processes as training_support
-from support.processes import Processes
+from support import processes
 
 from bert_jax import checkpoint
 
@@ -19,20 +18,20 @@ FIELDS = {"steps": STEPS, "batch_size": 16, "checkpoint.every": 4, "checkpoint.k
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return training_support.write_records(tmp_path_factory.mktemp("data") / "records")
+    return processes.write_records(tmp_path_factory.mktemp("data") / "records")
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, records):
     """The work directory of the run in one process."""
     workdir = tmp_path_factory.mktemp("alone") / "run"
-    code, output = training_support.run(command(workdir, records), devices=2)
+    code, output = processes.run(command(workdir, records), devices=2)
     assert code == 0, output
     return workdir
 
 
 def command(workdir, records, **fields):
-    return training_support.command(workdir, records, **(FIELDS | fields))
+    return processes.command(workdir, records, **(FIELDS | fields))
 
 
 def lines(workdir, kind="train"):
@@ -47,14 +46,14 @@ def assert_same_course(workdir, other):
     assert len(lines(workdir)) == STEPS
 
 
-def run(arguments, processes, **options):
-    with Processes(arguments, processes, **options) as started:
+def run(arguments, count, **options):
+    with processes.Processes(arguments, count, **options) as started:
         codes = started.wait()
         return codes, started
 
 
 @pytest.mark.parametrize(
-    "processes, mesh",
+    "count, mesh",
     [
         (2, {}),
         (4, {}),
@@ -63,24 +62,24 @@ def run(arguments, processes, **options):
     ],
     ids=["2", "4", "4-fsdp", "2-tensor"],
 )
-def test_losses_are_those_of_one_process(records, alone, tmp_path, processes, mesh):
-    codes, started = run(command(tmp_path / "run", records, **mesh), processes)
-    assert codes == [0] * processes, started.said()
+def test_losses_are_those_of_one_process(records, alone, tmp_path, count, mesh):
+    codes, started = run(command(tmp_path / "run", records, **mesh), count)
+    assert codes == [0] * count, started.transcript()
     assert_same_course(tmp_path / "run", alone)
     assert checkpoint.verify(tmp_path / "run" / "checkpoints" / str(STEPS))
 
 
 def test_resumes_with_other_numbers_of_processes(records, alone, tmp_path):
     workdir = tmp_path / "run"
-    for step, processes in zip((3, 6, 9, STEPS), (4, 2, 1, 4), strict=True):
+    for step, count in zip((3, 6, 9, STEPS), (4, 2, 1, 4), strict=True):
         # The length of a run decides its learning rates, so each part is ended from outside.
         arguments = command(workdir, records, **{"checkpoint.every": 1})
-        with Processes(arguments, processes) as started:
+        with processes.Processes(arguments, count) as started:
             if step < STEPS:
                 started.wait_for(f"step {step:>{len(str(STEPS))}}")
-                started[processes - 1].send_signal(signal.SIGTERM)
+                started[count - 1].send_signal(signal.SIGTERM)
             codes = started.wait()
-        assert codes == [3 if step < STEPS else 0] * processes, started.said()
+        assert codes == [3 if step < STEPS else 0] * count, started.transcript()
     assert_same_course(workdir, alone)
 
 
@@ -92,32 +91,32 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize("told", [0, 2])
+@pytest.mark.parametrize("signaled", [0, 2])
 @pytest.mark.parametrize("phase", PHASES)
-def test_sigterm_to_one_saves_the_same_step_in_all(records, alone, tmp_path, phase, told):
+def test_sigterm_to_one_saves_the_same_step_in_all(records, alone, tmp_path, phase, signaled):
     workdir = tmp_path / "run"
-    with Processes(command(workdir, records), 4) as started:
+    with processes.Processes(command(workdir, records), 4) as started:
         started.wait_for(PHASES[phase])
-        started[told].send_signal(signal.SIGTERM)
+        started[signaled].send_signal(signal.SIGTERM)
         codes = started.wait()
-    assert codes == [3] * 4, started.said()
+    assert codes == [3] * 4, started.transcript()
     saved = sorted(int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
     if phase in ("training", "evaluation"):
         assert saved and checkpoint.verify(workdir / "checkpoints" / str(saved[-1]))
-        assert any(f"stopped at step {saved[-1]}, saved" in line for line in started.output[told])
+        assert any(f"stopped at step {saved[-1]}, saved" in line for line in started.output[signaled])
     codes, started = run(command(workdir, records), 4)
-    assert codes == [0] * 4, started.said()
+    assert codes == [0] * 4, started.transcript()
     if saved:
         assert any(f"resumed from step {saved[-1]}" in line for line in started.output[0])
     assert_same_course(workdir, alone)
 
 
-@pytest.mark.parametrize("told", [0, 2])
-def test_sigterm_before_all_have_connected_ends_those_that_have(records, tmp_path, told):
-    with Processes(command(tmp_path / "run", records), 3, missing=1) as started:
+@pytest.mark.parametrize("signaled", [0, 2])
+def test_sigterm_before_all_have_connected_ends_those_that_have(records, tmp_path, signaled):
+    with processes.Processes(command(tmp_path / "run", records), 3, missing=1) as started:
         started.wait_for("waiting for process 3 of 4")
-        started[told].send_signal(signal.SIGTERM)
-        assert started.wait() == [3] * 3, started.said()
+        started[signaled].send_signal(signal.SIGTERM)
+        assert started.wait() == [3] * 3, started.transcript()
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -128,7 +127,7 @@ def test_sigterm_before_all_have_connected_ends_those_that_have(records, tmp_pat
 )
 def test_the_others_end_when_one_is_lost(records, tmp_path, sent, victim):
     fields = {"steps": 100000, "batch_size": 12, "checkpoint.every": 0, "eval.every": 0, "log_every": 5}
-    with Processes(command(tmp_path / "run", records, **fields), 3) as started:
+    with processes.Processes(command(tmp_path / "run", records, **fields), 3) as started:
         started.wait_for("step      5")
         started[victim].send_signal(sent)
         lost = time.monotonic()
@@ -137,7 +136,7 @@ def test_the_others_end_when_one_is_lost(records, tmp_path, sent, victim):
         seconds = time.monotonic() - lost
         started[victim].kill()
         started.wait()
-    assert 0 not in codes and 2 not in codes and 3 not in codes, started.said()
+    assert 0 not in codes and 2 not in codes and 3 not in codes, started.transcript()
     assert seconds < 80  # a heartbeat of 10 s, on a machine that may be busy
     for number in {0, 1, 2} - {victim}:
         said = "\n".join(started.output[number])
@@ -147,7 +146,7 @@ def test_the_others_end_when_one_is_lost(records, tmp_path, sent, victim):
 def test_a_missing_process_is_named(records, tmp_path):
     arguments = [*command(tmp_path / "run", records), "--meet_timeout=5", "--num_processes=3"]
     address = "--coordinator_address=127.0.0.1:29517"
-    started = [training_support.start([*arguments, address, f"--process_id={n}"]) for n in (0, 2)]
+    started = [processes.start([*arguments, address, f"--process_id={n}"]) for n in (0, 2)]
     for process in started:
         output, _ = process.communicate(timeout=100)
         assert process.returncode == 1
@@ -162,5 +161,5 @@ def test_places_that_cannot_be(records, tmp_path):
         "expected a number from 0 to 1": ["--coordinator_address=a:1", "--num_processes=2", "--process_id=2"],
     }
     for message, given in bad.items():
-        code, output = training_support.run([*command(tmp_path / "run", records), *given])
+        code, output = processes.run([*command(tmp_path / "run", records), *given])
         assert code == 2 and message in output and "Traceback" not in output, output

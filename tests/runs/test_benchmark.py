@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
-from support import processes as training_support
+from support import processes
 
 from bert_jax import cli
 from bert_jax.commands import bench
@@ -105,9 +105,9 @@ def test_a_step_faster_than_the_measured_peak_has_no_share_of_it():
 
 def run_on_records(tmp_path, capsys):
     records = tmp_path / "records"
-    training_support.write_records(records)
-    overrides = [f"--config.{name}={value}" for name, value in training_support.TINY.items()]
-    argv = ["bench", f"--config={training_support.CONFIG}", *overrides, f"--data_dir={records}", "--packed"]
+    processes.write_records(records)
+    overrides = [f"--config.{name}={value}" for name, value in processes.TINY.items()]
+    argv = ["bench", f"--config={processes.CONFIG}", *overrides, f"--data_dir={records}", "--packed"]
     assert cli.main([*argv, "--seq_length=16", "--steps=2", "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
@@ -143,7 +143,7 @@ def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypa
 def test_the_command_for_real(tmp_path, capsys):
     result = run_on_records(tmp_path, capsys)
     assert result["train_step"]["length"] == 16
-    assert result["train_step_on_records"]["length"] == training_support.LENGTH
+    assert result["train_step_on_records"]["length"] == processes.LENGTH
     assert 0 < result["train_step_on_records"]["fill"] <= 1
 
 

@@ -6,8 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from support import google_records
-from support import processes as training_support
+from support import google_records, processes
 
 from bert_jax import cli
 from bert_jax.data import records as packed_records
@@ -21,20 +20,20 @@ from bert_jax.workdir import run_directory
 
 @pytest.fixture(scope="module", autouse=True)
 def programs():
-    with training_support.quick_compilation():
+    with processes.quick_compilation():
         yield
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return training_support.write_records(tmp_path_factory.mktemp("data") / "records")
+    return processes.write_records(tmp_path_factory.mktemp("data") / "records")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, records):
     """The work directory of a finished run on 8 devices."""
     directory = tmp_path_factory.mktemp("trained") / "run"
-    assert cli.main(training_support.command(directory, records, steps=6, log_every=2)) == 0
+    assert cli.main(processes.command(directory, records, steps=6, log_every=2)) == 0
     return directory
 
 
@@ -43,7 +42,7 @@ def pretrain(tmp_path, records, capsys):
     """Runs the command; returns (exit code, stdout, stderr)."""
 
     def run(directory=tmp_path / "run", data=records, more=(), **fields):
-        code = cli.main([*training_support.command(directory, data, **fields), *more])
+        code = cli.main([*processes.command(directory, data, **fields), *more])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -98,7 +97,7 @@ def test_what_it_says(pretrain, trained, records):
 def test_no_config_and_no_workdir(capsys):
     assert cli.main(["pretrain", "--workdir=x"]) == 2
     assert "what to train? give --config=" in capsys.readouterr().err
-    assert cli.main(["pretrain", f"--config={training_support.CONFIG}"]) == 2
+    assert cli.main(["pretrain", f"--config={processes.CONFIG}"]) == 2
     assert "where to? give --workdir=DIR" in capsys.readouterr().err
 
 
@@ -161,7 +160,7 @@ def test_a_senseless_value_is_refused_by_name_before_anything_is_read(
 
 def test_a_vocabulary_that_is_not_the_records_own(pretrain, records, tmp_path):
     data = shutil.copytree(records, tmp_path / "records")
-    training_support.write_vocabulary(data / "vocab.txt", words=96)
+    processes.write_vocabulary(data / "vocab.txt", words=96)
     assert "vocab.txt is not the vocabulary that the records beside it" in fails(pretrain(data=data))
 
 
@@ -171,7 +170,7 @@ def test_a_work_directory_of_another_model(pretrain, trained):
 
 
 def test_a_work_directory_of_other_records(pretrain, trained, tmp_path):
-    data = training_support.write_records(tmp_path / "records", words=96)
+    data = processes.write_records(tmp_path / "records", words=96)
     error = fails(pretrain(trained, data, steps=6))
     assert "the digest of the vocabulary is" in error and "the digest of the records" in error
 
@@ -203,7 +202,7 @@ def test_a_change_that_the_checkpoint_does_not_fit_leaves_the_config(pretrain, t
 
 
 def test_allowed_changes_do_not_reach_the_vocabulary(pretrain, trained, tmp_path):
-    data = training_support.write_records(tmp_path / "records", words=96)
+    data = processes.write_records(tmp_path / "records", words=96)
     before = {name: (trained / name).read_bytes() for name in ("config.json", "vocab.txt")}
     error = fails(pretrain(trained, data, more=["--allow_changes"], steps=6))
     assert "is of another model: " in error and "the digest of the vocabulary is" in error
@@ -255,7 +254,7 @@ def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
 
 @pytest.mark.parametrize("field", ["init_from", "resume_from"])
 def test_another_vocabulary_than_that_of_the_weights(pretrain, trained, tmp_path, field):
-    data = training_support.write_records(tmp_path / "records", words=96)
+    data = processes.write_records(tmp_path / "records", words=96)
     error = fails(pretrain(data=data, **{field: trained}))
     assert f"{field}={trained} was trained with another vocabulary" in error
 
@@ -327,7 +326,7 @@ def test_the_config_files(name, size):
     """Each has the fields of a run, and stands for its size."""
     from bert_jax.models.config import SIZES
 
-    path = training_support.CONFIG.with_name(f"{name}.py")
+    path = processes.CONFIG.with_name(f"{name}.py")
     space = {"__name__": name}
     exec(compile(path.read_text(), path, "exec"), space)
     config = space["get_config"]()
@@ -337,7 +336,7 @@ def test_the_config_files(name, size):
 
 
 def load_config(name, argument):
-    path = training_support.CONFIG.with_name(f"{name}.py")
+    path = processes.CONFIG.with_name(f"{name}.py")
     space = {"__name__": name}
     exec(compile(path.read_text(), path, "exec"), space)
     return space["get_config"](argument)

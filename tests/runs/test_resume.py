@@ -13,7 +13,7 @@ import time
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from support import processes as training_support
+from support import processes
 
 from bert_jax import checkpoint
 from bert_jax.workdir.run_directory import WorkDir
@@ -26,7 +26,7 @@ FIELDS = {"steps": STEPS, "checkpoint.every": 2, "checkpoint.keep": 2, "eval.eve
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return training_support.write_records(tmp_path_factory.mktemp("data") / "records")
+    return processes.write_records(tmp_path_factory.mktemp("data") / "records")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def whole(tmp_path_factory, records):
     directory = tmp_path_factory.mktemp("whole")
 
     def train(devices):
-        code, output = training_support.run(command(directory / f"{devices}", records), devices)
+        code, output = processes.run(command(directory / f"{devices}", records), devices)
         assert code == 0, output
         return directory / f"{devices}"
 
@@ -46,7 +46,7 @@ def whole(tmp_path_factory, records):
 
 
 def command(workdir, records):
-    return training_support.command(workdir, records, **FIELDS)
+    return processes.command(workdir, records, **FIELDS)
 
 
 def metrics(workdir, kind="train"):
@@ -86,7 +86,7 @@ class Attempt:
 
     def __init__(self, workdir, records, devices):
         self.workdir, self.output = workdir, []
-        self.process = training_support.start(command(workdir, records), devices)
+        self.process = processes.start(command(workdir, records), devices)
 
     def read_until(self, pattern):
         for line in self.process.stdout:
@@ -170,7 +170,7 @@ def test_the_loss_of_each_step_does_not_depend_on_the_devices(whole, devices):
 def test_a_directory_in_use_is_refused(whole, records):
     """And nothing but the run's own lines is on the terminal."""
     with WorkDir(whole(1)):
-        code, output = training_support.run(command(whole(1), records))
+        code, output = processes.run(command(whole(1), records))
     assert code == 2 and output.count("\n") == 1, output
     assert f"bert-jax: error: {whole(1)}: in use by another run (process {os.getpid()} on" in output
 

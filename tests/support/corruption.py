@@ -21,7 +21,7 @@ if __name__ == "__main__":
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
 
 import numpy as np
-from support import processes as training_support
+from support import processes
 from support.fuzzing import limits
 
 from bert_jax.data import records, tfrecord
@@ -62,7 +62,7 @@ class Records:
     """A directory of packed records with digests, and what is in it."""
 
     def __init__(self, folder: Path):
-        self.sound = training_support.write_records(folder / "sound", rows=60, eval_rows=10)
+        self.sound = processes.write_records(folder / "sound", rows=60, eval_rows=10)
         prepare(self.sound)
         self.case = folder / "case"
         self.expected = self._read(self.sound)

@@ -31,8 +31,7 @@ if __name__ == "__main__":
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
 
 import numpy as np
-from support import google_records
-from support import processes as training_support
+from support import google_records, processes
 from support.conversions import random_model
 
 from bert_jax import tasks, tokenization
@@ -219,7 +218,7 @@ class Inputs:
         for name, most in (("huggingface", 1 << 30), ("shards", 4000)):
             (self.sound / name).mkdir()
             huggingface_export.write(model, self.sound / name, max_shard_bytes=most)
-        training_support.write_records(self.sound / "packed", rows=40, eval_rows=8)
+        processes.write_records(self.sound / "packed", rows=40, eval_rows=8)
         google_records.write(
             self.sound / "google" / "a.tfrecord", [google_records.example() for _ in range(20)]
         )

@@ -193,10 +193,10 @@ class Processes:
         """Returns when a process has said so."""
         deadline = time.monotonic() + timeout
         while not any(text in line for line in self.output[number]):
-            assert time.monotonic() < deadline, self.said()
+            assert time.monotonic() < deadline, self.transcript()
             if self.started[number].poll() is not None:
                 self._readers[number].join()
-                assert any(text in line for line in self.output[number]), self.said()
+                assert any(text in line for line in self.output[number]), self.transcript()
             time.sleep(0.01)
 
     def wait(self, timeout=200):
@@ -207,5 +207,5 @@ class Processes:
             reader.join()
         return codes
 
-    def said(self):
+    def transcript(self):
         return "\n".join(f"{number}: {line}" for number, lines in enumerate(self.output) for line in lines)

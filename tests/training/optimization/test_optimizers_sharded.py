@@ -7,7 +7,7 @@ import ml_collections
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from support import processes as training_support
+from support import processes
 
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
@@ -92,7 +92,7 @@ def train(path, name, args, steps, mesh):
 
 @pytest.fixture(scope="module", autouse=True)
 def programs():
-    with training_support.quick_compilation():
+    with processes.quick_compilation():
         yield
 
 

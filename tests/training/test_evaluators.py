@@ -1,0 +1,117 @@
+"""Evaluators of one's own in the loop, and the best checkpoint that one of them keeps."""
+
+import json
+import signal
+
+import pytest
+from support.regression import Recorder, Run, at, send
+
+from bert_jax.errors import Preempted, UserError
+from bert_jax.training.evaluators import BestCheckpoint, Evaluator
+from bert_jax.training.preemption import Interrupted
+from bert_jax.workdir.run_directory import WorkDir
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def test_an_evaluator_of_ones_own_has_its_own_steps_and_lines(whole, tmp_path):
+    run, recorder = Run(tmp_path / "run"), Recorder(every=5)
+    run.evaluators = [recorder]
+    run.fit()
+    assert recorder.steps == [5, 10, 12] and run.steps_of("eval") == [6, 12]
+    assert [(line["step"], line["score"]) for line in run.lines("recorder")] == [(5, 2.5), (10, 5), (12, 6)]
+    assert run.lines("eval") == whole[0].lines("eval")
+
+
+def test_each_evaluation_that_was_missed_is_made_up_for(tmp_path):
+    """Step 6 is saved and evaluated on the records, and then the other evaluator is interrupted."""
+    run = Run(tmp_path / "run")
+
+    def interrupt():
+        send(signal.SIGTERM)
+        raise Interrupted
+
+    run.evaluators = [Recorder(interrupt, every=6)]
+    with pytest.raises(Preempted, match="stopped at step 6, saved"):
+        run.fit()
+    assert run.steps_of("eval") == [6] and run.steps_of("recorder") == []
+    run.evaluators = [Recorder(every=6)]
+    run.fit()
+    assert run.steps_of("eval") == [6, 12] and run.steps_of("recorder") == [6, 12]
+
+
+def test_an_evaluator_ends_the_run_and_it_stays_ended(tmp_path):
+    run = Run(tmp_path / "run")
+    run.evaluators = [Recorder(every=3, until=2)]
+    assert int(run.fit().step) == 6 and run.saved() == [4, 6]
+    assert run.logged("stopped early, at step 6 of 12") and run.steps_of("recorder") == [3, 6]
+    run.evaluators = [Recorder(every=3, until=0)]
+    assert int(run.fit().step) == 6 and run.logged("nothing to train: the run was stopped early")
+
+
+def test_two_evaluators_of_one_name_are_refused(tmp_path):
+    run = Run(tmp_path / "run")
+    run.evaluators = [Recorder(), Recorder()]
+    with pytest.raises(ValueError, match="expected different names"):
+        run.fit()
+
+
+class Scores(Evaluator):
+    """Scores given by step, as a fine-tuning has them."""
+
+    every = 2
+
+    def __init__(self, scores):
+        self.name, self.scores = "scores", scores
+
+    def evaluate(self, step, state, context):
+        return {"loss": 0.0, "accuracy": self.scores[step]}
+
+
+def best_of(run, scores, **options):
+    run.config.eval.every = 0
+    with WorkDir(run.path) as workdir:
+        best = BestCheckpoint(Scores(scores), workdir, "accuracy", log=run.output.append, **options)
+    run.evaluators = [best]
+    return best
+
+
+def test_the_best_checkpoint_is_kept_and_the_run_ends_when_nothing_gets_better(tmp_path):
+    run = Run(tmp_path / "run")
+    written = []
+    scores = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.7, 10: 0.9, 12: 0.9}
+    best_of(run, scores, patience=2, on_best=lambda: written.append("on_best") or {"degenerate": False})
+    assert int(run.fit().step) == 8
+    assert json.loads((run.path / "best.json").read_text()) == {
+        "step": 4, "metric": "accuracy", "scores": {"accuracy": 0.7}, "degenerate": False, "since_best": 2,
+        "last_step": 8,
+    }  # fmt: skip
+    assert [line["best_so_far"] for line in run.lines("scores")] == [1, 1, 0, 0] and len(written) == 2
+    assert [path.name for path in (run.path / "best").iterdir() if path.name.isdigit()] == ["4"]
+    best_of(run, scores, patience=2)
+    run.fit()
+    assert run.logged("the run was stopped early") and run.steps_of("scores") == [2, 4, 6, 8]
+
+
+def test_a_lower_score_may_be_the_better_one(tmp_path):
+    run = Run(tmp_path / "run", steps=4)
+    best = best_of(run, {2: 0.5, 4: 0.7}, lower_is_better=True)
+    run.fit()
+    assert best.best["step"] == 2 and best.best["since_best"] == 1
+
+
+def test_evaluations_that_are_repeated_after_a_kill_count_once(tmp_path):
+    """Killed after step 6, with nothing saved but the best checkpoint, the run begins anew."""
+    run = Run(tmp_path / "run", checkpoint__every=0)
+    scores = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.65, 10: 0.8, 12: 0.6}
+    best_of(run, scores, patience=3)
+
+    def kill():
+        raise UserError("killed")
+
+    run.before_batch = at(7, kill)
+    with pytest.raises(UserError, match="killed"):
+        run.fit()
+    best = best_of(run, scores, patience=3)
+    assert int(run.fit().step) == 12 and run.steps_of("scores") == [2, 4, 6, 8, 10, 12]
+    assert best.best["step"] == 10

@@ -1,0 +1,158 @@
+"""Steps that are not finite are skipped, and a run that skips too many goes back once."""
+
+import itertools
+import json
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support.regression import Run, assert_same, at, make_batch, send, spoil
+
+from bert_jax import checkpoint
+from bert_jax.checkpoint import saving
+from bert_jax.errors import Preempted, UserError
+from bert_jax.parallel import sharding
+from bert_jax.training.state import abstract_state
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def run_state(run):
+    return abstract_state(run.task, optax.trace(0.9), sharding.make_mesh(**run.config.mesh))
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted(tmp_path):
+    run = Run(tmp_path / "run", eval__every=0)
+    spoil(run, {3, 4})
+    state = run.fit()
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.params)))
+    assert [line["skipped"] for line in run.lines("train")] == [0, 0, 0, 1, 1] + [0] * 7
+    assert run.lines("train")[3]["loss"] is None
+    assert sum("warning: step 4 is skipped" in line for line in run.output) == 1
+
+
+def test_skipped_steps_stay_out_of_the_means(tmp_path):
+    run = Run(tmp_path / "run", log_every=6)
+    spoil(run, {3})
+    run.fit()
+    line = run.lines("train")[1]
+    assert line["skipped"] == 1 and np.isfinite(line["loss"])
+
+
+def test_after_too_many_skipped_steps_the_run_goes_back_once_and_then_gives_up(tmp_path):
+    run = Run(tmp_path / "run", steps=50)
+    spoil(run, range(5, 50))
+    message = "steps 5 to 7 were skipped: loss.* not finite; the run had gone back to step 4 once already"
+    with pytest.raises(UserError, match=message):
+        run.fit()
+    assert run.logged("warning: steps 6 to 8 were skipped: ") and run.logged(
+        "going back to step 4, without the next 4"
+    )
+    step, state = checkpoint.Checkpointer(run.path / "checkpoints").restore_latest(run_state(run))
+    assert step == 4 and np.isfinite(np.asarray(state.params["encoder"]["w"])).all()
+    with pytest.raises(UserError, match=message):  # the same command knows that it has been there
+        run.fit()
+
+
+@pytest.fixture(scope="module")
+def detoured(tmp_path_factory):
+    """The state of a run that leaves out batches 4 to 7."""
+    run = Run(tmp_path_factory.mktemp("detoured") / "run")
+    run.train_data = lambda step, own: (make_batch(n if n < 4 else n + 4) for n in itertools.count(step))
+    return run.fit()
+
+
+@pytest.mark.parametrize("log_every", [1, 5])
+def test_a_run_that_went_back_leaves_out_the_batches_that_failed(tmp_path, detoured, log_every):
+    run = Run(tmp_path / "run", log_every=log_every)
+    spoil(run, {5, 6, 7})
+    assert_same(run.fit(), detoured)
+    assert run.steps_of("train")[-1] == 12 and run.saved() == [8, 12]
+    assert json.loads((run.path / "recovery.json").read_text()) == {
+        "step": 4,
+        "left_out": 4,
+        "complete": True,
+    }
+
+
+@pytest.mark.parametrize("batch", [4, 9, 12])
+def test_a_run_that_went_back_and_was_stopped_goes_on_with_the_same_batches(tmp_path, detoured, batch):
+    run = Run(tmp_path / "run")
+    spoil(run, {5, 6, 7})
+    run.before_batch = at(batch, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted):
+        run.fit()
+    run.output.clear()
+    assert_same(run.fit(), detoured)
+    assert not run.logged("going back") or batch == 4
+
+
+def test_checkpoints_after_the_good_one_are_set_aside_even_if_the_run_is_killed_then(tmp_path, monkeypatch):
+    run = Run(tmp_path / "run", checkpoint__every=1)
+    spoil(run, {5, 6, 7})
+    abandon, steps = saving.Checkpointer.abandon_after, []
+
+    def killed(checkpointer, step):
+        steps.append(step)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(saving.Checkpointer, "abandon_after", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert run.saved() == [4, 5] and steps == [4]  # 5, whose next step failed, is not known to be good
+    monkeypatch.setattr(saving.Checkpointer, "abandon_after", abandon)
+    run.config.steps = 7
+    state = run.fit()
+    assert run.logged("resumed from step 4") and run.logged("is set aside as abandoned-5")
+    assert run.saved() == [6, 7] and int(state.step) == 7
+
+
+def test_a_run_that_has_saved_nothing_begins_anew(tmp_path):
+    run = Run(tmp_path / "run", checkpoint__every=0)
+    spoil(run, {0, 1, 2})
+    run.fit()
+    assert run.logged("going back to step 0, without the next 3") and run.saved() == [12]
+    assert not any(line["skipped"] for line in run.lines("train"))
+
+
+def test_a_step_that_is_skipped_is_not_saved_and_the_next_one_is(tmp_path):
+    run = Run(tmp_path / "run", eval__every=0, checkpoint__keep=9)
+    spoil(run, {3, 4, 11})
+    run.fit()
+    assert run.saved() == [6, 8, 12]
+    assert run.logged(
+        "warning: the last 1 steps were skipped; what is saved as step 12 has the parameters of step 11"
+    )
+
+
+def test_a_run_that_is_stopped_while_steps_are_skipped_saves_none_of_them(tmp_path):
+    run = Run(tmp_path / "run", eval__every=0)
+    spoil(run, {4, 5})
+    run.before_batch = at(6, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted, match="stopped at step 6, which was skipped; step 4 is saved"):
+        run.fit()
+    assert run.saved() == [4]
+
+
+@pytest.mark.parametrize("rate", [np.nan, np.inf, 3e38])
+def test_a_step_whose_new_parameters_are_not_finite_is_skipped(tmp_path, rate):
+    run = Run(tmp_path / "run")
+    run.options = {"schedule": lambda step: jnp.where(step == 3, rate, 0.01)}
+    run.config.checkpoint.keep = 9
+    state = run.fit()
+    assert [line["step"] for line in run.lines("train") if line["skipped"]] == [4]
+    assert run.saved() == [5, 8, 12]
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state)))
+
+
+def test_a_step_whose_new_optimizer_state_is_not_finite_is_skipped(tmp_path):
+    def update(updates, count, params):
+        return updates, jnp.where(count == 3, jnp.inf, count + 1)
+
+    run = Run(tmp_path / "run", steps=5)
+    run.options = {"optimizer": optax.GradientTransformation(lambda params: jnp.float32(0), update)}
+    assert run.fit().opt_state == 3
+    assert [line["skipped"] for line in run.lines("train")] == [0, 0, 0, 1, 1]
