@@ -13,7 +13,8 @@ import numpy as np
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.errors import UserError
-from bert_jax.inference.embedding import Embedder, Features, Row, Text
+from bert_jax.inference.embedding import Embedder, Features
+from bert_jax.inference.engine import Row, Text, tokenizer_of
 from bert_jax.io import files
 from bert_jax.kernels import platform
 from bert_jax.models import Pooler
@@ -54,14 +55,12 @@ class LoadedModel:
     """
 
     def __init__(self, model: convert.Model, dtype: str = "auto", log: Callable[[str], None] = print):
-        if model.tokenizer is None:
-            raise UserError(f"{model.source}: no vocabulary beside it; copy the model's vocab.txt there")
+        self.tokenizer: Tokenizer = tokenizer_of(model)
         self._source = model.source
         self._embedder = Embedder(model, pooling="none", dtype=dtype, log=log)
         self.config: EncoderConfig = model.config.for_inference(platform.target(), dtype)
         self.module: AssembledModel = model.module.clone(config=self.config)
         self.params: dict[str, Any] = nest(model.params)
-        self.tokenizer: Tokenizer = model.tokenizer
         self.labels = model.labels
 
     def encode(self, texts: Iterable[Text], pooling: str = "mean") -> Encoding:

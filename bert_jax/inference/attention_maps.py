@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
+from bert_jax.inference.engine import Engine, text_rows, tokenizer_of
 from bert_jax.kernels.attention import probabilities
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
@@ -55,34 +55,30 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
     """
     if model.config.position in ("rotary", "alibi"):
         raise UserError(
-            f"attention is only drawn of models whose positions are in the embeddings, and this one has "
+            "attention can only be plotted for models with position embeddings; this model has "
             f"position={model.config.position}"
         )
     if unlike := [name for name in _AS_IN_BERT if getattr(model.config, name) != getattr(_BERT, name)]:
         raise UserError(
-            f"attention is only drawn of models with the layers of BERT, and this one has "
+            "attention can only be plotted for models with the layers of BERT; this model has "
             f"{unlike[0]}={getattr(model.config, unlike[0])}"
         )
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise UserError(f"{model.source or 'the model'} has no vocabulary: put its vocab.txt beside it")
-    texts = [text] if text_b is None else [text, text_b]
-    ids = tokenizer.encode_batch(texts, allow_special=tuple(tokenizer.special_tokens.values()))
-    row = tokenizer.layout.row(*ids)
-    first_length = tokenizer.layout.first_length(len(ids[0]), pair=text_b is not None)
-    most = model.config.max_position_embeddings
-    if len(row) > most:
-        raise UserError(f"the text has {len(row)} tokens and the model {most} positions; shorten it")
-    batch = {
-        "input_ids": row[None],
-        "lengths": np.array([len(row)], np.int32),
-        "first_lengths": np.array([first_length], np.int32),
-    }
+    tokenizer = tokenizer_of(model)
+    limit = model.config.max_position_embeddings
+    texts = [text if text_b is None else (text, text_b)]
+    (row,) = text_rows(tokenizer, texts, limit, special=tuple(tokenizer.special_tokens.values()))
+    if row.cut:
+        raise UserError(f"the text has {row.full_length} tokens and the model {limit} positions; shorten it")
     config = computed_as(model.config)
-    params = nest({name: x for name, x in model.params.items() if name.startswith("encoder/")})
-    compute = functools.partial(attention_weights, config=config, types=tokenizer.layout.types)
-    weights = jax.jit(compute)(params["encoder"], batch)
-    return AttentionMaps([tokenizer.tokens[i] for i in row], first_length, np.asarray(weights[:, 0]))
+
+    @jax.jit
+    def compute(params, batch):
+        weights = attention_weights(params["encoder"], batch, config=config, types=tokenizer.layout.types)
+        return jnp.moveaxis(weights, 1, 0)
+
+    engine = Engine(model, config, ("encoder",), compute, max_seq_length=len(row.token_ids))
+    ((_, (weights,)),) = engine.outputs([row], total=1)
+    return AttentionMaps([tokenizer.tokens[i] for i in row.token_ids], row.first_length, weights)
 
 
 def computed_as(config: EncoderConfig) -> EncoderConfig:
@@ -104,7 +100,7 @@ def attention_weights(
         types: the token types of the first and the second text.
     """
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
-    states = Encoder(config).apply(
+    states: Any = Encoder(config).apply(
         {"params": params}, *(inputs[name] for name in INPUTS), lambda x: x, method="every_layer"
     )
     real = inputs["sequence_ids"]

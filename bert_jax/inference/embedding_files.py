@@ -8,14 +8,16 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference.embedding import Features, Text
+from bert_jax.inference.embedding import Embedder, Features
+from bert_jax.inference.engine import Text
 from bert_jax.io import atomic, checks, compression, files
-from bert_jax.tasks.readers.file_rows import open_file, read_lines
+from bert_jax.tasks.readers.file_rows import open_file, parse_object, read_lines
+from bert_jax.tasks.readers.report import Malformed
 
 FORMATS = (".npy", ".safetensors", ".jsonl")
 JSONL_FORMATS = ("bert_jax", "google")
@@ -48,16 +50,16 @@ class Texts:
         name = compression.strip_suffix(path).lower()
         self._json = name.endswith(_JSON)
         if pairs and self._json:
-            raise UserError(f"--pairs is of lines with a tab; of {path}, give the second --text_b=FIELD")
+            raise UserError(f"--pairs is for lines with a tab; for pairs in {path}, give --text_b=FIELD")
         if text_b and not self._json:
-            raise UserError(f"--text_b is of .jsonl; for pairs in {path} put a tab between them, and --pairs")
+            raise UserError(f"--text_b is for .jsonl; for pairs in {path}, use a tab and give --pairs")
         if name.endswith(".csv") or (name.endswith(".tsv") and not pairs):
             raise UserError(
-                f"--input={path}: expected a text a line, .jsonl, or with --pairs two texts a line and a tab "
-                "between them"
+                f"--input={path}: expected one text per line, .jsonl, or with --pairs two texts per line, "
+                "separated by a tab"
             )
         if path != "-" and not files.is_file(path):
-            raise UserError(f"--input={path}: no such file; expected one text a line, or .jsonl")
+            raise UserError(f"--input={path}: no such file; expected one text per line, or .jsonl")
 
     def __iter__(self) -> Iterator[Text]:
         stdin = self.path == "-"
@@ -84,7 +86,7 @@ class Texts:
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise UserError(f"{where} is not UTF-8 ({error.reason}); convert it, as by iconv") from None
+            raise UserError(f"{where} is not UTF-8 ({error.reason}); convert it, as with iconv") from None
         if self._json:
             return self._from_json(text, where)
         if not self.pairs:
@@ -94,36 +96,34 @@ class Texts:
             raise UserError(f"{where}: expected two texts with one tab between them, found {len(parts) - 1}")
         return parts[0], parts[1]
 
-    def _from_json(self, text, where):
+    def _from_json(self, text: str, where: str) -> Text:
         try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            what = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-            raise UserError(f"{where} is not JSON ({what}); expected one object a line") from None
+            row = parse_object(text)
+        except Malformed as error:
+            raise UserError(f"{where}: {error}") from None
         found = []
         for flag, name in zip(("--text_a", "--text_b"), self._fields, strict=False):
-            value = row.get(name) if isinstance(row, dict) else None
-            if not isinstance(value, str):
-                have = ", ".join(row) if isinstance(row, dict) and row else "no fields"
-                raise UserError(f"{where}: expected text in the field {name!r} ({flag}), it has {have}")
-            found.append(value)
+            if not isinstance(row.get(name), str):
+                fields = ", ".join(row) or "no fields"
+                raise UserError(f"{where}: expected text in the field {name!r} ({flag}), it has {fields}")
+            found.append(row[name])
         return found[0] if len(found) == 1 else (found[0], found[1])
 
 
 def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) -> None:
     """Raises UserError for an output that cannot be written, before any work; see `checks.check_output`."""
     if jsonl_format != JSONL_FORMATS[0] and files.suffix(path) != ".jsonl":
-        raise UserError(f"--jsonl_format={jsonl_format} is of .jsonl, and --output is {path}")
+        raise UserError(f"--jsonl_format={jsonl_format} is for .jsonl, and --output is {path}")
     if files.suffix(path) == ".npy" and pooling == "none":
         raise UserError(
-            f"--output={path}: with --pooling=none texts have as many states as tokens, and .npy holds equal "
-            "ones; expected .jsonl or .safetensors"
+            f"--output={path}: with --pooling=none texts differ in their number of states, and .npy has "
+            "rows of one size; expected .jsonl or .safetensors"
         )
     checks.check_output(path, FORMATS, overwrite=overwrite)
 
 
 @contextlib.contextmanager
-def writer(path: str, embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterator[Writer]:
+def writer(path: str, embedder: Embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterator[Writer]:
     """Returns a context manager with a writer of features, which creates the file when the block ends.
 
     A local file is written atomically, and is not created if the block raises an exception. The suffix of
@@ -139,7 +139,7 @@ def writer(path: str, embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterato
 
     Args:
         path: the path of the file.
-        embedder: the `bert_jax.inference.embedding.Embedder` that computes the features.
+        embedder: computes the features.
         jsonl_format: "google" for the objects of extract_features.py in google-research/bert, which have
             `linex_index` (so spelled there) instead of `index`, and no text.
     """
@@ -154,27 +154,28 @@ def writer(path: str, embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterato
 class Writer:
     """Base class of the writers of a format.
 
-    Subclasses define what is written before the first text (`begin`), for each text (`put`), and at the end
-    (`finish`).
+    Attributes:
+        texts: the number of texts that were written.
     """
 
-    def __init__(self, file: IO[bytes], embedder):
+    def __init__(self, file: IO[bytes], embedder: Embedder):
         self.file, self.embedder, self.texts = file, embedder, 0
         self.begin()
-
-    def begin(self) -> None:
-        pass
 
     def write(self, text: Text, features: Features) -> None:
         """Writes the features of the next text."""
         self.put(text, features)
         self.texts += 1
 
+    def begin(self) -> None:
+        """Writes what precedes the first text."""
+
     def put(self, text: Text, features: Features) -> None:
-        raise NotImplementedError
+        """Writes the values of one text."""
+        self.file.write(features.values.astype("<f4", copy=False).tobytes())
 
     def finish(self) -> None:
-        pass
+        """Completes the file after the last text."""
 
 
 class _Npy(Writer):
@@ -182,9 +183,6 @@ class _Npy(Writer):
         # numpy pads the header so that `finish` can overwrite it with a larger first dimension.
         header = dict(descr="<f4", fortran_order=False, shape=(self.texts, self.embedder.width))
         np.lib.format.write_array_header_1_0(self.file, header)
-
-    def put(self, text, features):
-        self.file.write(features.values.astype("<f4", copy=False).tobytes())
 
     def finish(self):
         self.file.seek(0)
@@ -196,14 +194,12 @@ _HEADER = 512  # bytes reserved for the JSON header of a .safetensors file, whic
 
 class _Safetensors(Writer):
     def begin(self):
-        self.lengths: list[int] = []
         self.token_ids: list[np.ndarray] = []
         self.file.write(bytes(8 + _HEADER))
 
     def put(self, text, features):
-        self.file.write(features.values.astype("<f4", copy=False).tobytes())
+        super().put(text, features)
         if self.embedder.pooling == "none":
-            self.lengths.append(len(features.token_ids))
             self.token_ids.append(features.token_ids)
 
     def finish(self):
@@ -211,8 +207,9 @@ class _Safetensors(Writer):
         if self.embedder.pooling != "none":
             tensors = {"embeddings": ("F32", [self.texts, width], 4 * self.texts * width)}
         else:
-            tokens, layers = sum(self.lengths), len(self.embedder.layers)
-            offsets = np.concatenate([[0], np.cumsum(self.lengths, dtype="<i8")]).astype("<i8")
+            lengths, layers = [len(token_ids) for token_ids in self.token_ids], len(self.embedder.layers)
+            tokens = sum(lengths)
+            offsets = np.concatenate([[0], np.cumsum(lengths, dtype="<i8")]).astype("<i8")
             self.file.write(offsets.tobytes())
             for token_ids in self.token_ids:
                 self.file.write(token_ids.astype("<i4", copy=False).tobytes())
@@ -230,7 +227,7 @@ class _Safetensors(Writer):
 
 
 class _JsonLines(Writer):
-    def head(self, text: Text) -> dict:
+    def _head(self, text: Text) -> dict[str, Any]:
         """Returns the fields of an object that identify its text."""
         names = {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
         return {"index": self.texts} | names
@@ -238,7 +235,7 @@ class _JsonLines(Writer):
     def put(self, text, features):
         # Values are rounded in float64, because a rounded float32 would be written with more than six digits.
         values = np.round(features.values.astype(np.float64), 6).tolist()
-        row = self.head(text)
+        row = self._head(text)
         if self.embedder.pooling != "none":
             row["embedding"] = values
         else:
@@ -257,5 +254,5 @@ class _JsonLines(Writer):
 
 
 class _GoogleJsonLines(_JsonLines):
-    def head(self, text):
+    def _head(self, text):
         return {"linex_index": self.texts}

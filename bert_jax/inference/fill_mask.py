@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import convert
-from bert_jax.checkpoint.leaves import nest
 from bert_jax.errors import UserError
-from bert_jax.kernels import check as kernel_check
+from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
@@ -21,7 +21,9 @@ from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 
 MASK = "[MASK]"
-_BATCH = 16
+# Tokens of a batch on each device. Each may be a mask, whose output has a number for every token of the
+# vocabulary.
+_BATCH_TOKENS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +53,23 @@ class MaskFiller:
             raise UserError(
                 f"{model.source} has no masked LM head: expected a pre-trained checkpoint with its heads"
             )
-        if model.tokenizer is None:
-            raise UserError(f"{model.source}: no vocabulary beside it; copy the model's vocab.txt there")
-        self.tokenizer = model.tokenizer
-        self._config = model.config.for_inference(platform.target(), dtype)
-        kernel_check.ensure(self._config, log)
-        params = {name: x for name, x in model.params.items() if name.startswith(("encoder/", "mlm/"))}
-        self._params = jax.tree.map(jnp.asarray, nest(params))
+        self.tokenizer = tokenizer_of(model)
+        self._limit = model.config.max_position_embeddings
+        config, types = model.config.for_inference(platform.target(), dtype), self.tokenizer.layout.types
+
+        def compute(params, batch):
+            lengths, positions = batch["lengths"][:, None], batch["positions"]
+            return probabilities(params, batch["input_ids"], lengths, positions, config=config, types=types)
+
+        self._engine = Engine(
+            model,
+            config,
+            ("encoder", "mlm"),
+            compute,
+            max_seq_length=self._limit,
+            batch_tokens=_BATCH_TOKENS,
+            log=log,
+        )
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
         """Returns the candidates for each [MASK] of each text, the most likely first.
@@ -72,43 +84,34 @@ class MaskFiller:
         Raises:
             UserError: a text has no [MASK], or more tokens than the model has positions.
         """
-        rows = [self._encode(text) for text in texts]
-        found = []
-        for begin in range(0, len(rows), _BATCH):
-            found += self._fill(rows[begin : begin + _BATCH], top)
-        return found
+        for text in texts:
+            if MASK not in text:
+                raise UserError(f"no {MASK} in {_shorten(text)!r}: put it where a word should be filled in")
+        rows = list(text_rows(self.tokenizer, texts, self._limit, special=(MASK,)))
+        for text, row in zip(texts, rows, strict=True):
+            if row.cut:
+                raise UserError(
+                    f"{_shorten(text)!r} has {row.full_length} tokens and the model {self._limit} positions; "
+                    "shorten it"
+                )
+        found: dict[int, list[list[Candidate]]] = {}
+        for numbers, outputs in self._engine.outputs(rows, total=len(rows), arrays=self._positions):
+            for i, output in zip(numbers, outputs, strict=True):
+                found[i] = [self._best(output[j], top) for j in range(len(self._masks(rows[i])))]
+        return [found[i] for i in range(len(rows))]
 
-    def _encode(self, text):
-        tokenizer = self.tokenizer
-        if MASK not in text:
-            raise UserError(f"no {MASK} in {_shorten(text)!r}: put it where a word should be filled in")
-        ids = tokenizer.encode_batch([text], allow_special=(MASK,))[0]
-        row = tokenizer.layout.row(ids)
-        limit = self._config.max_position_embeddings
-        if len(row) > limit:
-            raise UserError(
-                f"{_shorten(text)!r} has {len(row)} tokens and the model {limit} positions; shorten it"
-            )
-        return row
+    def _masks(self, row: Row) -> np.ndarray:
+        return np.flatnonzero(row.token_ids == self.tokenizer.mask_id)
 
-    def _fill(self, rows, top):
-        places = [np.flatnonzero(row == self.tokenizer.mask_id) for row in rows]
-        # Sizes are rounded up to powers of two to limit the number of compiled shapes.
-        length = min(_power_of_two(max(map(len, rows)), 16), self._config.max_position_embeddings)
-        masks = _power_of_two(max(map(len, places)), 1)
-        batch = _power_of_two(len(rows), 1)
-        ids = np.full((batch, length), self.tokenizer.pad_id, np.int32)
-        lengths = np.zeros((batch, 1), np.int32)
-        positions = np.zeros((batch, masks), np.int32)
-        for i, (row, place) in enumerate(zip(rows, places, strict=True)):
-            ids[i, : len(row)], lengths[i], positions[i, : len(place)] = row, len(row), place
-        types = self.tokenizer.layout.types
-        found = np.asarray(
-            probabilities(self._params, ids, lengths, positions, config=self._config, types=types)
-        )
-        return [[self._best(found[i, j], top) for j in range(len(place))] for i, place in enumerate(places)]
+    def _positions(self, rows: list[Row], size: int) -> dict[str, np.ndarray]:
+        """Returns the positions of the masks of each row, padded to a power of two, for few shapes."""
+        masks = [self._masks(row) for row in rows]
+        positions = np.zeros((size, 1 << (max(map(len, masks)) - 1).bit_length()), np.int32)
+        for i, places in enumerate(masks):
+            positions[i, : len(places)] = places
+        return {"positions": positions}
 
-    def _best(self, probabilities, top):
+    def _best(self, probabilities: np.ndarray, top: int) -> list[Candidate]:
         # The embedding table may have more entries than the vocabulary.
         tokens = self.tokenizer.tokens
         order = np.argsort(-probabilities[: len(tokens)], kind="stable")[:top]
@@ -136,18 +139,12 @@ def probabilities(
         types: the token types of the first and the second text.
     """
     inputs = row_inputs(ids, lengths, types=types)
-    hidden = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))
+    hidden: Any = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))
     words = params["encoder"]["embeddings"]["word_embeddings"]
-    logits = MaskedLanguageModelHead(config).apply(
+    logits: Any = MaskedLanguageModelHead(config).apply(
         {"params": params["mlm"]}, gather_positions(hidden, positions), words
     )
     return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
-
-
-def _power_of_two(number: int, least: int) -> int:
-    while least < number:
-        least *= 2
-    return least
 
 
 def _shorten(text: str) -> str:

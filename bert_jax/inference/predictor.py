@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from bert_jax.models import config as bert_config
 from bert_jax.parallel import sharding
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.predictions import Predictions
-from bert_jax.tasks.rows import assembly, batches, outputs
+from bert_jax.tasks.rows import assembly, batches, outputs, windows
 from bert_jax.tasks.setup import split_file
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
@@ -57,7 +56,8 @@ class Predictor:
         self._mesh = sharding.make_mesh()
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
-        self._sizes, self._buckets = (self.batch_size,), ()
+        self._sizes: tuple[int, ...] = (self.batch_size,)
+        self._buckets: tuple[int, ...] = ()
         root = run_directory.find_root(directory)
         best = os.path.join(root, BEST)
         source = best if which == BEST and files.exists(best) else root
@@ -65,9 +65,9 @@ class Predictor:
         abstract = sharding.abstract_replicated(objective.init, self._mesh)
         self._params, report = checkpoint.load_params(source, abstract, log=log)
         if report.new:
-            raise UserError(f"{report.source} lacks {report.new[0]}: it is no checkpoint of this task")
+            raise UserError(f"{report.source} lacks {report.new[0]}: it is not a checkpoint of this task")
         self.source = report.source
-        self._predict = outputs.make_predict(objective, self._mesh)
+        self._predict: Callable = outputs.make_predict(objective, self._mesh)
 
     def file(self, split: str) -> str:
         """Returns the path of a split's file in the run's configuration; "" if it has none."""
@@ -101,15 +101,16 @@ class Predictor:
         """
         task = self.task
         longest, group = task.config.max_seq_length, task.rows_per_example
-        lengths = (_SHORTEST << power for power in itertools.count())
-        self._buckets = (*itertools.takewhile(lambda length: length < longest, lengths), longest)
+        lengths = (_SHORTEST << power for power in range(longest.bit_length()))
+        self._buckets = (*(length for length in lengths if length < longest), longest)
         self._sizes = tuple(sorted({self._mesh.size, self.batch_size}))
-        empty = [([([], None)] * group, False)]
-        rows = assembly.assemble(empty, None, task.tokenizer, longest, rows_per_example=group)
+        pairs: list[windows.Pair] = [([], None)] * group
+        rows = assembly.assemble([(pairs, False)], None, task.tokenizer, longest, rows_per_example=group)
         shapes = [
-            batches.make_batch(rows, np.full(size, -1), (length,))
+            batches.make_batch(rows, np.full(size, -1), (padded,))
             for size in self._sizes
-            for length in self._buckets
+            for padded in self._buckets
         ]
-        self._predict = outputs.compile_predict(task.objective(), self._mesh, self._params, shapes)
+        predict = outputs.make_predict(task.objective(), self._mesh)
+        self._predict = outputs.compile_predict(predict, self._mesh, self._params, shapes)
         return len(shapes)

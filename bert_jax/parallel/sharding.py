@@ -215,7 +215,7 @@ def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> Callable
         shardings: the shardings of the train state, whose buffers are donated.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
-    return _InContext(
+    return MeshFunction(
         jax.jit(
             train_step,
             in_shardings=(shardings, batch_sharding(mesh), replicated),
@@ -241,7 +241,7 @@ def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: Any) -> Callable:
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     frozen = () if shardings.frozen is None else (shardings.frozen,)
-    return _InContext(
+    return MeshFunction(
         jax.jit(
             eval_step,
             in_shardings=(shardings.params, batch_sharding(mesh), replicated, *frozen),
@@ -252,16 +252,17 @@ def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: Any) -> Callable:
     )
 
 
-class _InContext:
+class MeshFunction:
     """A jitted function that is traced, lowered and called in the context of its mesh."""
 
-    def __init__(self, function, mesh):
+    def __init__(self, function: jax.stages.Wrapped, mesh: Mesh):
         self._function, self._mesh = function, mesh
 
-    def __call__(self, *args):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with on_mesh(self._mesh):
-            return self._function(*args)
+            return self._function(*args, **kwargs)
 
-    def lower(self, *args):
+    def lower(self, *args: Any) -> jax.stages.Lowered:
+        """Returns the program for these arguments, which may be abstract."""
         with on_mesh(self._mesh):
             return self._function.lower(*args)

@@ -10,7 +10,7 @@ from support.embeddings import TEXTS, tiny_model
 
 from bert_jax import cli
 from bert_jax.convert.formats import work_directory
-from bert_jax.inference import embedding
+from bert_jax.inference import embedding, engine
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.embedding_files import Texts
 
@@ -133,7 +133,7 @@ def test_cut_texts_are_counted(embed):
 
 def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
     monkeypatch.setattr(embedding, "_WINDOW_TEXTS", 2)
-    monkeypatch.setattr(embedding, "_ENCODE_CHUNK", 1)
+    monkeypatch.setattr(engine, "_ENCODE_CHUNK", 1)
     content = b"cat\ndog\nbird\nred \xff\n"
     path, said = embed(content=content, code=2)
     assert "line 4 of" in said.err and "is not UTF-8" in said.err
@@ -146,13 +146,13 @@ def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
         (["--pooling=none"], {}, "expected .jsonl or .safetensors"),
         ([], dict(output="x.txt"), "expected a name ending in .npy, .safetensors or .jsonl"),
         ([], dict(content=""), "has no texts"),
-        ([], dict(name="x.csv"), "expected a text a line, .jsonl, or with --pairs"),
-        ([], dict(name="x.tsv"), "expected a text a line, .jsonl, or with --pairs"),
+        ([], dict(name="x.csv"), "expected one text per line, .jsonl, or with --pairs"),
+        ([], dict(name="x.tsv"), "expected one text per line, .jsonl, or with --pairs"),
         (["--pairs"], {}, "line 1 of"),
-        (["--pairs"], dict(name="x.jsonl"), "give the second --text_b=FIELD"),
-        (["--text_b=b"], {}, "put a tab between them, and --pairs"),
+        (["--pairs"], dict(name="x.jsonl"), "give --text_b=FIELD"),
+        (["--text_b=b"], {}, "use a tab and give --pairs"),
         ([], dict(name="x.jsonl", content='{"text": 1, "b": ""}'), "field 'text' (--text_a), it has text, b"),
-        ([], dict(name="x.jsonl", content="[1]"), "it has no fields"),
+        ([], dict(name="x.jsonl", content="[1]"), "a JSON value that is"),
         ([], dict(name="x.jsonl", content='{"text": "a"}\n{"tex'), "line 2 of"),
         (["--layers=-1,a"], {}, "--layers=-1,a: expected numbers"),
         (["--layers=7"], {}, "has no layer 7"),
@@ -193,4 +193,4 @@ def test_an_output_that_exists_is_replaced_only_when_asked(embed):
     embed("--overwrite", content="a dog\n")
     assert np.load(path).shape == (1, 16)
     _, said = embed("--jsonl_format=google", output="y.npy", code=2)
-    assert "--jsonl_format=google is of .jsonl" in said.err
+    assert "--jsonl_format=google is for .jsonl" in said.err

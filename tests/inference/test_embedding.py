@@ -8,7 +8,7 @@ import pytest
 from support.embeddings import TEXTS, by_hand, tiny_model
 
 from bert_jax.errors import UserError
-from bert_jax.inference import embedding
+from bert_jax.inference import embedding, engine
 from bert_jax.inference.embedding import Embedder
 
 
@@ -61,7 +61,7 @@ def test_batches_and_windows_change_nothing(model, pooling, monkeypatch):
     alone = [embedder.embed([text])[0] for text in TEXTS[:6]]
     embedder = Embedder(model, pooling=pooling, batch_tokens=1)
     monkeypatch.setattr(embedding, "_WINDOW_TEXTS", 12)
-    monkeypatch.setattr(embedding, "_ENCODE_CHUNK", 3)
+    monkeypatch.setattr(engine, "_ENCODE_CHUNK", 3)
     computed = []
     together = [features.values for features in embedder.stream(TEXTS, computed.append)]
     assert len(together) == len(TEXTS) == computed[-1]
@@ -72,7 +72,7 @@ def test_batches_and_windows_change_nothing(model, pooling, monkeypatch):
 
 def test_a_stream_is_read_no_further_than_a_window(model, monkeypatch):
     monkeypatch.setattr(embedding, "_WINDOW_BYTES", 4 * 16 * 10)
-    monkeypatch.setattr(embedding, "_ENCODE_CHUNK", 4)
+    monkeypatch.setattr(engine, "_ENCODE_CHUNK", 4)
     read = []
 
     def endless():
@@ -104,9 +104,9 @@ def test_long_texts_lose_their_ends_and_say_so(model):
 
 
 def test_few_shapes_at_most_half_padding():
-    lengths = embedding.padded_lengths(500)
+    lengths = engine.padded_lengths(500)
     assert lengths == [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 500]
-    assert embedding.padded_lengths(16) == [16]
+    assert engine.padded_lengths(16) == [16]
 
 
 def test_nothing_gives_nothing(model):
@@ -123,11 +123,11 @@ def test_bfloat16_is_close(model):
     [
         (dict(layers=[4]), "no layer 4; expected 0 .the embeddings. to 3"),
         (dict(layers=[-5]), "no layer -5"),
-        (dict(layers=[-1, 3]), "a layer is named twice"),
+        (dict(layers=[-1, 3]), "each layer only once"),
         (dict(layers=[]), "expected numbers of layers"),
         (dict(pooling="max"), "--pooling=max: expected one of mean, cls, pooler, none"),
-        (dict(pooling="pooler", layers=[1]), "of the last layer"),
-        (dict(pooling="none", normalize=True), "one vector a text"),
+        (dict(pooling="pooler", layers=[1]), "uses the last layer"),
+        (dict(pooling="none", normalize=True), "one vector per text"),
         (dict(max_seq_length=41), "expected 4 to 40, the positions of a tiny model"),
         (dict(max_seq_length=3), "expected 4 to 40"),
         (dict(batch_tokens=-1), "expected a number of tokens"),

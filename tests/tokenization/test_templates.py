@@ -1,7 +1,6 @@
 """A template that is not BERT's goes through every place that puts rows together."""
 
 import random
-import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.inference import embedding
+from bert_jax.inference import engine
 from bert_jax.models.row_inputs import packed_inputs, row_inputs
 from bert_jax.objectives.masking import Vocabulary
 from bert_jax.tasks.question_answering import encoding as question_encoding
@@ -38,7 +37,7 @@ class Characters:
             setattr(self, f"{role}_id", i)
         self.vocab_size, self.is_continuation = 20 + 26, np.zeros(20 + 26, bool)
 
-    def encode_batch(self, texts):
+    def encode_batch(self, texts, allow_special=()):
         return [[20 + ord(letter) - ord("a") for letter in text if letter != " "] for text in texts]
 
     def encode_with_offsets(self, texts):
@@ -191,8 +190,7 @@ def test_sequences_of_google_records(tokenizer, length, seed):
 @settings(max_examples=40, deadline=None)
 @given(tokenizer=tokenizers, a=texts, b=texts, length=st.integers(12, 40))
 def test_texts_that_are_embedded(tokenizer, a, b, length):
-    embedder = types.SimpleNamespace(tokenizer=tokenizer, max_seq_length=length)
-    single, pair = embedding.Embedder.rows(embedder, [a, (a, b)])
+    single, pair = engine.text_rows(tokenizer, [a, (a, b)], length)
     for row, has_pair, tokens in ((single, False, len(a)), (pair, True, len(a) + len(b))):
         first, second = tokenizer.layout.split(row.token_ids, row.first_length)
         second = second.tolist() if has_pair else second

@@ -11,51 +11,40 @@ from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows import batches, windows
 
 
-def make_predict(objective: Objective, mesh: jax.sharding.Mesh) -> Callable:
+def make_predict(objective: Objective, mesh: jax.sharding.Mesh) -> sharding.MeshFunction:
     """Returns a function (params, global batch, frozen=None) -> float32 [B, C], replicated on every process.
 
     The function calls `objective.predict` with the joined parameters, and is compiled for each shape.
     """
-    predict = _jit(objective, mesh)
 
-    def call(params, batch, frozen=None):
-        with sharding.on_mesh(mesh):
-            return predict(params, batch, frozen)
-
-    return call
-
-
-def _jit(objective: Objective, mesh: jax.sharding.Mesh) -> Callable:
     def predict(params, batch, frozen=None):
         return objective.predict(objective.join(params, frozen), batch)
 
-    return jax.jit(predict, out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return sharding.MeshFunction(jax.jit(predict, out_shardings=replicated), mesh)
 
 
 def compile_predict(
-    objective: Objective, mesh: jax.sharding.Mesh, params: Any, shapes: Iterable[dict]
+    predict: sharding.MeshFunction, mesh: jax.sharding.Mesh, params: Any, shapes: Iterable[dict]
 ) -> Callable:
-    """Compiles a function (params, global batch) -> outputs, as in `make_predict`, for given shapes only.
+    """Returns a function (params, global batch) -> outputs that is compiled for given shapes only.
 
     Args:
-        objective: an objective without frozen parameters.
+        predict: a function that `make_predict` returned, of an objective without frozen parameters.
         mesh: the mesh that holds the parameters.
         params: the parameters, on the mesh.
         shapes: one batch of each shape. All of them must have the same arrays; the function ignores any other
             arrays of the batches that it is called with.
     """
-    predict = _jit(objective, mesh)
-    compiled = {}
-    with sharding.on_mesh(mesh):
-        for batch in shapes:
-            batch = sharding.global_batch(batch, mesh)
-            compiled[batch["input_ids"].shape] = predict.lower(params, batch).compile()
+    compiled, names = {}, ()
+    for batch in shapes:
+        names = tuple(batch)
+        program = predict.lower(params, sharding.global_batch(batch, mesh)).compile()
+        compiled[batch["input_ids"].shape] = program
 
     def call(params, batch):
-        given = {name: batch[name] for name in names}
-        return compiled[batch["input_ids"].shape](params, given)
+        return compiled[batch["input_ids"].shape](params, {name: batch[name] for name in names})
 
-    names = tuple(batch)
     return call
 
 

@@ -1,0 +1,191 @@
+"""Runs a model on texts: tokenizes them, batches them by length, and computes the batches on all devices."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.convert import Model
+from bert_jax.errors import UserError
+from bert_jax.kernels import check as kernel_check
+from bert_jax.models.config import EncoderConfig
+from bert_jax.parallel import pipelining, sharding
+from bert_jax.tasks.rows import assembly
+from bert_jax.tokenization import Tokenizer
+
+_ENCODE_CHUNK = 2048  # texts that are tokenized at a time
+_TOKENS = {"cpu": 4096}  # tokens of a batch on each device
+_TOKENS_ELSEWHERE = 32768
+
+Text = str | tuple[str, str]
+Batch = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The tokens of one text or pair of texts.
+
+    Attributes:
+        token_ids: int32 [L], including [CLS] and [SEP].
+        first_length: the number of tokens before the second text.
+        full_length: the number of tokens that the row would have if the text had not been truncated.
+    """
+
+    token_ids: np.ndarray
+    first_length: int
+    full_length: int
+
+    @property
+    def cut(self) -> bool:
+        """Returns whether the text was truncated."""
+        return self.full_length > len(self.token_ids)
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    """Returns the tokenizer of a model. Raises UserError if the model has none."""
+    if model.tokenizer is None:
+        raise UserError(f"{model.source or 'the model'} has no vocabulary: copy its vocab.txt beside it")
+    return model.tokenizer
+
+
+def text_rows(
+    tokenizer: Tokenizer, texts: Iterable[Text], max_seq_length: int, special: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Yields the tokens of each text or pair of texts. Texts are read and tokenized in chunks.
+
+    Args:
+        tokenizer: the tokenizer of the model.
+        texts: any number of texts or pairs.
+        max_seq_length: the maximum number of tokens of a row, including [CLS] and [SEP]. Longer texts are
+            truncated; of a pair, the longer text is.
+        special: special tokens that are recognized where they are written out in a text.
+    """
+    layout = tokenizer.layout
+    texts = iter(texts)
+    while chunk := list(itertools.islice(texts, _ENCODE_CHUNK)):
+        pairs = [(text, None) if isinstance(text, str) else text for text in chunk]
+        firsts = tokenizer.encode_batch([a for a, _ in pairs], allow_special=tuple(special))
+        given = [b for _, b in pairs if b is not None]
+        seconds = iter(tokenizer.encode_batch(given, allow_special=tuple(special)))
+        for a, (_, text_b) in zip(firsts, pairs, strict=True):
+            b = None if text_b is None else next(seconds)
+            room = layout.room(max_seq_length, pair=b is not None)
+            (kept,), _ = assembly.truncate(a, b, room)
+            dropped = len(a) + len(b or ()) - len(kept[0]) - len(kept[1] or ())
+            ids = layout.row(*kept)
+            yield Row(ids, layout.first_length(len(kept[0]), b is not None), len(ids) + dropped)
+
+
+class Engine:
+    """Computes a function of a model for rows of any number and length, on all devices of this process.
+
+    Rows of similar lengths share a batch, and few batches are on the devices at a time. Device memory is
+    therefore bounded.
+
+    Args:
+        model: the model, with a tokenizer.
+        config: the configuration that `compute` uses.
+        groups: the names of the parameter groups that `compute` uses, such as "encoder".
+        compute: maps parameters and a batch to outputs [B, ...]. The batch has int32 `input_ids` [B, L];
+            `lengths` [B], the number of tokens of each row; `first_lengths` [B], the number of tokens before
+            the second text; and the arrays that are given to `outputs`.
+        max_seq_length: the maximum number of tokens of a row.
+        batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
+            number that suits the platform.
+        log: called with each line to be logged.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        config: EncoderConfig,
+        groups: Sequence[str],
+        compute: Callable[[Any, Batch], jax.Array],
+        *,
+        max_seq_length: int,
+        batch_tokens: int = 0,
+        log: Callable[[str], None] = print,
+    ):
+        kernel_check.ensure(config, log)
+        self._pad_id = tokenizer_of(model).pad_id
+        self._lengths = padded_lengths(max_seq_length)
+        mesh = sharding.make_mesh()
+        tokens = batch_tokens or _TOKENS.get(mesh.devices.flat[0].platform, _TOKENS_ELSEWHERE)
+        self._mesh, self._batch_tokens = mesh, mesh.size * tokens
+        replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
+        self._params = jax.device_put(nest(params), replicated)
+        self._compute = compute
+
+    def outputs(
+        self,
+        rows: Sequence[Row],
+        *,
+        total: int | None = None,
+        arrays: Callable[[list[Row], int], dict[str, np.ndarray]] = lambda rows, size: {},
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the outputs of rows, a batch at a time, the longest rows first.
+
+        Args:
+            rows: the rows.
+            total: the number of all rows if no others follow, so that a few rows make a small batch.
+            arrays: returns additional arrays [size, ...] of a batch, for its rows and its padded size.
+
+        Yields:
+            (numbers of b rows, their outputs [b, ...]).
+        """
+        lengths = np.array([len(row.token_ids) for row in rows], np.int64)
+        # The longest rows come first, so that the first batch shows how much memory all of them need.
+        order = np.argsort(-lengths, kind="stable")
+
+        def batches():
+            begin = 0
+            while begin < len(order):
+                length = self._lengths[bisect.bisect_left(self._lengths, lengths[order[begin]])]
+                size = self._batch_size(length, total)
+                numbers = order[begin : begin + size]
+                chosen = [rows[i] for i in numbers]
+                yield numbers, self._batch(chosen, size, length) | arrays(chosen, size)
+                begin += size
+
+        for numbers, output in pipelining.computed(self._dispatch, batches()):
+            yield numbers, output[: len(numbers)]
+
+    def _dispatch(self, batch: dict[str, np.ndarray]) -> jax.Array:
+        with sharding.on_mesh(self._mesh):
+            return self._compute(self._params, sharding.global_batch(batch, self._mesh))
+
+    def _batch_size(self, length: int, total: int | None) -> int:
+        """Returns the number of rows of batches of one length; fewer if there are only `total` rows."""
+        devices = self._mesh.size
+        rows = max(1, self._batch_tokens // (length * devices))
+        if total is not None:
+            rows = min(rows, 1 << max(0, -(-total // devices) - 1).bit_length())
+        return devices * rows
+
+    def _batch(self, rows: Sequence[Row], size: int, length: int) -> dict[str, np.ndarray]:
+        batch = {
+            "input_ids": np.full((size, length), self._pad_id, np.int32),
+            "lengths": np.zeros(size, np.int32),
+            "first_lengths": np.zeros(size, np.int32),
+        }
+        for i, row in enumerate(rows):
+            batch["input_ids"][i, : len(row.token_ids)] = row.token_ids
+            batch["lengths"][i], batch["first_lengths"][i] = len(row.token_ids), row.first_length
+        return batch
+
+
+def padded_lengths(longest: int) -> list[int]:
+    """Returns the padded lengths 16, 24, 32, 48, 64, 96, ..., `longest`.
+
+    These are few shapes to compile, with less padding than powers of two.
+    """
+    lengths = [length for power in range(4, 31) for length in (1 << power, 3 << (power - 1))]
+    return [*itertools.takewhile(lambda length: length < longest, lengths), longest]

@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+from support.embeddings import tiny_model
+
+from bert_jax import convert
+from bert_jax.errors import UserError
+from bert_jax.inference import fill_mask
+from bert_jax.models import assembled
+from bert_jax.parallel import pipelining
+
+
+@pytest.fixture
+def filler(tmp_path, monkeypatch):
+    model = tiny_model(tmp_path)
+    shapes = assembled.shapes(model.config, ("mlm",))
+    rng = np.random.default_rng(1)
+    head = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    model = model.replace(params={**model.params, **head}, head="masked_lm")
+    monkeypatch.setattr(convert, "load", lambda path, log: model)
+    return fill_mask.MaskFiller("a checkpoint")
+
+
+def test_each_mask_has_the_most_likely_tokens(filler):
+    texts = ["the [MASK] is [MASK]", "[MASK]", "a [MASK] cat"]
+    found = filler(texts, top=3)
+    assert [len(masks) for masks in found] == [2, 1, 1]
+    alone = filler(texts[:1], top=25)[0]
+    for mask, best in zip(alone, found[0], strict=True):
+        assert [candidate.token for candidate in mask[:3]] == [candidate.token for candidate in best]
+        probabilities = [candidate.probability for candidate in mask]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_outputs_on_the_devices_are_bounded(filler, monkeypatch):
+    """However many masks the texts have: an output has a number for each mask and each token."""
+    sizes, computed = [], pipelining.computed
+
+    def watch(compute, batches):
+        held = [0]
+
+        def count(batch):
+            held[0] += 1
+            output = compute(batch)
+            sizes.append((held[0], output.shape[0] * output.shape[1]))
+            return output
+
+        for item in computed(count, batches):
+            held[0] -= 1
+            yield item
+
+    monkeypatch.setattr(pipelining, "computed", watch)
+    filler._engine._batch_tokens = 8 * 64
+    texts = ["[MASK] " * 30] * 50 + ["the [MASK]"] * 50
+    assert [len(masks) for masks in filler(texts, top=1)] == [30] * 50 + [1] * 50
+    assert len(sizes) > 3 and max(held for held, _ in sizes) <= pipelining.IN_FLIGHT
+    assert max(size for _, size in sizes) <= 8 * 64
+
+
+def test_mistakes(filler):
+    with pytest.raises(UserError, match=r"no \[MASK\] in 'a dog'"):
+        filler(["[MASK]", "a dog"])
+    with pytest.raises(UserError, match=r"has 53 tokens and the model 40 positions; shorten it"):
+        filler(["[MASK]", "[MASK] " + "cat " * 50])
