@@ -21,13 +21,19 @@ class Maps(Protocol):
     """The attention of one text or pair; see `bert_jax.inference.attention_maps.AttentionMaps`."""
 
     @property
-    def tokens(self) -> list[str]: ...
+    def tokens(self) -> list[str]:
+        """Returns the L tokens."""
+        ...
 
     @property
-    def first_length(self) -> int: ...
+    def first_length(self) -> int:
+        """Returns the number of tokens of the first text."""
+        ...
 
     @property
-    def weights(self) -> np.ndarray: ...
+    def weights(self) -> np.ndarray:
+        """Returns the attention probabilities: float32 [layers, heads, L, L]."""
+        ...
 
 
 def choose(number: str, count: int, flag: str) -> list[int]:
@@ -60,7 +66,8 @@ def plot_attention(maps: Maps, output: str, layer: str = "all", head: str = "all
     Args:
         maps: the attention to draw.
         output: path of the plot; its suffix selects the format.
-        layer, head: a number from 1, a negative number that counts from the end, or "all".
+        layer: a number from 1, a negative number that counts from the end, or "all".
+        head: the same for the heads.
         title: title of the plot; the layer and the head are added to it.
 
     Raises:
@@ -107,10 +114,10 @@ def _draw_thumbnails(maps, layers, heads):
 def _draw_squares(maps, layers, heads):
     squares = [(i, j) for i in layers for j in heads]
     tokens = len(maps.tokens)
-    labelled = tokens <= _MOST_LABELS or len(squares) == 1
+    labeled = tokens <= _MOST_LABELS or len(squares) == 1
     columns = min(_COLUMNS, len(squares))
     rows = -(-len(squares) // columns)
-    inches = max(2.4 if len(squares) > 1 else 4.5, 0.125 * tokens) if labelled else 2.6
+    inches = max(2.4 if len(squares) > 1 else 4.5, 0.125 * tokens) if labeled else 2.6
     size = (inches * columns + 1.6, inches * rows + 1.2)
     figure, axes = figures.subplots(size, rows, columns)
     for axis in axes.flat[len(squares) :]:
@@ -119,7 +126,7 @@ def _draw_squares(maps, layers, heads):
     for place, (axis, (i, j)) in enumerate(zip(drawn, squares, strict=True)):
         image = axis.imshow(maps.weights[i - 1, j - 1], **_COLORS)
         _frame(axis, maps)
-        if labelled:
+        if labeled:
             _label(axis, maps.tokens, left=place % columns == 0, above=place < columns)
         if len(squares) > 1:
             axis.set_title(f"head {j}" if len(layers) == 1 else f"layer {i}", fontsize=9)

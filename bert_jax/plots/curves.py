@@ -28,7 +28,7 @@ _PANELS = (
     _Panel("Next sentence loss", ("nsp_loss",), "loss"),
     _Panel("Next sentence accuracy", ("nsp_accuracy",), "score"),
     _Panel("Tokens per second", ("tokens_per_second",), "other"),
-    _Panel("Model FLOPs utilisation", ("mfu",), "other"),
+    _Panel("Model FLOPs utilization", ("mfu",), "other"),
     _Panel("Goodput", ("goodput",), "other"),
 )
 METRICS = tuple(metric for panel in _PANELS for metric in panel.metrics)
@@ -111,38 +111,38 @@ def _draw_runs(axis, runs, name):
     """Draws one metric of several runs: a solid line for training, a dotted one for held-out data."""
     dotted = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
     held_out = False
-    colours = itertools.cycle(figures.COLORS)
-    for (run, rows), colour in zip(runs.items(), colours, strict=False):
+    colors = itertools.cycle(figures.COLORS)
+    for (run, rows), color in zip(runs.items(), colors, strict=False):
         steps, values = series(rows, "train", name)
         label = run
         if len(steps):
             line = _smooth(values) if len(steps) >= 20 else values
-            axis.plot(steps, line, color=colour, linewidth=1.5, label=label)
+            axis.plot(steps, line, color=color, linewidth=1.5, label=label)
             label = None
         steps, values = series(rows, "eval", name)
         if len(steps):
-            axis.plot(steps, values, color=colour, label=label, **dotted)
+            axis.plot(steps, values, color=color, label=label, **dotted)
             held_out = True
     if held_out:  # colors identify the runs, so one legend entry explains all dotted lines
         axis.plot([], [], color="0.4", label="held out", **dotted)
 
 
 def _draw_run(axis, rows, panel, logged):
-    for name, colour in zip(logged, figures.COLORS, strict=False):
+    for name, color in zip(logged, figures.COLORS, strict=False):
         # The title already names a single metric.
         prefix = f"{name.replace('_', ' ')}, " if len(logged) > 1 else ""
         steps, values = series(rows, "train", name)
         if len(steps):
             smooth = panel.kind != "other" and len(steps) >= 20
             if smooth:
-                axis.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8)
+                axis.plot(steps, values, color=color, alpha=0.22, linewidth=0.8)
             marker = "." if len(steps) == 1 else None
             line = _smooth(values) if smooth else values
-            axis.plot(steps, line, color=colour, linewidth=1.5, marker=marker, label=f"{prefix}train")
+            axis.plot(steps, line, color=color, linewidth=1.5, marker=marker, label=f"{prefix}train")
         steps, values = series(rows, "eval", name)
         if len(steps):
             style = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
-            axis.plot(steps, values, color=colour, label=f"{prefix}held out", **style)
+            axis.plot(steps, values, color=color, label=f"{prefix}held out", **style)
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
