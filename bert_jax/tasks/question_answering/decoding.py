@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from bert_jax.tasks.question_answering.encoding import WindowRows
 from bert_jax.tasks.question_answering.question_files import BETWEEN_WORDS, Questions
 
 _CHUNK = 512  # windows that are processed at a time
+
+Logits = tuple[float, float]  # of the start and the end of an answer
 
 
 @dataclasses.dataclass
@@ -67,41 +70,50 @@ def decode(
     """
     found = _candidates(data, outputs, n_best, max_answer_length)
     bounds = np.searchsorted(found["example"], np.arange(len(questions) + 1)).tolist()
-    begins, ends = found["begin"].tolist(), found["end"].tolist()
-    start_logits, end_logits = found["start_logit"].tolist(), found["end_logit"].tolist()
-    nulls = _null_logits(data, outputs, len(questions)).tolist() if v2 else None
-    answers = Answers([], [], [] if v2 else None, [])
-    for i in range(len(questions)):
-        context = questions.contexts[questions.context_of[i]]
-        null = nulls[i] if v2 else None
-        chosen: dict[str, tuple[float, float]] = {}
-        for k in range(bounds[i], bounds[i + 1]):
-            if len(chosen) >= n_best:
-                break
-            logits = (start_logits[k], end_logits[k])
-            if v2 and "" not in chosen and sum(null) > sum(logits):
-                chosen[""] = null
-                if len(chosen) >= n_best:
-                    break
-            text = BETWEEN_WORDS.sub(" ", context[begins[k] : ends[k]])
-            if text:
-                chosen.setdefault(text, logits)
-        if v2:
-            chosen.setdefault("", null)
-        if not any(chosen):
-            chosen["empty"] = (0.0, 0.0)
-        answers.n_best.append(_listed(chosen))
+    columns = [found[name].tolist() for name in ("begin", "end", "start_logit", "end_logit")]
+    nulls = _null_logits(data, outputs, len(questions)).tolist() if v2 else []
+    texts, listed, non_null, null_odds = [], [], [], []
+    for i, place in enumerate(questions.context_of):
+        null = tuple(nulls[i]) if v2 else None
+        spans = zip(*(column[bounds[i] : bounds[i + 1]] for column in columns), strict=True)
+        chosen = _choose(questions.contexts[place], spans, null, n_best)
         text = next(text for text in chosen if text)
-        answers.non_null.append(text)
-        if v2:
-            odds = sum(null) - sum(chosen[text])
-            answers.null_odds.append(odds)
-            text = "" if odds > null_score_diff_threshold else text
-        answers.texts.append(text)
-    return answers
+        listed.append(_listed(chosen))
+        non_null.append(text)
+        if null is not None:
+            null_odds.append(sum(null) - sum(chosen[text]))
+            text = "" if null_odds[-1] > null_score_diff_threshold else text
+        texts.append(text)
+    return Answers(texts, listed, null_odds if v2 else None, non_null)
 
 
-def _candidates(data, outputs, n_best, max_answer_length):
+def _choose(
+    context: str, spans: Iterable[tuple[int, int, float, float]], null: Logits | None, n_best: int
+) -> dict[str, Logits]:
+    """Returns the start and end logits of the best answers to a question, by text.
+
+    Args:
+        context: the context of the question.
+        spans: the first character, the end, the start logit and the end logit of each candidate, best first.
+        null: the logits of no answer, whose text is ""; None if the question has an answer.
+        n_best: the maximum number of answers. No answer is added to them if it is not one of the best.
+    """
+    chosen: dict[str, Logits] = {}
+    for begin, end, start_logit, end_logit in spans:
+        if null is not None and sum(null) > start_logit + end_logit:
+            chosen.setdefault("", null)
+        if len(chosen) >= n_best:
+            break
+        if text := BETWEEN_WORDS.sub(" ", context[begin:end]):
+            chosen.setdefault(text, (start_logit, end_logit))
+    if null is not None:
+        chosen.setdefault("", null)
+    return chosen if any(chosen) else {**chosen, "empty": (0.0, 0.0)}
+
+
+def _candidates(
+    data: WindowRows, outputs: np.ndarray, n_best: int, max_answer_length: int
+) -> dict[str, np.ndarray]:
     """Returns all valid pairs of a likely start and a likely end as arrays, sorted by example, best first.
 
     The arrays are `example`, `begin` and `end`, the characters of the span in the context, `start_logit` and
@@ -138,14 +150,15 @@ def _candidates(data, outputs, n_best, max_answer_length):
     }
 
 
-def _null_logits(data, outputs, count):
+def _null_logits(data: WindowRows, outputs: np.ndarray, count: int) -> np.ndarray:
     """Returns the start and end logit of [CLS] in the window with the lowest sum: float64 [count, 2]."""
     logits = outputs[data.offsets[:-1]].astype(np.float64)
     order = np.lexsort((logits.sum(axis=1), data.examples))
     return logits[order[np.searchsorted(data.examples[order], np.arange(count))]]
 
 
-def _listed(chosen):
+def _listed(chosen: dict[str, Logits]) -> list[dict[str, Any]]:
+    """Returns the answers with their probabilities among the chosen ones."""
     scores = [sum(logits) for logits in chosen.values()]
     highest = max(scores)
     exponentials = [math.exp(score - highest) for score in scores]
@@ -169,7 +182,7 @@ def write(path: str, ids: list[str], answers: Answers) -> None:
     """
     name = files.name(path)
     rest = name.removeprefix("predictions") if name.startswith("predictions") else f"_{name}"
-    contents = {name: answers.texts, f"nbest_{name}": answers.n_best}
+    contents: dict[str, Sequence[Any]] = {name: answers.texts, f"nbest_{name}": answers.n_best}
     if answers.null_odds is not None:
         contents[f"null_odds{rest}"] = answers.null_odds
     for file, values in contents.items():

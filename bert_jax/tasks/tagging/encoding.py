@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 
 from bert_jax.tasks.rows import batches, windows
 from bert_jax.tasks.rows.assembly import RowBuilder
 from bert_jax.tasks.tagging.word_files import TaggedSentences
+from bert_jax.tokenization import Tokenizer
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -25,7 +27,7 @@ class TaggedRows(batches.EncodedRows):
 
 def encode(
     examples: TaggedSentences,
-    tokenizer,
+    tokenizer: Tokenizer,
     max_seq_length: int,
     labels: tuple[str, ...],
     document_context: bool = False,
@@ -43,10 +45,8 @@ def encode(
         document_context: whether the row of a sentence is filled up with the words around it in its document.
     """
     budget = tokenizer.layout.room(max_seq_length, pair=False)
-    ids = {
-        word: number
-        for number, word in enumerate(dict.fromkeys(w for words in examples.words for w in words))
-    }
+    vocabulary = dict.fromkeys(itertools.chain.from_iterable(examples.words))
+    ids = {word: number for number, word in enumerate(vocabulary)}
     pieces = [found or [tokenizer.unk_id] for found in tokenizer.encode_batch(list(ids))]
     cut = np.array([len(found) > budget for found in pieces])
     pieces = [np.asarray(found[:budget], np.int32) for found in pieces]
@@ -54,11 +54,13 @@ def encode(
     names = {name: number for number, name in enumerate(labels)}
 
     builder, word_tokens, tags, truncated = RowBuilder(tokenizer), [], [], 0
-    for begin, end in _runs(examples.documents if document_context else range(len(examples))):
-        document = np.array([ids[word] for words in examples.words[begin:end] for word in words])
+    documents = examples.documents if document_context else range(len(examples))
+    for _, sentences in itertools.groupby(range(len(examples)), documents.__getitem__):
+        numbers = list(sentences)
+        document = np.array([ids[word] for sentence in numbers for word in examples.words[sentence]])
         offsets = np.concatenate([[0], np.cumsum(lengths[document])])
         stop = 0
-        for sentence in range(begin, end):
+        for sentence in numbers:
             start, stop = stop, stop + len(examples.words[sentence])
             truncated += bool(cut[document[start:stop]].any())
             inside = offsets[start : stop + 1]
@@ -88,12 +90,3 @@ def encode(
         token_targets=token_targets,
         word_tokens=word_tokens,
     )
-
-
-def _runs(values):
-    """Yields (begin, end) of each run of equal consecutive values; `end` is exclusive."""
-    begin = 0
-    for place in range(1, len(values) + 1):
-        if place == len(values) or values[place] != values[begin]:
-            yield begin, place
-            begin = place

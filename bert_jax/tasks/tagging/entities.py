@@ -80,17 +80,6 @@ def to_bio2(tags: Sequence[str]) -> list[str]:
     return out
 
 
-def to_iob1(tags: Sequence[str]) -> list[str]:
-    """Converts the tags of a sentence to IOB1, where B only begins an entity that follows one of its type."""
-    out, previous = [], ""
-    for tag in to_bio2(tags):
-        prefix, type = split(tag)
-        follows = previous not in ("", OUTSIDE) and split(previous)[1] == type
-        out.append(join("I", type) if prefix == "B" and not follows else tag)
-        previous = tag
-    return out
-
-
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[str, int]:
     """Returns the scheme of tags ("IOB1", "BIO2" or "IOBES") and the number of tags that are invalid in it.
 
@@ -132,26 +121,18 @@ def count(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> 
     Args:
         gold: the gold tags of each sentence.
         predicted: the predicted tags of each sentence.
-
-    Raises:
-        ValueError: a sentence has different numbers of gold and predicted tags.
     """
-    right, found, there = Counter(), Counter(), Counter()
-    for truth, guess in zip(gold, predicted, strict=True):
-        if len(truth) != len(guess):
-            raise ValueError(f"{len(truth)} tags and {len(guess)} predictions in a sentence")
-        truth, guess = set(spans(truth)), set(spans(guess))
-        right.update(span.type for span in truth & guess)
-        found.update(span.type for span in guess)
-        there.update(span.type for span in truth)
-    return {type: Counts(right[type], found[type], there[type]) for type in sorted(found | there)}
+    totals: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
+    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
+        truth, guess = set(spans(gold_tags)), set(spans(predicted_tags))
+        for counter, found in zip(totals, (truth & guess, guess, truth), strict=True):
+            counter.update(span.type for span in found)
+    return {type: Counts(*(counter[type] for counter in totals)) for type in sorted(totals[1] | totals[2])}
 
 
 def total(counts: Mapping[str, Counts]) -> Counts:
     """Returns the sum of the counts over all types, whose scores are micro averages."""
-    return (
-        Counts(*(sum(column) for column in zip(*counts.values(), strict=True))) if counts else Counts(0, 0, 0)
-    )
+    return Counts(*map(sum, zip(Counts(0, 0, 0), *counts.values(), strict=True)))
 
 
 def tag_set(tags: Iterable[str]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tags import to_iob1
 
 from bert_jax.tasks.tagging import entities
 
@@ -33,7 +34,7 @@ def test_spans_are_those_of_conlleval(tags):
 def test_schemes_spell_the_same_entities(tags):
     bio2 = entities.to_bio2(tags)
     assert entities.to_bio2(bio2) == bio2 and entities.spans(bio2) == entities.spans(tags)
-    iob1 = entities.to_iob1(bio2)
+    iob1 = to_iob1(bio2)
     assert entities.to_bio2(iob1) == bio2
     assert entities.detect_scheme([bio2])[1] == entities.detect_scheme([iob1])[1] == 0
 
@@ -100,8 +101,6 @@ def test_counts_by_type():
     gold = [["B-PER", "O", "B-LOC"], ["B-LOC", "I-LOC"]]
     guess = [["B-PER", "O", "B-ORG"], ["B-LOC", "I-LOC"]]
     assert entities.count(gold, guess) == {"LOC": (1, 1, 2), "ORG": (0, 1, 0), "PER": (1, 1, 1)}
-    with pytest.raises(ValueError, match="3 tags and 2 predictions"):
-        entities.count(gold[:1], guess[1:])
 
 
 def test_the_labels_have_both_tags_of_every_type():

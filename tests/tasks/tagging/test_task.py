@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from support.tags import to_iob1
 
 from bert_jax import checkpoint, cli
 from bert_jax.tasks.tagging import entities
@@ -30,7 +31,7 @@ def sentences(count, seed):
         yield words, tags
 
 
-def conll(examples, scheme=entities.to_iob1):
+def conll(examples, scheme=to_iob1):
     """With a document border before every tenth sentence, and a column in the middle."""
     out = []
     for i, (words, tags) in enumerate(examples):
