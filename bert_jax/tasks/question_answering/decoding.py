@@ -33,14 +33,14 @@ class Answers:
         texts: [N], the predicted answer of each question; "" for no answer.
         n_best: [N] lists of the best answers, with the fields of nbest_predictions.json: text, probability,
             start_logit and end_logit.
-        null_odds: [N], the score of no answer minus that of the best answer; None if every question has an
+        null_odds: [N], the score of no answer minus that of the best answer; empty if every question has an
             answer.
         non_null: [N], the best answer of each question other than no answer.
     """
 
     texts: list[str]
     n_best: list[list[dict[str, Any]]]
-    null_odds: list[float] | None
+    null_odds: list[float]
     non_null: list[str]
 
 
@@ -84,7 +84,7 @@ def decode(
             null_odds.append(sum(null) - sum(chosen[text]))
             text = "" if null_odds[-1] > null_score_diff_threshold else text
         texts.append(text)
-    return Answers(texts, listed, null_odds if v2 else None, non_null)
+    return Answers(texts, listed, null_odds, non_null)
 
 
 def _choose(
@@ -183,7 +183,7 @@ def write(path: str, ids: list[str], answers: Answers) -> None:
     name = files.name(path)
     rest = name.removeprefix("predictions") if name.startswith("predictions") else f"_{name}"
     contents: dict[str, Sequence[Any]] = {name: answers.texts, f"nbest_{name}": answers.n_best}
-    if answers.null_odds is not None:
+    if answers.null_odds:
         contents[f"null_odds{rest}"] = answers.null_odds
     for file, values in contents.items():
         content = json.dumps(dict(zip(ids, values, strict=True)), indent=4) + "\n"

@@ -31,7 +31,7 @@ class AnswerPredictions(Predictions):
     @property
     def v2(self) -> bool:
         """Returns whether a question may have no answer."""
-        return self.answers.null_odds is not None
+        return bool(self.answers.null_odds)
 
     def probabilities(self) -> list[float]:
         """Returns the probability of each predicted answer among the n best; 0 if it is not one of them."""

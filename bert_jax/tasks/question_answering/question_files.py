@@ -19,6 +19,7 @@ from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 NO_ANSWER = -1  # the start of the answer, for a question that has none
 UNKNOWN = -2  # the start of an answer that is not given, or not at the position that the file gives
 
+_HINT = "for one object on each line set --config.data.format=jsonl"
 _LARGEST = 512 << 20  # bytes of a JSON file, decompressed; the training set of SQuAD 2.0 has 42 MB
 _LONGEST_WORD = 1000  # characters that are searched on each side of an answer, to bound the time
 
@@ -153,13 +154,13 @@ def _read_item(found, places, seen, item, id_, v2, labelled, training):
     found.starts.append(start)
 
 
-def _id(item) -> str | None:
+def _id(item: dict[str, Any]) -> str | None:
     value = item.get("id")
     is_text = isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))
     return _clean(str(value)) if is_text else None
 
 
-def _text(item, name) -> str:
+def _text(item: dict[str, Any], name: str) -> str:
     value = item.get(name)
     if value is None:
         raise Malformed(f"no {name!r}")
@@ -176,33 +177,32 @@ def _clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _answers(item, v2) -> tuple[list[str], int]:
+def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
     """Returns the texts of the answers of a question, and the start of the first one."""
-    given = item.get("answers")
-    if given is None and item.get("is_impossible") is not True:
+    given, impossible = item.get("answers"), item.get("is_impossible") is True
+    if given is None and not impossible:
         raise _Unlabelled("no 'answers'")
     if isinstance(given, str):
         given = [{"text": given, "answer_start": item.get("answer_start", UNKNOWN)}]
     elif isinstance(given, dict) and isinstance(given.get("text"), list):
-        starts = given.get("answer_start") or [UNKNOWN] * len(given["text"])
-        if not isinstance(starts, list) or len(starts) != len(given["text"]):
-            raise Malformed("'answers' has not as many places as texts")
-        given = [
-            {"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)
-        ]
-    given = [] if given is None else given
-    if not isinstance(given, list) or not all(isinstance(answer, dict) for answer in given):
-        raise Malformed("'answers' is no list of {'text', 'answer_start'}")
-    if not given:
+        texts = given["text"]
+        starts = given.get("answer_start") or [UNKNOWN] * len(texts)
+        if not isinstance(starts, list) or len(starts) != len(texts):
+            raise Malformed(f"'answers' has {len(texts)} texts, expected as many values of answer_start")
+        given = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    answers = [] if given is None else given
+    if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
+        raise Malformed("'answers' is not a list of {'text', 'answer_start'}")
+    if not answers:
         if v2:
             return [], NO_ANSWER
-        if item.get("is_impossible") is True:
+        if impossible:
             raise Malformed("it has no answer, as in SQuAD 2.0; set --config.v2=true")
         raise _Unlabelled("no answer in 'answers'")
-    texts = [answer.get("text") for answer in given]
+    texts = [answer.get("text") for answer in answers]
     if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
         raise Malformed("an answer without 'text'")
-    start = given[0].get("answer_start", UNKNOWN)
+    start = answers[0].get("answer_start", UNKNOWN)
     if isinstance(start, bool) or not isinstance(start, int):
         raise Malformed(f"answer_start is {start!r}, expected a whole number")
     return [_clean(text) for text in texts], start
@@ -252,17 +252,16 @@ def _squad_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
             if isinstance(question, dict):
                 item = question | {"context": paragraph.get("context")}
             else:
-                item = Malformed("is no object")
+                item = Malformed("is not an object")
             named = isinstance(question, dict) and _id(question) is not None
             yield f"{path}:" if named else f"{path}: {place}.qas[{i}]:", item
 
 
-def _paragraphs(path, content):
+def _paragraphs(path: str, content: Any) -> Iterator[tuple[str, Any]]:
     entries = content.get("data") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise UserError(
-            f"{path}: no list 'data' in it, so it is not SQuAD's layout, data/paragraphs/qas; for an object "
-            "a line set --config.data.format=jsonl"
+            f"{path}: no list 'data' in it, so it is not SQuAD's layout, data/paragraphs/qas; {_HINT}"
         )
     for i, entry in enumerate(entries):
         paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
@@ -281,8 +280,7 @@ def _load_json(path: str) -> Any:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise UserError(
-                f"{path}: over {_LARGEST >> 20} MiB of JSON, which has to be in memory at once; expected "
-                "at most that, or JSON-lines (--config.data.format=jsonl)"
+                f"{path}: more than {_LARGEST >> 20} MiB of JSON, which must be in memory at once; {_HINT}"
             )
         return json.loads(content.decode("utf-8-sig"))
     except OSError as error:
@@ -290,7 +288,7 @@ def _load_json(path: str) -> Any:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        hint = "; for an object a line set --config.data.format=jsonl" if error.msg == "Extra data" else ""
+        hint = f"; {_HINT}" if error.msg == "Extra data" else ""
         place = f"{path}:{error.lineno}"
         raise UserError(f"{place}: not JSON: {error.msg} (column {error.colno}){hint}") from None
     except RecursionError:

@@ -59,7 +59,7 @@ def test_the_best_pair_wins():
     # Starts in the question and ends before starts don't count. cd and a have 5 both: the likelier start
     # comes first; then c and abcd with 3 alike.
     assert [entry["text"] for entry in found.n_best[0]][:4] == ["cd", "a", "c", "abcd"]
-    assert found.texts == found.non_null == ["cd"] and found.null_odds is None
+    assert found.texts == found.non_null == ["cd"] and found.null_odds == []
     assert found.n_best[0][0]["start_logit"] == 3 and found.n_best[0][0]["end_logit"] == 2
     probabilities = [entry["probability"] for entry in found.n_best[0]]
     assert sum(probabilities) == pytest.approx(1) and probabilities[0] == pytest.approx(probabilities[1])
