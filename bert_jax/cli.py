@@ -15,8 +15,8 @@ import ast
 import difflib
 import errno
 import importlib
-import importlib.util
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -25,17 +25,16 @@ import traceback
 import types
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags as absl_flags
-from etils import epy
 
 import bert_jax
 from bert_jax import signals
 from bert_jax.errors import ClusterError, Preempted, StorageError, Terminated, UserError, is_wrong_path
 from bert_jax.parallel import distributed, host_tuning
-
-with epy.lazy_imports():
-    from bert_jax.settings import config_fields, config_files
+from bert_jax.settings import config_fields, config_flag
+from bert_jax.settings.flags import Define
 
 # In the order of a typical workflow. A command's module is imported only when called: most of them need jax.
 COMMANDS = (
@@ -46,10 +45,11 @@ COMMANDS = (
 # Commands that run long enough to benefit from huge pages.
 _ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "evaluate", "predict", "embed", "bench")
 
-# The messages of int() and float(), reworded for the user.
-_PYTHONS_WORDS = {
+# Messages of int(), float() and absl, reworded for the user.
+_REWORDED: dict[str, Any] = {
     r"invalid literal for int\(\) with base \d+: .*": "expected a whole number",
     r"could not convert string to float: .*": "expected a number",
+    r"value should be one of <(.*)>": lambda match: "expected one of " + match[1].replace("|", ", "),
 }
 
 _HELP = ("--help", "-help", "-h", "-?")
@@ -78,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Preempted, Terminated, KeyboardInterrupt) as stop:  # raised while an error was being reported
         code = _stopped(stop)
     except Exception:
-        if not signals.received():
+        if not (number := signals.received()):
             raise
-        code = _stopped(signals.stop_of(signals.received()))  # a library turned the signal into an error
+        code = _stopped(signals.stop_of(number))  # a library turned the signal into an error
     # A stop may leave threads in which JAX compiles or writes. The process does not wait for them.
     if code not in (0, 2) and "jax" in sys.modules and not distributed.is_one_of_several():
         signals.leave(code)
@@ -140,8 +140,8 @@ def _is_full(error: Exception) -> bool:
 
 
 def _fail(error: object, code: int) -> int:
-    if signals.received():
-        return _stopped(signals.stop_of(signals.received()))
+    if number := signals.received():
+        return _stopped(signals.stop_of(number))
     print("bert-jax: error: " + " ".join(str(error).split()), file=sys.stderr)
     return code
 
@@ -154,17 +154,12 @@ def _dispatch(argv: list[str]) -> int:
         print(f"bert-jax {bert_jax.__version__}")
         return 0
     name, *rest = argv
-    if name not in commands():
-        near = _did_you_mean(name, commands())
+    if name not in COMMANDS:
+        near = _did_you_mean(name, COMMANDS)
         raise UserError(f"{name!r} is not a command{near}; bert-jax --help lists them")
-    module = importlib.import_module(_module_name(name))
+    module = importlib.import_module(f"bert_jax.commands.{name.replace('-', '_')}")
     flags, args = parse_flags(module, name, rest)
     return (module.run(flags, args) or 0) if flags is not None else 0
-
-
-def commands() -> list[str]:
-    """Returns the commands that this installation has."""
-    return [name for name in COMMANDS if importlib.util.find_spec(_module_name(name))]
 
 
 def parse_flags(
@@ -176,31 +171,29 @@ def parse_flags(
         The flags and the remaining arguments; (None, []) after printing the command's help.
 
     Raises:
-        UserError: A flag is unknown, a value has the wrong type, or a config cannot be read.
+        UserError: a flag is unknown, missing or of the wrong type, a config cannot be read, or there are
+            arguments that the command does not take.
     """
     flags = absl_flags.FlagValues()
     flags.set_gnu_getopt(True)
-    # ml_collections finds the overrides of a config (--config.a.b=V) in sys.argv.
-    saved, sys.argv = sys.argv, ["bert-jax", *argv]
+    define = Define(flags)
+    module.define_flags(define)
+    if any(arg in _HELP for arg in itertools.takewhile("--".__ne__, argv)):
+        print(_command_help(module, name, define))
+        return None, []
     try:
-        module.define_flags(flags)
-        if any(arg in _HELP for arg in _before_separator(argv)):
-            print(_command_help(module, name, flags))
-            return None, []
-        config_paths = _config_paths(flags, argv)
-        try:
-            args = flags(["bert-jax", *argv])[1:]
-        except absl_flags.UnrecognizedFlagError as error:
-            raise UserError(_unknown_flag(name, flags, error.flagname)) from error
-        except UserError:
-            raise
-        except Exception as error:  # a config file is Python and may raise anything
-            given = _unknown_override(flags, argv, error)
-            raise UserError(given or f"{_line_of_config(config_paths, error)}{_last_line(error)}") from error
-        _check_configs(flags)
-        return flags, args
-    finally:
-        sys.argv = saved
+        args = config_flag.parse(flags, argv) if "config" in flags else flags(["bert-jax", *argv])[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        raise UserError(_unknown_flag(name, define, error.flagname)) from error
+    except absl_flags.Error as error:
+        raise UserError(_reworded(str(error))) from error
+    if args and not hasattr(module, "ARGUMENTS"):
+        hint = "; quote patterns, as in --input='DIR/*'" if "input_format" in flags else ""
+        raise UserError(f"{name} takes no arguments besides its flags, but got {args[0]!r}{hint}")
+    for flag, expected in define.required.items():
+        if not flags[flag].value:
+            raise UserError(f"{name} needs --{flag}={expected}; bert-jax {name} --help shows the flags")
+    return flags, args
 
 
 def _with_home(arg: str) -> str:
@@ -209,100 +202,22 @@ def _with_home(arg: str) -> str:
     return f"{name}={os.path.expanduser(value)}" if name.startswith("--") and value[:2] == "~/" else arg
 
 
-def _before_separator(argv: list[str]) -> list[str]:
-    return argv[: argv.index("--")] if "--" in argv else argv
-
-
-def _config_flags(flags: absl_flags.FlagValues) -> list[str]:
-    config_flags = sys.modules.get("ml_collections.config_flags.config_flags")
-    return [name for name in flags if config_flags and config_flags.is_config_flag(flags[name])]
-
-
-def _config_paths(flags: absl_flags.FlagValues, argv: list[str]) -> list[Path]:
-    """Returns the files that `--config=CONFIG[:ARG]` and `--config CONFIG[:ARG]` refer to.
-
-    Raises:
-        UserError: A CONFIG is neither a name nor a file. ml_collections would report this only when the
-            config is first used, with a page of attempts.
-    """
-    return [
-        config_files.find(config_files.split(arg.partition("=")[2] or following)[0])
-        for name in _config_flags(flags)
-        for arg, following in zip(argv, [*argv[1:], ""], strict=False)
-        if arg == f"--{name}" or arg.startswith(f"--{name}=")
-    ]
-
-
-def _line_of_config(paths: Sequence[Path], error: Exception) -> str:
-    """Returns `FILE, line N: ERROR: ` if a config file raised the error, else ""."""
-    files = {str(path.resolve()) for path in paths}
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame for frame in frames if str(Path(frame.filename).resolve()) in files]
-    return f"{lines[-1].filename}, line {lines[-1].lineno}: {type(error).__name__}: " if lines else ""
-
-
-def _unknown_flag(command: str, flags: absl_flags.FlagValues, unknown: str) -> str:
+def _unknown_flag(command: str, define: Define, unknown: str) -> str:
     """Returns the message for a flag that a command does not have."""
-    near = ""
-    for name in _config_flags(flags):
-        config, example = flags[name].value, config_files.example(command)
-        if config is None and unknown.startswith(f"{name}."):
-            return f"which run? give --{name}=NAME, such as {example} (`bert-jax configs` lists them)"
-        if config is None:
-            config = flags[name].parser.parse(str(config_files.find(example)))
-        fields = [f"{name}.{field}" for field, _ in config_files.fields(config)]
-        near = config_fields.closest(unknown, [*flags, *fields])
-    hint = f"; did you mean --{near}?" if near else _did_you_mean(unknown, list(flags), "--")
+    names, near = list(define.values), None
+    if "config" in names:
+        if unknown.startswith("config."):
+            return config_flag.unknown_field(define.values, unknown)
+        near = config_fields.closest(unknown, [*names, *config_flag.field_flags(define.values)])
+    hint = f"; did you mean --{near}?" if near else _did_you_mean(unknown, names, "--")
     return f"{command} has no flag --{unknown}{hint}; bert-jax {command} --help lists them"
 
 
-def _unknown_override(flags: absl_flags.FlagValues, argv: list[str], error: Exception) -> str:
-    """Returns the message for an override `--config.a.b=V` of a field that does not exist, or ""."""
-    if not isinstance(error, KeyError | AttributeError):
-        return ""
-    for name in _config_flags(flags):
-        for arg in argv:
-            given, _, _ = arg.partition("=")
-            parts = given.split(".")[1:] if given.startswith(f"--{name}.") else []
-            if any(f"'{part}'" in str(error) or f'"{part}"' in str(error) for part in parts):
-                hint = re.search(r"[Dd]id you mean \"?([\w.]+)", str(error))
-                return f"{given}: the config has no such field; " + (
-                    f"did you mean {hint[1]}?" if hint else _likely_field(flags[name], argv, parts)
-                )
-    return ""
-
-
-def _likely_field(flag: absl_flags.Flag, argv: list[str], parts: Sequence[str]) -> str:
-    """Returns a hint for an override of an unknown field: the closest field, or its possible siblings."""
-    given = [value for arg, value in zip(argv, [*argv[1:], ""], strict=True) if arg == f"--{flag.name}"]
-    given += [arg.partition("=")[2] for arg in argv if arg.startswith(f"--{flag.name}=")]
-    config, within = flag.parser.parse(given[-1]), "it"
-    if near := config_fields.closest(".".join(parts), [name for name, _ in config_files.fields(config)]):
-        return f"did you mean {near}?"
-    for part in parts[:-1]:
-        if part not in config or not hasattr(config[part], "keys"):
-            break
-        config, within = config[part], part
-    return f"{within} has {', '.join(sorted(config.keys()))}"
-
-
-def _check_configs(flags: absl_flags.FlagValues) -> None:
-    for name in _config_flags(flags):
-        config = flags[name].value
-        if config is not None:
-            try:
-                _ = config.keys
-            except OSError as error:  # ml_collections raises the file's own error only at its first use
-                raise UserError(f"--{name}={flags[name].config_filename}: {_last_line(error)}") from error
-
-
-def _last_line(error: BaseException) -> str:
-    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = lines[-1] if lines else type(error).__name__
-    for pythons, ours in _PYTHONS_WORDS.items():
-        last = re.sub(pythons, ours, last)
-    return last
+def _reworded(message: str) -> str:
+    """Returns the message of an error of absl, with the messages of int() and float() reworded."""
+    for theirs, ours in _REWORDED.items():
+        message = re.sub(theirs, ours, message)
+    return message.removeprefix("flag ")
 
 
 def _did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
@@ -310,30 +225,25 @@ def _did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
-def _module_name(command: str) -> str:
-    return f"bert_jax.commands.{command.replace('-', '_')}"
-
-
 def _overview() -> str:
     """Returns the help of `bert-jax`; the lines are read from the sources, so that jax is not imported."""
     lines = ["usage: bert-jax COMMAND [flags] [arguments]", ""]
-    for name in commands():
-        source = Path(importlib.util.find_spec(_module_name(name)).origin).read_text(encoding="utf-8")
+    for name in COMMANDS:
+        source = (Path(__file__).parent / "commands" / f"{name.replace('-', '_')}.py").read_text("utf-8")
         lines.append(f"  {name:<10} {(ast.get_docstring(ast.parse(source)) or '').partition(chr(10))[0]}")
     lines += ["", "bert-jax COMMAND --help shows the flags of a command and their defaults."]
     return "\n".join([*lines, "", *__doc__.rstrip().partition("\n\n")[2].splitlines()])
 
 
-def _command_help(module: types.ModuleType, name: str, flags: absl_flags.FlagValues) -> str:
-    lines = [f"usage: bert-jax {name} [flags] [arguments]", "", inspect.cleandoc(module.__doc__ or "")]
-    lines += ["", "flags:"]
-    for flag_name in flags:
-        flag = flags[flag_name]
-        if flag_name != flag.name:  # the short name of a flag is a second entry
-            continue
+def _command_help(module: types.ModuleType, name: str, define: Define) -> str:
+    usage = f"usage: bert-jax {name} [flags] {getattr(module, 'ARGUMENTS', '')}".rstrip()
+    lines = [usage, "", inspect.cleandoc(module.__doc__ or ""), "", "flags:"]
+    for flag_name in define.values:
+        flag = define.values[flag_name]
         lines.append(f"  --[no]{flag_name}" if flag.boolean else f"  --{flag_name}")
-        text = " ".join((flag.help or "").split()).replace(".; repeat", "; repeat")
-        if flag.default is not None:
+        text = " ".join((flag.help or "").split()).partition("; repeat this option")[0]
+        text = ("Required. " if flag_name in define.required else "") + text
+        if flag.default not in (None, ""):
             text += " (default: " + str(flag.default_as_str).strip("'") + ")"
         lines.append(textwrap.fill(text, 100, initial_indent="      ", subsequent_indent="      "))
     return "\n".join(lines)

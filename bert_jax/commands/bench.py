@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError
+from bert_jax.io import progress
 from bert_jax.kernels.dispatch import DTYPES
-from bert_jax.settings import config_files
+from bert_jax.settings import config_flag
+from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax.data import cache, loader, records
@@ -31,56 +32,42 @@ with epy.lazy_imports():
     from bert_jax.training.optimization import optimizers
 
 
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    config_files.define_flag(flag_values, "bench", "A run, such as pretrain/base.")
-    absl_flags.DEFINE_string("size", "base", "Without a config: the model, by name.", flag_values=flag_values)
-    absl_flags.DEFINE_integer(
-        "batch_size", None, "Rows a step. Default: the config's, or 8.", flag_values=flag_values
-    )
-    absl_flags.DEFINE_integer("seq_length", 128, "Tokens a synthetic row.", flag_values=flag_values)
-    absl_flags.DEFINE_bool(
-        "packed", False, "Several short sequences a row, instead of a full one.", flag_values=flag_values
-    )
-    absl_flags.DEFINE_bool("padded", False, "One short sequence a row and padding.", flag_values=flag_values)
-    absl_flags.DEFINE_float(
-        "dropout", None, "Both dropout rates. Default: the config's, or 0.1.", flag_values=flag_values
-    )
-    absl_flags.DEFINE_enum(
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    config_flag.add(define, "bench", "The run.", required=False)
+    define.string("size", "Name of the model's size, if there is no --config.", "base")
+    define.integer("batch_size", "Rows per step. Default: the config's, or 8.")
+    define.integer("seq_length", "Tokens per synthetic row.", 128)
+    define.boolean("packed", "Several short sequences per row, instead of one full sequence.")
+    define.boolean("padded", "One short sequence per row, and padding.")
+    define.number("dropout", "Both dropout rates. Default: the config's, or 0.1.")
+    define.choice(
         "dtype",
-        None,
-        list(DTYPES),
-        "Of matrix products. Default: the config's; auto is bfloat16 on accelerators and float32 on CPUs.",
-        flag_values=flag_values,
+        DTYPES,
+        "Type of matrix products. Default: the config's; auto is bfloat16 on accelerators and float32 on "
+        "CPUs.",
     )
-    absl_flags.DEFINE_integer("steps", 10, "Steps to time, after two that are not.", flag_values=flag_values)
-    absl_flags.DEFINE_string(
-        "data_dir", None, "Records: also time the step on them, and the loader.", flag_values=flag_values
-    )
-    absl_flags.DEFINE_bool("json", False, "Print JSON, for machines.", flag_values=flag_values)
+    define.integer("steps", "Number of steps to time, after two that are not timed.", 10)
+    define.string("data_dir", "Records, on which the step and the loader are also timed.")
+    define.json()
 
 
-def run(flags, args) -> int | None:
-    if args:
-        raise UserError(f"bench takes no arguments besides its flags, but was given {args[0]!r}")
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
+    """Runs the command."""
     if flags.packed and flags.padded:
-        raise UserError("--packed and --padded exclude each other")
+        raise UserError("--packed and --padded exclude each other; give one of them")
     for name in ("steps", "seq_length", "batch_size"):
-        if flags[name].value is not None and flags[name].value < 1:
-            raise UserError(f"--{name}={flags[name].value} must be at least 1")
+        value = getattr(flags, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name}={value} : expected at least 1")
     config = _resolve(flags)
     dataset = None
     if flags.data_dir:
-        directory = cache.localize(flags.data_dir, _say)
+        directory = cache.localize(flags.data_dir, progress.log)
         dataset = records.open_dataset(directory, config.data.train_split)
     rows = "packed" if flags.packed else "padded" if flags.padded else "full"
     result = measure(config, rows, flags.seq_length, flags.steps, dataset)
     print(json.dumps(result, indent=1) if flags.json else report(result))
-    return None
-
-
-def _say(line: str) -> None:
-    """Prints progress to standard error, because standard output is for the result only."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def _resolve(flags) -> Any:
@@ -89,8 +76,8 @@ def _resolve(flags) -> Any:
     if config is None:
         config = defaults.pretrain(flags.size)
         config.batch_size = 8
-    elif adopted := pretrain.adopt_architecture(config, config_files.overridden(flags, "model")):
-        _say(adopted)
+    elif adopted := pretrain.adopt_architecture(config, config_flag.overridden(flags, "model.")):
+        progress.log(adopted)
     if flags.batch_size is not None:
         config.batch_size = flags.batch_size
     if flags.dtype is not None:
@@ -141,7 +128,7 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
             accumulate_steps=config.accumulate_steps,
             check_update=not optimizers.keeps_parameters_finite(config.optimizer),
             seed=config.seed,
-            say=_say,
+            say=progress.log,
         )
 
     batch = benchmark.synthetic_batch(rows, config.batch_size, length, vocab_size)
@@ -149,7 +136,7 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
     if dataset is not None:
         with contextlib.closing(loader.train_batches(dataset, config.batch_size, config.seed, 0)) as batches:
             result["train_step_on_records"] = time_steps(batches, dataset.max_seq_length)
-        _say("timing the loader")
+        progress.log("timing the loader")
         result["loader"] = benchmark.time_loader(dataset, config.batch_size, config.seed)
     return result | benchmark.environment() | {"config": config.to_dict()}
 

@@ -12,46 +12,42 @@ changed. --fields prints every field of a config with its value: what `--config.
 from __future__ import annotations
 
 import os
-import runpy
 
 from absl import flags as absl_flags
 
-from bert_jax.commands import output_flags
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files
 from bert_jax.settings import config_files
+from bert_jax.settings.flags import Define
+
+ARGUMENTS = "[NAME]"
 
 
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    absl_flags.DEFINE_bool(
-        "fields",
-        False,
-        "Print the fields and values of the config instead of the file.",
-        flag_values=flag_values,
-    )
-    absl_flags.DEFINE_string(
-        "output", None, "Write the copy to this file instead of printing it.", flag_values=flag_values
-    )
-    output_flags.define_overwrite(flag_values)
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    define.boolean("fields", "Print the fields and values of the config instead of the file.")
+    define.string("output", "Write the copy to this file instead of printing it.")
+    define.overwrite()
 
 
-def run(flags, args: list[str]) -> None:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
+    """Runs the command."""
     if len(args) > 1:
-        raise UserError(f"configs takes one name at most, but was given {len(args)}: {' '.join(args)}")
+        raise UserError(f"configs takes at most one name, but got {len(args)}: {' '.join(args)}")
     if not args:
         if flags.fields or flags.output:
-            raise UserError("which config? `bert-jax configs` lists the names")
+            raise UserError("--fields and --output need the NAME of a config; `bert-jax configs` lists them")
         names = config_files.names()
         width = max(map(len, names))
         print("\n".join(f"{name:<{width}}  {config_files.summary(name)}" for name in names))
         return
-    name, argument = config_files.split(args[0])
-    path = config_files.find(name)
+    path = config_files.find(config_files.split(args[0])[0])
     if flags.fields:
         if flags.output:
-            raise UserError("--fields and --output exclude each other: a list of fields is no config file")
-        arguments = [] if argument is None else [argument]
-        config = runpy.run_path(str(path))["get_config"](*arguments)
+            raise UserError(
+                "--fields and --output exclude each other: the list of fields is not a config file"
+            )
+        config = config_files.load(args[0])
         print("\n".join(f"{field} = {value!r}" for field, value in config_files.fields(config)))
         return
     source = path.read_text(encoding="utf-8")

@@ -12,75 +12,69 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands import output_flags, surgery_flags
-from bert_jax.commands.run_flags import command_line
+from bert_jax.commands.flags import models, surgery
 from bert_jax.errors import UserError
+from bert_jax.settings.flags import Define, command_line
 
 with epy.lazy_imports():
     from bert_jax.convert import conversion, formats, model_card
     from bert_jax.convert.formats import huggingface
 
 
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    absl_flags.DEFINE_string(
-        "input",
-        None,
-        "Work directory or one of its steps, Hugging Face folder, or TF1 prefix.",
-        flag_values=flag_values,
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    define.string(
+        "input", f"The model: {models.CHECKPOINT}.", required=f"PATH, the model: {models.CHECKPOINT}"
     )
-    absl_flags.DEFINE_string("output", None, "Directory to write.", flag_values=flag_values)
-    output_flags.define_overwrite(flag_values)
-    absl_flags.DEFINE_string(
-        "to", None, "Format to write: huggingface, tensorflow or bert_jax.", flag_values=flag_values
+    define.string("output", "Directory to write.", required="DIR, a new directory")
+    define.overwrite()
+    define.string(
+        "to",
+        "Format to write: huggingface, tensorflow or bert_jax.",
+        required="huggingface, tensorflow or bert_jax",
     )
-    absl_flags.DEFINE_string(
+    define.string(
         "ignore",
+        "Regular expression of tensors to leave out: only tensors that are not part of a BERT model may "
+        "match.",
         "",
-        "Regular expression: tensors of the input that no BERT has and whose names it matches stay behind.",
-        flag_values=flag_values,
     )
-    surgery_flags.define_flags(flag_values)
-    absl_flags.DEFINE_string(
+    surgery.add(define)
+    define.string(
         "max_shard_size",
-        None,
-        "Weights of a Hugging Face folder over this are split into several files; 5GB by default.",
-        flag_values=flag_values,
+        "Maximum size of a file of weights in a Hugging Face folder; larger weights are split into several "
+        "files. Default: 5GB.",
     )
-    absl_flags.DEFINE_string(
+    define.string(
         "push_to",
+        "Also upload the Hugging Face folder to the hub as USER/NAME, with the token of `hf auth login`.",
         "",
-        "Also upload the Hugging Face folder to the hub as USER/NAME, under the token of `hf auth login`.",
-        flag_values=flag_values,
     )
 
 
-def run(flags, args: list[str]) -> int:
-    if args:
-        raise UserError(f"convert takes no arguments besides its flags, but was given {args[0]!r}")
-    for name, example in (
-        ("input", "a work directory, a Hugging Face folder or a TF1 prefix"),
-        ("output", "a new directory"),
-        ("to", "huggingface, tensorflow or bert_jax"),
-    ):
-        if not flags[name].value:
-            raise UserError(f"convert needs --{name}: {example}")
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
     target = formats.get(flags.to)
     if flags.push_to:
         if target is not huggingface.FORMAT:
-            raise UserError(f"--push_to takes a Hugging Face folder; give --to=huggingface, not {flags.to}")
+            raise UserError(
+                f"--push_to uploads a Hugging Face folder and needs --to=huggingface, but got --to={flags.to}"
+            )
         model_card.check_push(flags.push_to)
     command = command_line("convert", flags)
-    options = {}
+    options: dict[str, Any] = {}
     if "card" in target.write_options:
         options["card"] = lambda model: model_card.make(model, flags.input, command)
     if flags.max_shard_size:
         if "max_shard_bytes" not in target.write_options:
             raise UserError(
-                f"--max_shard_size={flags.max_shard_size}: the format {flags.to} has no shards; leave it out"
+                f"--max_shard_size={flags.max_shard_size} is for --to=huggingface: the format {flags.to} "
+                "has no shards"
             )
         options["max_shard_bytes"] = parse_size(flags.max_shard_size)
     conversion.convert(
@@ -88,9 +82,7 @@ def run(flags, args: list[str]) -> int:
         flags.output,
         flags.to,
         ignore=flags.ignore,
-        change=lambda model, scratch: surgery_flags.apply(
-            flags, model, print, os.path.join(scratch, "vocab.txt")
-        ),
+        change=lambda model, scratch: surgery.apply(flags, model, print, os.path.join(scratch, "vocab.txt")),
         overwrite=flags.overwrite,
         **options,
     )
@@ -100,10 +92,10 @@ def run(flags, args: list[str]) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "500MB" or "5GB", decimal as on a disk's label.
+    """Returns the number of bytes of a size such as "500MB" or "5GB", in powers of 1000.
 
     Raises:
-        UserError: it is no size.
+        UserError: the text is not a size.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), re.IGNORECASE)
     size = match and int(float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match[2].upper()])

@@ -18,8 +18,9 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands import corpus_flags, output_flags
+from bert_jax.commands.flags import corpus
 from bert_jax.errors import UserError
+from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from data_pipelines import build, cleaning, readers, workers
@@ -29,125 +30,108 @@ _HIGH_UNKNOWN_SHARE = 0.05
 _HIGH_UNDECODABLE_SHARE = 0.001  # bytes per token; text from the web always has some undecodable bytes
 
 
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    def define(kind, name: str, default, text: str, *args) -> None:
-        kind(name, default, *args, text, flag_values=flag_values)
-
-    corpus_flags.define(flag_values)
-    define(absl_flags.DEFINE_string, "vocab", None, "The vocabulary: vocab.txt, or a SentencePiece .model.")
-    define(
-        absl_flags.DEFINE_string,
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    corpus.add(define)
+    define.string(
+        "vocab",
+        "The vocabulary: vocab.txt, or a SentencePiece .model.",
+        required="FILE, a vocabulary (`bert-jax vocab` learns one)",
+    )
+    define.string(
         "output_dir",
-        None,
-        "Where the records go. Where there are records of the same settings, nothing is done, and unfinished "
-        "ones are finished; others are replaced by --overwrite alone.",
+        "Directory for the records. If it has records with the same settings, nothing is done, or unfinished "
+        "ones are finished; other records are replaced only with --overwrite.",
+        required="DIR, a directory for the records",
     )
-    output_flags.define_overwrite(flag_values)
-    define(
-        absl_flags.DEFINE_enum,
+    define.overwrite()
+    define.choice(
         "schema",
-        "packed",
-        "packed: several unmasked sequences a row; google: one with its masks, as google-research/bert.",
         ["packed", "google"],
+        "packed: several sequences per row, without masks; google: one sequence per row with its masks, as "
+        "in google-research/bert.",
+        "packed",
     )
-    define(absl_flags.DEFINE_integer, "max_seq_length", 128, "The most tokens of a row.")
-    define(
-        absl_flags.DEFINE_integer,
+    define.integer("max_seq_length", "Maximum number of tokens in a row.", 128)
+    define.integer(
         "max_sequences_per_row",
+        "Maximum number of sequences packed into a row; 0: 8, or 16 if --max_seq_length is 256 or more.",
         0,
-        "The most sequences packed into a row; 0: 8, or 16 from a length of 256 on.",
     )
-    define(
-        absl_flags.DEFINE_float,
+    define.number(
         "short_seq_prob",
+        "Fraction of documents whose sequences have a shorter, random target length.",
         0.1,
-        "Share of documents with a shorter length, drawn at random.",
     )
-    define(
-        absl_flags.DEFINE_integer,
+    define.integer(
         "dupe_factor",
-        None,
-        "Times that each document is made into pairs, each anew. Default: 1; google, for other masks: 10.",
+        "How many times sequences are drawn from each document. Default: 1; with --schema=google 10, for "
+        "different masks.",
     )
-    define(
-        absl_flags.DEFINE_enum,
+    define.choice(
         "nsp",
-        "next",
-        "Second segments: next: what follows or, half the time, a random one; sop: what follows, half the "
-        "time swapped with the first (ALBERT); none: there is none (RoBERTa).",
         ["next", "sop", "none"],
+        "Second segment of a sequence. next: the text that follows or, half the time, a random one; sop: the "
+        "text that follows, half the time swapped with the first (ALBERT); none: there is none (RoBERTa).",
+        "next",
     )
-    define(
-        absl_flags.DEFINE_boolean,
-        "full_sentences",
-        False,
-        "With --nsp=none: rows of whole sentences that go on over the ends of documents.",
+    define.boolean(
+        "full_sentences", "With --nsp=none: fill rows with whole sentences, across the ends of documents."
     )
-    define(absl_flags.DEFINE_float, "masked_lm_prob", 0.15, "google: share of the tokens to predict.")
-    define(absl_flags.DEFINE_integer, "max_predictions_per_seq", 20, "google: the most tokens to predict.")
-    define(absl_flags.DEFINE_boolean, "whole_word_mask", False, "google: mask all pieces of a word or none.")
-    define(
-        absl_flags.DEFINE_integer,
+    define.number("masked_lm_prob", "google: fraction of the tokens to predict.", 0.15)
+    define.integer("max_predictions_per_seq", "google: maximum number of tokens to predict.", 20)
+    define.boolean("whole_word_mask", "google: mask all pieces of a word or none.")
+    define.integer(
         "max_ngram",
+        "google: mask up to this many consecutive words, n words with a weight of 1/n; 0: single tokens, or "
+        "single words with --whole_word_mask.",
         0,
-        "google: mask up to so many words in a row, n words with a weight of 1/n; 0: tokens, or words.",
     )
-    define(
-        absl_flags.DEFINE_float,
+    define.number(
         "eval_fraction",
-        None,
-        "Share of documents in the split eval, the others in train. Default: 0.01; google: 0.",
+        "Fraction of the documents in the split eval; the others are in train. Default: 0.01; google: 0.",
     )
-    define(absl_flags.DEFINE_integer, "seed", 12345, "Of all that is drawn.")
-    define(
-        absl_flags.DEFINE_integer,
-        "num_shards",
-        0,
-        "Files that the split train is written to; 0: one for each 128 MB.",
-    )
-    define(absl_flags.DEFINE_integer, "workers", 0, "Processes; 0: one for each core.")
-    define(
-        absl_flags.DEFINE_enum,
+    define.integer("seed", "Seed of everything that is random.", 12345)
+    define.integer("num_shards", "Number of files of the split train; 0: one for each 128 MB.", 0)
+    define.integer("workers", "Number of processes; 0: one for each core.", 0)
+    define.choice(
         "runner",
-        "local",
-        "local: processes of this machine; beam: Apache Beam (--beam_args).",
         ["local", "beam"],
+        "local: processes of this machine; beam: Apache Beam (--beam_args).",
+        "local",
     )
-    define(absl_flags.DEFINE_string, "beam_args", "", "Arguments of the Beam pipelines, as one string.")
-    define(
-        absl_flags.DEFINE_boolean,
+    define.string("beam_args", "Arguments of the Beam pipelines, as one string.", "")
+    define.boolean(
         "lower_case",
+        "Lower-case the text and strip accents. Default: as the vocabulary requires.",
         None,
-        "Lower-case the text and strip accents. Default: by the vocabulary.",
     )
-    define(
-        absl_flags.DEFINE_string,
+    define.string(
         "clean",
+        "Cleaning steps, separated by commas: mojibake, unicode, length, language, exact, near. Default: "
+        "none.",
         "",
-        "Cleaning, with commas between: mojibake, unicode, length, language, exact, near. Default: none.",
     )
     for name, default, what in (
-        ("min_document_characters", "200", "Shorter documents are dropped"),
-        ("max_document_characters", "5,000,000", "Longer documents are dropped"),
-        ("min_passage_characters", "3", "Shorter sentences and paragraphs are dropped"),
-        ("max_passage_characters", "100,000", "Longer sentences and paragraphs are dropped"),
-        ("max_word_characters", "100", "Longer words are taken out"),
+        ("min_document_characters", "200", "Drop shorter documents"),
+        ("max_document_characters", "5,000,000", "Drop longer documents"),
+        ("min_passage_characters", "3", "Drop shorter sentences and paragraphs"),
+        ("max_passage_characters", "100,000", "Drop longer sentences and paragraphs"),
+        ("max_word_characters", "100", "Remove longer words"),
     ):
-        define(absl_flags.DEFINE_integer, name, None, f"{what} by --clean=length. Default: {default}.")
-    define(
-        absl_flags.DEFINE_float,
+        define.integer(name, f"{what}, with --clean=length. Default: {default}.")
+    define.number(
         "near_duplicate_threshold",
-        None,
-        "Jaccard similarity of word 5-shingles from which --clean=near drops. Default: 0.8.",
+        "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8.",
     )
-    define(absl_flags.DEFINE_string, "language", None, "What --clean=language keeps: a code such as en.")
+    define.string("language", "Language that --clean=language keeps: a code such as en.")
 
 
-def run(flags, args: list[str]) -> int:
-    needed = {"input": "text to read", "vocab": "a vocabulary", "output_dir": "a directory to write to"}
-    corpus_flags.check("data", flags, args, needed)
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
     names = [field.name for field in dataclasses.fields(build.Options) if field.name != "input"]
-    options = build.Options(tuple(flags.input), **{name: flags[name].value for name in names})
+    values: dict[str, Any] = {name: flags[name].value for name in names}
+    options = build.Options(tuple(flags.input), **values)
     processes = workers.count(flags.workers)
     begun = time.monotonic()
     if flags.beam_args and flags.runner != "beam":

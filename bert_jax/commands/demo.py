@@ -12,33 +12,26 @@ from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import cli
     from bert_jax.demo import steps
 
 
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    absl_flags.DEFINE_string(
-        "workdir",
-        None,
-        "Where everything goes. Default: demo, with --quick demo-quick.",
-        flag_values=flag_values,
-    )
-    absl_flags.DEFINE_bool(
-        "quick",
-        False,
-        "A few steps of everything, to see that it runs: it learns nothing.",
-        flag_values=flag_values,
-    )
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    define.string("workdir", "Directory for all files. Default: demo, or demo-quick with --quick.")
+    define.boolean("quick", "Run only a few steps of everything, to see that it works; nothing is learned.")
 
 
-def run(flags, args: list[str]) -> int:
-    if args:
-        raise UserError(f"demo takes no arguments besides its flags, but was given {args[0]!r}")
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
     workdir = flags.workdir or ("demo-quick" if flags.quick else "demo")
     if files.is_remote(workdir):
-        raise UserError(f"--workdir={workdir}: expected a local directory, where the demo runs")
+        raise UserError(
+            f"--workdir={workdir}: expected a local directory, since the demo runs on this machine"
+        )
     try:
         steps.Demo(workdir, cli.main, steps.QUICK if flags.quick else steps.Budget()).run()
     except steps.Stopped as stopped:

@@ -20,11 +20,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import flags
+from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.io import atomic, files
 from bert_jax.kernels import dispatch
+from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     import google_crc32c
@@ -56,12 +57,14 @@ class Check:
     fix: str = ""
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    flags.DEFINE_string("workdir", ".", "Directory to be written to, also gs://...", flag_values=flag_values)
-    flags.DEFINE_bool("json", False, "Print JSON, for machines.", flag_values=flag_values)
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    define.string("workdir", "Directory that a run will write to; may be a URL such as gs://...", ".")
+    define.json()
 
 
-def run(flags, args) -> int | None:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
     checks = [
         check_python(sys.version_info[:3]),
         *check_packages(_requirements(), _installed_versions(), LOCK.read_text() if LOCK.exists() else ""),

@@ -1,4 +1,4 @@
-"""Turn a file of texts into a file of vectors: one per text, or one per token.
+"""Turn a file of texts into a file of vectors: one vector per text, or one per token.
 
     bert-jax embed --checkpoint=runs/mini --input=texts.txt --output=vectors.npy
     bert-jax embed --checkpoint=all-MiniLM-L6-v2 --input=texts.txt --output=vectors.npy --normalize
@@ -12,16 +12,15 @@ are streamed in bounded memory.
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands import output_flags
+from bert_jax.commands.flags import models
 from bert_jax.errors import UserError
-from bert_jax.io.progress import Progress
-from bert_jax.kernels.dispatch import DTYPES
+from bert_jax.io.progress import Progress, log
+from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
@@ -29,83 +28,56 @@ with epy.lazy_imports():
     from bert_jax.parallel import compiler_options
 
 
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    def text(name, default, help):
-        absl_flags.DEFINE_string(name, default, help, flag_values=flag_values)
-
-    text("checkpoint", None, "Work directory or step of bert-jax, Hugging Face folder, or TF1 prefix.")
-    text(
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    models.add_pretrained(define)
+    define.string(
         "input",
-        None,
-        "One text a line, or one object a line where the name ends in .jsonl; packed or not; - for standard "
-        "input.",
+        "File with one text per line, or one JSON object per line if its name ends in .jsonl, compressed or "
+        "not; - for standard input.",
+        required="FILE with one text per line, or - for standard input",
     )
-    text(
+    define.string(
         "output",
-        None,
-        "File to write: .npy (pooled only), .safetensors, or .jsonl.",
+        "File to write: .npy (pooled vectors only), .safetensors or .jsonl.",
+        required="FILE.npy, .safetensors or .jsonl",
     )
-    absl_flags.DEFINE_enum(
+    define.choice(
         "jsonl_format",
-        "bert_jax",
         ["bert_jax", "google"],
-        "Objects of a .jsonl: bert_jax has the text and its number; google is what extract_features of "
-        "google-research/bert writes, without the text.",
-        flag_values=flag_values,
+        "Objects of a .jsonl output. bert_jax: with the text and its number; google: what extract_features "
+        "of google-research/bert writes, without the text.",
+        "bert_jax",
     )
-    output_flags.define_overwrite(flag_values)
-    text(
+    define.overwrite()
+    define.string(
         "layers",
-        None,
-        "Layers whose states are taken, set end to end in this order: -1 is the last, 1 the first, and 0 the "
+        "Layers whose states are concatenated, in this order: -1 is the last, 1 the first, and 0 the "
         "embeddings. Default: -4,-3,-2,-1 with --pooling=none, else -1.",
     )
-    text(
+    define.string(
         "pooling",
+        "One vector per text: mean (of its tokens, including [CLS] and [SEP]), cls (the state of [CLS]) or "
+        "pooler (that state after the pre-trained dense layer and tanh); or none for one vector per token.",
         "mean",
-        "One vector a text: mean (over its tokens, [CLS] and [SEP] among them), cls (the state at [CLS]), "
-        "pooler (that through the pre-trained dense layer and tanh); or none, for one a token.",
     )
-    text("text_a", "text", "Field of a .jsonl with the text.")
-    text("text_b", "", "Field of a .jsonl with the second text of a pair.")
-    text(
-        "dtype",
-        "auto",
-        "Of the computation: float32, bfloat16, or auto: float32 on CPUs, else that of the checkpoint's run, "
-        "or bfloat16.",
-    )
-    absl_flags.DEFINE_bool(
-        "pairs",
-        False,
-        "Each line is a pair of texts with a tab between them, two segments of one input.",
-        flag_values=flag_values,
-    )
-    absl_flags.DEFINE_bool("normalize", False, "Scale each vector to length 1.", flag_values=flag_values)
-    absl_flags.DEFINE_integer(
+    define.string("text_a", "Field of a .jsonl input that contains the text.", "text")
+    define.string("text_b", "Field of a .jsonl input that contains the second text of a pair.", "")
+    define.boolean("pairs", "Each line is a pair of texts separated by a tab: two segments of one input.")
+    define.boolean("normalize", "Scale each vector to length 1.")
+    define.integer(
         "max_seq_length",
+        "Maximum number of tokens of a text, including [CLS] and [SEP]; the rest is cut. 0: the number of "
+        "positions of the model.",
         0,
-        "Tokens of a text, [CLS] and [SEP] among them; the rest is cut. 0: all of the model's positions.",
-        flag_values=flag_values,
     )
-    absl_flags.DEFINE_integer(
-        "batch_tokens",
-        0,
-        "Tokens that each device computes at a time; 0: 4,096 on CPUs, else 32,768.",
-        flag_values=flag_values,
+    define.integer(
+        "batch_tokens", "Number of tokens in a batch on each device; 0: 4,096 on CPUs, else 32,768.", 0
     )
 
 
-def run(flags, args: list[str]) -> int:
-    if args:
-        raise UserError(f"embed takes no arguments besides its flags, but was given {args[0]!r}")
-    if not flags.checkpoint:
-        raise UserError("which model? give --checkpoint=DIR")
-    if not flags.input:
-        raise UserError("which texts? give --input=FILE with one a line, or - for standard input")
-    if not flags.output:
-        raise UserError("where should the vectors go? give --output=FILE.npy, .safetensors or .jsonl")
-    if flags.dtype not in DTYPES:
-        raise UserError(f"--dtype={flags.dtype}: expected one of {', '.join(DTYPES)}")
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
     layers = [-1]
     if flags.layers is not None:
         try:
@@ -115,9 +87,6 @@ def run(flags, args: list[str]) -> int:
     embedding_files.check_output(flags.output, flags.pooling, flags.jsonl_format, flags.overwrite)
     texts = embedding_files.Texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
     compiler_options.enable_compilation_cache()
-
-    def log(line):
-        print(line, file=sys.stderr)
 
     model = convert.load(flags.checkpoint, log=log)
     if flags.layers is None and flags.pooling == "none":
@@ -143,15 +112,15 @@ def run(flags, args: list[str]) -> int:
             tokens += len(features.token_ids)
             cut += features.cut
         if not out.texts:
-            raise UserError(f"{flags.input} has no texts; expected one a line")
+            raise UserError(f"{flags.input} has no texts; expected one per line")
     seconds = time.monotonic() - began
     for number, what in (
-        (cut, f"were longer than {embedder.max_seq_length} tokens and lost their ends"),
+        (cut, f"are longer than {embedder.max_seq_length} tokens and were cut"),
         (texts.blank, "are blank"),
     ):
         if number:
             log(f"warning: {number:,} of {out.texts:,} texts {what}")
-    each = f"{embedder.width} numbers a {'token' if flags.pooling == 'none' else 'text'}"
+    each = f"{embedder.width} numbers per {'token' if flags.pooling == 'none' else 'text'}"
     print(
         f"wrote {flags.output}: {out.texts:,} texts, {tokens:,} tokens, {each}; "
         f"{seconds:.1f} s, {out.texts / seconds:,.0f} texts a second"

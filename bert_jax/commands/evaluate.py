@@ -1,4 +1,4 @@
-"""Score a fine-tuned model on a labelled file: each example once, with the metrics of its task.
+"""Score a fine-tuned model on a labeled file, with the metrics of its task.
 
 bert-jax evaluate --workdir=runs/mrpc
 bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
@@ -9,78 +9,55 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands import output_flags
-from bert_jax.commands.run_flags import define_threshold_flag
+from bert_jax.commands.flags import models
 from bert_jax.errors import UserError
 from bert_jax.io import checks, progress
+from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.inference import predictor
-    from bert_jax.parallel import compiler_options
     from bert_jax.runs import sweep
     from bert_jax.tasks.glue import tables
     from bert_jax.training import evaluators
     from bert_jax.workdir import run_directory
 
 
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    absl_flags.DEFINE_string(
-        "workdir",
-        None,
-        "Work directory of `bert-jax finetune`; several of GLUE with commas between are one table.",
-        flag_values=flag_values,
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    models.add_finetuned(
+        define,
+        "several of GLUE, separated by commas, are shown as one table",
+        "Also write the predictions to this file: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or "
+        ".jsonl.",
     )
-    absl_flags.DEFINE_string(
+    define.string(
         "split",
+        "Which of the run's files: train, dev, or the name of another SPLIT.tsv in its data_dir.",
         "dev",
-        "Which of the run's files: train, dev, or another SPLIT.tsv of its data_dir.",
-        flag_values=flag_values,
     )
-    absl_flags.DEFINE_string(
-        "input",
-        None,
-        "A labelled file instead, with the columns of the training file.",
-        flag_values=flag_values,
-    )
-    absl_flags.DEFINE_string(
-        "output",
-        None,
-        "Also write the predictions: .tsv, .csv or .jsonl; of tags .conll, .txt, .tsv or .jsonl.",
-        flag_values=flag_values,
-    )
-    output_flags.define_overwrite(flag_values)
-    absl_flags.DEFINE_string("checkpoint", "best", "best or last.", flag_values=flag_values)
-    define_threshold_flag(flag_values)
-    absl_flags.DEFINE_bool("json", False, "Print one JSON object.", flag_values=flag_values)
+    define.string("input", "Another labeled file, with the columns of the training file.")
+    define.json()
 
 
-def run(flags, args: list[str]) -> int:
-    if args:
-        raise UserError(f"evaluate takes no arguments besides its flags, but was given {args[0]!r}")
-    if not flags.workdir:
-        raise UserError("which model? give --workdir=DIR, the work directory of a fine-tuning")
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
     if "," in flags.workdir:
         of_one_run = ("split", "input", "output", "overwrite", "checkpoint", "null_score_diff_threshold")
         for name in of_one_run:
             if flags[name].present:
-                raise UserError(f"--{name} is for one run: give a single --workdir")
+                raise UserError(f"--{name} is for a single run, but --workdir={flags.workdir} names several")
         return _table([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.json)
     if flags.input and flags["split"].present:
-        raise UserError("--input and --split are two files: give one of them")
-    compiler_options.enable_compilation_cache()
-    model = predictor.Predictor(flags.workdir, flags.checkpoint)
+        raise UserError("--input and --split name two files; give only one of them")
+    model = models.load_finetuned(flags)
     task = model.task
-    if flags.null_score_diff_threshold is not None:
-        task.set_null_threshold(flags.null_score_diff_threshold)
     if flags.output:
         checks.check_output(flags.output, task.formats, overwrite=flags.overwrite)
-    path = flags.input or model.file(flags.split)
-    if not path:
-        raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
+    path = models.input_file(flags, model)
     examples = task.read(path)
     if examples.warning():
         print(f"warning: {examples.warning()}", file=sys.stderr)
@@ -112,10 +89,13 @@ def _table(directories: list[str], as_json: bool) -> int:
         task = run["config"].get("task", run["command"])
         tables.submission_files(task)
         if task in scores:
-            raise UserError(f"{directory} is the second run of {task}; give one of each task")
+            raise UserError(f"{directory} is a second run of {task}; give only one run of each task")
         best = summary or evaluators.read_best(directory)
         if not best or not best["scores"]:
-            raise UserError(f"{directory}: nothing was evaluated in it, so there is no score")
+            raise UserError(
+                f"{directory}: the run has no evaluation and thus no score; expected a run with an "
+                "evaluation file"
+            )
         scores[task] = best["scores"]
     if as_json:
         print(json.dumps({"scores": scores, "average": tables.average(scores)}))
@@ -124,7 +104,7 @@ def _table(directories: list[str], as_json: bool) -> int:
     return 0
 
 
-def _print_table(rows):
+def _print_table(rows: Mapping[str, Mapping[str, float]]) -> None:
     """Prints scores by class: fractions with four digits, counts as integers."""
     width = max(map(len, rows))
     names = list(next(iter(rows.values())))

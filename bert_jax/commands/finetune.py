@@ -22,10 +22,9 @@ import shlex
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.process_flags import start_processes
-from bert_jax.commands.run_flags import command_line, define_run_flags
-from bert_jax.errors import UserError
+from bert_jax.commands.flags import processes, runs
 from bert_jax.io import files
+from bert_jax.settings.flags import Define, command_line
 
 with epy.lazy_imports():
     from bert_jax.parallel import compiler_options, distributed
@@ -33,37 +32,24 @@ with epy.lazy_imports():
     from bert_jax.workdir import run_directory
 
 
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    define_run_flags(
-        flag_values, "finetune", "finetune/classification", "checkpoints, metrics and predictions"
-    )
-
-    absl_flags.DEFINE_integer(
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    runs.add(define, "finetune", "checkpoints, metrics and predictions")
+    define.integer(
         "seeds",
-        None,
-        "Run this many times, with seeds from config.seed up, each in a directory of its own, and print "
-        "median, best and spread.",
-        flag_values=flag_values,
+        "Run this many times, with the seeds config.seed, config.seed + 1 and so on, each in its own "
+        "directory, and print median, best and spread.",
     )
-    absl_flags.DEFINE_multi_string(
+    define.strings(
         "sweep",
+        "Field and the values to try, such as optimizer.learning_rate=5e-5,3e-5,2e-5. May be repeated.",
         [],
-        "Values of a field to try, such as optimizer.learning_rate=5e-5,3e-5,2e-5.",
-        flag_values=flag_values,
     )
 
 
-def run(flags, args: list[str]) -> int:
-    if args:
-        raise UserError(f"finetune takes no arguments besides its flags, but was given {args[0]!r}")
-    if flags.config is None:
-        raise UserError(
-            "which task? give --config=finetune/classification, or finetune/glue:TASK; `bert-jax configs` "
-            "lists them"
-        )
-    if not flags.workdir:
-        raise UserError("where to? give --workdir=DIR, a new directory or that of the run to go on with")
-    fit_options = start_processes(flags)
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
+    fit_options = processes.start(flags)
     log = distributed.log_of_primary(print)
 
     command = command_line("finetune", flags)

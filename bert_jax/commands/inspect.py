@@ -23,9 +23,10 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands import corpus_flags
+from bert_jax.commands.flags import corpus
 from bert_jax.errors import UserError
 from bert_jax.io import checks, files
+from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import checkpoint, convert
@@ -39,32 +40,27 @@ _MOST_PROBLEMS = 20
 _NO_NEWS_AT_ZERO = ("undecodable", "control_characters", "long_lines")
 
 
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    absl_flags.DEFINE_integer("examples", 3, "Decoded rows to show of each split.", flag_values=flag_values)
-    absl_flags.DEFINE_boolean("json", False, "Print one JSON object a path instead.", flag_values=flag_values)
-    absl_flags.DEFINE_string(
-        "input_format",
-        None,
-        "What the paths' text is, as in bert-jax data; all of them are one corpus.",
-        flag_values=flag_values,
+ARGUMENTS = "PATH ..."
+
+
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    define.integer("examples", "Number of decoded rows to show of each split.", 3)
+    define.json()
+    define.string(
+        "input_format", "Format of the text, as in bert-jax data; all PATHs are then files of one corpus."
     )
-    corpus_flags.define_fields(flag_values)
-    absl_flags.DEFINE_string(
+    corpus.add_fields(define)
+    define.string(
         "vocab",
-        None,
-        "The vocabulary of records that were made elsewhere; of others, to compare with theirs; of text, to "
-        "measure its unknown words with.",
-        flag_values=flag_values,
+        "Vocabulary to decode records that other programs made, to compare with that of other records, or to "
+        "count the unknown words of text.",
     )
-    absl_flags.DEFINE_string(
-        "plot",
-        None,
-        "Picture to write of a record directory: a name ending in .png, .pdf or .svg.",
-        flag_values=flag_values,
-    )
+    define.string("plot", "Picture to write of a record directory: a name ending in .png, .pdf or .svg.")
 
 
-def run(flags, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
     if not args:
         raise UserError("inspect needs a path: records, a vocabulary, a work directory, a checkpoint or text")
     if flags.plot and (len(args) > 1 or flags.input_format):

@@ -11,15 +11,16 @@ that attends, a column the token attended to. The text may contain [MASK].
 """
 
 import os
-import sys
 import textwrap
 
-from absl import flags
+from absl import flags as absl_flags
 from etils import epy
 
+from bert_jax.commands.flags.models import CHECKPOINT
 from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import files, progress
 from bert_jax.plots import curves
+from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
@@ -28,55 +29,44 @@ with epy.lazy_imports():
     from bert_jax.training.metrics import metrics_writer
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    flags.DEFINE_string(
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    define.string(
         "workdir",
-        None,
-        "Directory of the run whose curves to draw; or several, with commas between, to compare.",
-        flag_values=flag_values,
+        "Directory of the run whose curves to draw, or several, separated by commas, to compare.",
     )
-    for name, default, what in (
-        ("checkpoint", None, "Model whose attention to draw: a work directory or step of bert-jax, Hugging "
-         "Face folder, or TF1 prefix."),
-        ("text", None, "Text to draw the attention of."),
-        ("text_b", None, "Second text, where they are a pair."),
-        ("layer", "all", "Layer to draw the attention of: 1 is the first, -1 the last; or all."),
-        ("head", "all", "Head, numbered as the layers; or all."),
-    ):  # fmt: skip
-        flags.DEFINE_string(name, default, what, flag_values=flag_values)
-    flags.DEFINE_string(
+    define.string("checkpoint", f"Model whose attention to draw: {CHECKPOINT}.")
+    define.string("text", "Text to draw the attention of.")
+    define.string("text_b", "Second text, if the input is a pair of texts.")
+    define.string("layer", "Layer to draw the attention of: 1 is the first, -1 the last; or all.", "all")
+    define.string("head", "Head to draw, numbered like the layers; or all.", "all")
+    define.string(
         "output",
-        None,
-        "Picture to write: a name ending in .png, .pdf or .svg. Default of curves: WORKDIR/curves.png.",
-        flag_values=flag_values,
+        "Picture to write: a name ending in .png, .pdf or .svg. Default for curves: WORKDIR/curves.png.",
     )
-    flags.DEFINE_string(
-        "title",
-        None,
-        "Text above the picture. Default: the directory's name, or the text that is looked at.",
-        flag_values=flag_values,
-    )
-    flags.DEFINE_multi_string(
+    define.string("title", "Text above the picture. Default: the directory's name, or the text itself.")
+    define.strings(
         "reference",
+        "A dashed line to compare with, as METRIC:LABEL:VALUE, such as mlm_loss:unigram entropy:6.2. May be "
+        "repeated.",
         [],
-        "A dashed line to compare with, as METRIC:LABEL:VALUE, such as mlm_loss:unigram entropy:6.2.",
-        flag_values=flag_values,
     )
 
 
-def run(flags, args) -> int | None:
-    if args:
-        raise UserError(f"plot takes no arguments besides its flags, but was given {args[0]!r}")
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
+    """Runs the command."""
     if flags.checkpoint or flags.text is not None:
         return _attention(flags)
     if not flags.workdir:
-        raise UserError("which run? give --workdir=DIR; or for attention --checkpoint=DIR --text=TEXT")
+        raise UserError(
+            "plot needs --workdir=DIR for curves, or --checkpoint=DIR and --text=TEXT for attention"
+        )
     for name in ("text_b", "layer", "head"):
         if flags[name].present:
-            raise UserError(f"--{name} is of attention, which needs --checkpoint=DIR and --text=TEXT")
+            raise UserError(f"--{name} is for attention, which needs --checkpoint=DIR and --text=TEXT")
     directories = [name.strip() for name in flags.workdir.split(",") if name.strip()]
     if len(directories) > 1 and not flags.output:
-        raise UserError("where should the picture of several runs go? give --output=FILE.png")
+        raise UserError("plot needs --output=FILE.png for a picture of several runs")
     output = flags.output or os.path.join(directories[0], "curves.png")
     runs = {name: _read_metrics(directory) for name, directory in _names(directories).items()}
     title = ", ".join(runs) if flags.title is None else flags.title
@@ -99,25 +89,26 @@ def _read_metrics(workdir: str) -> list[dict]:
         UserError: there are no metrics.
     """
     if not files.is_directory(workdir):
-        raise UserError(f"{workdir}: no such directory; --workdir is the directory of a run")
+        raise UserError(f"--workdir={workdir}: no such directory; expected the directory of a run")
     rows = metrics_writer.read_metrics(workdir)
     if not rows:
-        raise UserError(f"{workdir}: no metrics in it; is it the directory of a run that reached a log step?")
+        raise UserError(
+            f"{workdir}: it contains no metrics; expected the directory of a run that reached a log step"
+        )
     return rows
 
 
-def _attention(flags) -> None:
+def _attention(flags: absl_flags.FlagValues) -> None:
     if flags.workdir:
-        raise UserError("--workdir draws curves, --checkpoint with --text attention: give one of the two")
+        raise UserError(
+            "--workdir draws curves, --checkpoint and --text draw attention: give only one of the two"
+        )
     if flags.reference:
-        raise UserError(f"--reference={flags.reference[0]} is of curves, which need --workdir=DIR")
-    if not flags.checkpoint:
-        raise UserError("which model? give --checkpoint=DIR")
-    if flags.text is None:
-        raise UserError('which text? give one, such as --text="The cat sat on the mat."')
-    if not flags.output:
-        raise UserError("where should the picture go? give --output=FILE.png")
-    model = convert.load(flags.checkpoint, log=lambda line: print(line, file=sys.stderr))
+        raise UserError(f"--reference={flags.reference[0]} is for curves, which need --workdir=DIR")
+    for name, what in (("checkpoint", "DIR"), ("text", "'The cat sat on the mat.'"), ("output", "FILE.png")):
+        if flags[name].value is None:
+            raise UserError(f"plot needs --{name}={what} to draw attention")
+    model = convert.load(flags.checkpoint, log=progress.log)
     maps = attention_maps.attention_maps(model, flags.text, flags.text_b)
     whole = flags.text if flags.text_b is None else f"{flags.text} | {flags.text_b}"
     title = textwrap.shorten(whole, 80, placeholder=" ...") if flags.title is None else flags.title

@@ -14,9 +14,10 @@ import time
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands import corpus_flags, output_flags
+from bert_jax.commands.flags import corpus
 from bert_jax.errors import file_error
 from bert_jax.io.progress import Progress
+from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from data_pipelines import readers, vocabulary
@@ -25,63 +26,46 @@ with epy.lazy_imports():
 _HIGH_UNKNOWN_RATE = 0.01
 
 
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    def define(kind, name: str, default, text: str, *args) -> None:
-        kind(name, default, *args, text, flag_values=flag_values)
-
-    corpus_flags.define(flag_values)
-    define(
-        absl_flags.DEFINE_string,
+def define_flags(define: Define) -> None:
+    """Defines the flags."""
+    corpus.add(define)
+    define.string(
         "output",
-        None,
-        "What to write: NAME.txt, or NAME.model for SentencePiece.",
+        "File to write: NAME.txt for WordPiece, NAME.model for SentencePiece.",
+        required="FILE, the vocabulary to write",
     )
-    define(
-        absl_flags.DEFINE_integer,
+    define.overwrite()
+    define.integer(
         "size",
+        "Number of tokens. WordPiece: from 5,000 tokens on, [PAD] is 0 and [UNK] [CLS] [SEP] [MASK] are 100 "
+        "to 103, with [unused] tokens between, and from 20,000 on up to 998; below 5,000 they are 0 to 4.",
         30522,
-        "Tokens. WordPiece: from 5,000 on [PAD] is 0 and [UNK] [CLS] [SEP] [MASK] are 100 to 103, with "
-        "[unused] ones between, and from 20,000 on up to 998; below 5,000 they are 0 to 4.",
     )
-    define(absl_flags.DEFINE_enum, "kind", "wordpiece", "What to learn.", ["wordpiece", "sentencepiece"])
-    define(absl_flags.DEFINE_boolean, "lower_case", True, "Lower-case the text and strip accents.")
-    define(absl_flags.DEFINE_integer, "seed", 12345, "Of the sample.")
-    define(
-        absl_flags.DEFINE_integer,
+    define.choice("kind", ["wordpiece", "sentencepiece"], "Kind of vocabulary.", "wordpiece")
+    define.boolean("lower_case", "Lower-case the text and strip accents.", True)
+    define.integer("seed", "Seed of the sample.", 12345)
+    define.integer(
         "sample_bytes",
+        "Bytes of text to learn from, sampled from the whole corpus; 0: 200 MB, or 30 MB for SentencePiece.",
         0,
-        "Text to learn from, drawn from all over the corpus; 0: 200 MB, or 30 MB for SentencePiece.",
     )
-    define(
-        absl_flags.DEFINE_float,
+    define.number(
         "sampling_exponent",
+        "For several languages, one --input each: the share of a language in the sample is proportional to "
+        "its size to the power of this exponent; 0.7 in multilingual BERT.",
         1.0,
-        "Several languages, each an --input: each has a part of the sample in proportion to its size to the "
-        "power of this; multilingual BERT has 0.7.",
     )
-    define(
-        absl_flags.DEFINE_multi_string,
-        "compare",
-        None,
-        "A vocabulary to measure on the same held-out text; may be repeated.",
-    )
-    define(
-        absl_flags.DEFINE_float,
+    define.strings("compare", "Another vocabulary to measure on the same held-out text. May be repeated.")
+    define.number(
         "character_coverage",
+        "Fraction of the characters of the text that the tokens must cover; the rarest characters get none.",
         0.99995,
-        "Share of the text's characters that must have a token; the rarest ones have none.",
     )
-    define(
-        absl_flags.DEFINE_integer,
-        "min_frequency",
-        2,
-        "WordPiece: how often a pair of tokens must occur to become one.",
-    )
-    output_flags.define_overwrite(flag_values)
+    define.integer("min_frequency", "WordPiece: how often a pair of tokens must occur to become a token.", 2)
 
 
-def run(flags, args: list[str]) -> int:
-    corpus_flags.check("vocab", flags, args, {"input": "text to read", "output": "a file to write"})
+def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+    """Runs the command."""
     begun = time.monotonic()
     try:
         with Progress() as progress:
@@ -106,8 +90,9 @@ def run(flags, args: list[str]) -> int:
     except OSError as error:
         raise file_error(f"{error.filename or flags.output}: {error.strerror or error}", error) from error
     print(
-        f"{trained.path}: {trained.size:,} tokens of {sum(part.documents for part in trained.parts):,} "
-        f"documents, {sum(part.bytes for part in trained.parts) / 1e6:,.1f} MB of text, in "
+        f"{trained.path}: {trained.size:,} tokens, learned from "
+        f"{sum(part.documents for part in trained.parts):,} documents, "
+        f"{sum(part.bytes for part in trained.parts) / 1e6:,.1f} MB of text, in "
         f"{time.monotonic() - begun:.0f} s"
     )
     several = len(trained.parts) > 1
@@ -122,9 +107,7 @@ def run(flags, args: list[str]) -> int:
             f"{line.tokens_per_unit:.3f} tokens per {line.unit}, {line.unknown_rate:.3%} [UNK]"
         )
     if trained.size < flags.size:
-        print(
-            f"note: the text gives {trained.size:,} tokens, fewer than --size={flags.size}", file=sys.stderr
-        )
+        print(f"note: the text yields only {trained.size:,} tokens, not --size={flags.size}", file=sys.stderr)
     for part in trained.parts:
         of = f"{part.name}: " if several else ""
         for line in readers.suspicions(part.counts):

@@ -111,6 +111,11 @@ class Progress:
         self.close()
 
 
+def log(line: str) -> None:
+    """Prints a line of progress to standard error, because standard output is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
 def of_batches(stage: str) -> Iterator[Callable[[int, int], None]]:
     """Yields a function of the numbers of batches done and in total that shows progress on standard error."""

@@ -11,13 +11,13 @@ import atexit
 import contextlib
 import difflib
 import functools
+import runpy
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import ml_collections
-from absl import flags as absl_flags
-from ml_collections import config_flags
 
 import bert_jax
 from bert_jax.errors import UserError
@@ -134,28 +134,44 @@ def summary(name: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
-def define_flag(flag_values: absl_flags.FlagValues, command: str, text: str) -> None:
-    """Defines the flag --config=NAME[:ARG] or --config=FILE[:ARG], with --config.a.b=V for its fields.
+def load(given: str, command: str = "") -> ml_collections.ConfigDict:
+    """Returns the config that --config=NAME[:ARG], --config=PATH[:ARG] or --config=URL[:ARG] names.
 
     Args:
-        flag_values: the flags to which it is added.
-        command: the command of the flag, which does not accept configs of the other kind of training.
-        text: the help text, to which the syntax for setting fields and listing names is appended.
+        given: the value of --config.
+        command: the command that the config is for; "" for any.
+
+    Raises:
+        UserError: there is no such config, its file raised an error or does not return a config, or the
+            config is of the other kind of training.
     """
-    config_flags.DEFINE_config_file(
-        "config",
-        None,
-        f"{text} A name (`bert-jax configs` lists them) or a Python file; --config.a.b=V sets a field.",
-        flag_values=flag_values,
-    )
-    flag = flag_values["config"]
-    flag.parser = _Named(flag.parser, command)
-
-
-def overridden(flags: absl_flags.FlagValues, part: str) -> list[str]:
-    """Returns the fields of a part of the config that the command line sets with --config.PART.FIELD=V."""
-    given = flags["config"].override_values
-    return [name.removeprefix(f"{part}.") for name in given if name.startswith(f"{part}.")]
+    name, argument = split(given)
+    path = find(name)
+    try:
+        get_config = runpy.run_path(str(path)).get("get_config")
+        if get_config is None:
+            raise UserError(
+                f"{path}: a config file defines get_config(), and this one does not; `bert-jax configs NAME "
+                "--output=FILE` writes one to start from"
+            )
+        config = get_config(*([] if argument is None else [argument]))
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"--config={given}: {error}") from error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        where = f"{path}, line {lines[-1]}: " if lines else f"{path}: "
+        raise UserError(f"{where}{type(error).__name__}: {error}") from error
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise UserError(
+            f"{path}: its get_config() returned {type(config).__name__}, expected an "
+            "ml_collections.ConfigDict"
+        )
+    if command:
+        _check_kind(config, given, command)
+    return config
 
 
 def _check_kind(config: ml_collections.ConfigDict, given: str, command: str) -> None:
@@ -173,39 +189,3 @@ def _check_kind(config: ml_collections.ConfigDict, given: str, command: str) -> 
             f"{given}: the config has no field task, which every fine-tuning has; start it from "
             "bert_jax.tasks.default_config()"
         )
-
-
-class _Named(absl_flags.ArgumentParser):
-    """Extends the parser of ml_collections, which accepts only paths, to names of config files.
-
-    Args:
-        parser: the parser of ml_collections.
-        command: the command that the config is for.
-    """
-
-    def __init__(self, parser: absl_flags.ArgumentParser, command: str):
-        self._parser, self._command = parser, command
-
-    def parse(self, argument: str):
-        name, of_config = split(argument)
-        path = find(name)
-        try:
-            config = self._parser.parse(str(path) + ("" if of_config is None else f":{of_config}"))
-        except AttributeError as error:
-            if error.name != "get_config" or getattr(error.obj, "__file__", None) != str(path):
-                raise
-            raise UserError(
-                f"{path}: a config file defines get_config(), and this one does not; `bert-jax configs NAME "
-                "--output=FILE` writes one to start from"
-            ) from error
-        # For a file that cannot be read, ml_collections returns an object that raises an error when used.
-        if not type(config).__module__.startswith("ml_collections."):
-            raise UserError(
-                f"{path}: its get_config() returned {type(config).__name__}, expected an "
-                "ml_collections.ConfigDict"
-            )
-        _check_kind(config, argument, self._command)
-        return config
-
-    def flag_type(self) -> str:
-        return self._parser.flag_type()

@@ -34,8 +34,8 @@ def test_fields_and_values(capsys):
     "argv, expected",
     [
         (["tiny"], "did you mean pretrain/tiny?"),
-        (["pretrain/tiny", "pretrain/base"], "one name at most"),
-        (["--fields"], "which config?"),
+        (["pretrain/tiny", "pretrain/base"], "at most one name"),
+        (["--fields"], "need the NAME of a config"),
         (["pretrain/tiny", "--output=mine.txt"], "expected a name ending in .py"),
         (["pretrain/tiny", "--output=/dev/null/mine.py"], "/dev/null/mine.py: "),
         (["pretrain/tiny", "--output=a.py", "--fields"], "exclude each other"),

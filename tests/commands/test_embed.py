@@ -60,7 +60,7 @@ def test_vectors_of_every_format(embed, model, suffix):
     assert vectors.dtype == np.float32 and vectors.shape == (6, 32)
     expected = Embedder(model, layers=[-2, -1]).embed(USED)
     np.testing.assert_allclose(vectors, expected, atol=1e-6 if suffix == ".jsonl" else 0)
-    assert f"wrote {path}: 6 texts, 46 tokens, 32 numbers a text" in said.out
+    assert f"wrote {path}: 6 texts, 46 tokens, 32 numbers per text" in said.out
     assert "1 of 6 texts are blank" in said.err
 
 
@@ -128,7 +128,7 @@ def test_pairs(embed, model):
 
 def test_cut_texts_are_counted(embed):
     _, said = embed("--max_seq_length=6", "--normalize")
-    assert "warning: 2 of 6 texts were longer than 6 tokens and lost their ends" in said.err
+    assert "warning: 2 of 6 texts are longer than 6 tokens and were cut" in said.err
 
 
 def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
@@ -159,9 +159,9 @@ def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
         (["--dtype=float16"], {}, "expected one of auto, float32, bfloat16"),
         (["--max_seq_length=41"], {}, "expected 4 to 40"),
         (["--input=none.txt"], {}, "--input=none.txt: no such file"),
-        (["--input="], {}, "which texts?"),
-        (["--output="], {}, "where should the vectors go?"),
-        (["--checkpoint="], {}, "which model?"),
+        (["--input="], {}, "embed needs --input=FILE"),
+        (["--output="], {}, "embed needs --output=FILE"),
+        (["--checkpoint="], {}, "embed needs --checkpoint=DIR"),
         (["--checkpoint=none"], {}, "none"),
         (["extra"], {}, "takes no arguments"),
     ],

@@ -18,16 +18,16 @@ TINY = f"--config={ROOT / 'configs' / 'pretrain' / 'tiny.py'}"
 @pytest.mark.parametrize(
     "argv, words",
     [
-        ([], "give --config="),
-        ([TINY], "give --topology=CHIP:SHAPE, like v4:8x8x8"),
+        ([], "estimate needs --config="),
+        ([TINY], "estimate needs --topology=CHIP:SHAPE for TPUs, such as v5e:4x4"),
         ([TINY, "--topology=v7:2x2"], "expected v4, v5e, v5p, v6e"),
-        ([TINY, "--topology=v5e:2x2", "--seq_length=0"], "--seq_length=0 must be more than 0"),
-        ([TINY, "--topology=v5e:2x2", "--price_per_chip_hour=-1"], "must be more than 0"),
-        ([TINY, "--topology=v5e:2x2", "--seq_length=8", "--config.data.dir=x"], "for rows without records"),
+        ([TINY, "--topology=v5e:2x2", "--seq_length=0"], "--seq_length=0: expected more than 0"),
+        ([TINY, "--topology=v5e:2x2", "--price_per_chip_hour=-1"], "expected more than 0"),
+        ([TINY, "--topology=v5e:2x2", "--seq_length=8", "--config.data.dir=x"], "for runs without records"),
         (["v5e:2x2", TINY], "takes no arguments"),
-        ([TINY, "--topology=h100:8", "--price_per_chip_hour=2"], "of GPUs the time of a step is not known"),
+        ([TINY, "--topology=h100:8", "--price_per_chip_hour=2"], "the step time of GPUs is not estimated"),
         ([TINY, "--topology=v5e:2x2", "--memory_fraction=0.9"], "--memory_fraction is for GPUs"),
-        ([TINY, "--topology=h100:8", "--memory_fraction=1.5"], "must be more than 0 and at most 1"),
+        ([TINY, "--topology=h100:8", "--memory_fraction=1.5"], "expected more than 0 and at most 1"),
         ([TINY, "--topology=h100:9"], "a host has 8 GPUs"),
     ],
 )

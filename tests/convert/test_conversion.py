@@ -124,7 +124,7 @@ def test_not_a_number_is_a_difference(make_model):
         (["--input={folder}", "--output={folder}", "--to=bert_jax"], "exists already; --overwrite replaces"),
         (
             ["--input={folder}", "--output=o", "--to=bert_jax", "--push_to=me/it"],
-            "takes a Hugging Face folder",
+            "uploads a Hugging Face folder",
         ),
         (["--input={folder}", "--output=o", "--to=huggingface", "--max_shard_size=much"], "such as 500MB"),
         (["--input={folder}", "--output=/proc/no/o", "--to=huggingface"], "cannot be written"),

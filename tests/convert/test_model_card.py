@@ -7,9 +7,10 @@ import pytest
 from support.fine_tuned import make_run
 
 from bert_jax import cli
-from bert_jax.commands import finetune, run_flags
+from bert_jax.commands import finetune
 from bert_jax.convert import conversion, model_card
 from bert_jax.convert.formats import huggingface, huggingface_export, work_directory
+from bert_jax.settings.flags import command_line
 
 SCORES = [
     "## Held-out results",
@@ -158,5 +159,5 @@ def test_the_command_line_is_that_which_was_given():
     ]
     given += ["--seeds=2", "--sweep=batch_size=16,32", "--sweep=epochs=2.0", "--workdir=run"]
     flags, _ = cli.parse_flags(finetune, "finetune", given)
-    command, *found = shlex.split(run_flags.command_line("finetune", flags))[1:]
+    command, *found = shlex.split(command_line("finetune", flags))[1:]
     assert command == "finetune" and sorted(found) == sorted(given)

@@ -12,10 +12,11 @@ from support.models import tiny_config
 
 from bert_jax import tokenization
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.commands import surgery_flags
+from bert_jax.commands.flags import surgery as surgery_flags
 from bert_jax.convert import surgery, vocabulary
 from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel
+from bert_jax.settings.flags import Define
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 OLD = [
@@ -252,7 +253,7 @@ def test_blank_lines_and_carriage_returns_are_no_tokens(tmp_path):
 
 def apply_flags(model, tmp_path, *arguments):
     flags = absl_flags.FlagValues()
-    surgery_flags.define_flags(flags)
+    surgery_flags.add(Define(flags))
     flags(["convert", *arguments])
     lines = []
     return surgery_flags.apply(flags, model, lines.append, tmp_path / "vocab.txt"), lines
@@ -308,15 +309,15 @@ def test_padding_is_cut_off_again_by_flag(model, tmp_path):
     assert lines == ["rows of the vocabulary: 64 -> 17"] and result.config == model.config
     for name, x in model.params.items():
         np.testing.assert_array_equal(result.params[name], x)
-    learnt = model_of(model.tokenizer, rows=20)
-    assert "learnt ones were cut" in apply_flags(learnt, tmp_path, "--pad_vocab_to=0")[1][0]
+    learned = model_of(model.tokenizer, rows=20)
+    assert "some are learned and not padding" in apply_flags(learned, tmp_path, "--pad_vocab_to=0")[1][0]
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--vocab=a", "--add_tokens=b"], "expected one: add the tokens to the file of --vocab"),
-        (["--layers=0,x"], "--layers=0,x is no list of layers; expected numbers from 0"),
+        (["--vocab=a", "--add_tokens=b"], "exclude each other; add the tokens to the file of --vocab"),
+        (["--layers=0,x"], "--layers=0,x is not a list of layers; expected numbers from 0"),
         (["--layers="], "no layers are chosen"),
         (["--pad_vocab_to=-8"], "--pad_vocab_to=-8: expected a multiple such as 128"),
         (["--positions=0"], "0 positions: expected 1 or more"),

@@ -198,7 +198,7 @@ def test_a_corpus_that_spells_special_tokens(tmp_path):
     [
         ({"input": "none-*.txt"}, "no input file matches"),
         ({"input": ""}, "no input given"),
-        ({"output": ""}, "vocab needs a file to write"),
+        ({"output": ""}, "vocab needs --output=FILE"),
         ({"input": "empty.txt"}, "empty.txt is empty"),
         ({"input": "blank.txt"}, "no text in blank.txt: is"),
         ({"input": "controls.txt"}, "no words, only whitespace"),

@@ -69,15 +69,15 @@ def test_the_command(tmp_path, capsys):
     assert f"wrote {tmp_path}/a.png (9 tokens)" in capsys.readouterr().out
     drawn(tmp_path / "a.png")
     for arguments, message in (
-        (flags[:1], "which text?"),
-        (flags[1:], "which model?"),
-        (flags[:2], "where should the picture go?"),
-        ([*flags, "--workdir=x"], "give one of the two"),
-        ([*flags, "--reference=loss:x:1"], "--reference=loss:x:1 is of curves"),
+        (flags[:1], "plot needs --text="),
+        (flags[1:], "plot needs --checkpoint="),
+        (flags[:2], "plot needs --output=FILE.png"),
+        ([*flags, "--workdir=x"], "give only one of the two"),
+        ([*flags, "--reference=loss:x:1"], "--reference=loss:x:1 is for curves"),
         ([*flags, "--layer=4"], "--layer=4: expected a number from 1 to 3, or all"),
         ([*flags[:2], "--output=a.bmp"], "ending in .png, .pdf or .svg"),
         ([f"--checkpoint={tmp_path}/none", *flags[1:]], "none"),
-        ([f"--workdir={tmp_path}", "--layer=1"], "--layer is of attention"),
+        ([f"--workdir={tmp_path}", "--layer=1"], "--layer is for attention"),
     ):
         assert cli.main(["plot", *arguments]) == 2
         error = capsys.readouterr().err

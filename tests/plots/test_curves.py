@@ -75,13 +75,13 @@ def test_picture(tmp_path):
 
 def test_the_command(tmp_path, capsys):
     assert cli.main(["plot", f"--workdir={tmp_path}"]) == 2
-    assert "no metrics in it" in capsys.readouterr().err
+    assert "it contains no metrics" in capsys.readouterr().err
     write_metrics(tmp_path)
     assert cli.main(["plot", f"--workdir={tmp_path}", "--reference=loss:a: b:6.3"]) == 0
     assert (tmp_path / "curves.png").exists()
     for arguments, message in (
         ([f"--workdir={tmp_path}/none"], "no such directory"),
-        ([], "which run?"),
+        ([], "plot needs --workdir=DIR"),
         ([f"--workdir={tmp_path}", "--reference=loss:x"], "expected METRIC:LABEL:VALUE"),
         ([f"--workdir={tmp_path}", "--reference=mlm:x:1"], "expected METRIC:LABEL:VALUE"),
     ):

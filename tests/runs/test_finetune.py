@@ -266,15 +266,15 @@ def test_labels_outside_the_set(finetuned, tmp_path, capsys):
 @pytest.mark.parametrize(
     "command, message",
     [
-        (["evaluate"], "which model?"),
+        (["evaluate"], "evaluate needs --workdir="),
         (["evaluate", "--workdir=@", "--split=test"], "--split=test: the run has no such file"),
         (["evaluate", "--workdir=@", "--checkpoint=first"], "--checkpoint=first: expected best or last"),
-        (["evaluate", "--workdir=@", "--input=x.tsv", "--split=dev"], "--input and --split are two files"),
-        (["predict", "--workdir=@", "--output=x.tsv"], "what should be predicted?"),
-        (["predict", "--workdir=@", "--input=x.tsv"], "where should the predictions go?"),
+        (["evaluate", "--workdir=@", "--input=x.tsv", "--split=dev"], "--input and --split name two files"),
+        (["predict", "--workdir=@", "--output=x.tsv"], "predict needs either --input=FILE or --split="),
+        (["predict", "--workdir=@", "--input=x.tsv"], "predict needs --output=FILE.tsv"),
         (["predict", "--workdir=@", "--input=x.tsv", "--output=x.bin"], "ending in .tsv, .csv or .jsonl"),
         (["fill-mask", "--checkpoint=@", "no mask"], "no [MASK] in 'no mask'"),
-        (["fill-mask", "text"], "which model?"),
+        (["fill-mask", "text"], "fill-mask needs --checkpoint="),
     ],
 )
 def test_mistakes_after_training(finetuned, pretrained, capsys, command, message):

@@ -96,9 +96,9 @@ def test_what_it_says(pretrain, trained, records):
 
 def test_no_config_and_no_workdir(capsys):
     assert cli.main(["pretrain", "--workdir=x"]) == 2
-    assert "what to train? give --config=" in capsys.readouterr().err
+    assert "pretrain needs --config=" in capsys.readouterr().err
     assert cli.main(["pretrain", f"--config={processes.CONFIG}"]) == 2
-    assert "where to? give --workdir=DIR" in capsys.readouterr().err
+    assert "pretrain needs --workdir=DIR" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

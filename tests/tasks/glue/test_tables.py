@@ -227,13 +227,13 @@ def test_one_table_over_several_runs(tmp_path, capsys):
     assert cli.main(["evaluate", both]) == 0
     assert "average   0.6000 over 2 tasks" in capsys.readouterr().out
     assert cli.main(["evaluate", f"{both},{tmp_path}/cola"]) == 2
-    assert "the second run of cola" in capsys.readouterr().err
+    assert "a second run of cola" in capsys.readouterr().err
     for flag in ("--input=x.tsv", "--output=x.tsv", "--split=train", "--checkpoint=last"):
         assert cli.main(["evaluate", both, flag]) == 2
-        assert f"{flag.partition('=')[0]} is for one run" in capsys.readouterr().err
+        assert f"{flag.partition('=')[0]} is for a single run" in capsys.readouterr().err
     for flag in ("--format=tsv", "--id=n", "--checkpoint=last"):
         assert cli.main(["predict", both, "--split=test", f"--output={tmp_path}/x.zip", flag]) == 2
-        assert f"{flag.partition('=')[0]} is not for a submission" in capsys.readouterr().err
+        assert f"{flag.partition('=')[0]} is not for a .zip" in capsys.readouterr().err
     run_of(tmp_path / "mine", "classification", {"accuracy": 0.6})
     assert cli.main(["evaluate", f"{both},{tmp_path}/mine"]) == 2
     assert "no task of GLUE" in capsys.readouterr().err
@@ -257,7 +257,7 @@ def test_from_a_run_to_the_zip(archive, pretrained, tmp_path, capsys):
     assert cli.main([*command, "--config.batch_size=16"]) == 0
     out = tmp_path / "s.zip"
     assert cli.main(["predict", f"--workdir={run}", "--split=test", f"--output={out}"]) == 0
-    assert "the server also wants CoLA.tsv" in capsys.readouterr().out
+    assert "the server also expects CoLA.tsv" in capsys.readouterr().out
     with zipfile.ZipFile(out) as found:
         assert found.namelist() == ["WNLI.tsv"]
         assert found.read("WNLI.tsv").decode().splitlines()[1].split("\t")[0] == "6"

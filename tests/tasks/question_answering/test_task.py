@@ -217,7 +217,7 @@ def test_another_threshold(toy, vocabulary, tmp_path, capsys):
             in capsys.readouterr().err
         )
     assert cli.main(["evaluate", f"--workdir={run},{other}", "--null_score_diff_threshold=1"]) == 2
-    assert "--null_score_diff_threshold is for one run" in capsys.readouterr().err
+    assert "--null_score_diff_threshold is for a single run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

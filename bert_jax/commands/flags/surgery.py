@@ -10,6 +10,7 @@ from etils import epy
 
 from bert_jax.convert.heads import PRETRAINED
 from bert_jax.errors import UserError
+from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert, tokenization
@@ -17,53 +18,39 @@ with epy.lazy_imports():
     from bert_jax.io import atomic
 
 
-_POSITION_METHODS = ("tile", "interpolate")
-_DTYPES = ("float32", "bfloat16", "float16")
-
-
-def define_flags(flag_values: absl_flags.FlagValues) -> None:
-    """Without any of them the model stays as it is."""
-
-    def define(kind, name: str, default, text: str, *args) -> None:
-        kind(name, default, *args, text, flag_values=flag_values)
-
-    define(
-        absl_flags.DEFINE_string,
+def add(define: Define) -> None:
+    """Defines the flags. Without any of them the model stays as it is."""
+    define.string(
         "vocab",
-        None,
-        "Another vocabulary for the model, vocab.txt or NAME.model: tokens of both keep their embeddings, "
-        "new ones have the mean of their pieces'. Of an input that has none, its own.",
+        "Another vocabulary for the model, vocab.txt or NAME.model: tokens that are in both keep their "
+        "embeddings, a new token gets the mean of those of its pieces. For an input without a vocabulary: "
+        "its own one.",
     )
-    define(
-        absl_flags.DEFINE_string,
+    define.string(
         "add_tokens",
-        None,
-        "File of tokens to add to a WordPiece vocabulary, one a line: first in place of [unusedN], then at "
-        "the end.",
+        "File of tokens to add to a WordPiece vocabulary, one per line. They replace [unusedN] first, and "
+        "are then appended.",
     )
-    define(
-        absl_flags.DEFINE_integer,
+    define.integer(
         "pad_vocab_to",
-        None,
-        "Pad the rows of the vocabulary to a multiple of this, such as 128, without changing results; 0 cuts "
-        "them to the vocabulary's size.",
+        "Pad the rows of the vocabulary to a multiple of this, such as 128, which does not change results; 0 "
+        "removes such rows.",
     )
-    define(absl_flags.DEFINE_integer, "positions", None, "Rows of the table of positions.")
-    define(
-        absl_flags.DEFINE_enum,
+    define.integer("positions", "New number of positions.")
+    define.choice(
         "position_method",
+        ["tile", "interpolate"],
+        "How to fill a longer table of positions: by repeating the old one, or by stretching it.",
         "tile",
-        "How a longer table of positions is filled: by repeating the old one or by stretching it.",
-        list(_POSITION_METHODS),
     )
-    define(
-        absl_flags.DEFINE_list,
+    absl_flags.DEFINE_list(
         "layers",
         None,
-        "Layers to keep, numbered from 0, in this order: 0,2,4,7,9,11. A layer may stand more than once.",
+        "Layers to keep, numbered from 0, in this order: 0,2,4,7,9,11. A layer may occur more than once.",
+        flag_values=define.values,
     )
-    define(absl_flags.DEFINE_enum, "dtype", None, "Of the parameters.", list(_DTYPES))
-    define(absl_flags.DEFINE_enum, "head", None, "What to keep of the heads.", list(PRETRAINED))
+    define.choice("dtype", ["float32", "bfloat16", "float16"], "Type of the parameters.")
+    define.choice("head", PRETRAINED, "Which heads to keep.")
 
 
 def apply(
@@ -72,22 +59,22 @@ def apply(
     log: Callable[[str], None],
     vocab_path: str | os.PathLike,
 ) -> convert.Model:
-    """The model as the flags want it, whatever their order: vocabulary, head, layers, positions, padding,
-    dtype.
+    """Returns the model with the changes of the flags, which are made in a fixed order.
 
     Args:
-        flags: with those of `define_flags`.
+        flags: the flags of `add`.
+        model: the model.
         log: called with a line for each change.
         vocab_path: where --add_tokens writes the new vocabulary; its directory exists.
     """
     if flags.vocab and flags.add_tokens:
         raise UserError(
-            "--vocab and --add_tokens were given; expected one: add the tokens to the file of --vocab, or "
-            "convert twice"
+            "--vocab and --add_tokens exclude each other; add the tokens to the file of --vocab, or convert "
+            "twice"
         )
     if flags.vocab and model.tokenizer is None:
         model = model.replace(tokenizer=tokenization.load(flags.vocab))
-        log(f"vocabulary: {flags.vocab}, as the model's own")
+        log(f"vocabulary: {flags.vocab}, added to the model")
     elif flags.vocab:
         model, report = vocabulary.replace_vocabulary(model, tokenization.load(flags.vocab))
         log(str(report))
@@ -137,7 +124,8 @@ def _layer_numbers(texts: list[str]) -> list[int]:
         return [int(text) for text in texts]
     except ValueError:
         raise UserError(
-            f"--layers={','.join(texts)} is no list of layers; expected numbers from 0, such as 0,2,4,7,9,11"
+            f"--layers={','.join(texts)} is not a list of layers; expected numbers from 0, such as "
+            "0,2,4,7,9,11"
         ) from None
 
 
@@ -145,16 +133,16 @@ def _pad(model: convert.Model, multiple: int, log: Callable[[str], None]) -> con
     before = model.config.vocab_size
     if multiple < 0:
         raise UserError(
-            f"--pad_vocab_to={multiple}: expected a multiple such as 128, or 0 to cut the padding off"
+            f"--pad_vocab_to={multiple}: expected a multiple such as 128, or 0 to remove the padding"
         )
     if multiple:
         model = surgery.pad_vocabulary(model, multiple)
         log(f"rows of the vocabulary: {before:,} -> {model.config.vocab_size:,}")
         return model
     cut = surgery.unpad_vocabulary(model)
-    learnt = not surgery.rows_are_padding(model, cut.config.vocab_size)
+    learned = not surgery.rows_are_padding(model, cut.config.vocab_size)
     log(
         f"rows of the vocabulary: {before:,} -> {cut.config.vocab_size:,}"
-        + (" (learnt ones were cut: masked LM probabilities change)" if learnt else "")
+        + (" (some are learned and not padding: masked LM probabilities change)" if learned else "")
     )
     return cut

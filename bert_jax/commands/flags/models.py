@@ -1,0 +1,71 @@
+"""The flags of commands that use a trained model."""
+
+from __future__ import annotations
+
+from absl import flags as absl_flags
+from etils import epy
+
+from bert_jax.errors import UserError
+from bert_jax.kernels.dispatch import DTYPES
+from bert_jax.settings.flags import Define
+
+with epy.lazy_imports():
+    from bert_jax.inference import predictor
+    from bert_jax.parallel import compiler_options
+
+CHECKPOINT = "a work directory or step of bert-jax, a Hugging Face folder, or a TF1 prefix"
+
+
+def add_pretrained(define: Define) -> None:
+    """Defines --checkpoint and --dtype, of commands that compute with an encoder."""
+    define.string("checkpoint", f"The model: {CHECKPOINT}.", required=f"DIR, the model: {CHECKPOINT}")
+    define.choice(
+        "dtype",
+        DTYPES,
+        "Type of the computation. auto: float32 on CPUs, else that of the checkpoint's run, or bfloat16.",
+        "auto",
+    )
+
+
+def add_finetuned(define: Define, workdir: str, output: str) -> None:
+    """Defines the flags of commands that use the work directory of a fine-tuning run.
+
+    Args:
+        define: the flags to which they are added.
+        workdir: what several work directories in --workdir mean.
+        output: the help text of --output.
+    """
+    define.string(
+        "workdir",
+        f"Work directory of `bert-jax finetune`; {workdir}.",
+        required="DIR, the work directory of a fine-tuning run",
+    )
+    define.string("output", output)
+    define.overwrite()
+    define.string("checkpoint", "best or last.", "best")
+    define.number(
+        "null_score_diff_threshold",
+        "SQuAD 2.0: predict no answer if its score exceeds that of the best answer by more than this. "
+        "Default: the value of the run.",
+    )
+
+
+def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predictor:
+    """Returns the model of a fine-tuning run, as the flags of `add_finetuned` choose it."""
+    compiler_options.enable_compilation_cache()
+    model = predictor.Predictor(flags.workdir, flags.checkpoint, **options)
+    if flags.null_score_diff_threshold is not None:
+        model.task.set_null_threshold(flags.null_score_diff_threshold)
+    return model
+
+
+def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
+    """Returns the file of --input or --split.
+
+    Raises:
+        UserError: the run has no file of that split.
+    """
+    path = flags.input or model.file(flags.split)
+    if not path:
+        raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
+    return path
