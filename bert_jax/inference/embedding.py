@@ -80,55 +80,40 @@ class Embedder:
         self.pooling = pooling
         self.config = model.config.for_inference(platform.target(), dtype)
         self.max_seq_length = max_seq_length or self.config.max_position_embeddings
-        self._check(model, normalize, batch_tokens)
-        states = self.config.num_hidden_layers + 1
-        compute = functools.partial(
-            features,
-            config=self.config,
-            layers=tuple(layer % states for layer in self.layers),
-            pooling=pooling,
-            normalize=normalize,
-            types=self.tokenizer.layout.types,
-        )
-        self._engine = Engine(
-            model,
-            self.config,
-            ("encoder", "pooler") if pooling == "pooler" else ("encoder",),
-            compute,
-            max_seq_length=self.max_seq_length,
-            batch_tokens=batch_tokens,
-            log=log,
-        )
-
-    def _check(self, model: Model, normalize: bool, batch_tokens: int) -> None:
-        config, source = self.config, model.source or "the model"
-        if self.pooling not in POOLINGS:
-            raise UserError(f"--pooling={self.pooling}: expected one of {', '.join(POOLINGS)}")
-        if not self.layers:
+        last = self.config.num_hidden_layers
+        numbers = tuple(layer % (last + 1) for layer in self.layers)
+        source = model.source or "the model"
+        if pooling not in POOLINGS:
+            raise UserError(f"--pooling={pooling}: expected one of {', '.join(POOLINGS)}")
+        if not layers:
             raise UserError("--layers: expected numbers of layers such as -4,-3,-2,-1")
-        last = config.num_hidden_layers
-        for layer in self.layers:
-            if not -last - 1 <= layer <= last:
-                raise UserError(
-                    f"--layers: {source} has no layer {layer}; expected 0 (the embeddings) to {last}, or -1 "
-                    f"(the last) to -{last}"
-                )
-        if len({layer % (last + 1) for layer in self.layers}) < len(self.layers):
-            raise UserError(f"--layers={','.join(map(str, self.layers))}: expected each layer only once")
-        if self.pooling == "pooler":
-            if [layer % (last + 1) for layer in self.layers] != [last]:
-                raise UserError("--pooling=pooler uses the last layer: expected no other --layers")
-            if "pooler/dense/kernel" not in model.params:
-                raise UserError(f"{source} has no pooler; try --pooling=mean or cls")
-        if normalize and self.pooling == "none":
-            raise UserError("--normalize scales one vector per text: expected --pooling=mean, cls or pooler")
-        most = config.max_position_embeddings
-        if not 4 <= self.max_seq_length <= most:
+        if missing := [layer for layer in layers if not -last - 1 <= layer <= last]:
             raise UserError(
-                f"--max_seq_length={self.max_seq_length}: expected 4 to {most}, the positions of {source}"
+                f"--layers: {source} has no layer {missing[0]}; expected 0 (the embeddings) to {last}, or -1 "
+                f"(the last) to -{last}"
+            )
+        if len(set(numbers)) < len(numbers):
+            raise UserError(f"--layers={','.join(map(str, layers))}: expected each layer only once")
+        if pooling == "pooler" and numbers != (last,):
+            raise UserError("--pooling=pooler uses the last layer: expected no other --layers")
+        if pooling == "pooler" and "pooler/dense/kernel" not in model.params:
+            raise UserError(f"{source} has no pooler; try --pooling=mean or cls")
+        if pooling == "none" and normalize:
+            raise UserError("--normalize scales one vector per text: expected --pooling=mean, cls or pooler")
+        limit = self.config.max_position_embeddings
+        if not 4 <= self.max_seq_length <= limit:
+            raise UserError(
+                f"--max_seq_length={self.max_seq_length}: expected 4 to {limit}, the positions of {source}"
             )
         if batch_tokens < 0:
             raise UserError(f"--batch_tokens={batch_tokens}: expected a number of tokens, or 0 to choose it")
+        types = self.tokenizer.layout.types
+        compute = functools.partial(
+            features, config=self.config, layers=numbers, pooling=pooling, normalize=normalize, types=types
+        )
+        groups = ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
+        lengths = dict(max_seq_length=self.max_seq_length, batch_tokens=batch_tokens)
+        self._engine = Engine(model, self.config, groups, compute, **lengths, log=log)
 
     @property
     def width(self) -> int:

@@ -68,11 +68,9 @@ def _waiting(source: IO[bytes], most: int) -> Iterator[list[bytes]]:
     end: bytes | OSError | None = b""
     while isinstance(end, bytes):
         found = [lines.get()]
-        while isinstance(found[-1], bytes) and len(found) < most:
-            try:
-                found.append(lines.get_nowait())
-            except queue.Empty:
-                break
+        # Nothing else takes lines from the queue, so `get` does not block if the queue is not empty.
+        while isinstance(found[-1], bytes) and len(found) < most and not lines.empty():
+            found.append(lines.get())
         end = found[-1]
         if chunk := [line for line in found if isinstance(line, bytes)]:
             yield chunk

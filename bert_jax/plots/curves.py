@@ -31,6 +31,7 @@ _PANELS = (
     _Panel("Model FLOPs utilization", ("mfu",), "other"),
     _Panel("Goodput", ("goodput",), "other"),
 )
+_HELD_OUT = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
 METRICS = tuple(metric for panel in _PANELS for metric in panel.metrics)
 
 
@@ -109,22 +110,19 @@ def _draw(axis, runs, panel, references):
 
 def _draw_runs(axis, runs, name):
     """Draws one metric of several runs: a solid line for training, a dotted one for held-out data."""
-    dotted = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
     held_out = False
-    colors = itertools.cycle(figures.COLORS)
-    for (run, rows), color in zip(runs.items(), colors, strict=False):
-        steps, values = series(rows, "train", name)
+    for (run, rows), color in zip(runs.items(), itertools.cycle(figures.COLORS), strict=False):
         label = run
+        steps, values = series(rows, "train", name)
         if len(steps):
-            line = _smooth(values) if len(steps) >= 20 else values
-            axis.plot(steps, line, color=color, linewidth=1.5, label=label)
+            axis.plot(steps, _smooth(values), color=color, linewidth=1.5, label=label)
             label = None
         steps, values = series(rows, "eval", name)
         if len(steps):
-            axis.plot(steps, values, color=color, label=label, **dotted)
+            axis.plot(steps, values, color=color, label=label, **_HELD_OUT)
             held_out = True
     if held_out:  # colors identify the runs, so one legend entry explains all dotted lines
-        axis.plot([], [], color="0.4", label="held out", **dotted)
+        axis.plot([], [], color="0.4", label="held out", **_HELD_OUT)
 
 
 def _draw_run(axis, rows, panel, logged):
@@ -133,20 +131,23 @@ def _draw_run(axis, rows, panel, logged):
         prefix = f"{name.replace('_', ' ')}, " if len(logged) > 1 else ""
         steps, values = series(rows, "train", name)
         if len(steps):
-            smooth = panel.kind != "other" and len(steps) >= 20
-            if smooth:
+            line = values if panel.kind == "other" else _smooth(values)
+            if line is not values:
                 axis.plot(steps, values, color=color, alpha=0.22, linewidth=0.8)
             marker = "." if len(steps) == 1 else None
-            line = _smooth(values) if smooth else values
             axis.plot(steps, line, color=color, linewidth=1.5, marker=marker, label=f"{prefix}train")
         steps, values = series(rows, "eval", name)
         if len(steps):
-            style = dict(linestyle=":", marker="o", markersize=4, markerfacecolor="white", linewidth=1.2)
-            axis.plot(steps, values, color=color, label=f"{prefix}held out", **style)
+            axis.plot(steps, values, color=color, label=f"{prefix}held out", **_HELD_OUT)
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """Returns a moving average [N] of values [N] over about 1/20 of the curve, shorter at the ends."""
+    """Returns a moving average [N] of values [N] over about 1/20 of the curve, shorter at the ends.
+
+    Fewer than 20 values are returned as they are.
+    """
+    if len(values) < 20:
+        return values
     half = max(1, len(values) // 40)
     total = np.concatenate([[0.0], np.cumsum(values)])
     index = np.arange(len(values))
