@@ -4,7 +4,8 @@ An input that fails is tried again by its number: `python tests/support/fuzzing.
 """
 
 import pytest
-from support.fuzzing import Hang, Inputs, limits, try_all
+from support.fuzzing import Inputs, try_all
+from support.limits import Hang, limits
 
 from bert_jax.errors import UserError
 
@@ -58,10 +59,10 @@ def test_what_counts_as_wrong(tmp_path, monkeypatch, error, outcome):
 
 
 def test_time_and_memory_are_bounded(monkeypatch):
-    monkeypatch.setattr("support.fuzzing.SECONDS", 0.2)
+    monkeypatch.setattr("support.limits.SECONDS", 0.2)
     with pytest.raises(Hang), limits():
         while True:
             pass
-    monkeypatch.setattr("support.fuzzing.BYTES", 1 << 28)
+    monkeypatch.setattr("support.limits.BYTES", 1 << 28)
     with pytest.raises(MemoryError), limits():
         bytearray(1 << 30)

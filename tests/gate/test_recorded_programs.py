@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from support import gate, lowering, program_digests, recorded
+from support import lowering, program_digests, recorded
+from support.gate import programs
 
 
 @pytest.fixture(scope="module")
@@ -11,26 +12,26 @@ def files(tmp_path_factory):
     return lowering.write_files(tmp_path_factory.mktemp("files"))
 
 
-@pytest.mark.parametrize("group", gate.programs(None))
+@pytest.mark.parametrize("group", programs.programs(None))
 def test_programs(group, files):
     recorded_programs = recorded.read("programs")
     if recorded_programs["jax"] != recorded.jax_version():
         pytest.skip(f"the digests of programs are those of jax {recorded_programs['jax']}")
-    found = gate.programs(files)[group]()
+    found = programs.programs(files)[group]()
     expected = {name: recorded_programs[name] for name in found if name in recorded_programs}
     difference = recorded.differences("programs", expected, found)
     assert not difference, difference
 
 
 def test_nothing_is_recorded_of_what_is_no_more():
-    groups = tuple(gate.programs(None))
+    groups = tuple(programs.programs(None))
     for name in recorded.read("programs"):
         group = name.partition(",")[0] if name.startswith("for ") else name.rpartition(":")[0]
         assert group in groups or ": " not in name, f"{name} is recorded, and no config's"
 
 
 def test_parameters(files):
-    difference = recorded.differences("parameters", recorded.read("parameters"), gate.parameters(files))
+    difference = recorded.differences("parameters", recorded.read("parameters"), programs.parameters(files))
     assert not difference, difference
 
 

@@ -8,16 +8,17 @@ import json
 
 import jax
 import pytest
-from support import gate, recorded
+from support import recorded
+from support.gate import inputs, losses, workdirs
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Records of each kind, and files of each task."""
     folder = tmp_path_factory.mktemp("gate")
-    gate.write_corpus(folder)
-    gate.write_records(folder)
-    gate.write_tables(folder)
+    inputs.write_corpus(folder)
+    inputs.write_records(folder)
+    inputs.write_tables(folder)
     return folder
 
 
@@ -25,39 +26,39 @@ def folder(tmp_path_factory):
 def runs(tmp_path_factory):
     """The recorded work directories."""
     folder = tmp_path_factory.mktemp("runs")
-    gate.copy_runs(folder)
+    workdirs.copy_runs(folder)
     return folder
 
 
 def test_records(folder):
-    difference = recorded.differences("records", recorded.read("records"), gate.record_digests(folder))
+    difference = recorded.differences("records", recorded.read("records"), inputs.record_digests(folder))
     assert not difference, difference
 
 
-@pytest.mark.parametrize("name", gate.CURVES)
+@pytest.mark.parametrize("name", losses.CURVES)
 def test_losses(folder, name):
     expected = recorded.read("losses")
     expected["curves"] = {name: expected["curves"].get(name, [])}
-    found = {"machine": recorded.machine(), "curves": {name: gate.curve(name, folder)}}
-    difference = gate.check_curves(expected, found)
+    found = {"machine": recorded.machine(), "curves": {name: losses.curve(name, folder)}}
+    difference = losses.check_curves(expected, found)
     assert not difference, difference
 
 
 def test_conversions(runs):
-    found = gate.conversions(runs, "pretraining")
+    found = workdirs.conversions(runs, "pretraining")
     difference = recorded.differences("conversions", recorded.read("conversions"), found)
     assert not difference, difference
 
 
-@pytest.mark.parametrize("name", gate.RUNS)
+@pytest.mark.parametrize("name", workdirs.RUNS)
 def test_a_run_of_earlier_code_goes_on_to_the_same_end(runs, name):
-    difference = gate.check_ends({name: gate.end(name, runs)})
+    difference = workdirs.check_ends({name: workdirs.end(name, runs)})
     assert not difference, difference
 
 
 def test_a_model_of_earlier_code_is_evaluated_and_predicts_as_before(tmp_path):
-    gate.copy_runs(tmp_path)  # A copy that no other test continues.
-    difference = gate.check_predictions(recorded.read("predictions"), gate.predictions(tmp_path))
+    workdirs.copy_runs(tmp_path)  # A copy that no other test continues.
+    difference = workdirs.check_predictions(recorded.read("predictions"), workdirs.predictions(tmp_path))
     assert not difference, difference
 
 
@@ -68,9 +69,9 @@ def test_a_difference_is_seen_and_says_what_to_do():
     changed["curves"][curve][0][2]["loss"] *= 1.001
     for machine in (recorded.machine(), "another"):
         changed["machine"] = machine
-        difference = gate.check_curves(expected, changed)
+        difference = losses.check_curves(expected, changed)
         assert f"{curve}: train step 1: loss was" in difference and "make_gate.py" in difference
-    assert not gate.check_curves(expected, expected)
+    assert not losses.check_curves(expected, expected)
     program = next(iter(recorded.read("programs")))
     assert program in recorded.differences("programs", {program: "a 1"}, {program: "b 1"})
 

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 
 import numpy as np
 from support import processes
-from support.fuzzing import limits
+from support.limits import limits
 
 from bert_jax.data import records, tfrecord
 from bert_jax.errors import UserError

@@ -5,19 +5,13 @@
 
 from __future__ import annotations
 
-import bz2
 import collections
 import contextlib
-import copy
-import gzip
 import io
 import json
-import lzma
 import os
 import random
-import resource
 import shutil
-import signal
 import sys
 import tempfile
 import traceback
@@ -33,6 +27,8 @@ if __name__ == "__main__":
 import numpy as np
 from support import google_records, processes
 from support.conversions import random_model
+from support.limits import limits
+from support.mutations import COMPRESS, UNITS, json_bytes, mutate_bytes, mutate_json
 
 from bert_jax import tasks, tokenization
 from bert_jax.convert import loading, model_card
@@ -40,7 +36,6 @@ from bert_jax.convert.formats import huggingface, huggingface_export, tensorflow
 from bert_jax.data import google_inspection, inspection, records
 from bert_jax.errors import UserError
 from bert_jax.inference import embedding_files
-from bert_jax.io import compression
 from bert_jax.models import config as bert_config
 from bert_jax.runs import sweep
 from bert_jax.settings import config_fields, defaults
@@ -53,147 +48,6 @@ from bert_jax.training import evaluators
 from bert_jax.training.metrics import metrics_writer
 from bert_jax.workdir import run_directory
 from data_pipelines import readers, sentences
-
-SECONDS = 60  # for one input; a hang, not slowness
-BYTES = 3 << 30  # of address space that one input may take
-
-COMPRESS = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": compression.zstd.compress,
-}
-UNITS = [
-    *(b"{{", b"}}", b"[[", b"]]", b"{|\n", b"|}", b"<ref>", b"</ref>", b"<nowiki>", b"</nowiki"),
-    *(
-        b"<page>",
-        b"</page>",
-        b"<text>",
-        b"</text>",
-        b"<ns>0</ns>",
-        b"<id>1</id>",
-        b"&lt;ref&gt;",
-        b"&",
-        b"<!--",
-    ),
-    *(b"''", b"\n", b"\n\n", b" ", b"\t", b"<doc id=", b'"', b">", b"</doc>", b'{"text": "', b'"}\n', b"["),
-    *(
-        b"\\ud800",
-        b"\xff",
-        b"\xed\xa0\x80",
-        b"\x00",
-        "é中".encode(),
-        b"_",
-        b"--\n",
-        b"*** START OF THIS PROJECT",
-    ),
-    *(
-        b" GUTENBERG",
-        b"CONTENTS\n",
-        b"word ",
-        b"1. ",
-        b"I. A  3\n",
-        b"[[File:a|",
-        b"a" * 3000,
-        b"&#1",
-        b"1" * 5000,
-    ),
-    *(
-        b"-DOCSTART- O\n",
-        b"B-PER",
-        b" O\n",
-        b",",
-        b"\r",
-        b"-1",
-        b"nan",
-        b"1e999",
-        b"\xef\xbb\xbf",
-        b"'" * 2000,
-    ),
-]
-JUNK = [
-    *(None, True, False, 0, -1, 1, 2, 3.5, 1e308, float("nan"), float("inf"), 10**9, 2**31, 2**63, 10**20),
-    *(
-        "",
-        "x",
-        "../x",
-        "/etc/passwd",
-        "\x00",
-        "\ud800",
-        "1",
-        [],
-        [1],
-        [[]],
-        {},
-        {"a": 1},
-        {"": None},
-        ["x"] * 50,
-    ),
-]
-
-
-def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
-    """The bytes with one to four changes: flipped bits, cuts, repeats, moves, foreign bytes."""
-    for _ in range(rng.randrange(1, 5)):
-        at = rng.randrange(len(data) + 1)
-        to = min(len(data), at + rng.choice([1, 2, 8, 100, 10_000]))
-        kind = rng.randrange(7)
-        if kind == 0 and data:
-            at = min(at, len(data) - 1)
-            data = data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
-        elif kind == 1:
-            data = data[:at]
-        elif kind == 2:
-            data = data[:at] + data[to:]
-        elif kind == 3:
-            data = data[:at] + data[at:to] * rng.choice([2, 3, 50]) + data[to:]
-        elif kind == 4:
-            data = data[:at] + rng.choice(UNITS) * rng.choice([1, 1, 3, 1000]) + data[at:]
-        elif kind == 5:
-            data = data[:at] + rng.randbytes(rng.randrange(1, 64)) + data[to:]
-        else:
-            data = data[to:] + data[at:to] + data[:at]
-    return data[: 8 << 20]
-
-
-def mutate_json(rng: random.Random, value: Any) -> Any:
-    """The value with one to three fields replaced, removed, renamed or added."""
-    value = copy.deepcopy(value)
-    for _ in range(rng.randrange(1, 4)):
-        inner = value
-        while True:
-            if not isinstance(inner, dict | list) or not inner:
-                break
-            key = rng.choice(list(inner)) if isinstance(inner, dict) else rng.randrange(len(inner))
-            if isinstance(inner[key], dict | list) and inner[key] and rng.random() < 0.7:
-                inner = inner[key]
-                continue
-            kind = rng.randrange(8)
-            if kind == 0:
-                del inner[key]
-            elif kind == 1 and isinstance(inner, dict):
-                inner[f"{key}x"] = inner.pop(key)
-            elif kind == 2 and isinstance(inner[key], int) and not isinstance(inner[key], bool):
-                inner[key] += rng.choice([-1, 1, 7, 10**6, -(10**12)])
-            elif kind == 3:
-                inner[key] = [inner[key]]
-            else:
-                inner[key] = copy.deepcopy(rng.choice(JUNK))
-            break
-    return value
-
-
-def json_bytes(rng: random.Random, value: Any) -> bytes:
-    """A JSON file with a change in it."""
-    if rng.random() < 0.05:
-        return rng.choice(
-            [b"[" * 200_000, b"{" * 10, b"1" * 6000, b'{"a": ' + b"1" * 6000 + b"}", b"", b"\xff\xfe{}"]
-        )
-    text = json.dumps(mutate_json(rng, value) if rng.random() < 0.8 else value).encode(
-        "utf-8", "surrogatepass"
-    )
-    return text if rng.random() < 0.8 else mutate_bytes(rng, text)
 
 
 class Inputs:
@@ -539,30 +393,6 @@ def _flatten(tree: Any, prefix: str = ""):
             yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
-
-
-class Hang(Exception):
-    """An input took too long."""
-
-
-@contextlib.contextmanager
-def limits():
-    """Ends what takes more than SECONDS by Hang, and what takes more than BYTES by MemoryError."""
-
-    def stop(number, frame):
-        raise Hang(f"over {SECONDS} seconds")
-
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    resource.setrlimit(resource.RLIMIT_AS, (size + BYTES, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def try_all(folder: Path, numbers: range) -> tuple[collections.Counter, list[str]]:

@@ -19,7 +19,8 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
 import conftest  # noqa: E402, F401  (the devices and flags of the tests, before jax is imported)
-from support import gate, lowering, recorded  # noqa: E402
+from support import lowering, recorded  # noqa: E402
+from support.gate import inputs, losses, programs, workdirs  # noqa: E402
 
 SECTIONS = ("programs", "parameters", "records", "losses", "conversions", "predictions", "ends")
 
@@ -29,41 +30,41 @@ def compute(section, folder):
     if section in ("programs", "parameters"):
         files = lowering.write_files(folder)
         if section == "parameters":
-            return gate.parameters(files)
+            return programs.parameters(files)
         found = {}
-        for name, group in gate.programs(files).items():
+        for name, group in programs.programs(files).items():
             print(f"lowering {name}", flush=True)
             found |= group()
         return found | {"jax": recorded.jax_version()}
     if section == "records":
-        gate.write_corpus(folder)
-        gate.write_records(folder)
-        return gate.record_digests(folder)
+        inputs.write_corpus(folder)
+        inputs.write_records(folder)
+        return inputs.record_digests(folder)
     if section == "losses":
-        gate.write_corpus(folder)
-        gate.write_records(folder)
-        gate.write_tables(folder)
-        curves = {name: gate.curve(name, folder) for name in gate.CURVES}
+        inputs.write_corpus(folder)
+        inputs.write_records(folder)
+        inputs.write_tables(folder)
+        curves = {name: losses.curve(name, folder) for name in losses.CURVES}
         return {"machine": recorded.machine(), "curves": curves}
     if section == "conversions":
-        gate.copy_runs(folder)
-        return gate.conversions(folder, "pretraining")
-    gate.copy_runs(folder)
+        workdirs.copy_runs(folder)
+        return workdirs.conversions(folder, "pretraining")
+    workdirs.copy_runs(folder)
     if section == "predictions":
-        return gate.predictions(folder)
-    return {name: gate.end(name, folder) for name in gate.RUNS}
+        return workdirs.predictions(folder)
+    return {name: workdirs.end(name, folder) for name in workdirs.RUNS}
 
 
 def check(section, folder):
     """One line for each difference."""
     found = compute(section, folder)
     if section == "ends":
-        return gate.check_ends(found)
+        return workdirs.check_ends(found)
     expected = recorded.read(section)
     if section == "losses":
-        return gate.check_curves(expected, found)
+        return losses.check_curves(expected, found)
     if section == "predictions":
-        return gate.check_predictions(expected, found)
+        return workdirs.check_predictions(expected, found)
     return recorded.differences(section, expected, found)
 
 
@@ -78,7 +79,7 @@ def main():
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
         if arguments.new_runs and not arguments.check:
-            gate.write_runs(Path(scratch) / "runs")
+            workdirs.write_runs(Path(scratch) / "runs")
         for section in arguments.only.split(","):
             if section not in SECTIONS:
                 parser.error(f"--only={section}: expected some of {', '.join(SECTIONS)}")
@@ -89,7 +90,7 @@ def main():
                 failed = failed or bool(differences)
                 print(differences or f"{section}: as recorded")
             elif section == "ends":
-                gate.write_ends(compute(section, folder))
+                workdirs.write_ends(compute(section, folder))
             else:
                 recorded.write(section, compute(section, folder))
             shutil.rmtree(folder)
