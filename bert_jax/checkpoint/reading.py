@@ -27,11 +27,16 @@ from bert_jax.checkpoint.leaves import (
 from bert_jax.checkpoint.terminal import quieten_orbax
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
+from bert_jax.objectives import adapters
+from bert_jax.objectives.adapters import assemble, group_parts
 
 METADATA_KEY = "bert_jax"
 WRITTEN_LAST = ("commit_success.txt", FILES)  # orbax writes the first
 FROZEN = "frozen"  # the directory of the parameters that all steps share, and their name in a state
 _PARAMS = "params/"
+_FROZEN = (
+    f"{FROZEN}/{adapters.PARAMS}/"  # frozen parameters of the model, which is not all that may be frozen
+)
 _EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
 
 
@@ -101,7 +106,7 @@ def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> 
         UserError: There is no checkpoint, no step is intact, a shape differs, or there is no common
             parameter.
     """
-    wanted = {_PARAMS + name: x for name, x in flatten(abstract_params).items()}
+    wanted = flatten(abstract_params)
     return _read_newest(path, lambda step: _load_params(step, wanted), log)
 
 
@@ -120,10 +125,12 @@ def read_params(path: files.PathLike, *, log=print) -> tuple[str, dict[str, np.n
     """
 
     def read(step: str) -> tuple[str, dict[str, np.ndarray]]:
-        saved = _read_metadata(step)
-        params = {name: leaf for name, leaf in saved.items() if name.startswith(_PARAMS)}
-        arrays = _read_arrays(step, _on_one_device(params), saved)
-        return str(step), {name.removeprefix(_PARAMS): np.asarray(array) for name, array in arrays.items()}
+        saved, shared = _read_metadata(step), _read_frozen_record(step)
+        leaves = {
+            name: leaf for name, leaf in (saved | shared).items() if name.startswith((_PARAMS, _FROZEN))
+        }
+        arrays = _read_shared_too(step, _on_one_device(leaves), saved, shared)
+        return str(step), assemble({_model_name(name): np.asarray(array) for name, array in arrays.items()})
 
     return _read_newest(path, read, log)
 
@@ -151,30 +158,35 @@ def read_state(path: str, abstract_state: PyTree) -> PyTree:
     """
     wanted = flatten(abstract_state)
     saved, shared = _read_metadata(path), _read_frozen_record(path)
+    frozen = group_parts(name.removeprefix(f"{FROZEN}/") for name in wanted if name.startswith(_FROZEN))
+    if trained := [name for name in frozen if name in saved]:
+        raise UserError(
+            f"{path}: {some(trained)} are trained there and frozen here, by another optimizer.freeze or by "
+            "another version of bert-jax; start another work directory from it with --config.init_from"
+        )
     check_structure(path, saved | shared, wanted)
-    restored = _read_arrays(path, {name: x for name, x in wanted.items() if name not in shared}, saved)
-    if shared:
-        restored |= _read_frozen(path, {name: wanted[name] for name in shared}, shared)
-        restored = {name: restored[name] for name in wanted}
+    restored = _read_shared_too(path, wanted, saved, shared)
     return jax.tree.unflatten(jax.tree.structure(abstract_state), list(restored.values()))
 
 
-def load_frozen(path: files.PathLike, abstract_frozen: PyTree) -> PyTree:
-    """Returns the frozen parameters of a run.
-
-    Args:
-        path: See `load_params`. All steps of a run have the same frozen parameters.
-        abstract_frozen: Nested dict of jax.ShapeDtypeStruct with shardings.
+def _read_shared_too(
+    path: str,
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    saved: Mapping[str, Leaf],
+    shared: Mapping[str, Leaf],
+) -> dict[str, jax.Array]:
+    """Returns the arrays of a step, in the order of `wanted`, with frozen ones from beside the step.
 
     Raises:
-        UserError: There is no checkpoint, or its frozen parameters differ or are damaged.
+        Damaged: the step cannot be trusted.
+        UserError: the frozen parameters cannot be read.
     """
-    step = _find_steps(absolute(path))[0]
-    wanted = {f"{FROZEN}/{name}": x for name, x in flatten(abstract_frozen).items()}
-    shared = _read_frozen_record(step)
-    check_structure(step, shared, wanted)
-    arrays = _read_frozen(step, wanted, shared)
-    return jax.tree.unflatten(jax.tree.structure(abstract_frozen), list(arrays.values()))
+    of_step = {name: x for name, x in wanted.items() if name not in shared}
+    frozen = {name: x for name, x in wanted.items() if name in shared}
+    restored = _read_arrays(path, of_step, saved) if of_step else {}
+    if frozen:
+        restored |= _read_frozen(path, frozen, shared)
+    return {name: restored[name] for name in wanted}
 
 
 def frozen_directory(step: str) -> str:
@@ -215,28 +227,47 @@ def _read_newest(path: files.PathLike, read, log):
 
 
 def _load_params(path: str, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[dict, Report]:
-    saved = _read_metadata(path)
-    params = {name: leaf for name, leaf in saved.items() if name.startswith(_PARAMS)}
-    check_shapes(path, params, wanted)
+    saved, shared = _read_metadata(path), _read_frozen_record(path)
+    leaves = saved | shared
+    stored = {_model_name(name): name for name in leaves if name.startswith((_PARAMS, _FROZEN))}
+    abstract = _on_one_device({name: leaves[at] for name, at in stored.items()})
+    params = jax.eval_shape(assemble, abstract)
+    check_shapes(
+        path,
+        {_PARAMS + name: Leaf(x.shape, str(x.dtype), "") for name, x in params.items()},
+        {_PARAMS + name: x for name, x in wanted.items()},
+    )
     common = [name for name in wanted if name in params]
     if not common:
         raise UserError(
             f"{path}: it has none of the {len(wanted)} parameters of this model (it has {some(params)}; "
             f"the model has {some(wanted)})"
         )
-    onto = _on_one_device({name: params[name] for name in common})
+    groups, onto = group_parts(stored), {}
     for name in common:
-        if getattr(wanted[name], "sharding", None) is not None:
-            onto[name] = onto[name].update(sharding=wanted[name].sharding)
-    arrays = _read_arrays(path, onto, saved)
-    strip = len(_PARAMS)
+        sharding = getattr(wanted[name], "sharding", None)
+        for part in groups[name]:
+            onto[stored[part]] = (
+                abstract[part] if sharding is None else abstract[part].update(sharding=sharding)
+            )
+    arrays = _read_shared_too(path, onto, saved, shared)
+    loaded = assemble({_model_name(name): array for name, array in arrays.items()})
     report = Report(
         source=str(path),
-        loaded=tuple(name[strip:] for name in common),
-        new=tuple(name[strip:] for name in wanted if name not in params),
-        unused=tuple(name[strip:] for name in params if name not in wanted),
+        loaded=tuple(common),
+        new=tuple(name for name in wanted if name not in params),
+        unused=tuple(name for name in params if name not in wanted),
     )
-    return nest({name[strip:]: arrays[name].astype(wanted[name].dtype) for name in common}), report
+    placed = {
+        name: jax.device_put(loaded[name].astype(wanted[name].dtype), getattr(wanted[name], "sharding", None))
+        for name in common
+    }
+    return nest(placed), report
+
+
+def _model_name(stored: str) -> str:
+    """Returns the name in the model of a stored trained or frozen parameter, or of the part of one."""
+    return stored.removeprefix(f"{FROZEN}/").removeprefix(_PARAMS)
 
 
 def _find_steps(path: str) -> list[str]:

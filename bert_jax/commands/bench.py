@@ -29,7 +29,7 @@ with epy.lazy_imports():
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark, pretrain
     from bert_jax.settings import defaults
-    from bert_jax.training.optimization import optimizers
+    from bert_jax.training.optimization import optimizers, param_groups
 
 
 def define_flags(define: Define) -> None:
@@ -117,9 +117,11 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
             length, config.masking.prob
         )
         options = masking.MaskingOptions(**(config.masking.to_dict() | {"max_predictions": predictions}))
-        optimizer, schedule = optimizers.make_optimizer(config.optimizer, config.steps)
+        task = benchmark.make_task(model, length, options)
+        objective = param_groups.freeze(task, config.optimizer.freeze)
+        optimizer, schedule = optimizers.make_optimizer(config.optimizer, config.steps, objective)
         return benchmark.time_train_step(
-            benchmark.make_task(model, length, options),
+            task,
             optimizer,
             schedule,
             batches,
@@ -128,6 +130,7 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
             accumulate_steps=config.accumulate_steps,
             check_update=not optimizers.keeps_parameters_finite(config.optimizer),
             seed=config.seed,
+            frozen=config.optimizer.freeze,
             say=progress.log,
         )
 

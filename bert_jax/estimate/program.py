@@ -21,6 +21,7 @@ from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.training.metrics import flops
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
+from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_train_step
 
@@ -140,10 +141,9 @@ class TrainStep:
         )
         self.model = self.model.resolve(platform.target_of(devices[0]))
         self.mesh = sharding.make_mesh(**config.mesh, devices=devices)
-        task = benchmark.make_task(
-            self.model, rows.length, MaskingOptions(**masking | {"max_predictions": self.predictions})
-        )
-        optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+        masking = MaskingOptions(**masking | {"max_predictions": self.predictions})
+        task = freeze(benchmark.make_task(self.model, rows.length, masking), config.optimizer.freeze)
+        optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
         self.state = abstract_state(task, optimizer, self.mesh)
         self._step: Any = sharding.jit_train_step(
             make_train_step(
@@ -197,7 +197,10 @@ class TrainStep:
     @property
     def chip_bytes(self) -> dict[str, float]:
         """Returns the bytes of the parameters and of the optimizer state on each chip."""
-        return {"parameters": chip_bytes(self.state.params), "optimizer": chip_bytes(self.state.opt_state)}
+        return {
+            "parameters": chip_bytes(self.state.parameters),
+            "optimizer": chip_bytes(self.state.opt_state),
+        }
 
     def _memory(self, analysis: Any, batch: dict[str, Any]) -> dict[str, float]:
         parts = self.chip_bytes | {"batch": chip_bytes(batch)}

@@ -25,10 +25,17 @@ class LayerNumbers:
         axis: the parameter's axis along which it has one value for each of `numbers`; None if all of these
             layers share the whole parameter.
         numbers: indices of the layers, counted from 0.
+        template: the parameter's name in one layer, with `{}` in place of the index.
     """
 
     axis: int | None
     numbers: tuple[int, ...]
+    template: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the parameter's name in each layer, such as `encoder/layers/11/query/kernel`."""
+        return tuple(self.template.format(number) for number in self.numbers)
 
 
 def abstract(model: nn.Module, inputs: int = 4, **options: Any) -> Any:
@@ -89,8 +96,10 @@ def layer_numbers(boxed: Any, config: EncoderConfig) -> dict[str, LayerNumbers]:
     found = {}
     for name in _named(boxed):
         for prefix, numbers in prefixes.items():
-            if f"/{prefix}" in f"/{name}":
-                found[name] = LayerNumbers(axes.get(name), numbers)
+            before, matched, after = f"/{name}".partition(f"/{prefix}")
+            if matched:
+                template = f"{before}/{LAYERS}/{{}}/{after}".removeprefix("/")
+                found[name] = LayerNumbers(axes.get(name), numbers, template)
     return found
 
 

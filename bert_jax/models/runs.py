@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from bert_jax.models.config import EncoderConfig
 
@@ -84,46 +82,6 @@ def _spec(config: EncoderConfig, layer: int) -> LayerSpec:
     if layer % config.global_every == 0:
         return LayerSpec(0, config.rotary_theta, has_norm)
     return LayerSpec(config.local_window, config.local_rotary_theta, has_norm)
-
-
-_STACKED = re.compile(r"(?:^|(?<=/))layers/stack(?:_(?P<run>\d+))?/layer(?:_(?P<member>\d+))?(?=/)")
-
-
-def is_stacked(name: str) -> bool:
-    """Returns whether a parameter has one value for each layer of its run, along its first axis.
-
-    Args:
-        name: parameter name, like `encoder/layers/stack/layer/query/kernel`.
-    """
-    return _STACKED.search(name) is not None
-
-
-def layer_names(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, str]]]:
-    """Returns, for each stacked parameter, the index of each layer and the parameter's name in that layer.
-
-    Args:
-        shapes: shapes of all parameters of a model, by name.
-
-    Returns:
-        {name: [(index, name in that layer), ...]} in the order of the first axis. Names in a layer are like
-        `encoder/layers/11/query/kernel`, with the layer's index from 0.
-    """
-    found = {name: match for name in shapes if (match := _STACKED.search(name))}
-    # By the name in front of `layers` and the number of the run: (repeats, members).
-    runs: dict[tuple[str, int], tuple[int, int]] = {}
-    for name, match in found.items():
-        key = (name[: match.start()], int(match["run"] or 0))
-        members = max(runs.get(key, (0, 0))[1], int(match["member"] or 0) + 1)
-        runs[key] = (shapes[name][0], members)
-    names = {}
-    for name, match in found.items():
-        key = (name[: match.start()], int(match["run"] or 0))
-        first = sum(math.prod(run) for other, run in runs.items() if other[0] == key[0] and other[1] < key[1])
-        repeats, members = runs[key]
-        numbers = [first + i * members + int(match["member"] or 0) for i in range(repeats)]
-        before, after = name[: match.start()], name[match.end() :]
-        names[name] = [(number, f"{before}layers/{number}{after}") for number in numbers]
-    return names
 
 
 def named(runs: tuple[Run, ...]) -> Iterator[tuple[str, Run]]:

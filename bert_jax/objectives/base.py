@@ -40,13 +40,25 @@ class Objective(Protocol):
 
         They are sharded like trainable parameters, have no gradient and no optimizer state, and are saved
         once per run. Leaves are arrays, or shapes (`jax.ShapeDtypeStruct`) if a resumed run has already saved
-        them.
+        them or a new one takes them from `init_model`.
         """
         return None
 
     def join(self, params: Params, frozen: Params | None) -> Params:
         """Returns the parameters that `loss` and `predict` take, from the trained and the frozen ones."""
         return params
+
+    def init_model(self, key: jax.Array) -> Params:
+        """Returns new parameters of the model that is trained, boxed as in `init`.
+
+        By default, all of them are trained. If `frozen` returns only shapes, a new run takes the values from
+        the frozen ones of these parameters; see `split`.
+        """
+        return self.init(key)
+
+    def split(self, params: Params) -> tuple[Params, Params | None]:
+        """Returns the trained and the frozen ones of some or all of the parameters that `init_model` has."""
+        return params, None
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Returns the model's inputs for a batch of the loader, on the device.

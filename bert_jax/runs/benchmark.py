@@ -25,6 +25,7 @@ from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.training.metrics import flops
+from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import abstract_state, init_state, state_shardings
 from bert_jax.training.step import make_train_step
 
@@ -132,6 +133,7 @@ def time_train_step(
     accumulate_steps: int = 1,
     check_update: bool = False,
     seed: int = 0,
+    frozen: str = "",
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compiles the train step and measures its duration, waiting for each step.
@@ -146,6 +148,7 @@ def time_train_step(
         accumulate_steps, check_update: see `step.make_train_step`. The check is not needed with the default
             optimizers.
         seed: the seed of the parameters, the masks and dropout.
+        frozen: a regular expression for the parameters that are not trained; see `param_groups.freeze`.
         say: called with a line before the compilation and before the timing.
 
     Returns:
@@ -170,17 +173,18 @@ def time_train_step(
     rows, length = host["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)
     batch = sharding.global_batch(host, mesh)
+    objective = freeze(task, frozen)
     step = sharding.jit_train_step(
-        make_train_step(task, optimizer, schedule, accumulate_steps, check_update=check_update),
+        make_train_step(objective, optimizer, schedule, accumulate_steps, check_update=check_update),
         mesh,
-        state_shardings(task, optimizer, mesh),
+        state_shardings(objective, optimizer, mesh),
     )
     say(f"compiling the train step for {rows} rows of {length} tokens")
     began = time.perf_counter()
-    step = step.lower(abstract_state(task, optimizer, mesh), batch, np.uint32(seed)).compile()
+    step = step.lower(abstract_state(objective, optimizer, mesh), batch, np.uint32(seed)).compile()
     compile_seconds = time.perf_counter() - began
     say(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} that are not")
-    state = init_state(task, optimizer, mesh, seed)
+    state = init_state(objective, optimizer, mesh, seed)
 
     seconds, counted = [], []
     for _ in range(_WARM_UP_STEPS + steps):

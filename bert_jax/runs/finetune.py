@@ -31,6 +31,7 @@ from bert_jax.training.evaluators import BestCheckpoint
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE
 
@@ -117,21 +118,29 @@ def prepare(
     config.model.dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
     mesh = sharding.make_mesh(**config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
-    make_optimizer(config.optimizer, 0)  # the number of steps depends on the rows
+    make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
     task, training = from_training_file(config)
+    freeze(task.objective(), task.freeze, config.optimizer.freeze)
     task.metrics  # noqa: B018, raises UserError for unknown names
     return config, task, training
 
 
 def _train(config, task, data, examples, held, writer, fit_options):
     mesh = sharding.make_mesh(**config.mesh)
-    optimizer, schedule = make_optimizer(config.optimizer, config.steps)
-    optimizer = task.optimizer(optimizer)
+    objective = freeze(task.objective(), task.freeze, config.optimizer.freeze)
+    optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
     data = task.precompute(data, mesh, config, writer.message)
     best = None
     if "dev" in data:
         evaluator = TaskEvaluator(
-            task, data["dev"], examples["dev"], config.batch_size, mesh, held, every=config.eval.every
+            task,
+            objective,
+            data["dev"],
+            examples["dev"],
+            config.batch_size,
+            mesh,
+            held,
+            every=config.eval.every,
         )
         best = BestCheckpoint(
             evaluator,
@@ -153,14 +162,14 @@ def _train(config, task, data, examples, held, writer, fit_options):
     state = loop.fit(
         workdir=held,
         config=config,
-        objective=task.objective(),
+        objective=objective,
         optimizer=optimizer,
         schedule=schedule,
         train_data=lambda step, own: _train_batches(data["train"], packed, buckets, config, mesh, step, own),
         evaluators=[best] if best else [],
         mesh=mesh,
         flops_per_step=_flops_per_step(task.model_config, data["train"], config.batch_size, packed, buckets)
-        if task.trains_encoder
+        if not task.freeze
         else 0.0,
         writer=writer,
         initial_params=_initial_params(config, task.objective().head, held, writer.message),

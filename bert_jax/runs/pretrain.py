@@ -16,6 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import platform
 from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig, from_dict
+from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import distributed, sharding
@@ -26,6 +27,7 @@ from bert_jax.training.evaluators import Evaluator, RecordEvaluator
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
@@ -73,8 +75,8 @@ def pretrain(
     _resolve(config, train_set, tokenizer)
     config.model.dtype = run_directory.resolve_dtype(config.model.dtype, workdir, platform.target(), log)
     model = from_dict(config.model.to_dict())
-    objective = _objective(config, model, train_set, tokenizer)
-    optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+    objective = freeze(_objective(config, model, train_set, tokenizer), config.optimizer.freeze)
+    optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
     mesh = sharding.make_mesh(**config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
 
@@ -184,7 +186,7 @@ def _objective(config, model: EncoderConfig, train_set, tokenizer: Tokenizer) ->
     )
 
 
-def _evaluator(config, objective: MaskedLM, eval_set, mesh, corrupt_rows) -> RecordEvaluator:
+def _evaluator(config, objective: Objective, eval_set, mesh, corrupt_rows) -> RecordEvaluator:
     """Returns the evaluator of the held-out records."""
     return RecordEvaluator(
         objective,

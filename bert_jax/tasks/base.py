@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
-import optax
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError
@@ -157,13 +156,9 @@ class FinetuneTask(abc.ABC):
         return False
 
     @property
-    def trains_encoder(self) -> bool:
-        """Returns whether the encoder is trained along with the head."""
-        return True
-
-    def optimizer(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-        """Returns the optimizer to use, given the one that the configuration describes."""
-        return optimizer
+    def freeze(self) -> str:
+        """Returns a regular expression for the names of the parameters that the task keeps as they are."""
+        return ""
 
     def precompute(
         self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: Mapping[str, Any], log: Callable

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from bert_jax.objectives.base import Objective
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.rows import outputs
@@ -22,7 +23,8 @@ class TaskEvaluator(Evaluator):
     """Predicts the whole evaluation file, decodes the outputs once, and scores the predictions.
 
     Args:
-        task: the task whose objective is trained.
+        task: the task that is trained.
+        objective: its objective, with the parameters that are frozen.
         rows: the encoded rows of the evaluation file.
         examples: the examples of the evaluation file.
         batch_size: the number of groups of rows in a global batch.
@@ -34,6 +36,7 @@ class TaskEvaluator(Evaluator):
     def __init__(
         self,
         task: FinetuneTask,
+        objective: Objective,
         rows: EncodedRows,
         examples: Any,
         batch_size: int,
@@ -44,7 +47,7 @@ class TaskEvaluator(Evaluator):
         self.every = every
         self._task, self._rows, self._examples = task, rows, examples
         self._batch_size, self._mesh, self._workdir = batch_size, mesh, workdir
-        self._predict = outputs.make_predict(task.objective(), mesh)
+        self._predict = outputs.make_predict(objective, mesh)
         self._predictions: Predictions | None = None  # of the last evaluation
         self._scores: dict[str, float] = {}
 

@@ -19,6 +19,7 @@ import optax
 from bert_jax import checkpoint
 from bert_jax.errors import StorageError, UserError
 from bert_jax.kernels import check as kernel_check
+from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.training import recovery
@@ -74,9 +75,9 @@ def fit(
         evaluators: evaluate the state, each at its own steps and at the end; see `training.evaluators`.
         flops_per_step: model FLOPs of a global batch, for MFU; 0 if they are not known.
         writer: writes the metrics and the messages.
-        initial_params: nested dict of arrays, which may contain only some of the parameters (the others are
-            initialized), or a function that maps the abstract parameters, with their shardings, to such a
-            dict. Ignored if the run resumes from a checkpoint.
+        initial_params: nested dict of arrays, which may contain only some of the model's parameters (the
+            others are initialized), or a function that maps its abstract parameters, with their shardings, to
+            such a dict. Ignored if the run resumes from a checkpoint.
         stall_timeout: seconds without a step or an evaluation batch after which the process ends itself;
             0 for no limit.
         profile_steps: the first and the last step to trace into profile/ in the work directory.
@@ -96,7 +97,7 @@ def fit(
     spikes = spike_rule(config)
     abstract = abstract_state(objective, optimizer, mesh, spikes.window if spikes else 0)
     _describe(abstract, mesh, writer.message)
-    if (model := getattr(objective, "config", None)) is not None:
+    if (model := encoder_config(objective)) is not None:
         kernel_check.ensure(model, writer.message)
     check_update = "optimizer" not in config or not keeps_parameters_finite(config.optimizer)
     train_step = sharding.jit_train_step(

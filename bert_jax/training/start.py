@@ -14,7 +14,7 @@ import optax
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
-from bert_jax.training.state import TrainState, has_frozen_values, init_state, place_frozen
+from bert_jax.training.state import TrainState, abstract_model, has_frozen_values, init_state, place_frozen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Start:
     def _new(self) -> TrainState:
         given = self.initial_params
         if callable(given):
-            given = given(self.abstract.params)
+            given = given(abstract_model(self.objective, self.mesh))
         window = 0 if self.abstract.recent is None else self.abstract.recent.size
         state = init_state(self.objective, self.optimizer, self.mesh, self.config.seed, window)
         if given is None:
@@ -86,7 +86,9 @@ class Start:
             return state
         weights = self.config.get("init_from")
         self.log(f"started from {f'the weights of {weights}' if weights else 'the weights given'}")
-        return state.replace(params=_overlay(state.params, given))
+        params, frozen = self.objective.split(given)
+        state = state.replace(params=_overlay(state.params, params))
+        return state if frozen is None else state.replace(frozen=_overlay(state.frozen, frozen))
 
     def _restore(
         self, read: Callable[[TrainState], tuple[Any, TrainState] | None]

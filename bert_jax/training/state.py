@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective, Params
 from bert_jax.parallel.sharding import parameter_shardings, unbox
@@ -30,6 +31,11 @@ class TrainState(flax.struct.PyTreeNode):
     recent: jax.Array | None = None  # float32 [window], of the last steps a SpikeRule accepted, newest last
     frozen: Params | None = None  # the objective's frozen parameters, which are read only and saved once
 
+    @property
+    def parameters(self) -> dict[str, Params]:
+        """Returns the trained and the frozen parameters, named as in the state."""
+        return {"params": self.params} | ({} if self.frozen is None else {"frozen": self.frozen})
+
 
 def abstract_state(
     objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
@@ -48,13 +54,10 @@ def abstract_state(
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     replicated = NamedSharding(mesh, PartitionSpec())
 
-    def place(shape, sharding):
-        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
-
-    params = jax.tree.map(place, unbox(boxed), parameter_shardings(boxed, mesh))
+    params = jax.tree.map(_place, unbox(boxed), parameter_shardings(boxed, mesh))
     frozen = objective.frozen()
     if frozen is not None:
-        frozen = jax.tree.map(place, unbox(frozen), parameter_shardings(frozen, mesh))
+        frozen = jax.tree.map(_place, unbox(frozen), parameter_shardings(frozen, mesh))
 
     def is_masked(moment):
         return isinstance(moment, optax.MaskedNode)
@@ -62,16 +65,20 @@ def abstract_state(
     opt_state = optax.tree_map_params(
         optimizer,
         lambda moment, param: (
-            moment if is_masked(moment) else place(moment, _sharding_of_moment(moment.shape, param))
+            moment if is_masked(moment) else _place(moment, _sharding_of_moment(moment.shape, param))
         ),
         jax.eval_shape(optimizer.init, params),
         params,
-        transform_non_params=lambda leaf: place(leaf, replicated),
+        transform_non_params=lambda leaf: _place(leaf, replicated),
         is_leaf=is_masked,
     )
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
     recent = jax.ShapeDtypeStruct((window,), jnp.float32, sharding=replicated) if window else None
     return TrainState(step, params, opt_state, recent, frozen)
+
+
+def _place(shape: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
 
 
 def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> NamedSharding:
@@ -86,6 +93,12 @@ def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> 
     return NamedSharding(param.sharding.mesh, PartitionSpec(*spec))
 
 
+def abstract_model(objective: Objective, mesh: Mesh) -> Params:
+    """Returns the parameters of `Objective.init_model` as ShapeDtypeStructs with shardings."""
+    boxed = jax.eval_shape(objective.init_model, jax.random.key(0))
+    return jax.tree.map(_place, unbox(boxed), parameter_shardings(boxed, mesh))
+
+
 def state_shardings(
     objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
 ) -> TrainState:
@@ -98,17 +111,28 @@ def init_state(
 ) -> TrainState:
     """Returns a newly initialized state.
 
-    It is created on the devices that hold it, so no device ever holds the whole of a sharded array.
+    It is created on the devices that hold it, so no device ever holds the whole of a sharded array. Frozen
+    parameters without values are those of `Objective.init_model`.
     """
 
     def init(seed):
-        params = unbox(objective.init(jax.random.key(seed, impl="threefry2x32")))
+        key = jax.random.key(seed, impl="threefry2x32")
+        params = unbox(objective.init(key))
         recent = jnp.full(window, jnp.nan, jnp.float32) if window else None
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), recent)
 
+    def init_frozen(seed):
+        return unbox(objective.split(objective.init_model(jax.random.key(seed, impl="threefry2x32")))[1])
+
     shardings = state_shardings(objective, optimizer, mesh, window)
     state = jax.jit(init, out_shardings=shardings.replace(frozen=None))(np.uint32(seed))
-    return state.replace(frozen=place_frozen(objective, shardings.frozen))
+    if shardings.frozen is None:
+        return state
+    initial = jax.eval_shape(init_frozen, np.uint32(seed))
+    if initial is not None:
+        among = {name: shardings.frozen[name] for name in initial}
+        initial = jax.jit(init_frozen, out_shardings=among)(np.uint32(seed))
+    return state.replace(frozen=place_frozen(objective, shardings.frozen, initial))
 
 
 def has_frozen_values(objective: Objective) -> bool:
@@ -117,19 +141,23 @@ def has_frozen_values(objective: Objective) -> bool:
     return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
 
-def place_frozen(objective: Objective, shardings: Any) -> Params | None:
+def place_frozen(objective: Objective, shardings: Any, initial: Params | None = None) -> Params | None:
     """Returns copies of the objective's frozen parameters with the given shardings, or None.
 
     Args:
         objective: the training objective.
         shardings: the shardings of `TrainState.frozen`.
+        initial: the values of parameters of which the objective has only the shapes.
 
     Raises:
-        UserError: the objective has only the shapes of the frozen parameters.
+        UserError: a parameter has no value.
     """
+    values = flatten(initial)
 
-    def place(x, sharding):
+    def place(path, x, sharding):
         if isinstance(x, jax.ShapeDtypeStruct):
+            if (name := jax.tree_util.keystr(path, simple=True, separator="/")) in values:
+                return values[name]
             raise UserError(
                 "the frozen parameters of this objective have no values: expected those of a checkpoint, or "
                 "a work directory that has saved them"
@@ -140,4 +168,4 @@ def place_frozen(objective: Objective, shardings: Any) -> Params | None:
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     frozen = objective.frozen()
-    return None if frozen is None else jax.tree.map(place, unbox(frozen), shardings)
+    return None if frozen is None else jax.tree_util.tree_map_with_path(place, unbox(frozen), shardings)

@@ -56,7 +56,7 @@ def expects_kernel(accelerator, dtype, rate):
 def lower_train_step(accelerator, model, optimizer, accumulate_steps, masking):
     """The text of a pre-training step. Configs that differ in nothing of these share it."""
     task = benchmark.make_task(model, LENGTH, MaskingOptions(strategy=masking, max_predictions=20))
-    update, schedule = make_optimizer(ml_collections.ConfigDict(json.loads(optimizer)), 100)
+    update, schedule = make_optimizer(ml_collections.ConfigDict(json.loads(optimizer)), 100, task)
     batch = abstract(benchmark.synthetic_batch("packed", BATCH, LENGTH, model.vocab_size))
     step = make_train_step(task, update, schedule, accumulate_steps)
     return lower(step, accelerator, state(task, update), batch, np.uint32(0))
@@ -116,7 +116,7 @@ def check_finetuning(accelerator, make, combinations):
         step = make_train_step(task, optimizer, schedule)
         found = lower(step, accelerator, state(task, optimizer), batch, np.uint32(0))
         # A frozen encoder is not trained, and has no dropout.
-        rate = 0.1 if dropout and not getattr(task, "layers", ()) else 0.0
+        rate = 0.1 if dropout and not task.frozen() else 0.0
         assert has_kernel(found) == expects_kernel(accelerator, dtype, rate)
         found = lower(task.predict, accelerator, parameters(task), predicted)
         assert has_kernel(found) == expects_kernel(accelerator, dtype, 0.0)

@@ -21,7 +21,7 @@ VOCAB, HIDDEN = 104, 32
 def all_reduced(mesh, rows=16):
     """The shapes that the all-reduces of a train step have on this mesh."""
     task = tiny_task(vocab_size=VOCAB, num_hidden_layers=1)
-    tx, schedule = optimizers.make_optimizer(defaults.pretrain().optimizer, 20_000)
+    tx, schedule = optimizers.make_optimizer(defaults.pretrain().optimizer, 20_000, task)
     state = abstract_state(task, tx, mesh)
     step = sharding.jit_train_step(
         make_train_step(task, tx, schedule), mesh, jax.tree.map(lambda leaf: leaf.sharding, state)

@@ -11,7 +11,7 @@ from support import encoder_oracle, lowering
 
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.errors import UserError
-from bert_jax.models import Encoder, config, parameters, runs
+from bert_jax.models import Encoder, config, parameters
 from bert_jax.parallel.sharding import unbox
 
 TINY = dict(
@@ -201,29 +201,19 @@ def test_layers_are_read_from_the_names_of_axes():
     boxed = parameters.abstract(Encoder(made))
     assert not parameters.layer_axes(boxed)  # not the heads of a [H, N, D] kernel
     numbers = parameters.layer_numbers(boxed, made)
-    assert numbers["layers/shared_1/layer_0/query/kernel"] == parameters.LayerNumbers(None, (6, 8))
+    assert numbers["layers/shared_1/layer_0/query/kernel"] == parameters.LayerNumbers(
+        None, (6, 8), "layers/{}/query/kernel"
+    )
     assert numbers["layers/shared_0/layer_1/query/kernel"].numbers == (1, 3, 5)
 
     made = make("modernbert")
     boxed = parameters.abstract(Encoder(made))
     numbers = parameters.layer_numbers({"encoder": boxed}, made)
-    assert numbers["encoder/layers/stack_0/layer/query/kernel"] == parameters.LayerNumbers(0, (0,))
-    assert numbers["encoder/layers/stack_1/layer_2/query/kernel"] == parameters.LayerNumbers(0, (3,))
-    assert numbers["encoder/layers/stack_2/layer_1/output/kernel"] == parameters.LayerNumbers(0, (5,))
+    assert numbers["encoder/layers/stack_0/layer/query/kernel"].names == ("encoder/layers/0/query/kernel",)
+    assert numbers["encoder/layers/stack_1/layer_2/query/kernel"].numbers == (3,)
+    assert numbers["encoder/layers/stack_2/layer_1/output/kernel"].numbers == (5,)
     assert "encoder/final_norm/scale" not in numbers
 
     boxed = parameters.abstract(Encoder(make("bert")))
     assert set(parameters.layer_axes(boxed).values()) == {0}
     assert parameters.layer_numbers(boxed, make("bert"))["layers/stack/layer/query/bias"].numbers == (0, 1, 2)
-
-
-@family
-def test_names_of_stacked_parameters_are_those_with_an_axis_of_layers(name):
-    """What has no boxes, as the optimizer's parameters, is told by its name."""
-    made = make(name)
-    boxed = parameters.abstract(Encoder(made))
-    shapes, numbers = parameters.parameter_shapes(boxed), parameters.layer_numbers(boxed, made)
-    assert {n for n in shapes if runs.is_stacked(n)} == set(parameters.layer_axes(boxed))
-    for parameter, layers in runs.layer_names(shapes).items():
-        assert tuple(number for number, _ in layers) == numbers[parameter].numbers
-        assert all(f"layers/{number}/" in in_layer for number, in_layer in layers)

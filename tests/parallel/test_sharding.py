@@ -35,7 +35,7 @@ def run(mesh_sizes, accumulate_steps=1, dropout=0.1):
     task = tiny_task(vocab_size=VOCAB, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     config = defaults.pretrain().optimizer
     config.learning_rate, config.warmup_steps = 1e-2, 0
-    tx, schedule = optimizers.make_optimizer(config, 1000)
+    tx, schedule = optimizers.make_optimizer(config, 1000, task)
     state = init_state(task, tx, mesh, seed=3)
     shardings = state_shardings(task, tx, mesh)
     step = sharding.jit_train_step(make_train_step(task, tx, schedule, accumulate_steps), mesh, shardings)

@@ -125,7 +125,7 @@ def test_50_steps(size, batches, tmp_path):
         eps=EPS,
         clip_norm=CLIP,
     )
-    optimizer, schedule = make_optimizer(ml_collections.ConfigDict(settings), STEPS)
+    optimizer, schedule = make_optimizer(ml_collections.ConfigDict(settings), STEPS, task(config))
     step = jax.jit(make_train_step(task(config), optimizer, schedule))
     params = jax.tree.map(jnp.asarray, params)
     state = TrainState(jnp.int32(0), params, optimizer.init(params))

@@ -81,7 +81,7 @@ def test_rates_follow_from_the_seconds_and_the_batch():
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
     said = []
     result = benchmark.time_train_step(
-        task, *make_optimizer(Settings, 100), batch, mesh=mesh, steps=3, say=said.append
+        task, *make_optimizer(Settings, 100, task), batch, mesh=mesh, steps=3, say=said.append
     )
     assert said[0] == "compiling the train step for 8 rows of 64 tokens"
     assert said[1].startswith("compiled in ") and said[1].endswith(" s; timing 3 steps after 2 that are not")

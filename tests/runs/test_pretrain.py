@@ -346,7 +346,7 @@ def load_config(name, argument):
 def test_two_phases_have_the_schedule_of_one_run(size):
     whole, first, second = (load_config(size, phase) for phase in ("", "phase1", "phase2"))
     assert (first.steps, second.steps) == (900_000, 1_000_000) and second == whole
-    one, two, three = (make_optimizer(c.optimizer, c.steps)[1] for c in (whole, first, second))
+    one, two, three = (make_optimizer(c.optimizer, c.steps, None)[1] for c in (whole, first, second))
     for step in (0, 5_000, 10_000, 899_999):
         assert one(step) == two(step) == three(step)
     assert two(899_999) > 0.09 * 1e-4
@@ -360,7 +360,7 @@ def test_large_batches_with_lamb(phase, rows, sequences):
     assert config.batch_size == rows and config.batch_size * config.steps == pytest.approx(
         sequences, rel=0.01
     )
-    make_optimizer(config.optimizer, config.steps)
+    make_optimizer(config.optimizer, config.steps, None)
     with pytest.raises(UserError, match="expected pretrain/large_lamb:phase1"):
         load_config("large_lamb", "")
 

@@ -48,7 +48,7 @@ def use(config):
         MaskingOptions(**config.masking.to_dict() | {"max_predictions": config.masking.max_predictions or 20})
     if "epochs" in config:
         setup.resolve_schedule(config, 1000)
-    schedule = make_optimizer(config.optimizer, config.steps)[1]
+    schedule = make_optimizer(config.optimizer, config.steps, None)[1]
     assert np.isfinite(schedule(np.int32(config.steps - 1)))
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)

@@ -66,7 +66,7 @@ def lowered(name):
         arrays = benchmark.synthetic_batch("packed", ROWS, LENGTH, model.vocab_size)
     else:
         task, arrays = Classification(model, 2), batch_of_examples()
-    optimizer, schedule = make_optimizer(defaults.pretrain().optimizer, 20_000)
+    optimizer, schedule = make_optimizer(defaults.pretrain().optimizer, 20_000, task)
     state = abstract_state(task, optimizer, mesh)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)

@@ -29,6 +29,7 @@ from bert_jax.tasks.question_answering import QuestionAnsweringTask
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.tasks.tagging import TaggingTask
 from bert_jax.tasks.text import MultiLabel, TextClassification, TextRegression
+from bert_jax.training.optimization import param_groups
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import make_eval_step, make_train_step, spike_rule
@@ -85,12 +86,15 @@ def abstract(tree):
 
 
 def parameters(task):
-    return sharding.unbox(jax.eval_shape(task.init, jax.random.key(0)))
+    return sharding.unbox(jax.eval_shape(task.init_model, jax.random.key(0)))
 
 
 def state(task, optimizer):
-    params = parameters(task)
-    return TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, jax.eval_shape(optimizer.init, params))
+    params = sharding.unbox(jax.eval_shape(task.init, jax.random.key(0)))
+    moments = jax.eval_shape(optimizer.init, params)
+    return TrainState(
+        jax.ShapeDtypeStruct((), jnp.int32), params, moments, frozen=sharding.unbox(task.frozen())
+    )
 
 
 def configs(folder):
@@ -202,13 +206,14 @@ def make_problem(config, files, data, bert):
         task_fields.of_task(config), spec, tokenizer, bert, config.data.train
     )
     rows = task.encode(examples)
-    update, schedule = make_optimizer(config.optimizer, 100)
+    objective = param_groups.freeze(task.objective(), task.freeze, config.optimizer.freeze)
+    update, schedule = make_optimizer(config.optimizer, 100, objective)
     plan = packing.plan(rows, BATCH, 100, 1, task.model_config) if task.packs else None
     train = next(batches.train_batches(rows, BATCH, 0, 0))
     if plan:
         train = next(packing.train_batches(rows, plan, BATCH, 0, 0))
     predicted = next(batches.eval_batches(rows, BATCH))
-    return task.objective(), task.optimizer(update), schedule, abstract(train), abstract(predicted)
+    return objective, update, schedule, abstract(train), abstract(predicted)
 
 
 def lower_pretrained_models(lower, target, dtype):
@@ -238,7 +243,7 @@ def lower_for(accelerator, files):
     for name in ("pretrain/base", "pretrain/base_gpu"):
         config = load(name)
         task = benchmark.make_task(shrink(config.model, dtype="bfloat16"), LENGTH)
-        optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+        optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
         batch = abstract(benchmark.synthetic_batch("packed", BATCH, LENGTH, 100))
         step = make_train_step(task, optimizer, schedule)
         found[f"{name}: train step"] = lower(step, accelerator, state(task, optimizer), batch, np.uint32(0))
@@ -288,14 +293,14 @@ def _lower_train_step(task, optimizer, schedule, config, batch, accumulate_steps
 def lower_pretraining_step(config, **changes):
     """The train step of a config under pretrain/ with fields of its model changed."""
     task = _pretraining_task(config, **changes)
-    optimizer, schedule = make_optimizer(config.optimizer, config.steps)
+    optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
     parts = min(config.accumulate_steps, 2)
     return _lower_train_step(task, optimizer, schedule, config, _packed_rows(), parts)
 
 
 def lower_pretraining_evaluation(config):
     task = _pretraining_task(config)
-    optimizer, _ = make_optimizer(config.optimizer, config.steps)
+    optimizer, _ = make_optimizer(config.optimizer, config.steps, task)
     state = abstract_state(task, optimizer, mesh())
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     step = sharding.jit_eval_step(make_eval_step(task, config.seed), mesh(), shardings)
@@ -341,7 +346,7 @@ def _describe_pretrained(model):
 def describe_finetuned_parameters(config, files, data):
     """As `describe_parameters`, under finetune/ and with one small layer."""
     task = make_problem(config, files, data, cpu_model(config.model))[0]
-    return _describe(jax.eval_shape(task.init, jax.random.key(0)))
+    return _describe(jax.eval_shape(task.init_model, jax.random.key(0)))
 
 
 def _describe(boxed):

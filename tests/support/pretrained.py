@@ -20,10 +20,13 @@ def vocabulary(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pretrained(tmp_path_factory, vocabulary):
-    """A work directory as pre-training leaves it, with drawn weights."""
-    directory = tmp_path_factory.mktemp("pretrained")
+    return write(tmp_path_factory.mktemp("pretrained"), vocabulary)
+
+
+def write(directory, vocabulary, **fields):
+    """Writes a work directory as pre-training leaves it, with drawn weights, and returns it."""
     tokenizer = tokenization.load(vocabulary)
-    config = tiny_config(tokenizer.vocab_size)
+    config = tiny_config(tokenizer.vocab_size).replace(**fields)
     special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
     known = Vocabulary(tokenizer.vocab_size, tokenizer.mask_id, special, tokenizer.is_continuation)
     task = MaskedLM(config, known, MaskingOptions())

@@ -138,7 +138,3 @@ def test_another_run_goes_on_from_the_state(tmp_path):
     said = []
     second = fit(tmp_path / "second", 4, said=said, resume_from=str(tmp_path / "first"))
     assert_same(second, first)
-    mesh = sharding.make_mesh(2, 2, 2)
-    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    abstract = {"layer": jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=replicated)}
-    assert_same(checkpoint.load_frozen(tmp_path / "first", abstract), first.frozen)

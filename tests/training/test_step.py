@@ -16,7 +16,7 @@ def run():
     task = tiny_task()
     config = defaults.pretrain().optimizer
     config.learning_rate, config.warmup_steps = 1e-2, 0
-    tx, schedule = optimizers.make_optimizer(config, 1000)
+    tx, schedule = optimizers.make_optimizer(config, 1000, task)
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
     step = jax.jit(make_train_step(task, tx, schedule))
     return task, init_state(task, tx, mesh, 0), lambda *args, seed=0: step(*args, np.uint32(seed))

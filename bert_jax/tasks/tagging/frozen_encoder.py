@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from bert_jax import convert
 from bert_jax.kernels import check as kernel_check
@@ -17,25 +16,6 @@ from bert_jax.parallel import pipelining, sharding
 from bert_jax.tasks.rows import batches
 
 _MAX_BYTES = 2 << 30  # features that take more memory are not stored, but computed in each step
-
-
-def head_only(optimizer: optax.GradientTransformation, head: str) -> optax.GradientTransformation:
-    """Returns an optimizer that updates only the parameter group `head`.
-
-    The other parameters have no moments and no weight decay, and do not change.
-
-    Args:
-        optimizer: the optimizer of the head.
-        head: the name of the parameter group.
-    """
-
-    def others(params):
-        return {name: name != head for name in params}
-
-    def itself(params):
-        return {name: name == head for name in params}
-
-    return optax.chain(optax.masked(optimizer, itself), optax.masked(optax.set_to_zero(), others))
 
 
 def compute(

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
@@ -94,8 +93,9 @@ class TaggingTask(FinetuneTask):
         return entities.are_of_entities(self.labels)
 
     @property
-    def trains_encoder(self) -> bool:
-        return not self.config.frozen
+    def freeze(self) -> str:
+        """Returns a regular expression for the encoder's parameters, if the head alone is trained."""
+        return "encoder/.*" if self.config.frozen else ""
 
     def objective(self) -> Tagging:
         c = self.config
@@ -111,13 +111,10 @@ class TaggingTask(FinetuneTask):
     def known_metrics(self) -> tuple[Collection[str], str]:
         return (_ENTITY_METRICS, "entities") if self.of_entities else (_TAG_METRICS, "tags")
 
-    def optimizer(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-        return optimizer if self.trains_encoder else frozen_encoder.head_only(optimizer, Tagging.head)
-
     def precompute(
         self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: Mapping[str, Any], log: Callable
     ) -> dict[str, EncodedRows]:
-        return rows if self.trains_encoder else frozen_encoder.compute(self.objective(), rows, mesh, run, log)
+        return frozen_encoder.compute(self.objective(), rows, mesh, run, log) if self.config.frozen else rows
 
     def read(self, path: str, labelled: bool = True, **options: Any) -> TaggedSentences:
         if not labelled:

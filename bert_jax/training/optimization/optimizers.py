@@ -19,8 +19,9 @@ import optax
 import optax.contrib
 
 from bert_jax.errors import UserError
+from bert_jax.objectives.base import Objective
 from bert_jax.training.optimization import param_groups
-from bert_jax.training.optimization.param_groups import NO_DECAY, decay_mask
+from bert_jax.training.optimization.param_groups import NO_DECAY, Layers, decay_mask
 from bert_jax.training.optimization.schedules import Schedule, make_schedule
 
 
@@ -69,7 +70,7 @@ def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientT
     return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
 
 
-def scale_by_trust_ratio(no_decay: str = NO_DECAY) -> optax.GradientTransformation:
+def scale_by_trust_ratio(layers: Layers, no_decay: str = NO_DECAY) -> optax.GradientTransformation:
     """Returns the transformation that multiplies updates u by LAMB's trust ratio |p| / |u|.
 
     See You et al. 2020, algorithm 2. The ratio is 1 if either norm is 0, and for parameters without weight
@@ -77,6 +78,7 @@ def scale_by_trust_ratio(no_decay: str = NO_DECAY) -> optax.GradientTransformati
     per layer: a parameter that is stacked over layers has one ratio per layer.
 
     Args:
+        layers: the layers of stacked parameters.
         no_decay: regular expression that matches the names of the parameters without weight decay.
     """
 
@@ -84,32 +86,35 @@ def scale_by_trust_ratio(no_decay: str = NO_DECAY) -> optax.GradientTransformati
         def scaled(path, u, p, decays):
             if decays is False:
                 return u
-            axes = tuple(range(1, p.ndim)) if param_groups.is_stacked(path) else None
+            stacked = layers.at(path)
+            axes = stacked and tuple(axis for axis in range(p.ndim) if axis != stacked.axis)
             norm, size = (jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True)) for x in (u, p))
             ratio = jnp.where((norm > 0) & (size > 0), size / jnp.where(norm > 0, norm, 1), 1)
             return u * (ratio if decays is True else jnp.where(decays > 0, ratio, 1))
 
-        mask = decay_mask(params, no_decay)
+        mask = decay_mask(params, layers, no_decay)
         return jax.tree_util.tree_map_with_path(scaled, updates, params, mask), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def muon_dimensions(params: Any) -> Any:
-    """Returns the axes that Muon treats as rows and columns, for each parameter.
+def muon_dimensions(layers: Layers) -> Callable[[Any], Any]:
+    """Returns a function that returns the axes that Muon treats as rows and columns, for each parameter.
 
     The result is None for all parameters except kernels that are stacked over layers. Embeddings, heads,
     biases and LayerNorm scales are trained by Adam, as Muon's authors do.
     """
 
     def dimensions(path, p):
-        names = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
-        if not param_groups.is_stacked(path) or names[-1] != "kernel":
+        stacked = layers.at(path)
+        names = stacked.template.split("/") if stacked else [""]
+        if names[-1] != "kernel":
             return None
-        rows = p.ndim - 2 if names[-2] == "attention_output" else 1  # The rows are heads x head size.
-        return optax.contrib.MuonDimensionNumbers(tuple(range(1, 1 + rows)), tuple(range(1 + rows, p.ndim)))
+        axes = [axis for axis in range(p.ndim) if axis != stacked.axis]
+        rows = len(axes) - 1 if names[-2] == "attention_output" else 1  # The rows are heads x head size.
+        return optax.contrib.MuonDimensionNumbers(tuple(axes[:rows]), tuple(axes[rows:]))
 
-    return jax.tree_util.tree_map_with_path(dimensions, params)
+    return lambda params: jax.tree_util.tree_map_with_path(dimensions, params)
 
 
 # Maps (b1, b2, eps) to the transformation of the gradient. It is followed by weight decay, and by the trust
@@ -122,9 +127,9 @@ _ADAM: dict[str, Callable[[float, float, float], optax.GradientTransformation]] 
 }
 _WITH_TRUST_RATIO = ("lamb", "lamb_uncorrected")
 
-# Arguments with which these models need to call optimizers of optax.
-_OPTAX_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "muon": {"muon_weight_dimension_numbers": muon_dimensions},
+# Maps the layers to arguments with which these models need to call optimizers of optax.
+_OPTAX_ARGUMENTS: dict[str, Callable[[Layers], dict[str, Any]]] = {
+    "muon": lambda layers: {"muon_weight_dimension_numbers": muon_dimensions(layers)},
 }
 _EXAMPLES = ("adafactor", "lion", "muon", "sgd")
 
@@ -137,11 +142,12 @@ _FIELD_OF = {
 _ADAM_DEFAULTS = {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
 
 
-def from_optax(name: str, args: str = "") -> optax.GradientTransformation:
+def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTransformation:
     """Returns the descent direction of an optimizer of optax or optax.contrib.
 
     Args:
         name: the name of a function of optax or optax.contrib that has an argument `learning_rate`.
+        layers: the layers of stacked parameters.
         args: other arguments of the function in Python syntax, such as `b1=0.95, nesterov=True`.
 
     Raises:
@@ -167,7 +173,8 @@ def from_optax(name: str, args: str = "") -> optax.GradientTransformation:
             raise UserError(f"optimizer.args={args!r}: {name} has no {argument}; it has {known}")
     options = {"weight_decay": 0.0} if "weight_decay" in taken else {}
     try:
-        optimizer = make(**options | _OPTAX_ARGUMENTS.get(name, {}) | given | {"learning_rate": 1.0})
+        options |= _OPTAX_ARGUMENTS.get(name, lambda layers: {})(layers)
+        optimizer = make(**options | given | {"learning_rate": 1.0})
         weights = {"w": jnp.zeros((2, 2))}
         jax.eval_shape(lambda w: optimizer.update(w, optimizer.init(w), w), weights)
     except (TypeError, ValueError) as error:
@@ -214,14 +221,17 @@ def keeps_parameters_finite(config: Any) -> bool:
     )
 
 
-def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransformation, Schedule]:
+def make_optimizer(
+    config: Any, total_steps: int, objective: Objective | None
+) -> tuple[optax.GradientTransformation, Schedule]:
     """Returns the optimizer and the learning rate schedule for the `optimizer` part of a configuration.
 
     Args:
         config: has the fields name, args, schedule, learning_rate, warmup_steps, weight_decay, no_decay, b1,
-            b2, eps, clip_norm (0 for none), rates and freeze ("" for none); in fine-tuning also layer_decay
-            (1 for none), and in pre-training decay_steps.
+            b2, eps, clip_norm (0 for none) and rates ("" for none); in fine-tuning also layer_decay (1 for
+            none), and in pre-training decay_steps. For `freeze`, see `param_groups.freeze`.
         total_steps: the step at which the learning rate reaches 0, unless decay_steps is set.
+        objective: has the parameters that are optimized. With None, no parameter is stacked over layers.
 
     Returns:
         A transformation whose updates the train step multiplies by -schedule(step), and the schedule.
@@ -230,35 +240,34 @@ def make_optimizer(config: Any, total_steps: int) -> tuple[optax.GradientTransfo
         UserError: a name is unknown, or a value is invalid.
     """
     no_decay = getattr(config, "no_decay", NO_DECAY)
-    freeze, rates = getattr(config, "freeze", ""), getattr(config, "rates", "")
+    rates = getattr(config, "rates", "")
     param_groups.parse_rates(rates)
     layer_decay = getattr(config, "layer_decay", 1.0)
     if not 0 < layer_decay <= 1:
         raise UserError(f"optimizer.layer_decay={layer_decay}: expected more than 0, and at most 1 for none")
-    unfrozen = (
-        [param_groups.scale_by_tree(lambda params: param_groups.trained_mask(params, freeze))]
-        if freeze
-        else []
-    )
-    steps = [*unfrozen]  # first, so that frozen parameters do not contribute to the gradient norm
+    layers = Layers.of(objective) if objective is not None else Layers()
+    steps = []
     if config.clip_norm:
         steps.append(optax.clip_by_global_norm(config.clip_norm))
-    steps.append(_direction(config))
+    steps.append(_direction(config, layers))
     if config.weight_decay:
-        steps.append(param_groups.add_decay(config.weight_decay, no_decay))
+        steps.append(param_groups.add_decay(config.weight_decay, layers, no_decay))
     if config.name in _WITH_TRUST_RATIO:
-        steps.append(scale_by_trust_ratio(no_decay))
+        steps.append(scale_by_trust_ratio(layers, no_decay))
     if layer_decay < 1:
         steps.append(
-            param_groups.scale_by_tree(lambda params: param_groups.layer_decay_scales(params, layer_decay))
+            param_groups.scale_by_tree(
+                lambda params: param_groups.layer_decay_scales(params, layers, layer_decay)
+            )
         )
     if rates:
-        steps.append(param_groups.scale_by_tree(lambda params: param_groups.rate_factors(params, rates)))
-    steps += unfrozen  # and again, so that they do not decay
+        steps.append(
+            param_groups.scale_by_tree(lambda params: param_groups.rate_factors(params, layers, rates))
+        )
     return optax.chain(*steps), make_schedule(config, total_steps)
 
 
-def _direction(config: Any) -> optax.GradientTransformation:
+def _direction(config: Any, layers: Layers) -> optax.GradientTransformation:
     args = getattr(config, "args", "")
     if config.name in _ADAM:
         if args:
@@ -267,7 +276,7 @@ def _direction(config: Any) -> optax.GradientTransformation:
                 "optimizer.eps"
             )
         return _ADAM[config.name](config.b1, config.b2, config.eps)
-    direction = from_optax(config.name, args)
+    direction = from_optax(config.name, layers, args)
     for field, default in _ADAM_DEFAULTS.items():
         if (value := getattr(config, field, default)) != default:
             raise UserError(

@@ -7,8 +7,9 @@ expression has to match a whole name.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,7 +17,9 @@ import numpy as np
 import optax
 
 from bert_jax.errors import UserError
-from bert_jax.models import runs
+from bert_jax.models.parameters import LayerNumbers
+from bert_jax.objectives.adapters import PartlyFrozen, encoder_config, stacked_parameters
+from bert_jax.objectives.base import Objective
 
 NO_DECAY = r"(.*/)?(bias|scale)"  # Biases and LayerNorm scales, as in google-research/bert.
 
@@ -25,35 +28,53 @@ def _name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def is_stacked(path: Any) -> bool:
-    """Returns whether the parameter at a `jax.tree_util` path is stacked over layers along axis 0."""
-    return runs.is_stacked(_name(path))
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """Which parameters of a train state are stacked over layers.
 
-
-def _layer_names(params: Any) -> dict[str, list[tuple[int, str]]]:
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return runs.layer_names({_name(path): p.shape for path, p in leaves})
-
-
-def by_name(params: Any, value: Callable[[str], float]) -> Any:
-    """Evaluates `value(name)` for each parameter.
-
-    Returns:
-        A tree of floats, and of float32 arrays [layers, 1, ...] for parameters that are stacked over layers.
+    Attributes:
+        stacked: the axis and the layers of each stacked parameter, by name.
+        count: the number of layers of the model; 0 if none of its parameters is stacked.
     """
-    layers = _layer_names(params)
 
-    def of_parameter(path, p):
-        name = _name(path)
-        if name not in layers:
-            return float(value(name))
-        rows = [value(in_layer) for _, in_layer in layers[name]]
-        return np.float32(rows).reshape(-1, *[1] * (p.ndim - 1))
+    stacked: Mapping[str, LayerNumbers] = dataclasses.field(default_factory=dict)
+    count: int = 0
 
-    return jax.tree_util.tree_map_with_path(of_parameter, params)
+    @classmethod
+    def of(cls, objective: Objective) -> Layers:
+        """Returns the layers of an objective's trained parameters, read from their logical axis names."""
+        config = encoder_config(objective)
+        if config is None or not stacked_parameters(objective.init_model, config):
+            return cls()
+        return cls(stacked_parameters(objective.init, config), config.num_hidden_layers)
+
+    def at(self, path: Any) -> LayerNumbers | None:
+        """Returns the layers of the parameter at a `jax.tree_util` path, or None if it is not stacked."""
+        return self.stacked.get(_name(path))
+
+    def by_name(self, params: Any, value: Callable[[str], float]) -> Any:
+        """Evaluates `value(name)` for each parameter.
+
+        Returns:
+            A tree of floats, and of float32 arrays such as [layers, 1, ...] for parameters that are stacked
+            over layers.
+        """
+
+        def of_parameter(path, p):
+            layers = self.at(path)
+            if layers is None:
+                return float(value(_name(path)))
+            return _along(layers, p, [value(name) for name in layers.names])
+
+        return jax.tree_util.tree_map_with_path(of_parameter, params)
 
 
-def decay_mask(params: Any, no_decay: str = NO_DECAY) -> Any:
+def _along(layers: LayerNumbers, p: Any, values: Any) -> np.ndarray:
+    """Returns one value for each layer, as an array that broadcasts to a parameter."""
+    return np.float32(values).reshape([-1 if axis == layers.axis else 1 for axis in range(p.ndim)])
+
+
+def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
     """Returns the mask of the parameters with weight decay, which are those that `no_decay` does not match.
 
     Returns:
@@ -61,30 +82,33 @@ def decay_mask(params: Any, no_decay: str = NO_DECAY) -> Any:
         parameter differ.
     """
     pattern = _compiled("no_decay", no_decay)
-    mask = by_name(params, lambda name: not pattern.fullmatch(name))
+    mask = layers.by_name(params, lambda name: not pattern.fullmatch(name))
     return jax.tree.map(lambda x: bool(np.all(x)) if np.all(x == np.max(x)) else x, mask)
 
 
-def trained_mask(params: Any, freeze: str) -> Any:
-    """Returns 0 for parameters that `freeze` matches and 1 for the others, as a tree like `by_name`'s.
+def freeze(objective: Objective, *patterns: str) -> Objective:
+    """Returns the objective with those parameters frozen that a regular expression matches.
+
+    Args:
+        objective: a training objective.
+        patterns: regular expressions, of which empty ones are ignored.
 
     Raises:
-        UserError: `freeze` matches no parameter or every parameter, or is not a regular expression.
+        UserError: an expression matches no parameter, all expressions match every parameter, or one is not a
+            regular expression.
     """
-    frozen = _compiled("freeze", freeze)
-    names: dict[str, bool] = {}
-
-    def trained(name: str) -> bool:
-        names[name] = not frozen.fullmatch(name)
-        return names[name]
-
-    tree = by_name(params, trained)
-    if len(set(names.values())) < 2:
-        what = "every parameter" if not any(names.values()) else "none"
+    compiled = [_compiled("freeze", pattern) for pattern in patterns if pattern]
+    if not compiled:
+        return objective
+    frozen = PartlyFrozen(objective, lambda name: any(each.fullmatch(name) for each in compiled))
+    flags = {name: flag for flags in frozen.flags.values() for name, flag in flags.items()}
+    unmatched = [each.pattern for each in compiled if not any(map(each.fullmatch, flags))]
+    if unmatched or all(flags.values()):
+        pattern, what = (unmatched[0], "none") if unmatched else (compiled[-1].pattern, "every parameter")
         raise UserError(
-            f"optimizer.freeze={freeze!r} matches {what}; names are like {', '.join(list(names)[:2])}"
+            f"optimizer.freeze={pattern!r} matches {what}; names are like {', '.join(list(flags)[:2])}"
         )
-    return tree
+    return frozen
 
 
 def parse_rates(rates: str) -> list[tuple[re.Pattern[str], float]]:
@@ -111,11 +135,12 @@ def parse_rates(rates: str) -> list[tuple[re.Pattern[str], float]]:
     return groups
 
 
-def rate_factors(params: Any, rates: str) -> Any:
-    """Returns the learning rate factor of each parameter, as a tree like `by_name`'s.
+def rate_factors(params: Any, layers: Layers, rates: str) -> Any:
+    """Returns the learning rate factor of each parameter, as a tree like that of `Layers.by_name`.
 
     Args:
         params: the parameters.
+        layers: the layers of stacked parameters.
         rates: see `parse_rates`. The first expression that matches a name gives its factor, which is 1 if
             none matches.
 
@@ -134,7 +159,7 @@ def rate_factors(params: Any, rates: str) -> Any:
                 return number
         return 1.0
 
-    tree = by_name(params, factor)
+    tree = layers.by_name(params, factor)
     if unused:
         raise UserError(
             f"optimizer.rates={rates!r}: {sorted(unused)[0]!r} matches no parameter, or only those that an "
@@ -143,7 +168,7 @@ def rate_factors(params: Any, rates: str) -> Any:
     return tree
 
 
-def layer_decay_scales(params: Any, decay: float) -> Any:
+def layer_decay_scales(params: Any, layers: Layers, decay: float) -> Any:
     """Returns the layer-wise learning rate decay of each parameter: decay ** (distance from the head).
 
     This is the decay of ELECTRA's fine-tuning (Clark et al. 2020, appendix B). The distance is 0 for
@@ -152,6 +177,7 @@ def layer_decay_scales(params: Any, decay: float) -> Any:
 
     Args:
         params: the parameters.
+        layers: the layers of stacked parameters.
         decay: the factor between adjacent layers.
 
     Returns:
@@ -160,24 +186,21 @@ def layer_decay_scales(params: Any, decay: float) -> Any:
     Raises:
         UserError: the layers share their parameters.
     """
-    names = _layer_names(params)
-    if not names:
+    if not layers.count:
         raise UserError(
             f"optimizer.layer_decay={decay}: the layers of this model share their parameters, so that these "
             "are at no distance from the head; leave it at 1"
         )
-    layers = 1 + max(number for each in names.values() for number, _ in each)
 
     def scale(path, p):
-        name = _name(path)
         if path[0].key != "encoder":
             return 1.0
-        if name.startswith("encoder/final_norm/"):
+        if _name(path).startswith("encoder/final_norm/"):
             return decay
-        if name not in names:
-            return decay ** (layers + 2)
-        distances = layers + 1 - np.array([number for number, _ in names[name]])
-        return np.float32(decay**distances).reshape(-1, *[1] * (p.ndim - 1))
+        of_layers = layers.at(path)
+        if of_layers is None:
+            return decay ** (layers.count + 2)
+        return _along(of_layers, p, decay ** (layers.count + 1 - np.array(of_layers.numbers)))
 
     return jax.tree_util.tree_map_with_path(scale, params)
 
@@ -191,7 +214,7 @@ def scale_by_tree(scales: Callable[[Any], Any]) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def add_decay(weight_decay: float, no_decay: str = NO_DECAY) -> optax.GradientTransformation:
+def add_decay(weight_decay: float, layers: Layers, no_decay: str = NO_DECAY) -> optax.GradientTransformation:
     """Returns the transformation that adds weight decay to the updates; see `decay_mask`."""
 
     def update(updates, state, params):
@@ -200,7 +223,7 @@ def add_decay(weight_decay: float, no_decay: str = NO_DECAY) -> optax.GradientTr
                 return u
             return u + weight_decay * p if decays is True else u + weight_decay * decays * p
 
-        return jax.tree.map(decayed, updates, params, decay_mask(params, no_decay)), state
+        return jax.tree.map(decayed, updates, params, decay_mask(params, layers, no_decay)), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 

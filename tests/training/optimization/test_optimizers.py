@@ -1,14 +1,20 @@
 """The optimizer's known answer, schedules, mistakes; its formulas are in test_optimizer_float64.py."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import optax
 import pytest
+from support.models import tiny_task
 
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import from_dict as config_from_dict
+from bert_jax.objectives.base import Objective
+from bert_jax.parallel.sharding import unbox
 from bert_jax.settings import defaults
 from bert_jax.training.optimization import optimizers, param_groups, schedules
 
@@ -21,7 +27,9 @@ def test_known_answer_of_the_reference():
     """google-research/bert, optimization_test.py: w = [.1, -.2, -.1] reaches [.4, .2, -.5] in 100 steps at
     rate .2."""
     tx, schedule = optimizers.make_optimizer(
-        settings(weight_decay=0.0, clip_norm=0.0, learning_rate=0.2, warmup_steps=0, schedule="constant"), 100
+        settings(weight_decay=0.0, clip_norm=0.0, learning_rate=0.2, warmup_steps=0, schedule="constant"),
+        100,
+        None,
     )
     target = jnp.array([0.4, 0.2, -0.5])
     params = {"w": jnp.array([0.1, -0.2, -0.1])}
@@ -35,9 +43,11 @@ def test_known_answer_of_the_reference():
 
 @pytest.mark.parametrize("b1", [0.9, 0.0])
 def test_the_bias_corrected_one_is_optaxs(b1):
-    tx, _ = optimizers.make_optimizer(settings(name="adamw_bias_corrected", clip_norm=0.0, b1=b1), 10**6)
+    tx, _ = optimizers.make_optimizer(
+        settings(name="adamw_bias_corrected", clip_norm=0.0, b1=b1), 10**6, None
+    )
     theirs = optax.adamw(1.0, b1=b1, b2=0.999, eps=1e-6, weight_decay=0.01)
-    plain, _ = optimizers.make_optimizer(settings(clip_norm=0.0, b1=b1), 10**6)
+    plain, _ = optimizers.make_optimizer(settings(clip_norm=0.0, b1=b1), 10**6, None)
     with jax.enable_x64(True):  # in float32 optax's corrections are off by 1e-5
         params = {"kernel": jnp.array([1.0, -2.0])}
         state, other = tx.init(params), theirs.init(params)
@@ -77,7 +87,7 @@ def test_what_decays():
         "word_embeddings": x,
         "mlm": {"bias": x},
     }
-    assert param_groups.decay_mask(params) == {
+    assert param_groups.decay_mask(params, param_groups.Layers()) == {
         "layers": {"query": {"kernel": True, "bias": False}, "norm": {"scale": False, "bias": False}},
         "word_embeddings": True,
         "mlm": {"bias": False},
@@ -109,22 +119,33 @@ def test_what_decays():
 )
 def test_mistakes(changes, said):
     with pytest.raises(UserError, match=said):
-        optimizers.make_optimizer(settings(**changes), 100)
+        optimizers.make_optimizer(settings(**changes), 100, None)
 
 
-def stacked(value=1.0):
-    """Parameters with the names of a model of four layers."""
-    layer = {"query": {"kernel": jnp.full((4, 3, 2), value), "bias": jnp.full((4, 2), value)}}
-    encoder = {
-        "embeddings": {"word_embeddings": jnp.full((5, 3), value)},
-        "layers": {"stack": {"layer": layer}},
-    }
-    return {"encoder": encoder, "classifier": {"kernel": jnp.full((3, 2), value), "bias": jnp.full(2, value)}}
+class Stacked(Objective):
+    """Parameters with the names of a model of four layers, all of them ones."""
+
+    config = EncoderConfig(num_hidden_layers=4)
+
+    def init(self, key):
+        layer = {"query": {"kernel": ones(4, 3, 2, axis=0), "bias": ones(4, 2, axis=0)}}
+        encoder = {
+            "embeddings": {"word_embeddings": ones(5, 3)},
+            "layers": {"stack": {"layer": layer}},
+        }
+        return {"encoder": encoder, "classifier": {"kernel": ones(3, 2), "bias": ones(2)}}
 
 
-def one_update(**changes):
-    params = stacked()
-    tx, _ = optimizers.make_optimizer(settings(warmup_steps=0, **changes), 10)
+def ones(*shape, axis=None):
+    """A boxed parameter, which may be stacked over layers along an axis."""
+    names = tuple("layers" if each == axis else None for each in range(len(shape)))
+    return nn.LogicallyPartitioned(jnp.ones(shape), names=names)
+
+
+def one_update(objective=None, **changes):
+    objective = objective or Stacked()
+    params = unbox(objective.init(jax.random.key(0)))
+    tx, _ = optimizers.make_optimizer(settings(warmup_steps=0, **changes), 10, objective)
     grads = jax.tree.map(lambda p: 0.01 * jnp.ones_like(p), params)
     return flatten(jax.jit(tx.update)(grads, tx.init(params), params)[0])
 
@@ -140,51 +161,112 @@ def test_rates_decay_from_the_head_down():
         np.testing.assert_allclose(decayed[name], plain[name] * factor, rtol=1e-6)
 
 
+class Several(Objective):
+    """The first layer alone, twice two layers that alternate, one more, and a norm behind them."""
+
+    config = config_from_dict(
+        dict(
+            num_hidden_layers=6,
+            norm_placement="pre",
+            first_attention_norm=False,
+            global_every=2,
+            local_window=2,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
+
+    def init(self, key):
+        leaf = {"kernel": ones(2, 3, 3, axis=0)}
+        layers = {
+            "stack_0": {"layer": {"kernel": ones(1, 3, axis=0)}},
+            "stack_1": {"layer_0": leaf, "layer_1": leaf},
+            "stack_2": {"layer": {"kernel": ones(1, 3, axis=0)}},
+        }
+        return {"encoder": {"layers": layers, "final_norm": {"scale": ones(3)}}}
+
+
 def test_rates_of_several_runs_decay_by_the_numbers_of_their_layers():
-    """The first layer alone, twice two layers that alternate, and a norm behind them."""
-    leaf = {"kernel": np.ones((2, 3, 3))}
-    pair = {"layer_0": leaf, "layer_1": leaf}
-    layers = {"stack_0": {"layer": {"kernel": np.ones((1, 3))}}, "stack_1": pair}
-    params = {"encoder": {"layers": layers, "final_norm": {"scale": np.ones(3)}}}
-    scales = flatten(param_groups.layer_decay_scales(params, 0.5))
+    params = unbox(Several().init(jax.random.key(0)))
+    scales = flatten(param_groups.layer_decay_scales(params, param_groups.Layers.of(Several()), 0.5))
     assert scales["encoder/final_norm/scale"] == 0.5
-    assert np.ravel(scales["encoder/layers/stack_0/layer/kernel"]) == [0.5**6]
-    np.testing.assert_allclose(scales["encoder/layers/stack_1/layer_0/kernel"].ravel(), [0.5**5, 0.5**3])
-    np.testing.assert_allclose(scales["encoder/layers/stack_1/layer_1/kernel"].ravel(), [0.5**4, 0.5**2])
-    mask = flatten(param_groups.trained_mask(params, r"encoder/layers/[03]/.*"))
-    np.testing.assert_array_equal(mask["encoder/layers/stack_1/layer_0/kernel"].ravel(), [1, 0])
+    assert np.ravel(scales["encoder/layers/stack_0/layer/kernel"]) == [0.5**7]
+    np.testing.assert_allclose(scales["encoder/layers/stack_1/layer_0/kernel"].ravel(), [0.5**6, 0.5**4])
+    np.testing.assert_allclose(scales["encoder/layers/stack_1/layer_1/kernel"].ravel(), [0.5**5, 0.5**3])
+    frozen = param_groups.freeze(Several(), r"encoder/layers/[035]/.*")
+    kept, others = (
+        sorted(flatten(unbox(tree))) for tree in (frozen.init(jax.random.key(0)), frozen.frozen())
+    )
+    assert kept == [
+        "encoder/final_norm/scale",
+        "encoder/layers/stack_1/layer_0/kernel/axis0_0",
+        "encoder/layers/stack_1/layer_1/kernel",
+    ]
+    assert others == [
+        "params/encoder/layers/stack_0/layer/kernel",
+        "params/encoder/layers/stack_1/layer_0/kernel/axis0_1",
+        "params/encoder/layers/stack_2/layer/kernel",
+    ]
+
+
+def test_the_axis_of_layers_is_that_of_its_name():
+    """Layers along the second axis: one trust ratio and one rate for each of them."""
+
+    class Second(Stacked):
+        def init(self, key):
+            kernel = ones(3, 4, 2, axis=1)
+            return {"encoder": {"layers": {"stack": {"layer": {"query": {"kernel": kernel}}}}}}
+
+    layers = param_groups.Layers.of(Second())
+    params = unbox(Second().init(jax.random.key(0)))
+    scales = flatten(param_groups.layer_decay_scales(params, layers, 0.5))
+    (scale,) = scales.values()
+    np.testing.assert_allclose(scale, (0.5 ** np.array([5, 4, 3, 2])).reshape(1, 4, 1))
+    updates = jax.tree.map(lambda p: jnp.broadcast_to(jnp.arange(1.0, 5)[:, None], p.shape), params)
+    transform = optimizers.scale_by_trust_ratio(layers)
+    (scaled,) = flatten(transform.update(updates, transform.init(params), params)[0]).values()
+    np.testing.assert_allclose(scaled, 1, rtol=1e-6)
+    muon = optimizers.muon_dimensions(layers)(params)
+    (axes,) = jax.tree.leaves(muon, is_leaf=lambda x: isinstance(x, optax.contrib.MuonDimensionNumbers))
+    assert axes == optax.contrib.MuonDimensionNumbers((0,), (2,))
 
 
 def test_layers_that_share_their_parameters_are_one_to_an_optimizer():
     """A kernel [H, N, D] that all layers share is no stack of H layers."""
     params = {"encoder": {"layers": {"shared": {"layer": {"kernel": np.full((3, 2, 2), 2.0)}}}}}
+    layers = param_groups.Layers.of(tiny_task(num_hidden_layers=2, layer_groups=1))
     updates = jax.tree.map(lambda p: np.arange(1.0, 13).reshape(p.shape), params)
-    transform = optimizers.scale_by_trust_ratio()
+    transform = optimizers.scale_by_trust_ratio(layers)
     scaled, _ = transform.update(updates, transform.init(params), params)
     factors = flatten(jax.tree.map(lambda u, s: s / u, updates, scaled))["encoder/layers/shared/layer/kernel"]
     np.testing.assert_allclose(factors, factors[0, 0, 0], rtol=1e-6)
     with pytest.raises(UserError, match="share their parameters"):
-        param_groups.layer_decay_scales(params, 0.9)
+        param_groups.layer_decay_scales(params, layers, 0.9)
 
 
-def test_what_is_frozen_stays_and_has_no_part_in_the_norm():
-    frozen = one_update(freeze=r"encoder/embeddings/.*|encoder/layers/[01]/.*", clip_norm=0.01)
-    assert not np.any(frozen["encoder/embeddings/word_embeddings"])
-    kernel = frozen["encoder/layers/stack/layer/query/kernel"]
-    assert not np.any(kernel[:2]) and np.all(kernel[2:])
-    params = stacked()
-    mask = flatten(param_groups.trained_mask(params, r"encoder/embeddings/.*|encoder/layers/[01]/.*"))
-    count = sum(float(np.sum(np.broadcast_to(mask[name], p.shape))) for name, p in flatten(params).items())
-    expected = 0.1 * 0.01 / np.sqrt(count)  # (1 - b1) of the gradient that the clip leaves
-    tx = optax.chain(
-        param_groups.scale_by_tree(
-            lambda p: param_groups.trained_mask(p, r"encoder/embeddings/.*|encoder/layers/[01]/.*")
-        ),
-        optax.clip_by_global_norm(0.01),
-    )
-    grads = jax.tree.map(jnp.ones_like, params)
-    clipped = flatten(tx.update(grads, tx.init(params), params)[0])
-    np.testing.assert_allclose(clipped["classifier/bias"] * 0.1, expected, rtol=1e-5)
+def test_what_is_frozen_has_no_part_in_the_norm_and_the_others_are_updated_as_before():
+    plain = one_update(clip_norm=0.0)
+    frozen = param_groups.freeze(Stacked(), r"encoder/embeddings/.*|encoder/layers/[02]/.*")
+    update = one_update(frozen, clip_norm=0.0)
+    kernel = "encoder/layers/stack/layer/query/kernel"
+    assert set(update) == {
+        "classifier/kernel", "classifier/bias", f"{kernel}/axis0_1,3", f"{kernel[:-6]}bias/axis0_1,3"
+    }  # fmt: skip
+    np.testing.assert_array_equal(update[f"{kernel}/axis0_1,3"], plain[kernel][1::2])
+    count = sum(each.size for each in update.values())
+    clipped = one_update(frozen, clip_norm=0.01, weight_decay=0.0, name="sgd")
+    np.testing.assert_allclose(clipped["classifier/bias"], 0.01 / np.sqrt(count), rtol=1e-5)
+
+
+@pytest.mark.parametrize("freeze, layers", [("encoder/layers/[01]/.*", 2), ("encoder/layers/[13]/.*", 2)])
+def test_rates_of_frozen_models_are_those_of_the_layers(freeze, layers):
+    options = dict(layer_decay=0.5, rates="encoder/layers/2/.*=3", clip_norm=0.0)
+    whole, some = one_update(**options), one_update(param_groups.freeze(Stacked(), freeze), **options)
+    kept = {name: update for name, update in some.items() if "/axis0_" in name}
+    assert len(kept) == layers
+    for name, update in kept.items():
+        whole_name, _, indices = name.partition("/axis0_")
+        rows = {"2-3": [2, 3], "0,2": [0, 2]}[indices]
+        np.testing.assert_array_equal(update, whole[whole_name][np.array(rows)])
 
 
 @pytest.mark.parametrize(
@@ -200,7 +282,7 @@ def test_what_is_frozen_stays_and_has_no_part_in_the_norm():
 )
 def test_mistakes_in_decay_and_freezing(changes, message):
     with pytest.raises(UserError, match=message):
-        one_update(**changes)
+        one_update(param_groups.freeze(Stacked(), changes.pop("freeze", "")), **changes)
 
 
 def test_rates_of_groups():
@@ -247,10 +329,14 @@ def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
     """The rate, which the train step multiplies by, and the decay are those of the configuration."""
     weight_decay = 0.01 if name == "lion" else 0.0
     tx, _ = optimizers.make_optimizer(
-        settings(name=name, args=args, clip_norm=0.0, weight_decay=weight_decay, warmup_steps=0), 10
+        settings(name=name, args=args, clip_norm=0.0, weight_decay=weight_decay, warmup_steps=0),
+        10,
+        Stacked(),
     )
-    reference = theirs(param_groups.decay_mask)
-    params = stacked()
+    objective = Stacked()
+    layers = param_groups.Layers.of(objective)
+    reference = theirs(lambda params: param_groups.decay_mask(params, layers))
+    params = unbox(objective.init(jax.random.key(0)))
     state, other = tx.init(params), reference.init(params)
     for number in range(3):
         grads = jax.tree.map(
@@ -266,10 +352,18 @@ def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
 
 def test_muon_orthogonalizes_the_matrices_of_each_layer():
     """Rows of H, columns of N x D: each layer's update has singular values near 1. The rest is Adam's."""
-    params = stacked()
-    params["encoder"]["layers"]["stack"]["layer"]["attention_output"] = {"kernel": jnp.ones((4, 2, 3, 5))}
+
+    class WithOutput(Stacked):
+        def init(self, key):
+            params = super().init(key)
+            params["encoder"]["layers"]["stack"]["layer"]["attention_output"] = {
+                "kernel": ones(4, 2, 3, 5, axis=0)
+            }
+            return params
+
+    params = unbox(WithOutput().init(jax.random.key(0)))
     tx, _ = optimizers.make_optimizer(
-        settings(name="muon", clip_norm=0.0, weight_decay=0.0, warmup_steps=0), 10
+        settings(name="muon", clip_norm=0.0, weight_decay=0.0, warmup_steps=0), 10, WithOutput()
     )
     draw = np.random.default_rng(0).normal
     grads = jax.tree.map(lambda p: jnp.asarray(draw(size=p.shape), jnp.float32), params)
@@ -287,7 +381,7 @@ def test_adams_direction_is_bounded_whatever_the_gradients(name, calm):
     """Gradients that grow as 1 / b1^t against b2^t maximize it; after calm steps one large one does."""
     config = settings(name=name, clip_norm=0.0)
     assert optimizers.keeps_parameters_finite(config)
-    tx, _ = optimizers.make_optimizer(config, 10**6)
+    tx, _ = optimizers.make_optimizer(config, 10**6, None)
     ratio = (config.b2 / config.b1) ** 0.5
     gradients = jnp.asarray([1e-20 * ratio**t for t in range(400)] + [1e-12] * calm + [1e18], jnp.float32)
     params = {"kernel": jnp.zeros(1)}

@@ -7,12 +7,15 @@ trains, is bounded beside.
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
 
+from bert_jax.models.config import EncoderConfig
+from bert_jax.objectives.base import Objective
 from bert_jax.settings import defaults
 from bert_jax.training.optimization import optimizers, schedules
 
@@ -54,6 +57,19 @@ def problem():
     }
     ids = np.minimum(rng.zipf(1.3, size=(STEPS, ROWS, LENGTH)), WORDS) - 1
     return params, ids, rng.integers(0, 3, size=(STEPS, ROWS))
+
+
+class Problem(Objective):
+    """Only the names of the axes of its parameters count."""
+
+    config = EncoderConfig(num_hidden_layers=2)
+
+    def init(self, key):
+        def boxed(path, x):
+            names = ["layers" if path[0].key == "layers" else None] + [None] * (x.ndim - 1)
+            return nn.LogicallyPartitioned(x, names=tuple(names))
+
+        return jax.tree_util.tree_map_with_path(boxed, problem()[0])
 
 
 def reference_rate(step):
@@ -136,7 +152,7 @@ def largest_difference(name, schedule, exact, dtype):
         eps=EPS,
         clip_norm=CLIP,
     )
-    tx, lr = optimizers.make_optimizer(ml_collections.ConfigDict(settings), STEPS)
+    tx, lr = optimizers.make_optimizer(ml_collections.ConfigDict(settings), STEPS, Problem())
     with jax.enable_x64(dtype == np.float64):
         params = jax.tree.map(lambda x: jnp.asarray(x, dtype), initial)
         state = tx.init(params)

@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec
 from support import processes
 
+from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings import defaults
@@ -22,6 +23,8 @@ LAYERS, HIDDEN, HEADS, SIZE, WORDS = 2, 16, 4, 8, 32
 
 class Words(Objective):
     """A word is guessed from another by two layers of one matrix each, with the names of an encoder's."""
+
+    config = EncoderConfig(num_hidden_layers=LAYERS)
 
     def init(self, key):
         keys = jax.random.split(key, 3)
@@ -78,7 +81,7 @@ def train(path, name, args, steps, mesh):
             "model": {"dtype": "float32"}, "optimizer": optimizer,
         }
     )  # fmt: skip
-    transformation, schedule = make_optimizer(optimizer, 100)
+    transformation, schedule = make_optimizer(optimizer, 100, Words())
     writer = MetricsWriter(path, total_steps=steps, terminal=False)
     with WorkDir(path) as workdir:
         try:
@@ -117,7 +120,7 @@ def test_a_run_on_a_mesh_resumes_and_is_that_of_one_device(name, args, tmp_path)
 
 def make_optimizer_of(name, args):
     fields = defaults.pretrain().optimizer.to_dict() | {"name": name, "args": args}
-    return make_optimizer(ml_collections.ConfigDict(fields), 20_000)[0]
+    return make_optimizer(ml_collections.ConfigDict(fields), 20_000, Words())[0]
 
 
 def test_moments_lie_where_their_parameters_do():

@@ -1,0 +1,219 @@
+"""Wraps an objective so that only some of its parameters are trained and the others are frozen.
+
+The adapter's parameters are stored in two trees, the trained ones and the frozen ones. A parameter has the
+same name in either of them as in the model. If only some of the layers of a stacked parameter are frozen, it
+is stored in parts, whose names have the stacked axis and its indices at their end, such as
+`encoder/layers/stack/layer/query/kernel/axis0_6-11`. `assemble` therefore needs nothing but names to return
+the parameters of the model, so a checkpoint can be read without the objective that it was trained with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.parameters import LayerNumbers, layer_numbers, parameter_shapes
+from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
+
+PARAMS = "params"  # the name of the model's frozen parameters in the tree that `PartlyFrozen.frozen` returns
+_INNER = "objective"  # the name of the frozen parameters of the wrapped objective in that tree
+_PART = re.compile(r"(?P<name>.+)/axis(?P<axis>\d+)_(?P<indices>[\d,-]+)")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartlyFrozen(Objective):
+    """Trains the parameters of an objective that are not frozen.
+
+    Attributes:
+        objective: the wrapped objective.
+        is_frozen: whether the parameter of a name is frozen. A parameter that is stacked over layers has one
+            name for each layer, such as `encoder/layers/11/query/kernel`.
+    """
+
+    objective: Objective
+    is_frozen: Callable[[str], bool]
+
+    @property
+    def scales(self) -> Mapping[str, float]:
+        """Returns the scales of the wrapped objective."""
+        return self.objective.scales
+
+    @property
+    def initial_loss(self) -> float | None:
+        """Returns the initial loss of the wrapped objective."""
+        return self.objective.initial_loss
+
+    @property
+    def config(self) -> EncoderConfig | None:
+        """Returns the configuration of the encoder, if the wrapped objective has one."""
+        return encoder_config(self.objective)
+
+    @functools.cached_property
+    def _layers(self) -> Mapping[str, LayerNumbers]:
+        return stacked_parameters(self.objective.init, self.config)
+
+    @functools.cached_property
+    def flags(self) -> dict[str, dict[str, bool]]:
+        """Returns {name: {name in a layer: whether it is frozen}} for the wrapped objective's parameters."""
+        shapes = parameter_shapes(_abstract(self.objective.init))
+        names = {name: self._layers[name].names if name in self._layers else (name,) for name in shapes}
+        return {name: {each: self.is_frozen(each) for each in names[name]} for name in shapes}
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns those of the wrapped objective's new parameters that are trained."""
+        return self._divide(self.objective.init(key))[0]
+
+    def frozen(self) -> Params:
+        """Returns the shapes of the frozen parameters, and what the wrapped objective's `frozen` returns."""
+        shapes = _abstract(lambda key: self._divide(self.objective.init(key))[1])
+        return self._nested(shapes, self.objective.frozen())
+
+    def init_model(self, key: jax.Array) -> Params:
+        """Returns new parameters of the whole model."""
+        return self.objective.init_model(key)
+
+    def split(self, params: Params) -> tuple[Params, Params]:
+        """Returns the trained and the frozen ones of some or all of the model's parameters."""
+        params, inner = self.objective.split(params)
+        trained, frozen = self._divide(params)
+        return trained, self._nested(frozen, inner)
+
+    def _nested(self, frozen: Params, inner: Params | None) -> Params:
+        return {PARAMS: frozen} if inner is None else {PARAMS: frozen, _INNER: inner}
+
+    def _divide(self, params: Params) -> tuple[Params, Params]:
+        trained: dict[str, Any] = {}
+        frozen: dict[str, Any] = {}
+        for name, value in flatten_dict(params, sep="/").items():
+            flags = list(self.flags[name].values())
+            if all(flags) or not any(flags):
+                (frozen if flags[0] else trained)[name] = value
+                continue
+            axis = self._layers[name].axis
+            for part, wanted in ((trained, False), (frozen, True)):
+                indices = [index for index, flag in enumerate(flags) if flag is wanted]
+                part[part_name(name, axis, indices)] = jax.tree.map(
+                    functools.partial(_take, axis=axis, indices=indices), value
+                )
+        return unflatten_dict(trained, sep="/"), unflatten_dict(frozen, sep="/")
+
+    def join(self, params: Params, frozen: Params) -> Params:
+        """Returns the model's parameters."""
+        parts = flatten_dict(params, sep="/") | flatten_dict(frozen[PARAMS], sep="/")
+        return self.objective.join(unflatten_dict(assemble(parts), sep="/"), frozen.get(_INNER))
+
+    def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
+        """Returns the inputs of the wrapped objective's model."""
+        return self.objective.prepare(batch, key, train)
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the weights of the wrapped objective's losses."""
+        return self.objective.weights(batch)
+
+    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        """Returns the losses and metrics of the wrapped objective."""
+        return self.objective.loss(params, batch, rngs)
+
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """Returns the outputs of the wrapped objective."""
+        return self.objective.predict(params, batch)
+
+
+def encoder_config(objective: Objective) -> EncoderConfig | None:
+    """Returns the configuration of an objective's encoder, or None if the objective has no encoder."""
+    return getattr(objective, "config", None)
+
+
+def stacked_parameters(
+    init: Callable[[jax.Array], Params], config: EncoderConfig | None
+) -> dict[str, LayerNumbers]:
+    """Returns {name: layers} of the parameters that `init` stacks over layers, or of parts of them.
+
+    Args:
+        init: maps a key to parameters that are boxed with their logical axis names.
+        config: the configuration of the encoder; None if there is none.
+    """
+    if config is None:
+        return {}
+    found = layer_numbers(_abstract(init), config)
+    return {name: _of_part(name, layers) for name, layers in found.items() if layers.axis is not None}
+
+
+def _of_part(name: str, layers: LayerNumbers) -> LayerNumbers:
+    if not (part := _PART.fullmatch(name)):
+        return layers
+    whole, indices = part["name"], _parse_indices(part["indices"])
+    template = layers.template.removesuffix(name.removeprefix(whole))
+    return LayerNumbers(layers.axis, tuple(layers.numbers[index] for index in indices), template)
+
+
+def part_name(name: str, axis: int, indices: Sequence[int]) -> str:
+    """Returns the name of the part of a parameter that has these indices of an axis, in ascending order."""
+    stretches: list[list[int]] = []
+    for index in indices:
+        if stretches and stretches[-1][1] == index - 1:
+            stretches[-1][1] = index
+        else:
+            stretches.append([index, index])
+    texts = (str(first) if first == last else f"{first}-{last}" for first, last in stretches)
+    return f"{name}/axis{axis}_{','.join(texts)}"
+
+
+def _parse_indices(text: str) -> list[int]:
+    stretches = (stretch.partition("-") for stretch in text.split(","))
+    return [index for first, _, last in stretches for index in range(int(first), int(last or first) + 1)]
+
+
+def group_parts(names: Iterable[str]) -> dict[str, list[str]]:
+    """Returns {name of a parameter of the model: names of the parts in which it is stored}."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        part = _PART.fullmatch(name)
+        groups.setdefault(part["name"] if part else name, []).append(name)
+    return groups
+
+
+def assemble(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of the model by name, from all stored ones, whole or in parts.
+
+    Args:
+        stored: arrays of NumPy or JAX by name.
+    """
+    return {
+        name: _concatenated([(part, stored[part]) for part in parts])
+        for name, parts in group_parts(stored).items()
+    }
+
+
+def _concatenated(parts: list[tuple[str, Any]]) -> Any:
+    found = [(part, array) for name, array in parts if (part := _PART.fullmatch(name))]
+    if not found:
+        return parts[0][1]
+    axis = int(found[0][0]["axis"])
+    placed = sorted(((_parse_indices(part["indices"]), array) for part, array in found), key=lambda x: x[0])
+    arrays = [array for _, array in placed]
+    whole = (np if isinstance(arrays[0], np.ndarray) else jnp).concatenate(arrays, axis)
+    return _take(whole, axis, np.argsort([index for each, _ in placed for index in each]).tolist())
+
+
+def _take(array: Any, axis: int, indices: list[int]) -> Any:
+    """Returns the given indices of an axis, by slices if they are consecutive."""
+    stretches = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
+    if len(stretches) == 1:
+        if len(indices) == array.shape[axis]:
+            return array
+        return array[(slice(None),) * axis + (slice(indices[0], indices[-1] + 1),)]
+    return array.take(np.array(indices), axis)
+
+
+def _abstract(init: Callable[[jax.Array], Params]) -> Params:
+    return jax.eval_shape(init, jax.random.key(0))

@@ -1,0 +1,177 @@
+"""Runs with `optimizer.freeze`: the frozen parameters are saved once, and whatever reads the run sees all."""
+
+import json
+import shutil
+
+import jax
+import ml_collections
+import numpy as np
+import optax
+import pytest
+from support import fine_tuned
+from support.models import packed_batch, tiny_task
+from support.pretrained import write
+
+from bert_jax import checkpoint, cli, convert
+from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.inference.predictor import Predictor
+from bert_jax.parallel import sharding
+from bert_jax.settings import defaults
+from bert_jax.training.optimization import optimizers, param_groups
+from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.step import make_train_step
+from bert_jax.workdir import run_directory
+
+FREEZE = "encoder/embeddings/.*|encoder/layers/0/.*"
+KERNEL = "encoder/layers/stack/layer/query/kernel"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("files")
+    for name, count in (("train", 32), ("dev", 16)):
+        lines = (f"the {'red' if i % 2 else 'blue'} cat,{'red' if i % 2 else 'blue'}\n" for i in range(count))
+        (directory / f"{name}.csv").write_text("".join(["text,color\n", *lines]))
+    return directory
+
+
+def run(files, workdir, pretrained, *more):
+    flags = (
+        "--config.max_seq_length=16", "--config.batch_size=16", "--config.epochs=4", "--config.eval.every=2",
+        "--config.checkpoint.every=4", "--config.optimizer.learning_rate=0.003", *fine_tuned.NO_DROPOUT,
+    )  # fmt: skip
+    freeze = f"--config.optimizer.freeze={FREEZE}"
+    command = fine_tuned.command(
+        files, workdir, pretrained, *flags, freeze, *more, text="text", label="color"
+    )
+    return cli.main(command)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory, vocabulary):
+    return write(tmp_path_factory.mktemp("pretrained"), vocabulary, num_hidden_layers=2)
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory, files, pretrained):
+    workdir = tmp_path_factory.mktemp("frozen")
+    assert run(files, workdir, pretrained) == 0
+    return workdir
+
+
+def check(params, pretrained):
+    """The parameters are those of the whole model; what is frozen has the values of before."""
+    before = checkpoint.read_params(pretrained)[1]
+    shapes = {name: x.shape for name, x in params.items() if name.startswith("encoder/")}
+    assert shapes == {name: x.shape for name, x in before.items() if name.startswith("encoder/")}
+    for name, x in params.items():
+        if name.startswith("encoder/layers/"):
+            np.testing.assert_array_equal(x[0], before[name][0])
+            assert np.any(np.asarray(x[1]) != np.asarray(before[name][1])), name
+        elif name.startswith("encoder/"):
+            np.testing.assert_array_equal(x, before[name], err_msg=name)
+    assert "classifier/kernel" in params
+
+
+def test_steps_hold_what_is_trained_and_their_directory_the_rest_once(frozen):
+    saved = checkpoint.describe(frozen / "checkpoints" / "8")
+    assert f"params/{KERNEL}/axis0_1" in saved and f"params/{KERNEL}" not in saved
+    assert not any("embeddings" in name or "axis0_0" in name for name in saved)
+    shared = checkpoint.describe(frozen / "checkpoints" / "frozen")
+    assert {f"frozen/params/{KERNEL}/axis0_0", "frozen/params/encoder/embeddings/word_embeddings"} < set(
+        shared
+    )
+    assert all(name.startswith("frozen/params/encoder/") for name in shared)
+    checkpoint.verify(frozen / "checkpoints" / "8")
+
+
+def test_every_reader_sees_the_joined_parameters(frozen, pretrained, tmp_path):
+    check(checkpoint.read_params(frozen)[1], pretrained)
+    best = json.loads((frozen / "best.json").read_text())
+    check(checkpoint.read_params(frozen / "best" / str(best["step"]))[1], pretrained)
+    check(convert.load(frozen).params, pretrained)
+    check(flatten(Predictor(frozen, log=[].append)._params), pretrained)
+    assert cli.main(["convert", f"--input={frozen}", f"--output={tmp_path}/hf", "--to=huggingface"]) == 0
+    check(convert.load(tmp_path / "hf").params, pretrained)
+
+
+def test_evaluate_scores_what_the_run_scored(frozen, capsys):
+    assert cli.main(["evaluate", f"--workdir={frozen}", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
+    assert found == pytest.approx(json.loads((frozen / "best.json").read_text())["scores"])
+
+
+def test_a_run_resumes_to_the_same_end(frozen, files, pretrained, tmp_path):
+    limit = "--config.optimizer.warmup_steps=1"  # of the whole run
+    assert run(files, tmp_path / "run", pretrained, limit, "--config.checkpoint.keep=9") == 0
+    end = checkpoint.describe(tmp_path / "run" / "checkpoints" / "8")
+    (tmp_path / "run" / "checkpoints" / "8").rename(tmp_path / "8")
+    assert run(files, tmp_path / "run", pretrained, limit, "--config.checkpoint.keep=9") == 0
+    assert checkpoint.describe(tmp_path / "run" / "checkpoints" / "8") == end
+
+
+def test_another_run_starts_from_it(frozen, files, tmp_path):
+    assert run(files, tmp_path / "next", frozen, "--config.epochs=1", "--config.optimizer.freeze=") == 0
+    report = json.loads((tmp_path / "next" / run_directory.REPORT_FILE).read_text())
+    assert all(name.startswith("classifier/") for name in report["new"])
+    assert KERNEL in report["loaded"] and "encoder/embeddings/word_embeddings" in report["loaded"]
+
+
+def test_a_directory_of_before_is_refused_in_one_line(files, pretrained, tmp_path, capsys):
+    """It has every parameter among the trained ones."""
+    assert run(files, tmp_path / "run", pretrained, "--config.epochs=2") == 0
+    (step,) = checkpoint.Checkpointer(tmp_path / "run" / "checkpoints").steps()
+    _, params = checkpoint.read_params(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    keeper = checkpoint.Checkpointer(tmp_path / "run" / "checkpoints")
+    keeper.save(step, {"params": nest({name: jax.numpy.asarray(x) for name, x in params.items()})})
+    keeper.close()
+    capsys.readouterr()
+    assert run(files, tmp_path / "run", pretrained, "--config.epochs=2") == 2
+    error = capsys.readouterr().err
+    assert "are trained there and frozen here" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("pattern", ["encoder/.*", "(?!nsp/).*", FREEZE])
+def test_the_optimizer_has_no_array_for_what_is_frozen(pattern):
+    config, mesh = ml_collections.ConfigDict(defaults.pretrain().optimizer), sharding.make_mesh()
+    task = tiny_task(num_hidden_layers=2)
+
+    def sizes(objective):
+        optimizer, _ = optimizers.make_optimizer(config, 100_000, objective)
+        state = abstract_state(objective, optimizer, mesh)
+        return [sum(x.size for x in jax.tree.leaves(tree)) for tree in state.parameters.values()], sum(
+            x.size for x in jax.tree.leaves(state.opt_state)
+        )
+
+    ((count,), moments), ((trained, kept), fewer) = (
+        sizes(task),
+        sizes(param_groups.freeze(task, pattern)),
+    )
+    assert moments == 2 * count and trained + kept == count and fewer == 2 * trained < moments
+
+
+def test_what_is_trained_is_trained_as_if_nothing_were_frozen():
+    """One step without clipping: the updates of the others are the same, and the frozen ones are sharded."""
+    task, mesh = tiny_task(num_hidden_layers=2), sharding.make_mesh(2, 2, 2)
+    batch = sharding.global_batch(packed_batch(rows=16), mesh)
+
+    def step_of(objective):
+        optimizer = optax.scale_by_adam()
+        state = init_state(objective, optimizer, mesh, 0)
+        shardings = jax.tree.map(lambda x: x.sharding, state)
+        step = make_train_step(objective, optimizer, lambda step: 0.01)
+        state, metrics = sharding.jit_train_step(step, mesh, shardings)(state, batch, np.uint32(3))
+        return objective.join(state.params, state.frozen), metrics, state
+
+    whole, expected, _ = step_of(task)
+    joined, metrics, state = step_of(param_groups.freeze(task, FREEZE))
+    init = jax.jit(lambda: sharding.unbox(task.init(jax.random.key(0, impl="threefry2x32"))))
+    whole, begun = flatten(whole), flatten(init())
+    assert float(metrics["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-6)
+    for name, x in flatten(joined).items():
+        frozen = x.shape[0] if "/embeddings/" in name else int("/layers/" in name)
+        np.testing.assert_allclose(x[:frozen], begun[name][:frozen], rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(x[frozen:], whole[name][frozen:], rtol=1e-4, atol=1e-5)
+    specs = {name: x.sharding.spec for name, x in flatten(state.frozen).items()}
+    assert specs[f"params/{KERNEL}/axis0_0"] == jax.sharding.PartitionSpec(None, "fsdp", "tensor", None)
