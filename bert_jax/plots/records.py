@@ -37,7 +37,7 @@ def plot_records(report: Report, output: str) -> None:
         _bars(axes[2], facts["sequences_per_row"], number, len(splits), **style)
     for axis, title, unit in zip(
         axes,
-        ("Sequence length", "Row fill", "Sequences a row"),
+        ("Sequence length", "Row fill", "Sequences per row"),
         ("tokens", f"% of {length} tokens", "sequences"),
         strict=True,
     ):

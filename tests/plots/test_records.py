@@ -30,7 +30,8 @@ def test_three_panels_with_shares(tmp_path, monkeypatch):
     records.plot_records(report(), str(tmp_path / "new" / "a.png"))
     assert (tmp_path / "new" / "a.png").stat().st_size > 10_000
     axes = drawn[0].axes
-    assert [axis.get_title(loc="left") for axis in axes] == ["Sequence length", "Row fill", "Sequences a row"]
+    titles = [axis.get_title(loc="left") for axis in axes]
+    assert titles == ["Sequence length", "Row fill", "Sequences per row"]
     assert sum(axes[0].patches[0].get_data().values) == pytest.approx(100)
     assert axes[0].patches[0].get_data().values[-1] == pytest.approx(100 * 900 / 2100)
     assert axes[1].patches[0].get_data().edges[-1] == pytest.approx(100)

@@ -185,11 +185,11 @@ def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
     if isinstance(given, str):
         given = [{"text": given, "answer_start": item.get("answer_start", UNKNOWN)}]
     elif isinstance(given, dict) and isinstance(given.get("text"), list):
-        texts = given["text"]
-        starts = given.get("answer_start") or [UNKNOWN] * len(texts)
-        if not isinstance(starts, list) or len(starts) != len(texts):
-            raise Malformed(f"'answers' has {len(texts)} texts, expected as many values of answer_start")
-        given = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+        parts = given["text"]
+        starts = given.get("answer_start") or [UNKNOWN] * len(parts)
+        if not isinstance(starts, list) or len(starts) != len(parts):
+            raise Malformed(f"'answers' has {len(parts)} texts, expected as many values of answer_start")
+        given = [{"text": text, "answer_start": start} for text, start in zip(parts, starts, strict=True)]
     answers = [] if given is None else given
     if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
         raise Malformed("'answers' is not a list of {'text', 'answer_start'}")
@@ -199,7 +199,7 @@ def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
         if impossible:
             raise Malformed("it has no answer, as in SQuAD 2.0; set --config.v2=true")
         raise _Unlabelled("no answer in 'answers'")
-    texts = [answer.get("text") for answer in answers]
+    texts: list[Any] = [answer.get("text") for answer in answers]
     if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
         raise Malformed("an answer without 'text'")
     start = answers[0].get("answer_start", UNKNOWN)
