@@ -3,7 +3,8 @@
     bert-jax bench --size=base --batch_size=8 --seq_length=128
     bert-jax bench --config=pretrain/base --data_dir=records --json
 
-Best and median of the steps; rates count real sequences and tokens, FLOPs are the model's by formula.
+It prints the best and the median of the steps. Rates count sequences and tokens without padding; FLOPs are
+computed by a formula from the sizes of the model.
 """
 
 from __future__ import annotations
@@ -93,13 +94,15 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
     """Times the train step of a pre-training config.
 
     Args:
-        config: with the fields of `defaults.pretrain`.
-        rows, length: of the synthetic batch, see `benchmark.synthetic_batch`.
-        dataset: records to time as well.
+        config: a pre-training config, see `defaults.pretrain`.
+        rows: the kind of rows of the synthetic batch, see `benchmark.synthetic_batch`.
+        length: the number of tokens in a synthetic row.
+        steps: the number of steps to time.
+        dataset: records on which the step and the loader are also timed.
 
     Returns:
-        JSON-able: `train_step` (see `benchmark.time_train_step`), with a dataset also `train_step_on_records`
-        and `loader`; `rows`, `config`, and where it was measured.
+        A JSON object: `train_step` (see `benchmark.time_train_step`), with a dataset also
+        `train_step_on_records` and `loader`; `rows`, `config` and `benchmark.environment()`.
     """
     vocab_size = config.model.vocab_size or (
         dataset.vocab_size if dataset else model_config.EncoderConfig.vocab_size
@@ -144,10 +147,11 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
     return result | benchmark.environment() | {"config": config.to_dict()}
 
 
-_KIND = {"full": "one full sequence a row", "padded": "one short sequence a row", "packed": "packed"}
+_KIND = {"full": "one full sequence per row", "padded": "one short sequence per row", "packed": "packed"}
 
 
 def report(result: dict[str, Any]) -> str:
+    """Returns the result of `measure` as text."""
     model, device = result["config"]["model"], result["device"]
     dropout = f"{model['hidden_dropout_prob']} and {model['attention_probs_dropout_prob']}"
     lines = [
@@ -175,7 +179,7 @@ def _describe_step(title: str, kind: str, step: dict[str, Any]) -> list[str]:
     memory = f", {step['memory_bytes'] / 2**30:.2f} GiB a device" if step["memory_bytes"] else ""
     peak = step["peak_flops_per_second"]
     scale, unit = (1e-12, "TFLOP/s") if peak > 1e12 else (1e-9, "GFLOP/s")
-    share = f"more than the {peak * scale:.0f} measured for matrix products: the machine is busy"
+    share = f"more than the {peak * scale:.0f} measured for matrix products, so other programs were running"
     if step["share_of_peak"] is not None:
         share = (
             f"{both('share_of_peak', spec='.1%')} of {peak * scale:.0f}; "

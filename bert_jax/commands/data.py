@@ -159,14 +159,14 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     where = "Beam's workers" if flags.runner == "beam" else f"{processes} worker{'s' * (processes > 1)}"
     megabytes = sum(source["bytes"] for source in built.manifest["sources"]) / 1e6
     print(
-        f"{flags.output_dir}: {seconds:.0f} s, {megabytes / seconds:.2f} MB of text a second on "
-        f"{where}, of {built.peak_memory / 1e6:.0f} MB of memory at most"
+        f"{flags.output_dir}: {seconds:.0f} s, {megabytes / seconds:.2f} MB of text per second on "
+        f"{where}, each with at most {built.peak_memory / 1e6:.0f} MB of memory"
     )
     return 0
 
 
 def summary(manifest: dict[str, Any]) -> list[str]:
-    """What is in the records, a line for each split and one for the text."""
+    """Returns a line about each split of the records, and one about the text."""
     lines = []
     for name, split in manifest["splits"].items():
         size = sum(file["bytes"] for file in split["files"])
@@ -192,25 +192,29 @@ def _second_segments(manifest: dict[str, Any], split: dict[str, Any]) -> str:
 
 
 def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
-    """What a user should know before training on the records; with `of_format` also whether the text seems to
-    be of another format.
+    """Returns warnings about the records.
+
+    Args:
+        manifest: the manifest of the records.
+        of_format: whether to warn if the text seems to have another format.
     """
     text, found = manifest["text"], []
     unknown = text["unknown_tokens"] / text["tokens"]
     if unknown > _HIGH_UNKNOWN_SHARE:
         found.append(
-            f"{unknown:.1%} of the tokens are [UNK]: is the vocabulary of this language, and of this case "
-            f"(lower_case={str(manifest['vocabulary']['lower_case']).lower()})?"
+            f"{unknown:.1%} of the tokens are [UNK]; check that the vocabulary is one for this language, and "
+            f"that its lower_case={str(manifest['vocabulary']['lower_case']).lower()} is right for the text"
         )
     if text["undecodable"] > _HIGH_UNDECODABLE_SHARE * text["tokens"]:
         found.append(
-            f"{text['undecodable']:,} bytes of the text are not UTF-8, and the words that they were in are "
-            "garbled: convert the files with iconv -f LATIN1 -t UTF-8, or whatever they are in"
+            f"{text['undecodable']:,} bytes of the text are not UTF-8, and the words that contain them "
+            "are garbled; convert the files, for example with iconv -f LATIN1 -t UTF-8"
         )
     if of_format:
         found += readers.suspicions(text)
     if manifest["eval_fraction"] and "eval" not in manifest["splits"]:
         found.append(
-            f"no split eval: of {text['documents']} documents none is held out (from 8 on, two or more)"
+            f"there is no split eval: {text['documents']} documents are too few to hold some out; 8 are "
+            "enough"
         )
     return found

@@ -49,7 +49,7 @@ PROBE_SECONDS = 180
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What was looked at, how it is, and what to do about it when it is not well."""
+    """The result of a check: what was checked, its status and details, and a fix if there is a problem."""
 
     name: str
     status: str
@@ -85,6 +85,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
 
 def report(checks: Sequence[Check]) -> str:
+    """Returns a line for each check, and the numbers of problems and warnings."""
     lines = []
     for check in checks:
         lines.append(f"{check.status:<8} {check.name:<14} {check.detail}")
@@ -96,6 +97,7 @@ def report(checks: Sequence[Check]) -> str:
 
 
 def check_python(version: Sequence[int]) -> Check:
+    """Checks the version of Python."""
     text = ".".join(map(str, version[:3]))
     if tuple(version[:2]) < (3, 11):
         in_clone = "rm -rf .venv; make install PYTHON=/path/to/python3.11"
@@ -122,12 +124,12 @@ def _installed_versions() -> dict[str, str]:
 def check_packages(
     requirements: Sequence[str] | None, installed: Mapping[str, str], lock: str
 ) -> list[Check]:
-    """Installed versions beside the ranges of setup.py (problems) and the tested ones of the lock (warnings).
+    """Compares installed versions with the ranges of setup.py (problems) and with the lock (warnings).
 
     Args:
-        requirements: of the installed bert-jax, as its metadata has them; None when it is not installed.
+        requirements: those in the metadata of the installed bert-jax; None if it is not installed.
         installed: {canonical name: version}.
-        lock: the text of the lock of this Python, empty when there is none.
+        lock: the text of the lock file for this version of Python; "" if there is none.
     """
     checks, within = [], 0
     if requirements is None:
@@ -153,7 +155,7 @@ def check_packages(
     ]
     if differing:
         shown = ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
-        detail = f"not those that are tested: {shown}"
+        detail = f"differ from the tested versions: {shown}"
         checks.append(Check("versions", WARNING, detail, f"pip install -r {LOCK.name}"))
     elif not checks:
         tested = f"{len(pins)} pinned versions as tested"
@@ -165,7 +167,7 @@ def check_packages(
 
 
 def hardware() -> list[str]:
-    """The accelerators that the operating system sees: "nvidia", "tpu"."""
+    """Returns the accelerators that the operating system lists: "nvidia", "tpu"."""
     found = []
     if Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"):
         found.append("nvidia")
@@ -175,7 +177,7 @@ def hardware() -> list[str]:
 
 
 def probe() -> dict[str, Any]:
-    """What jax says of its devices, and whether it compiles; imports jax."""
+    """Returns what jax reports about its devices, and whether it compiles correctly; imports jax."""
     devices = jax.local_devices()
     memory = devices[0].memory_stats() or {}
     start = time.perf_counter()
@@ -202,7 +204,7 @@ def probe() -> dict[str, Any]:
 
 
 def probe_kernels() -> list[dict[str, Any]]:
-    """What the check of each fused kernel of this platform found, with the shapes of Base."""
+    """Returns the result of the check of each fused kernel of this platform, with the shapes of Base."""
     config = model_config.EncoderConfig()
     variant = kernel_check.Variant.of(config)
     names = [kernel.name for kernel in kernel_check.candidates(config, variant)]
@@ -210,7 +212,7 @@ def probe_kernels() -> list[dict[str, Any]]:
 
 
 def probe_in_child(seconds: float = PROBE_SECONDS) -> dict[str, Any]:
-    """`probe` in a process of its own, where a driver may hang or crash; {"error": line} when it did."""
+    """Runs `probe` in another process, since a driver may hang or crash; then returns {"error": line}."""
     code = "import json; from bert_jax.commands import doctor; print('PROBE' + json.dumps(doctor.probe()))"
     # Otherwise jax would take most of the memory of a GPU that a run may be using.
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
@@ -242,7 +244,7 @@ def _install_jax() -> str:
 
 
 def check_backend(found: Mapping[str, Any], accelerators: Sequence[str]) -> list[Check]:
-    """Judges what `probe` returned beside what the operating system has."""
+    """Compares what `probe` returned with the accelerators of the machine."""
     asked = os.environ.get("JAX_PLATFORMS", "")
     if "error" in found:
         if asked:
@@ -250,7 +252,7 @@ def check_backend(found: Mapping[str, Any], accelerators: Sequence[str]) -> list
         elif "No module named" in found["error"]:
             fix = _install_jax()
         elif accelerators:
-            fix = f"end what else uses the device, or {_INSTALL[accelerators[0]]}"
+            fix = f"end other programs that use the device, or {_INSTALL[accelerators[0]]}"
         else:
             fix = "pip install --force-reinstall jax jaxlib"
         return [Check("devices", PROBLEM, found["error"], fix)]
@@ -274,40 +276,42 @@ def check_backend(found: Mapping[str, Any], accelerators: Sequence[str]) -> list
 
     if found["wrong_products"]:
         wrong = ", ".join(f"{dtype} off by {value:.1%}" for dtype, value in found["wrong_products"].items())
-        fix = f"unset XLA_FLAGS, then bert-jax doctor; if it stays, {_install_jax()}"
-        checks.append(Check("compilation", PROBLEM, f"a matrix product comes out wrong: {wrong}", fix))
+        fix = f"unset XLA_FLAGS and run bert-jax doctor again; if the problem remains, {_install_jax()}"
+        checks.append(Check("compilation", PROBLEM, f"matrix products are wrong: {wrong}", fix))
     else:
-        detail = f"matrix products right, compiled and run in {found['compile_seconds']:.1f} s"
+        detail = f"matrix products are correct, compiled and run in {found['compile_seconds']:.1f} s"
         checks.append(Check("compilation", OK, detail))
     checks += check_kernels(found["platform"], found["kernels"])
     if found["x64"]:
-        detail = "JAX_ENABLE_X64 is set: twice the memory"
+        detail = "JAX_ENABLE_X64 is set, which doubles the memory that a run needs"
         checks.append(Check("precision", WARNING, detail, "unset JAX_ENABLE_X64"))
     if found["crc32c"] != "c":
-        detail = f"google-crc32c works in {found['crc32c']}: records are read many times slower"
+        detail = (
+            f"google-crc32c uses its {found['crc32c']} implementation, which reads records many times slower"
+        )
         checks.append(Check("checksums", WARNING, detail, "pip install --force-reinstall google-crc32c"))
     return checks
 
 
 def check_kernels(platform: str, results: Sequence[Mapping[str, Any]]) -> list[Check]:
-    """Judges what `probe_kernels` returned for the devices of a platform."""
+    """Returns a check for each result of `probe_kernels` on a platform."""
     checks = []
     for result in results:
         name, seconds = result["kernel"], f"{result['seconds']:.1f} s"
         if result["problem"]:
-            fix = f"none is needed: runs use {name.split('=')[0]}=xla instead; report this line"
+            fix = f"runs use {name.split('=')[0]}=xla instead, so none is needed; please report this line"
             checks.append(Check("kernels", WARNING, f"{name}: {result['problem']} ({seconds})", fix))
         else:
-            detail = f"{name}: as the XLA form, but for {result['difference']:.1%} ({seconds})"
+            detail = f"{name}: agrees with the XLA implementation to {result['difference']:.1%} ({seconds})"
             checks.append(Check("kernels", OK, detail))
     if not results:
         others = ", ".join(f"{kernel.name} ({kernel.platform})" for kernel in dispatch.KERNELS)
-        checks.append(Check("kernels", OK, f"{platform} uses none of the fused kernels: {others}"))
+        checks.append(Check("kernels", OK, f"{platform} uses no fused kernels; other platforms use {others}"))
     return checks
 
 
 def host_memory() -> tuple[int, int]:
-    """(total, available) bytes, within the limit of the container where there is one."""
+    """Returns the total and the available memory in bytes, within the limit of a container."""
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
     for limit, usage in (
@@ -324,17 +328,18 @@ def host_memory() -> tuple[int, int]:
 
 
 def check_memory(total: int, available: int) -> Check:
+    """Checks the memory of the host, in bytes."""
     text = f"{available / GIB:.1f} of {total / GIB:.1f} GiB free"
     if available < 1 * GIB:
-        return Check("memory", PROBLEM, text, "end other programs, or use a machine with 4 GiB or more")
+        return Check("memory", PROBLEM, text, "end other programs, or use a machine with at least 4 GiB")
     if available < 3 * GIB:
-        fix = "base needs about 3 GiB to train: choose a smaller size or end other programs"
+        fix = "training base needs about 3 GiB: choose a smaller size or end other programs"
         return Check("memory", WARNING, text, fix)
     return Check("memory", OK, text)
 
 
 def usable_cores() -> float:
-    """Cores that this process may use, within its affinity and the quota of its container."""
+    """Returns the number of cores that this process may use, by its affinity and its container's quota."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -344,17 +349,18 @@ def usable_cores() -> float:
 
 
 def check_cores(cores: float, load: float) -> Check:
+    """Warns if other programs use the processor."""
     text = f"{cores:g} usable, load {load:.1f}"
     if load > 1.5 * cores:
-        return Check("cores", WARNING, text, "measure nothing now: other programs are running")
+        return Check("cores", WARNING, text, "other programs are running, so do not measure speed now")
     return Check("cores", OK, text)
 
 
 def check_directory(path: str) -> list[Check]:
-    """Writes, renames, reads back and removes a small file, as checkpoints do.
+    """Writes, renames, reads and removes a small file, as checkpoints do.
 
     Args:
-        path: a directory, which need not exist yet: then its nearest parent is used; or a URL like gs://...
+        path: a directory or a URL. If the directory does not exist, its nearest existing parent is used.
     """
     remote = files.is_remote(path)
     directory = files.absolute(path)
@@ -372,22 +378,26 @@ def check_directory(path: str) -> list[Check]:
         fix = "choose another --workdir" + ("" if remote else f", or chmod u+rwx {directory}")
         return [Check("write access", PROBLEM, detail, fix)]
     if not intact:
-        detail = f"{directory}: what is read is not what was written"
+        detail = f"{directory}: a file has other contents than were written"
         return [Check("write access", PROBLEM, detail, "choose a --workdir on another disk")]
     checks = [Check("write access", OK, directory)]
     return checks if remote else [*checks, check_disk(shutil.disk_usage(directory).free)]
 
 
 def check_disk(free: int) -> Check:
+    """Checks the free space of the disk for work directories, in bytes."""
     text = f"{free / GIB:.1f} GiB free"
     if free < 1 * GIB:
-        return Check("disk", PROBLEM, text, "make room: three checkpoints of base are 4 GB")
+        return Check("disk", PROBLEM, text, "free some space: three checkpoints of base need 4 GB")
     if free < 10 * GIB:
-        return Check("disk", WARNING, text, "make room: three checkpoints of base are 4 GB, of large 12 GB")
+        return Check(
+            "disk", WARNING, text, "free some space: three checkpoints of base need 4 GB, of large 12 GB"
+        )
     return Check("disk", OK, text)
 
 
 def check_temporary(path: str) -> Check:
+    """Checks the free space of the directory for temporary files."""
     free = shutil.disk_usage(path).free
     if free < GIB // 2:
         return Check("temporary", WARNING, f"{path}: {free / GIB:.2f} GiB free", "TMPDIR=/a/larger/disk")
@@ -395,7 +405,7 @@ def check_temporary(path: str) -> Check:
 
 
 def check_shared_memory(path: str) -> Check:
-    """Worker processes share their locks and queues through it; containers often give 64 MiB."""
+    """Checks the shared memory, which holds the locks and queues of worker processes."""
     if not os.path.isdir(path):
         return Check("shared memory", OK, f"no {path} on this system")
     free = shutil.disk_usage(path).free
@@ -406,6 +416,7 @@ def check_shared_memory(path: str) -> Check:
 
 
 def check_open_files() -> Check:
+    """Checks the limit on the number of open files."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if 0 <= soft < 512:
         return Check("open files", WARNING, f"at most {soft}", "ulimit -n 4096")

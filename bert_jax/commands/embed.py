@@ -123,6 +123,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     each = f"{embedder.width} numbers per {'token' if flags.pooling == 'none' else 'text'}"
     print(
         f"wrote {flags.output}: {out.texts:,} texts, {tokens:,} tokens, {each}; "
-        f"{seconds:.1f} s, {out.texts / seconds:,.0f} texts a second"
+        f"{seconds:.1f} s, {out.texts / seconds:,.0f} texts per second"
     )
     return 0

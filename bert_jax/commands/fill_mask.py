@@ -57,7 +57,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
 
 def format_candidates(text: str, masks) -> str:
-    """The text, and a line for each [MASK] with its candidates and their probabilities."""
+    """Returns the text, and a line for each [MASK] with its candidates and their probabilities."""
     lines = [text]
     for number, candidates in enumerate(masks, 1):
         shown = "  ".join(f"{c.token} {c.probability:.3f}" for c in candidates)

@@ -4,11 +4,11 @@
     bert-jax inspect --input_format=wikiextractor --vocab=vocab.txt 'wiki/*'
 
 PATH is a directory of records or a record file (every row is read and its CRCs are checked), a vocab.txt or a
-SentencePiece .model, a work directory or one of its checkpoints, a Hugging Face folder or that of a TF1
-checkpoint, or text. Records are those of `bert-jax data`, or those with masks of google-research/bert's
-create_pretraining_data, which --vocab=FILE decodes. A .txt file that is no vocabulary is text; with
---input_format all PATHs are files, folders or patterns of one corpus. Exits with 0 when all is sound, with 1
-when something is wrong.
+SentencePiece .model, a work directory or one of its checkpoints, a Hugging Face folder, the folder of a TF1
+checkpoint, or text. Records are those of `bert-jax data`, or those of google-research/bert's
+create_pretraining_data, which --vocab=FILE decodes. A .txt file that is not a vocabulary is text; with
+--input_format all PATHs are files, folders or patterns of one corpus. The exit code is 0 if everything is
+sound, and 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     if not args:
-        raise UserError("inspect needs a path: records, a vocabulary, a work directory, a checkpoint or text")
+        raise UserError("inspect needs a PATH: records, a vocabulary, a work directory, a checkpoint or text")
     if flags.plot and (len(args) > 1 or flags.input_format):
-        raise UserError(f"--plot={flags.plot}: expected one record directory, and nothing else")
+        raise UserError(f"--plot={flags.plot}: expected one record directory as the only PATH")
     if flags.plot:
         checks.check_picture(flags.plot, "--plot")  # checked before all rows are read
     if not flags.input_format:
         for path in args:
             if not files.exists(path):
-                raise UserError(f"there is no {path!r} to inspect")
+                raise UserError(f"{path}: no such file or directory")
     try:
         return 0 if _show(flags, args) else 1
     except BrokenPipeError:
@@ -105,10 +105,10 @@ def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
 
 
 def inspect(path: str, examples: int = 3, vocab: str | None = None):
-    """The `bert_jax.data.inspection.Report` of whatever is at a path.
+    """Returns a report on whatever is at a path.
 
     Raises:
-        UserError: it is nothing that bert_jax knows.
+        UserError: the content of the path is not known.
     """
     if google.is_record_file(path) or files.is_directory(path):
         report = google_inspection.inspect(path, vocab or "", examples)
@@ -122,8 +122,8 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
         if path.endswith((".txt", ".model")):
             return inspection.inspect_vocabulary(path)
         raise UserError(
-            f"{path} is no .tfrecord file and no vocabulary (vocab.txt, or a SentencePiece .model): what is "
-            "it? If it is text, say which: --input_format=text"
+            f"{path} is neither a .tfrecord file nor a vocabulary (vocab.txt, or a SentencePiece .model); if "
+            "it is text, give its format, as in --input_format=text"
         )
     if files.exists(os.path.join(path, packed.MANIFEST)):
         return inspection.inspect_records(path, examples, vocab)
@@ -135,13 +135,13 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
         return inspection.inspect_records(path, examples)  # reports that the manifest is missing
     raise UserError(
-        f"{path} holds no records ({packed.MANIFEST}) and no checkpoints: give one of their directories, "
-        "or, if text is in it, --input_format=text"
+        f"{path} contains neither records ({packed.MANIFEST}) nor checkpoints; if it contains text, give its "
+        "format, as in --input_format=text"
     )
 
 
 def inspect_checkpoints(path: str):
-    """Reads every step of a work directory, or one step, and compares it with its digests."""
+    """Returns a report on every step of a work directory, or on one step, compared with its checksums."""
     report = inspection.Report(
         path, "checkpoint" if files.exists(os.path.join(path, "_CHECKPOINT_METADATA")) else "work directory"
     )
@@ -152,7 +152,7 @@ def inspect_checkpoints(path: str):
         steps = [os.path.join(directory, name) for name in sorted(filter(str.isdigit, names), key=int)]
         report.facts["set_aside"] = sorted(name for name in names if name.startswith("bad-"))
         if not steps:
-            report.problems.append(f"{directory} holds no checkpoint")
+            report.problems.append(f"{directory} contains no checkpoint")
     for step in steps:
         try:
             leaves = checkpoint.verify(step)
@@ -172,7 +172,7 @@ def inspect_checkpoints(path: str):
 
 
 def inspect_model(path: str):
-    """Reads a checkpoint whole that is no work directory, such as a Hugging Face folder."""
+    """Returns a report on a checkpoint in another format, such as a Hugging Face folder."""
     found = convert.detect(path)
     # Otherwise a missing package would be reported as a problem of the checkpoint.
     found.check_installed()
@@ -184,7 +184,7 @@ def inspect_model(path: str):
         return report
     report.facts["head"] = model.head
     report.facts["parameters"] = sum(array.size for array in model.params.values())
-    report.facts["vocabulary"] = repr(model.tokenizer) if model.tokenizer else "none beside it"
+    report.facts["vocabulary"] = repr(model.tokenizer) if model.tokenizer else "none"
     shapes = {name: list(array.shape) for name, array in model.params.items()}
     report.facts |= _architecture(shapes) | {"shapes": shapes}
     return report
@@ -212,7 +212,7 @@ def _describe(leaves: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines(report) -> Iterator[str]:
-    """A report as text."""
+    """Yields the lines of a report."""
     yield f"{report.path}: {report.kind}"
     for name, value in report.facts.items():
         if value or name not in _NO_NEWS_AT_ZERO:
@@ -237,15 +237,19 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
         shown = ", ".join(f"{key!r} {count:,}" for key, count in value.items())
         yield f"{name}: {shown or 'none'}"
         return
-    nested = {key: inner for key, inner in value.items() if isinstance(inner, dict | list)}
     plain = ", ".join(
         f"{key} {_number(inner)}"
         for key, inner in value.items()
-        if key not in nested and (inner or name != "text")  # counts of 0 in a text are not worth a line
+        # Zeros in the counts of a text are left out.
+        if not isinstance(inner, dict | list) and (inner or name != "text")
     )
     yield f"{name}: {plain}"
-    for key, inner in nested.items():
-        if key == "sequence_lengths":
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from (f"  {line}" for line in _fact_lines(key, inner))
+        elif not isinstance(inner, list) or key == "row_lengths":
+            continue
+        elif key == "sequence_lengths":
             yield "  length of sequences:"
             yield from (f"    {line}" for line in inspection.text_histogram(inner))
         elif key == "sequences_per_row":
@@ -253,11 +257,7 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
             shares = ", ".join(
                 f"{number}: {count / total:.1%}" for number, count in enumerate(inner) if count
             )
-            yield f"  sequences a row: {shares}"
-        elif key == "row_lengths":
-            continue
-        elif isinstance(inner, dict):
-            yield from (f"  {line}" for line in _fact_lines(key, inner))
+            yield f"  sequences per row: {shares}"
         else:
             yield f"  {key}: {', '.join(map(str, inner))}"
 

@@ -30,6 +30,7 @@ with epy.lazy_imports():
     from bert_jax.parallel import compiler_options
     from bert_jax.tasks import setup
     from bert_jax.tasks.glue import tables
+    from bert_jax.tasks.predictions import TablePredictions
 
 
 def define_flags(define: Define) -> None:
@@ -134,6 +135,7 @@ def _submit(directories: list[str], output: str, overwrite: bool) -> int:
             examples = model.task.read(model.file(split), labelled=False, test=True)
             with progress.of_batches(f"predicting {name}") as on_batch:
                 predictions = model.predict(examples, on_batch)
+            assert isinstance(predictions, TablePredictions)  # as those of every task of GLUE
             files[name] = tables.submission_file(examples.ids, predictions.outputs, model.task.labels)
             print(f"{name}: {len(examples):,} predictions of {model.source}")
     missing = tables.write_submission(output, files)

@@ -2,8 +2,8 @@
 
     bert-jax vocab --input='corpus/*.txt' --output=vocab.txt --size=30522
 
-The special tokens have the ids that they have in BERT's vocabularies. Large corpora are sampled, so that
-memory stays bounded; the result depends on the text and the flags alone.
+The special tokens have the same ids as in BERT's vocabularies. Large corpora are sampled, so that memory
+stays bounded; the result depends only on the text and the flags.
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             print(f"warning: {of}{line}", file=sys.stderr)
     if sum(part.counts["documents"] for part in trained.parts) == 1:
         more = f"more documents{readers.FORMATS[flags.input_format].documents_end}, or --nsp=none"
-        print(f"note: the corpus is one document; bert-jax data will need {more}", file=sys.stderr)
+        print(f"note: the corpus is one document; bert-jax data needs {more}", file=sys.stderr)
     unknown = max(line.unknown_rate for line in trained.measured if line.vocabulary == trained.path)
     if unknown > _HIGH_UNKNOWN_RATE:
         print(
-            f"warning: {unknown:.1%} of the tokens are [UNK]; try a greater --character_coverage or --size",
+            f"warning: {unknown:.1%} of the tokens are [UNK]; try a larger --character_coverage or --size",
             file=sys.stderr,
         )
     return 0

@@ -14,7 +14,7 @@ import collections
 import concurrent.futures
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 import numpy as np
 
@@ -146,7 +146,7 @@ def train_batches(
     own: np.ndarray | None = None,
     prefetch: int = 4,
     corrupt: CorruptRows | None = None,
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Generator[dict[str, np.ndarray], None, None]:
     """Returns an endless iterator over this process's rows of each global training batch.
 
     Args:
@@ -208,7 +208,7 @@ def eval_batches(
 
 def _prefetched(
     assemble: Callable[[int], dict[str, np.ndarray]], steps: Iterable[int], prefetch: int
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Generator[dict[str, np.ndarray], None, None]:
     """Yields `map(assemble, steps)` in order, while threads assemble up to `prefetch` results ahead."""
     if prefetch <= 0:
         yield from map(assemble, steps)

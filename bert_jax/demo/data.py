@@ -56,7 +56,7 @@ def write_task(path: Path, rows: Sequence[tuple[str, str]]) -> None:
 def read_task(path: Path) -> list[tuple[str, str]]:
     """Returns the rows (sentence, package) that `write_task` wrote."""
     examples = read_examples(str(path), COLUMNS)
-    return list(zip(examples.texts_a, examples.labels, strict=True))
+    return list(zip(examples.texts_a, examples.labels or (), strict=True))
 
 
 def choose_masks(sentences: Sequence[str], words: Sequence[str]) -> list[tuple[str, str]]:

@@ -63,7 +63,7 @@ class Demo:
         directory: directory for all files.
         run_command: runs `bert-jax` with these arguments and returns its exit code.
         budget: how much is computed.
-        say: called with each line of output.
+        log: called with each line of output.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Demo:
         directory: str,
         run_command: Callable[[Sequence[str]], int],
         budget: Budget = Budget(),
-        say: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
     ):
-        self.root, self.run_command, self.budget, self.say = Path(directory), run_command, budget, say
+        self.root, self.run_command, self.budget, self.log = Path(directory), run_command, budget, log
 
     def run(self) -> None:
         """Runs every step; results of an earlier run are kept.
@@ -86,13 +86,13 @@ class Demo:
         self._claim_directory()
         steps = (self.write_corpus, self.make_vocabulary, self.make_records, self.pretrain, self.fill_masks)
         for number, step in enumerate((*steps, self.finetune), 1):
-            self.say(f"\n{number}. {step.__doc__}")
+            self.log(f"\n{number}. {step.__doc__}")
             step()
-        self.say(f"\nDone in {_duration(time.monotonic() - began)}. Everything is in {self.root}/.")
+        self.log(f"\nDone in {_duration(time.monotonic() - began)}. Everything is in {self.root}/.")
         if self.budget == QUICK:
-            self.say(
-                "--quick takes too few steps to learn anything, so its figures mean nothing; `bert-jax demo` "
-                "gives real ones."
+            self.log(
+                "--quick takes too few steps to learn anything, so its results mean nothing; run "
+                "`bert-jax demo` for meaningful ones."
             )
 
     def _claim_directory(self) -> None:
@@ -104,39 +104,39 @@ class Demo:
         elif json_files.read(file, {"quick": bool})["quick"] != quick:
             kinds = ("with --quick", "without --quick")
             raise UserError(
-                f"--workdir={self.root}: it is of `bert-jax demo` {kinds[quick]}, and this one is "
-                f"{kinds[not quick]}; choose another --workdir"
+                f"--workdir={self.root} contains a demo {kinds[quick]}, this one is {kinds[not quick]}; "
+                "choose another --workdir"
             )
 
     def write_corpus(self) -> None:
         """Text: documentation and docstrings of this Python"""
         if (self.root / "task" / "dev.tsv").exists():
-            self.say(f"{self.root}/corpus and {self.root}/task are there")
+            self.log(f"{self.root}/corpus and {self.root}/task exist already")
             return
         if lacking := python_docs.missing():
-            self.say(f"note: {lacking}")
+            self.log(f"note: {lacking}")
         documents = python_docs.documents()
         held_out = [document for document in documents if document.package in HELD_OUT]
         written = python_docs.write_corpus(
             self.root / "corpus", [document for document in documents if document.package not in HELD_OUT]
         )
-        self.say(
+        self.log(
             f"{written.documents} documents, {written.sentences:,} sentences, {written.words:,} words in "
             f"{', '.join(written.paths)}"
         )
         train, dev = data.make_task(held_out, self.budget.train_examples)
         data.write_task(self.root / "task" / "train.tsv", train)
         data.write_task(self.root / "task" / "dev.tsv", dev)
-        self.say(
-            f"kept out of pre-training: {', '.join(HELD_OUT)}; of their sentences {len(train):,} to learn "
-            f"the task from, and {len(dev):,} to test on"
+        self.log(
+            f"held out of pre-training: {', '.join(HELD_OUT)}; {len(train):,} of their sentences are the "
+            f"training data of the task, {len(dev):,} its test data"
         )
 
     def make_vocabulary(self) -> None:
         """Vocabulary: WordPiece, learned from that text"""
         path = self.root / "vocab.txt"
         if path.exists():
-            self.say(f"{path} is there")
+            self.log(f"{path} exists already")
             return
         self._command(
             "vocab", f"--input={self.root}/corpus", f"--output={path}", f"--size={self.budget.vocabulary}"
@@ -165,13 +165,13 @@ class Demo:
         )
         found = data.pretraining_baselines(str(self.root / "pretrain"))
         scores = _last_evaluation(self.root / "pretrain")
-        self.say(
-            f"\nheld out, {found.masked:,} masked tokens: loss {scores['mlm_loss']:.2f} nats; their unigram "
-            f"entropy, which no guess without the context beats, is {found.unigram_entropy:.2f}"
+        self.log(
+            f"\nloss of {found.masked:,} masked tokens of held-out text: {scores['mlm_loss']:.2f} nats; the "
+            f"lowest loss without using the context (unigram entropy) is {found.unigram_entropy:.2f}"
         )
-        self.say(
-            f"held out, next sentence: accuracy {scores['nsp_accuracy']:.3f}; always the same answer "
-            f"{found.nsp_majority:.3f}"
+        self.log(
+            f"next-sentence accuracy on held-out text: {scores['nsp_accuracy']:.3f}; "
+            f"{found.nsp_majority:.3f} if the answer is always the most frequent one"
         )
         self._command(
             "plot",
@@ -183,14 +183,14 @@ class Demo:
         )
 
     def fill_masks(self) -> None:
-        """Words for [MASK], in sentences that pre-training did not see"""
+        """Masked words: predictions for [MASK] in held-out sentences"""
         sentences = [sentence for sentence, _ in data.read_task(self.root / "task" / "dev.tsv")]
         chosen = data.choose_masks(sentences, MASKED_WORDS[: self.budget.masks])
         self._command("fill-mask", f"--checkpoint={self.root}/pretrain", *(masked for masked, _ in chosen))
-        self.say("the words were: " + ", ".join(word for _, word in chosen))
+        self.log("the masked words are: " + ", ".join(word for _, word in chosen))
 
     def finetune(self) -> None:
-        """Fine-tuning: which package a sentence is from, with the pre-trained weights and without"""
+        """Fine-tuning: which package a sentence is from, with and without the pre-trained weights"""
         scores = {}
         for name, extra in (("pretrained", []), ("scratch", ["--config.from_scratch=true"])):
             workdir = self.root / f"finetune-{name}"
@@ -211,13 +211,13 @@ class Demo:
             scores[name] = _last_evaluation(workdir)["accuracy"]
         labels = [package for _, package in data.read_task(self.root / "task" / "dev.tsv")]
         chance = data.majority_share(labels)
-        self.say(
+        self.log(
             f"\naccuracy on {len(labels):,} sentences: {scores['pretrained']:.3f} with pre-training, "
-            f"{scores['scratch']:.3f} without; always the most frequent answer {chance:.3f}"
+            f"{scores['scratch']:.3f} without; {chance:.3f} if the answer is always the most frequent one"
         )
 
     def _command(self, *arguments: str) -> None:
-        self.say("$ bert-jax " + " ".join(shlex.quote(argument) for argument in arguments))
+        self.log("$ bert-jax " + " ".join(shlex.quote(argument) for argument in arguments))
         code = self.run_command(arguments)
         if code:
             raise Stopped(code)

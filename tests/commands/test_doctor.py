@@ -116,11 +116,17 @@ def test_kernels_are_shown_with_their_difference_and_time():
     right = dict(kernel="attention=pallas", problem="", difference=0.0071, seconds=1.24)
     wrong = dict(kernel="residual=pallas", problem="ValueError: no", difference=None, seconds=0.5)
     first, second = doctor.check_kernels("tpu", [right, wrong])
-    assert first.status == OK and first.detail == "attention=pallas: as the XLA form, but for 0.7% (1.2 s)"
+    assert (
+        first.status == OK
+        and first.detail == "attention=pallas: agrees with the XLA implementation to 0.7% (1.2 s)"
+    )
     assert second.status == WARNING and second.detail == "residual=pallas: ValueError: no (0.5 s)"
     assert "residual=xla" in second.fix
     (none,) = doctor.check_kernels("cpu", [])
-    assert none.status == OK and "none of the fused kernels: attention=pallas (tpu)" in none.detail
+    assert (
+        none.status == OK
+        and "uses no fused kernels; other platforms use attention=pallas (tpu)" in none.detail
+    )
 
 
 @pytest.mark.parametrize("asked, status", [("", PROBLEM), ("cpu", WARNING)])

@@ -61,7 +61,7 @@ def test_a_damaged_step_is_told_and_the_others_are_read(workdir, capsys):
 def test_no_step(tmp_path, capsys):
     (tmp_path / "checkpoints").mkdir()
     code, report = inspect(capsys, tmp_path)
-    assert code == 1 and "holds no checkpoint" in report["problems"][0]
+    assert code == 1 and "contains no checkpoint" in report["problems"][0]
 
 
 def test_the_architecture_and_the_heads_of_a_checkpoint(tmp_path, capsys):

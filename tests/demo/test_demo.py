@@ -104,7 +104,7 @@ def test_the_two_kinds_do_not_share_a_directory(quick, theirs, tmp_path, capsys,
     capsys.readouterr()
     assert cli.main([*second, f"--workdir={root}"]) == 2
     captured = capsys.readouterr()
-    assert f"--workdir={root}: it is of `bert-jax demo` {theirs}" in captured.err
+    assert f"--workdir={root} contains a demo {theirs}" in captured.err
     assert captured.out == "" and captured.err.count("\n") == 1
     assert cli.main(first) == 7  # its own directory is gone on with
     assert cli.main(second) == 7  # and the other kind has another one
