@@ -75,8 +75,8 @@ test: $(INSTALLED)
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -m 'not slow and not peer'
 
 # Suites that touch every library: jax, flax, orbax, optax, numpy, tokenizers and what single features need.
-SAMPLE := tests/checkpoint tests/convert tests/data tests/data_pipelines/test_google_rows.py \
-	tests/data_pipelines/test_workers.py tests/kernels/test_dispatch.py tests/models tests/parallel/test_sharding.py \
+SAMPLE := tests/checkpoint tests/convert tests/data tests/data_pipelines/stages \
+	tests/data_pipelines/pools tests/kernels/test_dispatch.py tests/models tests/parallel/test_sharding.py \
 	tests/plots tests/tokenization tests/training/optimization/test_optimizers.py tests/training/test_step.py tests/test_extras.py
 test-sample: $(INSTALLED)
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -m 'not slow and not peer and not multiprocess' $(SAMPLE)

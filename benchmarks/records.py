@@ -20,7 +20,8 @@ from absl import app, flags
 
 from bert_jax import tokenization
 from bert_jax.data import loader, packed, tfrecord
-from data_pipelines import packing, pairs, readers, sentences, sorted_runs
+from data_pipelines import readers, sentences, sorted_runs
+from data_pipelines.stages import packing, pairs
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input", "", "Text to make rows of.")

@@ -32,7 +32,7 @@ import tokenizers
 from absl import app, flags
 
 from bert_jax import tokenization
-from bert_jax.data import tfrecord
+from bert_jax.data import tf_example, tfrecord
 from data_pipelines import readers
 
 FLAGS = flags.FLAGS
@@ -104,7 +104,7 @@ def rows_of(path: str) -> list[tuple[bytes, ...]]:
     """The features of each record by their names: the order of their bytes is the writer's."""
     rows = []
     for record in tfrecord.RecordFile(path):
-        lists = tfrecord.parse_lists(record)
+        lists = tf_example.parse_lists(record)
         rows.append(tuple(record[low:high] for _, (_, low, high) in sorted(lists.items())))
     return rows
 

@@ -12,17 +12,20 @@ from typing import Any
 
 import bert_jax
 from bert_jax import tokenization
-from bert_jax.data import google, packed, verification
+from bert_jax.data import google, manifests, packed, verification
 from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
 from bert_jax.io.progress import Progress
-from data_pipelines import beam_runner, cleaning, duplicates, google_rows, minhash, readers, stages
+from data_pipelines import cleaning, pools, readers
+from data_pipelines.cleaning import duplicates, minhash
 from data_pipelines.output_lock import UNFINISHED, claimed, finished
 from data_pipelines.settings import Options, digest, resolve
-from data_pipelines.workers import Pool
+from data_pipelines.stages import buckets, google_rows, packed_rows, shards, tokenizing
 
 _RANGE_BYTES = (16 << 20, 256 << 20)
 _SHARD_BYTES = 128 << 20
+
+_Parts = dict[str, list[tuple[str, pools.Result]]]  # by split: the record file and the counts of each bucket
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +68,11 @@ def build(
     progress = progress or Progress()
     try:
         paths = readers.list_inputs(options.input, options.tfds_data_dir)
-        pool = _beam_pool(beam_args, options) if beam_args is not None else Pool(workers)
+        pool: pools.Pool = pools.LocalPool(workers)
+        if beam_args is not None:
+            pool = pools.BeamPool(beam_args, f"{files.absolute(options.output_dir).rstrip('/')}-beam")
         with progress, pool:
-            return _build(options, tokenizer, paths, pool, progress, overwrite, warn)
+            return _Build(options, tokenizer, paths, pool, progress).run(overwrite, warn)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         mend = "; make room, and the same command goes on from what is done" if full else ""
@@ -82,38 +87,6 @@ def build(
         raise type(stop)(kept) from None
 
 
-def _beam_pool(arguments: str, options: Options) -> Any:
-    return beam_runner.BeamPool(arguments, scratch=f"{files.absolute(options.output_dir).rstrip('/')}-beam")
-
-
-def _build(
-    options: Options,
-    tokenizer: tokenization.Tokenizer,
-    paths: Sequence[str],
-    pool: Any,  # a Pool or a BeamPool
-    progress: Progress,
-    overwrite: bool,
-    warn: Callable[[str], None] | None,
-) -> Built:
-    sizes = [readers.file_size(path) for path in paths]
-    progress.start("reading", sum(sizes), "MB", 1e-6)
-    digests = pool.run(
-        stages.file_digest, [(None, path) for path in paths], lambda i, result: progress.advance(sizes[i])
-    )
-    settings = resolve(options, tokenizer, paths, digests)
-    done = finished(options.output_dir, settings, overwrite)
-    if done:
-        return Built(done, True, 0)
-    with claimed(options.output_dir, settings, overwrite) as unfinished:
-        if warn is not None:
-            for line in readers.early_suspicions(paths, options.input_format):
-                warn(line)
-        build = _Build(options, tokenizer, settings, unfinished, pool, progress)
-        manifest = build.run(paths, sum(sizes))
-        files.remove_tree(unfinished)
-    return Built(manifest, False, build.peak_memory)
-
-
 class _Build:
     """Runs the stages of one build. All intermediate files are in the folder `unfinished`."""
 
@@ -121,41 +94,55 @@ class _Build:
         self,
         options: Options,
         tokenizer: tokenization.Tokenizer,
-        settings: dict[str, Any],
-        unfinished: str,
-        pool: Pool,
+        paths: Sequence[str],
+        pool: pools.Pool,
         progress: Progress,
     ):
-        self.options, self.settings, self.unfinished = options, settings, unfinished
+        self.options, self.tokenizer, self.paths = options, tokenizer, paths
         self.pool, self.progress = pool, progress
         self.cleaning = options.cleaning_settings()
+        self.unfinished = ""
         self.peak_memory = 0
-        self.special_ids = dict(tokenizer.special_ids)
-        path = files.absolute(tokenizer.path)
-        self.vocabulary = stages.Vocabulary(path, tokenizer.lower_case, tokenizer.strip_accents)
 
-    def run(self, paths: Sequence[str], size: int) -> dict[str, Any]:
-        tokenized = self._tokenize(paths, size)
+    def run(self, overwrite: bool, warn: Callable[[str], None] | None) -> Built:
+        sizes = [readers.file_size(path) for path in self.paths]
+        self.progress.start("reading", sum(sizes), "MB", 1e-6)
+        digests = self.pool.run(
+            readers.file_digest,
+            [(None, path) for path in self.paths],
+            lambda i, result: self.progress.advance(sizes[i]),
+        )
+        self.settings = resolve(self.options, self.tokenizer, self.paths, digests)
+        done = finished(self.options.output_dir, self.settings, overwrite)
+        if done:
+            return Built(done, True, 0)
+        with claimed(self.options.output_dir, self.settings, overwrite) as self.unfinished:
+            if warn is not None:
+                for line in readers.early_suspicions(self.paths, self.options.input_format):
+                    warn(line)
+            manifest = self._make(sum(sizes))
+            files.remove_tree(self.unfinished)
+        return Built(manifest, False, self.peak_memory)
+
+    def _make(self, size: int) -> dict[str, Any]:
+        """Makes the records of inputs of `size` bytes; returns their manifest."""
+        tokenized = self._tokenize(size)
         if self.cleaning and not {"exact", "near"}.isdisjoint(self.cleaning.steps):
-            tokenized = duplicates.drop(
-                tokenized, self.cleaning, self._path, self._run_stage, stages.HISTOGRAM_BITS
-            )
+            tokenized = duplicates.drop(tokenized, self.cleaning, self._path, self._run)
         documents = sum(result["documents"] for result in tokenized)
         if not documents and self.cleaning:
             counts = cleaning.merge_counts([result["cleaning"] for result in tokenized])
             if counts["documents"]:
                 raise self._refusal(cleaning.nothing_left(counts))
         if not documents:
-            raise self._refusal(readers.no_text(paths, self.options.input_format))
+            raise self._refusal(readers.no_text(self.paths, self.options.input_format))
         if documents == 1 and self.settings["nsp"] == "next":
             raise self._refusal(
                 "the corpus is one document, and next-sentence prediction draws sentences of others: give "
                 f"more documents{readers.FORMATS[self.options.input_format].documents_end}, "
                 "or --nsp=none"
             )
-        parts = self._make_rows(tokenized)
-        splits = self._make_shards(parts)
-        return self._finish(tokenized, splits)
+        return self._finish(tokenized, self._make_shards(self._make_rows(tokenized)))
 
     def _refusal(self, message: str) -> UserError:
         """Removes the unfinished work and returns an error.
@@ -171,55 +158,56 @@ class _Build:
     def _path(self, name: str) -> str:
         return os.path.join(self.unfinished, name)
 
-    def _run(self, function, tasks, advance) -> list[dict[str, Any]]:
-        def on_done(index: int, result: dict[str, Any]) -> None:
-            self.progress.advance(advance(index))
+    def _run(
+        self,
+        title: str,
+        function: pools.Function,
+        tasks: Sequence[Any],
+        unit: str = "parts",
+        sizes: Sequence[int] | None = None,
+    ) -> list[pools.Result]:
+        """Runs tasks, which have an `output`; `sizes` are in bytes, None to count the tasks as `unit`."""
+        if sizes is None:
+            self.progress.start(title, len(tasks), unit)
+        else:
+            self.progress.start(title, sum(sizes), "MB", 1e-6)
+
+        def on_done(index: int, result: pools.Result) -> None:
+            self.progress.advance(sizes[index] if sizes else 1)
             self.peak_memory = max(self.peak_memory, result["peak_memory"])
 
         return self.pool.run(function, [(task.output + ".json", task) for task in tasks], on_done)
 
-    def _run_stage(self, title: str, function, tasks) -> list[dict[str, Any]]:
-        self.progress.start(title, len(tasks), "parts")
-        return self._run(function, tasks, lambda index: 1)
-
-    def _tokenize(self, paths: Sequence[str], size: int) -> list[dict[str, Any]]:
+    def _tokenize(self, size: int) -> list[dict[str, Any]]:
         smallest, largest = _RANGE_BYTES
         target = min(max(smallest, size // 1024), largest)
-        groups = _grouped(readers.split_ranges(paths, target, self.options.input_format), target)
+        groups = _grouped(readers.split_ranges(self.paths, target, self.options.input_format), target)
         tasks = [
-            stages.TokenizeTask(
+            tokenizing.TokenizeTask(
                 group,
                 self.options.input_format,
-                self.vocabulary,
+                self.tokenizer,
                 self._path(f"documents-{number:06d}"),
                 self.cleaning,
                 readers.Fields(self.options.text_field, self.options.id_field),
             )
             for number, group in enumerate(groups)
         ]
-        self.progress.start("tokenizing", size, "MB", 1e-6)
-        return self._run(stages.tokenize, tasks, lambda index: sum(range_.size for range_ in groups[index]))
+        sizes = [sum(range_.size for range_ in group) for group in groups]
+        return self._run("tokenizing", tokenizing.tokenize, tasks, sizes=sizes)
 
-    def _make_rows(self, tokenized: list[dict[str, Any]]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    def _make_rows(self, tokenized: list[dict[str, Any]]) -> _Parts:
         """Returns the record files of the buckets of each split, and their counts."""
-        buckets = stages.plan(tokenized, self.settings["eval_fraction"])
         runs = tuple(run for result in tokenized for run in result["runs"])
         tasks = [
-            stages.RowsTask(
-                bucket,
-                runs,
-                self.vocabulary,
-                self.settings,
-                self._path(f"rows-{bucket.split}-{bucket.number:06d}"),
-            )
-            for bucket in buckets
+            buckets.RowsTask(bucket, runs, self.tokenizer, self.settings, self._path(f"rows-{bucket.name}"))
+            for bucket in buckets.plan(tokenized, self.settings["eval_fraction"])
         ]
-        self.progress.start("making rows", len(tasks), "buckets")
-        make = stages.make_rows if self.settings["schema"] == packed.SCHEMA else google_rows.make_rows
-        results = self._run(make, tasks, lambda index: 1)
+        make = packed_rows.make_rows if self.settings["schema"] == packed.SCHEMA else google_rows.make_rows
+        results = self._run("making rows", make, tasks, "buckets")
         for run in runs:
             minhash.remove(run)
-        parts: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        parts: _Parts = {}
         for task, result in zip(tasks, results, strict=True):
             parts.setdefault(task.bucket.split, []).append((task.output, result))
         fewest = 2 if self.settings["nsp"] == "next" else 1
@@ -230,36 +218,31 @@ class _Build:
             )
         return parts
 
-    def _make_shards(self, parts: dict[str, list[tuple[str, dict[str, Any]]]]) -> dict[str, Any]:
+    def _make_shards(self, parts: _Parts) -> dict[str, Any]:
         """Returns the splits as the manifest stores them."""
-        tasks: list[stages.ShardTask] = []
+        tasks: list[shards.ShardTask] = []
         owners: list[str] = []
         static_masks = self.settings["schema"] == google.SCHEMA
         for split, results in parts.items():
-            shards = self._shards(split, parts)
-            shares = stages.share_rows(
-                [(path, result["rows"]) for path, result in results], shards, static_masks
-            )
-            for number, share in enumerate(shares):
-                name = f"{split}-{number:05d}-of-{shards:05d}.tfrecord"
-                tasks.append(stages.ShardTask(share, self._path(name)))
+            number = self._shards(split, parts)
+            rows = [(path, result["rows"]) for path, result in results]
+            for place, share in enumerate(shards.share_rows(rows, number, static_masks)):
+                name = f"{split}-{place:05d}-of-{number:05d}.tfrecord"
+                tasks.append(shards.ShardTask(share, self._path(name)))
                 owners.append(split)
-        self.progress.start("writing files", len(tasks), "files")
-        results = self._run(stages.make_shard, tasks, lambda index: 1)
+        results = self._run("writing files", shards.make_shard, tasks, "files")
         splits = {}
         for split in sorted(parts, reverse=True):  # train before eval
-            counts = packed.merge_splits(
-                [result for _, result in parts[split]], self.settings["max_seq_length"]
-            )
-            counts["files"] = [
+            made = [result for _, result in parts[split]]
+            splits[split] = manifests.merge_splits(made, self.settings["max_seq_length"])
+            splits[split]["files"] = [
                 {"name": os.path.basename(task.output), "rows": result["rows"], "bytes": result["bytes"]}
                 for task, owner, result in zip(tasks, owners, results, strict=True)
                 if owner == split
             ]
-            splits[split] = counts
         return splits
 
-    def _shards(self, split: str, parts: dict[str, list[tuple[str, dict[str, Any]]]]) -> int:
+    def _shards(self, split: str, parts: _Parts) -> int:
         rows = {name: sum(result["rows"] for _, result in results) for name, results in parts.items()}
         wanted = self.options.num_shards
         if not wanted:
@@ -283,22 +266,22 @@ class _Build:
                     if files.exists(source):
                         files.move(source, os.path.join(directory, file["name"] + suffix))
         vocabulary = os.path.join(directory, self.settings["vocabulary"]["file"])
-        atomic.write_file(vocabulary, files.read(self.vocabulary.path))
-        names = (*stages.TEXT_COUNTS, *stages.CLEANING_COUNTS)
+        atomic.write_file(vocabulary, files.read(self.tokenizer.path))
+        names = (*tokenizing.TEXT_COUNTS, *readers.COUNTS)
         manifest = self.settings | {
             "fingerprint": digest(self.settings),
             "made_by": f"bert-jax {bert_jax.__version__}",
-            "special_ids": self.special_ids,
+            "special_ids": self.tokenizer.special_ids,
             "splits": splits,
             "text": {name: sum(result[name] for result in tokenized) for name in names},
         }
         if self.cleaning:
-            report = duplicates.report(tokenized)
+            report = duplicates.merged_report(tokenized)
             content = json.dumps(report, indent=1).encode() + b"\n"
             atomic.write_file(os.path.join(directory, cleaning.REPORT), content)
             manifest["cleaned"] = cleaning.without_examples(report)
         content = json.dumps(manifest, indent=1).encode() + b"\n"
-        atomic.write_file(os.path.join(directory, packed.MANIFEST), content)
+        atomic.write_file(os.path.join(directory, manifests.FILE), content)
         return manifest
 
 

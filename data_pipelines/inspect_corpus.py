@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import tokenization
-from bert_jax.data.approx_distinct import DistinctSample
 from bert_jax.data.inspection import Report
+from bert_jax.data.inspection.approx_distinct import DistinctSample
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from data_pipelines import cleaning, readers

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 import bert_jax
-from bert_jax.data import packed
+from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from data_pipelines.settings import difference
@@ -33,9 +33,9 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
     Raises:
         UserError: there are records with other settings, and `overwrite` is not set.
     """
-    if not files.exists(os.path.join(directory, packed.MANIFEST)):
+    if not files.exists(os.path.join(directory, manifests.FILE)):
         return None
-    manifest = packed.read_manifest(directory, schema=None)
+    manifest = manifests.read(directory)
     differing = difference(settings, manifest)
     if differing and overwrite:
         _remove_records(directory)
@@ -57,7 +57,7 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
 
 def _remove_records(directory: str) -> None:
     """Removes finished records, the manifest first, since without it no one takes the rest for finished."""
-    files.remove(os.path.join(directory, packed.MANIFEST))
+    files.remove(os.path.join(directory, manifests.FILE))
     for name in files.names(directory):
         if ".tfrecord" in name:
             files.remove(os.path.join(directory, name))
@@ -96,14 +96,14 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
             raise UserError(
                 f"another `bert-jax data` is writing to {directory}: wait for it, or stop it"
             ) from None
-        if files.exists(os.path.join(directory, packed.MANIFEST)):  # finished since the call of `finished`
+        if files.exists(os.path.join(directory, manifests.FILE)):  # finished since the call of `finished`
             files.remove_tree(unfinished)
             raise UserError(f"another `bert-jax data` has just finished {directory}: run the command again")
         stray = [name for name in files.names(directory) if ".tfrecord" in name]
         if stray and not begun:
             files.remove_tree(unfinished)
             raise UserError(
-                f"{directory} holds {stray[0]} and no {packed.MANIFEST}: choose an empty --output_dir"
+                f"{directory} holds {stray[0]} and no {manifests.FILE}: choose an empty --output_dir"
             )
         if local:  # partial files of killed processes
             for name in files.names(unfinished):

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import tokenization
-from bert_jax.data import google, packed
+from bert_jax.data import google, manifests, packed
 from bert_jax.errors import UserError, check_installed
-from data_pipelines import cleaning, pairs, readers
+from data_pipelines import cleaning, readers
+from data_pipelines.stages import pairs
 
 # Settings that were added in later versions, with the value that applies to records without them.
 _LATER: dict[str, Any] = {"nsp": "next", "full_sentences": False, "cleaning": None}
@@ -130,7 +131,6 @@ def resolve(
         paths: the input files.
         digests: the result of `readers.file_digest` for each input file.
     """
-    file = "vocab.model" if tokenizer.kind == "sentencepiece" else "vocab.txt"
     length = options.max_seq_length
     if options.schema == packed.SCHEMA:
         dupe_factor, eval_fraction = 1, 0.01
@@ -146,7 +146,7 @@ def resolve(
         own["cleaning"] = clean.described()
     return own | {
         "schema": options.schema,
-        "version": packed.VERSION,
+        "version": manifests.VERSIONS[packed.SCHEMA],
         "max_seq_length": length,
         "max_sequences_per_row": 1 if options.full_sentences else per_row,
         "nsp": options.nsp,
@@ -156,7 +156,7 @@ def resolve(
         "eval_fraction": eval_fraction if options.eval_fraction is None else options.eval_fraction,
         "num_shards": options.num_shards,
         "input_format": options.input_format,
-        "vocabulary": tokenizer.settings() | {"file": file},
+        "vocabulary": tokenizer.settings() | {"file": tokenization.KINDS[tokenizer.kind].file},
         "sources": [
             {"name": name, "bytes": digest["bytes"], "sha256": digest["sha256"]}
             for name, digest in zip(readers.short_names(paths), digests, strict=True)

@@ -19,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 
 KEY_BITS = 64
+BIN_SHIFT = KEY_BITS - 16  # the bin of a key in a histogram is its first 16 bits
 _HEADER = struct.Struct("<8sQQQ")
 _MAGIC = b"bjspill2"
 
@@ -35,13 +36,13 @@ def dropped_path(run: str) -> str:
     return f"{run}.dropped"
 
 
-def write_histogram(path: str, histogram: np.ndarray) -> None:
-    """Writes the non-empty bins of a histogram.
+def new_histogram() -> np.ndarray:
+    """Returns an empty histogram: the numbers of documents and of tokens by bin of keys, int64 [bins, 2]."""
+    return np.zeros((1 << (KEY_BITS - BIN_SHIFT), 2), np.int64)
 
-    Args:
-        path: the file to write.
-        histogram: int64 [bins, 2], the number of documents and of tokens in each bin of keys.
-    """
+
+def write_histogram(path: str, histogram: np.ndarray) -> None:
+    """Writes the non-empty bins of a histogram."""
     bins = np.flatnonzero(histogram[:, 0])
     with atomic.replace_file(path) as file:
         np.save(file, np.column_stack((bins, histogram[bins])))

@@ -23,7 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from data_pipelines import build, cleaning, readers, workers
+    from data_pipelines import build, cleaning, pools, readers
 
 
 _HIGH_UNKNOWN_SHARE = 0.05
@@ -132,7 +132,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     names = [field.name for field in dataclasses.fields(build.Options) if field.name != "input"]
     values: dict[str, Any] = {name: flags[name].value for name in names}
     options = build.Options(tuple(flags.input), **values)
-    processes = workers.count(flags.workers)
+    processes = pools.count(flags.workers)
     begun = time.monotonic()
     if flags.beam_args and flags.runner != "beam":
         raise UserError(f"--beam_args={flags.beam_args} is for --runner=beam")

@@ -31,7 +31,7 @@ from bert_jax.settings.flags import Define
 with epy.lazy_imports():
     from bert_jax import checkpoint, convert
     from bert_jax.convert import formats
-    from bert_jax.data import google, google_inspection, inspection, packed
+    from bert_jax.data import google, inspection, manifests
     from bert_jax.plots import records
     from data_pipelines import inspect_corpus, readers
 
@@ -111,7 +111,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
         UserError: the content of the path is not known.
     """
     if google.is_record_file(path) or files.is_directory(path):
-        report = google_inspection.inspect(path, vocab or "", examples)
+        report = inspection.inspect_google_records(path, vocab or "", examples)
         if report is not None:
             return report
     if files.is_file(path):
@@ -125,7 +125,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
             f"{path} is neither a .tfrecord file nor a vocabulary (vocab.txt, or a SentencePiece .model); if "
             "it is text, give its format, as in --input_format=text"
         )
-    if files.exists(os.path.join(path, packed.MANIFEST)):
+    if files.exists(os.path.join(path, manifests.FILE)):
         return inspection.inspect_records(path, examples, vocab)
     names = files.names(path)
     if "checkpoints" in names or "_CHECKPOINT_METADATA" in names:
@@ -135,7 +135,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
         return inspection.inspect_records(path, examples)  # reports that the manifest is missing
     raise UserError(
-        f"{path} contains neither records ({packed.MANIFEST}) nor checkpoints; if it contains text, give its "
+        f"{path} contains neither records ({manifests.FILE}) nor checkpoints; if it contains text, give its "
         "format, as in --input_format=text"
     )
 

@@ -8,12 +8,15 @@ stays bounded; the result depends only on the text and the flags.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
+from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
 
+from bert_jax import tokenization
 from bert_jax.commands.flags import corpus
 from bert_jax.errors import file_error
 from bert_jax.io.progress import Progress
@@ -41,7 +44,7 @@ def define_flags(define: Define) -> None:
         "to 103, with [unused] tokens between, and from 20,000 on up to 998; below 5,000 they are 0 to 4.",
         30522,
     )
-    define.choice("kind", ["wordpiece", "sentencepiece"], "Kind of vocabulary.", "wordpiece")
+    define.choice("kind", list(tokenization.KINDS), "Kind of vocabulary.", "wordpiece")
     define.boolean("lower_case", "Lower-case the text and strip accents.", True)
     define.integer("seed", "Seed of the sample.", 12345)
     define.integer(
@@ -66,27 +69,14 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
+    names = [field.name for field in dataclasses.fields(vocabulary.Options)]
+    values: dict[str, Any] = {name: flags[name].value for name in names}
+    values |= {name: tuple(values[name] or ()) for name in ("input", "compare")}
+    options = vocabulary.Options(**values)
     begun = time.monotonic()
     try:
         with Progress() as progress:
-            trained = vocabulary.train(
-                flags.input,
-                flags.input_format,
-                flags.output,
-                size=flags.size,
-                kind=flags.kind,
-                lower_case=flags.lower_case,
-                seed=flags.seed,
-                sample_bytes=flags.sample_bytes,
-                sampling_exponent=flags.sampling_exponent,
-                character_coverage=flags.character_coverage,
-                min_frequency=flags.min_frequency,
-                compare=flags.compare or (),
-                overwrite=flags.overwrite,
-                fields=readers.Fields(flags.text_field, flags.id_field),
-                tfds_data_dir=flags.tfds_data_dir,
-                progress=progress,
-            )
+            trained = vocabulary.train(options, progress)
     except OSError as error:
         raise file_error(f"{error.filename or flags.output}: {error.strerror or error}", error) from error
     print(

@@ -18,7 +18,6 @@ from bert_jax.convert.surgery import BIAS, WORDS
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.tokenization import Tokenizer, normalization
-from bert_jax.tokenization.sentence_piece import WORD_START
 from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 
 _UNUSED = re.compile(r"\[unused\d+\]")
@@ -113,9 +112,10 @@ def _means(table: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
 
 def _keys(tokenizer: Tokenizer) -> list[_Key]:
     """Returns the keys of all tokens, by id. Special tokens are spelled as `special_tokens` has them."""
-    mark = CONTINUATION if tokenizer.kind == "wordpiece" else ""
     keys = [
-        (token.removeprefix(mark), True) if continues else (token.removeprefix(WORD_START), False)
+        (token.removeprefix(tokenizer.continuation), True)
+        if continues
+        else (token.removeprefix(tokenizer.word_start), False)
         for token, continues in zip(tokenizer.tokens, tokenizer.is_continuation.tolist(), strict=True)
     ]
     for role, i in tokenizer.special_ids.items():
@@ -146,7 +146,7 @@ def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], l
 
         def from_word(text: str, word: list[int]) -> list[int]:
             # SentencePiece splits whole words only, so the marker of the word's start is removed afterwards.
-            first = tokenizer.tokens[word[0]].removeprefix(WORD_START) if word else ""
+            first = tokenizer.tokens[word[0]].removeprefix(tokenizer.word_start) if word else ""
             return [ids.get(first, word[0]), *word[1:]] if first else word[1:]
 
         return from_word

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax.data import manifests, packed
+from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 
@@ -49,11 +49,11 @@ def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print
         UserError: the URL holds no records, they cannot be read, or the local disk has no room for them.
     """
     try:
-        path = f"{url.rstrip('/')}/{packed.MANIFEST}"
+        path = f"{url.rstrip('/')}/{manifests.FILE}"
         content = files.read(path)
     except OSError as error:
         raise UserError(
-            f"cannot read the records {url} ({type(error).__name__}: {error}): is there a {packed.MANIFEST}?"
+            f"cannot read the records {url} ({type(error).__name__}: {error}): is there a {manifests.FILE}?"
         ) from error
     wanted = dict(_wanted(manifests.parse(content, path)))
     name = f"{url.rstrip('/').rpartition('/')[2]}-{hashlib.sha256(content).hexdigest()[:16]}"
@@ -67,7 +67,7 @@ def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print
                 say(f"fetching {len(missing)} files of {url} to {target}")
                 with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
                     list(threads.map(lambda name: _fetch(url, target, name, missing[name]), missing))
-            atomic.write_file(os.path.join(target, packed.MANIFEST), content)
+            atomic.write_file(os.path.join(target, manifests.FILE), content)
     except OSError as error:
         raise UserError(f"cannot keep a copy of {url} in {target}: {error.strerror or error}") from error
     return target

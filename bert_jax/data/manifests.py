@@ -1,12 +1,14 @@
-"""Defines and validates `manifest.json`, the description of a record directory."""
+"""Defines, reads and merges `manifest.json`, the description of a record directory."""
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
 from typing import Any
 
-from bert_jax.errors import UserError
-from bert_jax.io import json_files
+from bert_jax.errors import UserError, file_error
+from bert_jax.io import files, json_files
 
 FILE = "manifest.json"
 VERSIONS = {"packed": 1, "google": 1}  # version of the manifest, by schema
@@ -85,3 +87,98 @@ def is_plain_name(name: str) -> bool:
     A folder, an absolute path, ".." and a URL do not.
     """
     return bool(name) and name not in (".", "..") and not set(name) & set("/\\:\0\n")
+
+
+def read(data_dir: str, schema: str | None = None) -> dict[str, Any]:
+    """Returns the manifest of a record directory.
+
+    Args:
+        data_dir: the record directory.
+        schema: the expected schema; None accepts any.
+
+    Raises:
+        UserError: the directory does not exist, has no manifest, or holds records of another schema.
+    """
+    path = os.path.join(data_dir, FILE)
+    if not files.is_directory(data_dir):
+        raise UserError(
+            f"there is no record directory {data_dir!r}; make one with `bert-jax data "
+            f"--output_dir={data_dir}`"
+        )
+    try:
+        content = files.read(path)
+    except FileNotFoundError:
+        raise UserError(
+            f"{data_dir} holds no {FILE}: it is no record directory, or `bert-jax data` did not finish; "
+            "run it again"
+        ) from None
+    except OSError as error:
+        raise file_error(f"cannot read {path} ({error.strerror or error})", error) from error
+    return parse(content, path, schema)
+
+
+def merge(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Merges the manifests of record directories that are used as one dataset.
+
+    The counts of `splits` are summed, and `sources` are concatenated.
+    """
+    if len(manifests) == 1:
+        return manifests[0]
+    merged = dict(manifests[0])
+    merged["max_sequences_per_row"] = max(manifest["max_sequences_per_row"] for manifest in manifests)
+    merged["sources"] = [source for manifest in manifests for source in manifest["sources"]]
+    merged["fingerprint"] = "+".join(manifest["fingerprint"] for manifest in manifests)
+    merged["splits"] = {}
+    for name in {name: None for manifest in manifests for name in manifest["splits"]}:
+        parts = [manifest["splits"][name] for manifest in manifests if name in manifest["splits"]]
+        merged["splits"][name] = merge_splits(parts, merged["max_seq_length"])
+    return merged
+
+
+def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[str, Any]:
+    """Sums the counts of a split over its parts: directories, or the buckets of a build."""
+    names = ["documents", "rows", "sequences", "tokens", "random_next"]
+    names += ["predictions"] * all("predictions" in part for part in parts)
+    total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in names}
+    total["files"] = [file for part in parts for file in part["files"]]
+    for name in ("sequence_lengths", "sequences_per_row"):
+        if all(name in part for part in parts):
+            columns = itertools.zip_longest(*(part[name] for part in parts), fillvalue=0)
+            total[name] = [sum(column) for column in columns]
+    return total | {
+        "fill": total["tokens"] / max(1, total["rows"] * max_seq_length),
+        "random_next_share": total["random_next"] / max(1, total["sequences"]),
+    }
+
+
+def check_alike(
+    directories: Sequence[tuple[str, dict[str, Any]]],
+    split: str,
+    names: Sequence[str] = ("max_seq_length",),
+) -> None:
+    """Checks that record directories can be used as one dataset.
+
+    Args:
+        directories: (directory, manifest) pairs.
+        split: the name of the split; at least one directory must have it.
+        names: the settings of the manifests that must be equal.
+
+    Raises:
+        UserError: the vocabularies or the settings differ, or no directory has the split.
+    """
+    first_name, first = directories[0]
+    for name, manifest in directories[1:]:
+        if manifest["vocabulary"]["digest"] != first["vocabulary"]["digest"]:
+            raise UserError(f"the records {first_name} and {name} were made with different vocabularies")
+        for setting in names:
+            if manifest[setting] != first[setting]:
+                raise UserError(
+                    f"the records {first_name} and {name} have {setting} {first[setting]} and "
+                    f"{manifest[setting]}; make them anew with the same one"
+                )
+    available = list({split: None for _, manifest in directories for split in manifest["splits"]})
+    if split not in available:
+        raise UserError(
+            f"the records {','.join(name for name, _ in directories)} have no split {split!r}, only "
+            f"{', '.join(map(repr, available))}"
+        )

@@ -14,19 +14,16 @@ Masks are not stored: they are drawn on the device.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data import manifests, tfrecord, verification
-from bert_jax.errors import UserError, file_error
-from bert_jax.io import files
+from bert_jax.data import manifests, tf_example, tfrecord, verification
+from bert_jax.data.rows import RowIndex
+from bert_jax.errors import UserError
 
 SCHEMA = "packed"
-VERSION = manifests.VERSIONS[SCHEMA]
-MANIFEST = manifests.FILE
 _PER_SEQUENCE = {  # features and their dtypes
     "starts": np.dtype("<u2"),
     "first_lengths": np.dtype("<u2"),
@@ -55,7 +52,7 @@ def default_sequences_per_row(max_seq_length: int) -> int:
 def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
     """Returns the record of one row."""
     starts = itertools.accumulate((len(sequence.ids) for sequence in sequences[:-1]), initial=0)
-    return tfrecord.encode_example(
+    return tf_example.encode_example(
         {
             "input_ids": b"".join(sequence.ids.tobytes() for sequence in sequences),
             "starts": np.array(list(starts), "<u2").tobytes(),
@@ -65,58 +62,18 @@ def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
     )
 
 
-class Rows:
-    """Locates the rows of one split in one or more record directories, of any schema.
-
-    Args:
-        directories: (directory, manifest) pairs with the same vocabulary and shape.
-        split: the name of the split; a directory without it is skipped.
-        index_dir: see `tfrecord.RecordFile`.
-
-    Attributes:
-        manifest: the manifest; those of several directories are merged.
-        split: the name of the split.
-        max_seq_length: L.
-        max_sequences_per_row: S.
-        vocab_size: the number of tokens in the vocabulary.
-        files: the open record files.
-    """
-
-    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
-        self.manifest = merge_manifests([manifest for _, manifest in directories])
-        self.split = split
-        self.max_seq_length = int(self.manifest["max_seq_length"])
-        self.max_sequences_per_row = int(self.manifest["max_sequences_per_row"])
-        self.vocab_size = int(self.manifest["vocabulary"]["size"])
-        self.files = [
-            open_file(os.path.join(directory, entry["name"]), entry, index_dir)
-            for directory, manifest in directories
-            for entry in manifest["splits"].get(split, {"files": []})["files"]
-        ]
-        self._first_rows = np.cumsum([0] + [len(file) for file in self.files])
-
-    def __len__(self) -> int:
-        """Returns the number of rows."""
-        return int(self._first_rows[-1])
-
-    def locate(self, index: int) -> tuple[str, int]:
-        """Returns the path of a row's file and the byte offset of the row in it."""
-        file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
-        return self.files[file].path, int(self.files[file].offsets[index - self._first_rows[file]])
-
-
-class PackedDataset(Rows):
-    """Random access to the rows of one split; see `Rows`."""
+class PackedDataset(RowIndex):
+    """Random access to the rows of one split; see `rows.RowIndex`."""
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str):
         super().__init__(directories, split)
         self._pad_id = int(self.manifest["special_ids"]["pad"])
         self._id_dtype = id_dtype(self.vocab_size)
-        self._decode = tfrecord.ExampleDecoder()
+        self._decode = tf_example.ExampleDecoder()
 
-    def _features(self, index: int, file: int) -> dict[str, bytes]:
+    def _features(self, index: int) -> dict[str, bytes]:
         try:
-            return self._decode(self.files[file][index - int(self._first_rows[file])])
+            return self._decode(self.read(index))
         except ValueError as error:
             raise tfrecord.CorruptRecordError(*self.locate(index), f"not a packed row ({error})") from error
 
@@ -137,12 +94,8 @@ class PackedDataset(Rows):
                 for example).
         """
         indices = np.asarray(indices, np.int64)
-        files = np.searchsorted(self._first_rows, indices, side="right") - 1
         empty = dict.fromkeys(("input_ids", *_PER_SEQUENCE), b"")
-        rows = [
-            self._features(index, file) if index >= 0 else empty
-            for index, file in zip(indices.tolist(), files.tolist(), strict=True)
-        ]
+        rows = [self._features(index) if index >= 0 else empty for index in indices.tolist()]
         length, sequences = self.max_seq_length, self.max_sequences_per_row
         try:
             input_ids, lengths = _pad_rows(rows, "input_ids", self._id_dtype, length, self._pad_id)
@@ -179,8 +132,7 @@ class PackedDataset(Rows):
 
     def row_fault(self, index: int) -> str | None:
         """Returns what is wrong with a row whose CRCs are right, or None if it is valid."""
-        file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
-        features = self._features(index, file)
+        features = self._features(index)
         missing = [name for name in ("input_ids", *_PER_SEQUENCE) if name not in features]
         if missing:
             return f"the row has no feature {missing[0]!r}"
@@ -248,91 +200,6 @@ def _sound_sequences(
     )
 
 
-def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord.RecordFile:
-    """Opens a record file that a manifest lists.
-
-    Args:
-        path: the record file.
-        entry: the manifest's entry for the file.
-        index_dir: see `tfrecord.RecordFile`.
-
-    Raises:
-        UserError: the size, the number of rows or the CRC-32C is not the one in the manifest.
-    """
-    file = tfrecord.RecordFile(path, index_dir)
-    if file.size != entry["bytes"] or len(file) != entry["rows"]:
-        raise UserError(
-            f"{path} has {len(file)} records in {file.size} bytes, and the manifest beside it says "
-            f"{entry['rows']} in "
-            f"{entry['bytes']}: the folder is not as `bert-jax data` left it; copy it again, or make it anew"
-        )
-    if "crc32c" in entry:
-        verification.check(file, entry["crc32c"])
-    return file
-
-
-def read_manifest(data_dir: str, schema: str | None = SCHEMA) -> dict[str, Any]:
-    """Returns the manifest of a record directory.
-
-    Args:
-        data_dir: the record directory.
-        schema: the expected schema; None accepts any.
-
-    Raises:
-        UserError: the directory does not exist, has no manifest, or holds records of another schema.
-    """
-    path = os.path.join(data_dir, MANIFEST)
-    if not files.is_directory(data_dir):
-        raise UserError(
-            f"there is no record directory {data_dir!r}; make one with `bert-jax data "
-            f"--output_dir={data_dir}`"
-        )
-    try:
-        content = files.read(path)
-    except FileNotFoundError:
-        raise UserError(
-            f"{data_dir} holds no {MANIFEST}: it is no record directory, or `bert-jax data` did not finish; "
-            "run it again"
-        ) from None
-    except OSError as error:
-        raise file_error(f"cannot read {path} ({error.strerror or error})", error) from error
-    return manifests.parse(content, path, schema)
-
-
-def merge_manifests(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Merges the manifests of record directories that are used as one dataset.
-
-    The counts of `splits` are summed, and `sources` are concatenated.
-    """
-    if len(manifests) == 1:
-        return manifests[0]
-    merged = dict(manifests[0])
-    merged["max_sequences_per_row"] = max(manifest["max_sequences_per_row"] for manifest in manifests)
-    merged["sources"] = [source for manifest in manifests for source in manifest["sources"]]
-    merged["fingerprint"] = "+".join(manifest["fingerprint"] for manifest in manifests)
-    merged["splits"] = {}
-    for name in {name: None for manifest in manifests for name in manifest["splits"]}:
-        parts = [manifest["splits"][name] for manifest in manifests if name in manifest["splits"]]
-        merged["splits"][name] = merge_splits(parts, merged["max_seq_length"])
-    return merged
-
-
-def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[str, Any]:
-    """Sums the counts of a split over its parts: directories, or the buckets of a build."""
-    names = ["documents", "rows", "sequences", "tokens", "random_next"]
-    names += ["predictions"] * all("predictions" in part for part in parts)
-    total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in names}
-    total["files"] = [file for part in parts for file in part["files"]]
-    for name in ("sequence_lengths", "sequences_per_row"):
-        if all(name in part for part in parts):
-            columns = itertools.zip_longest(*(part[name] for part in parts), fillvalue=0)
-            total[name] = [sum(column) for column in columns]
-    return total | {
-        "fill": total["tokens"] / max(1, total["rows"] * max_seq_length),
-        "random_next_share": total["random_next"] / max(1, total["sequences"]),
-    }
-
-
 def open_dataset(data_dir: str, split: str) -> PackedDataset:
     """Opens one split of one or more record directories, separated by commas, as one dataset.
 
@@ -344,43 +211,10 @@ def open_dataset(data_dir: str, split: str) -> PackedDataset:
     names = [name.strip() for name in data_dir.split(",") if name.strip()]
     if not names:
         raise UserError("no record directory given; make one with `bert-jax data` and name it in data.dir")
-    directories = [(name, read_manifest(name)) for name in names]
+    directories = [(name, manifests.read(name, SCHEMA)) for name in names]
     verification.report_unchecked(directories)
-    check_alike(directories, split)
+    manifests.check_alike(directories, split)
     dataset = PackedDataset(directories, split)
     if not len(dataset):
         raise UserError(f"the split {split!r} of {data_dir} is empty")
     return dataset
-
-
-def check_alike(
-    directories: Sequence[tuple[str, dict[str, Any]]],
-    split: str,
-    names: Sequence[str] = ("max_seq_length",),
-) -> None:
-    """Checks that record directories can be used as one dataset.
-
-    Args:
-        directories: (directory, manifest) pairs.
-        split: the name of the split; at least one directory must have it.
-        names: the settings of the manifests that must be equal.
-
-    Raises:
-        UserError: the vocabularies or the settings differ, or no directory has the split.
-    """
-    first_name, first = directories[0]
-    for name, manifest in directories[1:]:
-        if manifest["vocabulary"]["digest"] != first["vocabulary"]["digest"]:
-            raise UserError(f"the records {first_name} and {name} were made with different vocabularies")
-        for setting in names:
-            if manifest[setting] != first[setting]:
-                raise UserError(
-                    f"the records {first_name} and {name} have {setting} {first[setting]} and "
-                    f"{manifest[setting]}; make them anew with the same one"
-                )
-    available = list({split: None for _, manifest in directories for split in manifest["splits"]})
-    if split not in available:
-        raise UserError(
-            f"the records {','.join(name for name, _ in directories)} have no split {split!r}, only "
-            f"{', '.join(map(repr, available))}"
-        )

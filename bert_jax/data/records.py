@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bert_jax.data import google, packed, tfrecord, verification
+from bert_jax.data import google, manifests, packed, tfrecord, verification
 from bert_jax.errors import UserError
 from bert_jax.io import files
 
@@ -59,7 +59,7 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
             )
     if foreign and not vocab:
         raise UserError(
-            f"{next(iter(foreign))} holds record files and no {packed.MANIFEST}: if they are google-research/"
+            f"{next(iter(foreign))} holds record files and no {manifests.FILE}: if they are google-research/"
             "bert's, name their vocabulary in data.vocab; if `bert-jax data` did not finish, run it again"
         )
     if not foreign:
@@ -67,11 +67,11 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
     directories = [
         (name, google.describe(name, foreign[name], vocab, index_dir))
         if name in foreign
-        else (name, packed.read_manifest(name, google.SCHEMA))
+        else (name, manifests.read(name, google.SCHEMA))
         for name in names
     ]
     verification.report_unchecked([one for one in directories if one[0] not in foreign])
-    packed.check_alike(directories, split, ("max_seq_length", "max_predictions_per_seq"))
+    manifests.check_alike(directories, split, ("max_seq_length", "max_predictions_per_seq"))
     dataset = google.GoogleDataset(directories, split, index_dir)
     if not len(dataset):
         raise UserError(f"the split {split!r} of {data_dir} is empty")
@@ -84,7 +84,7 @@ def foreign_files(directory: str) -> list[str]:
 
     The list is empty for a directory with a manifest or with the unfinished work of `bert-jax data`.
     """
-    if not files.is_directory(directory) or files.exists(os.path.join(directory, packed.MANIFEST)):
+    if not files.is_directory(directory) or files.exists(os.path.join(directory, manifests.FILE)):
         return []
     if "unfinished" in files.names(directory):
         return []
@@ -96,14 +96,14 @@ def _schema(directory: str) -> str:
 
     Without a manifest it returns that of packed records, whose reader reports the missing manifest.
     """
-    if not files.exists(os.path.join(directory, packed.MANIFEST)):
+    if not files.exists(os.path.join(directory, manifests.FILE)):
         return packed.SCHEMA
-    return packed.read_manifest(directory, schema=None)["schema"]
+    return manifests.read(directory)["schema"]
 
 
 def _check_no_vocab(vocab: str, data_dir: str) -> None:
     if vocab:
         raise UserError(
-            f"data.vocab={vocab} is for records without a {packed.MANIFEST}; {data_dir} carries its own "
+            f"data.vocab={vocab} is for records without a {manifests.FILE}; {data_dir} carries its own "
             "vocabulary: leave data.vocab empty"
         )

@@ -1,131 +1,194 @@
-"""Serializes tf.train.Examples of numbers, thousands at a time, in a compiled function."""
+"""Encodes and decodes tf.train.Example messages, without TensorFlow.
+
+A feature of an Example is a list of bytes values, of floats (float32, little-endian) or of int64 numbers
+(varints). The numbers of a list are stored contiguously ("packed"), as TensorFlow writes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
 
-import numpy as np
-
-from bert_jax.data import tfrecord
-from bert_jax.data.numba_jit import compiled, helper
-
-_LONGEST_VARINT = 5  # bytes of a non-negative int32
+BYTES, FLOAT, INT64 = 1, 2, 3  # kinds of features: their field numbers in tf.train.Feature
+_MAX_LAYOUTS = 1 << 14
 
 
-def encode(features: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the records of N Examples, concatenated, with their frames.
-
-    The payload of each record is what `tfrecord.encode_example` returns for the same numbers.
+def encode_example(features: Mapping[str, bytes], kinds: Mapping[str, int] | None = None) -> bytes:
+    """Returns a serialized tf.train.Example, with its features sorted by name.
 
     Args:
-        features: float32 or non-negative int32 [N, numbers], by name.
-
-    Returns:
-        The bytes, uint8 [bytes], and the offset at which each record begins and the last one ends, int64
-        [N + 1].
+        features: the value of each feature: one bytes value for a BYTES feature, the encoded bytes of all
+            numbers for a FLOAT or INT64 feature.
+        kinds: FLOAT or INT64 by feature name; features that are not listed are BYTES.
     """
     names = sorted(features)
     values = [features[name] for name in names]
-    kinds = [tfrecord.FLOAT if value.dtype == np.float32 else tfrecord.INT64 for value in values]
-    numbers = np.concatenate([np.ascontiguousarray(value).view(np.int32) for value in values], axis=1)
-    width = {tfrecord.FLOAT: 4, tfrecord.INT64: _LONGEST_VARINT}
-    most = [bytes(width[kind] * value.shape[1]) for kind, value in zip(kinds, values, strict=True)]
-    longest = tfrecord.encode_example(dict(zip(names, most, strict=True)))
-    buffer = np.empty(len(numbers) * (len(longest) + tfrecord.FRAME_BYTES), np.uint8)
-    edges = np.zeros(len(numbers) + 1, np.int64)
-    _encode(
-        buffer,
-        edges,
-        numbers,
-        np.cumsum([0, *(value.shape[1] for value in values)]),
-        np.array(kinds),
-        np.frombuffer("".join(names).encode(), np.uint8).copy(),
-        np.cumsum([0, *(len(name.encode()) for name in names)]),
-        tfrecord.FRAME_HEADER_BYTES,
-        tfrecord.FRAME_BYTES - tfrecord.FRAME_HEADER_BYTES,
-    )
-    buffer = buffer[: edges[-1]]
-    tfrecord.fill_frames(buffer, edges)
-    return buffer, edges
+    fields = tuple(kinds.get(name, BYTES) for name in names) if kinds else (BYTES,) * len(names)
+    headers = _headers(tuple(names), tuple(map(len, values)), fields)
+    return b"".join(itertools.chain.from_iterable(zip(headers, values, strict=True)))
 
 
-@helper
-def _varint_size(value):
-    size = 1
-    while value > 0x7F:
-        value >>= 7
-        size += 1
-    return size
+@functools.lru_cache(maxsize=1 << 14)
+def _headers(names: tuple[str, ...], lengths: tuple[int, ...], kinds: tuple[int, ...]) -> tuple[bytes, ...]:
+    """Returns the bytes before each value in an Example.
 
-
-@helper
-def _write_varint(out, at, value):
-    while value > 0x7F:
-        out[at] = value & 0x7F | 0x80
-        value >>= 7
-        at += 1
-    out[at] = value
-    return at + 1
-
-
-@helper
-def _field_size(size):
-    """Returns the size of a field with `size` bytes of content: its tag, the length, and the content."""
-    return 1 + _varint_size(size) + size
-
-
-@helper
-def _open_field(out, at, number, size):
-    out[at] = number << 3 | 2
-    return _write_varint(out, at + 1, size)
-
-
-@compiled(
-    "void(uint8[::1], int64[::1], int32[:,::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64, int64)"
-)
-def _encode(out, edges, numbers, columns, kinds, names, name_edges, frame_header, frame_footer):
-    """Writes each row of `numbers` into `out`, leaving room for the frames.
-
-    Args:
-        out: uint8 [bytes], the output buffer.
-        edges: int64 [N + 1], filled with the offset at which each record begins and the last one ends.
-        numbers: int32 [N, numbers]; those of a tfrecord.FLOAT feature are the bits of float32 numbers.
-        columns: the column at which each feature begins, and the one at which the last one ends.
-        kinds: the kind of each feature.
-        names: the concatenated names of the features, as UTF-8.
-        name_edges: the offset in `names` at which each name begins, and the one at which the last one ends.
-        frame_header: the size of the frame before a payload, in bytes.
-        frame_footer: the size of the frame after a payload, in bytes.
+    They depend on the names, kinds and lengths only, and few combinations occur, so they are cached.
     """
-    features = len(kinds)
-    # Sizes in bytes of an entry of the map, of its feature, of the list in it, and of the list's numbers.
-    entries, bodies, lists, values = np.empty((4, features), np.int64)
-    for row in range(len(numbers)):
-        total = 0
-        for i in range(features):
-            values[i] = 0
-            for column in range(columns[i], columns[i + 1]):
-                values[i] += 4 if kinds[i] == tfrecord.FLOAT else _varint_size(numbers[row, column])
-            lists[i] = _field_size(values[i])
-            bodies[i] = _field_size(lists[i])
-            entries[i] = _field_size(name_edges[i + 1] - name_edges[i]) + _field_size(bodies[i])
-            total += _field_size(entries[i])
-        at = _open_field(out, edges[row] + frame_header, 1, total)
-        for i in range(features):
-            at = _open_field(out, at, 1, entries[i])
-            at = _open_field(out, at, 1, name_edges[i + 1] - name_edges[i])
-            for place in range(name_edges[i], name_edges[i + 1]):
-                out[at] = names[place]
-                at += 1
-            at = _open_field(out, at, 2, bodies[i])
-            at = _open_field(out, at, kinds[i], lists[i])
-            at = _open_field(out, at, 1, values[i])
-            for column in range(columns[i], columns[i + 1]):
-                number = numbers[row, column]
-                if kinds[i] == tfrecord.FLOAT:
-                    for shift in range(0, 32, 8):
-                        out[at] = number >> shift & 0xFF
-                        at += 1
+    entries, total = [], 0
+    for name, length, kind in zip(names, lengths, kinds, strict=True):
+        value = b"\x0a" + varint(length)
+        values = bytes([kind << 3 | 2]) + varint(len(value) + length) + value
+        feature = b"\x12" + varint(len(values) + length) + values
+        entry = b"\x0a" + varint(len(name.encode())) + name.encode() + feature
+        entries.append(b"\x0a" + varint(len(entry) + length) + entry)
+        total += len(entries[-1]) + length
+    return (b"\x0a" + varint(total) + entries[0], *entries[1:]) if entries else ()
+
+
+def varint(value: int) -> bytes:
+    """Returns the protocol-buffer varint of a non-negative integer: 7 bits per byte, lowest bits first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class ExampleDecoder:
+    """Reads the bytes features of serialized tf.train.Examples, whichever library wrote them.
+
+    The bytes between the values determine the positions of the values. Messages of one layout differ only in
+    their values, so a layout is parsed once and later messages are only compared with it. This is about ten
+    times faster than parsing each message.
+    """
+
+    def __init__(self) -> None:
+        self._layouts: dict[
+            bytes, tuple[tuple[str, ...], tuple[slice, ...], tuple[tuple[slice, bytes], ...]]
+        ] = {}
+
+    def __call__(self, message: bytes) -> dict[str, bytes]:
+        """Returns {name: first value}.
+
+        Raises:
+            ValueError: the message is malformed, or a feature is not a list of bytes (as in records of the
+                google schema).
+        """
+        layout = self._layouts.get(message[:16])
+        if layout is not None:
+            names, values, gaps = layout
+            for gap, expected in gaps:
+                if message[gap] != expected:
+                    break
+            else:
+                return {name: message[value] for name, value in zip(names, values)}  # noqa: B905
+        spans = parse_example(message)
+        ordered = sorted(spans.items(), key=lambda item: item[1])
+        edges = [0, *itertools.chain.from_iterable(span for _, span in ordered), None]
+        gaps = tuple(
+            (slice(start, end), message[start:end])
+            for start, end in zip(edges[::2], edges[1::2], strict=True)
+        )
+        if len(self._layouts) >= _MAX_LAYOUTS:
+            self._layouts.clear()
+        self._layouts[message[:16]] = (
+            tuple(name for name, _ in ordered),
+            tuple(slice(*s) for _, s in ordered),
+            gaps,
+        )
+        return {name: message[start:end] for name, (start, end) in ordered}
+
+
+def parse_example(message: bytes) -> dict[str, tuple[int, int]]:
+    """Returns the positions of the bytes features in a serialized tf.train.Example.
+
+    Returns:
+        {name: (start, end) of the first value}.
+
+    Raises:
+        ValueError: the message is malformed, or a feature is not a list of bytes.
+    """
+    lists = parse_lists(message)
+    for name, (kind, *_) in lists.items():
+        if kind != BYTES:
+            raise ValueError(f"feature {name!r} is not a list of bytes")
+    return {name: (start, end) for name, (_, start, end) in lists.items()}
+
+
+def parse_lists(message: bytes) -> dict[str, tuple[int, int, int]]:
+    """Returns the kinds and positions of the features in a serialized tf.train.Example.
+
+    Returns:
+        {name: (kind, start, end)}: the span of the first value of a list of bytes, or of all numbers of a
+        list of another kind.
+
+    Raises:
+        ValueError: the message is malformed, or the numbers of a list are not packed.
+    """
+    spans = {}
+    for example_field, start, end in _fields(message, 0, len(message)):
+        if example_field != 1:
+            continue
+        for _, entry_start, entry_end in _fields(message, start, end):
+            name, value = "", (entry_end, entry_end)
+            for number, field_start, field_end in _fields(message, entry_start, entry_end):
+                if number == 1:
+                    name = message[field_start:field_end].decode(errors="replace")
                 else:
-                    at = _write_varint(out, at, number)
-        edges[row + 1] = at + frame_footer
+                    value = field_start, field_end
+            kind, *value = next(_fields(message, *value), (BYTES, value[1], value[1]))
+            number, *value = next(_fields(message, *value), (1, value[1], value[1]))
+            if number != 1:
+                raise ValueError(f"the list {name!r} has no values")
+            spans[name] = kind, value[0], value[1]
+    return spans
+
+
+def example_kinds(message: bytes) -> dict[str, str]:
+    """Returns the kind of each feature of a serialized tf.train.Example.
+
+    Returns:
+        {name: kind}, where kind is "bytes", "float" or "int64", "empty" for a feature without a list, or
+        "unknown".
+
+    Raises:
+        ValueError: the message is malformed.
+    """
+    kinds = {}
+    for _, start, end in _fields(message, 0, len(message)):
+        for _, entry_start, entry_end in _fields(message, start, end):
+            parts = {
+                number: (first, last) for number, first, last in _fields(message, entry_start, entry_end)
+            }
+            lists = [number for number, *_ in _fields(message, *parts.get(2, (0, 0)))]
+            name = message[slice(*parts.get(1, (0, 0)))].decode(errors="replace")
+            kinds[name] = {1: "bytes", 2: "float", 3: "int64"}.get(lists[0], "unknown") if lists else "empty"
+    return kinds
+
+
+def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yields (number, start, end) of each length-delimited field of message[position:end]."""
+    while position < end:
+        tag, position = _read_varint(message, position, end)
+        if tag & 7 != 2:
+            raise ValueError(f"a field of wire type {tag & 7} where a length is expected")
+        length, position = _read_varint(message, position, end)
+        if position + length > end:
+            raise ValueError("a field is longer than its message")
+        yield tag >> 3, position, position + length
+        position += length
+
+
+def _read_varint(message: bytes, position: int, end: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        if position >= end:
+            break
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a malformed length")

@@ -1,23 +1,19 @@
-"""TFRecord files with random access, and tf.train.Example messages, without TensorFlow.
+"""Reads and writes TFRecord files, with random access and without TensorFlow.
 
 A record is `uint64 length, uint32 masked CRC32C of the length, the bytes, uint32 masked CRC32C of the bytes`,
 all little-endian (tensorflow/core/lib/io/record_writer.h). The index file `NAME.tfrecord.index` beside
 `NAME.tfrecord` holds the offset of each record as a little-endian uint64. The index is redundant: when it is
-missing, a scan of the records rebuilds it. A feature of an Example is a list of bytes values, of floats
-(float32, little-endian) or of int64 numbers (varints). The numbers of a list are stored contiguously
-("packed"), as TensorFlow writes them.
+missing, a scan of the records rebuilds it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import itertools
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import google_crc32c
 import numpy as np
@@ -26,7 +22,6 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 
 INDEX_SUFFIX = ".index"
-BYTES, FLOAT, INT64 = 1, 2, 3  # kinds of features: their field numbers in tf.train.Feature
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _READ_AT_ONCE = 512  # records; reading one may also load the memory pages around it
@@ -160,7 +155,6 @@ class RecordFile:
             raise UserError(f"cannot read the records {path}: {error.strerror}") from error
         found = (self._read_index(place) for place in self._index_paths)
         offsets = next((index for index in found if index is not None), None)
-        self.index_rebuilt = offsets is None
         if offsets is None:
             offsets = np.fromiter((offset for offset, _ in self._scan_headers()), np.int64)
             self._keep_index(offsets)
@@ -270,185 +264,3 @@ class RecordFile:
 
     def __iter__(self) -> Iterator[bytes]:
         return map(self.read_at, self.offsets.tolist())
-
-
-def encode_example(features: Mapping[str, bytes], kinds: Mapping[str, int] | None = None) -> bytes:
-    """Returns a serialized tf.train.Example, with its features sorted by name.
-
-    Args:
-        features: the value of each feature: one bytes value for a BYTES feature, the encoded bytes of all
-            numbers for a FLOAT or INT64 feature.
-        kinds: FLOAT or INT64 by feature name; features that are not listed are BYTES.
-    """
-    names = sorted(features)
-    values = [features[name] for name in names]
-    fields = tuple(kinds.get(name, BYTES) for name in names) if kinds else (BYTES,) * len(names)
-    headers = _headers(tuple(names), tuple(map(len, values)), fields)
-    return b"".join(itertools.chain.from_iterable(zip(headers, values, strict=True)))
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _headers(names: tuple[str, ...], lengths: tuple[int, ...], kinds: tuple[int, ...]) -> tuple[bytes, ...]:
-    """Returns the bytes before each value in an Example.
-
-    They depend on the names, kinds and lengths only, and few combinations occur, so they are cached.
-    """
-    entries, total = [], 0
-    for name, length, kind in zip(names, lengths, kinds, strict=True):
-        value = b"\x0a" + varint(length)
-        values = bytes([kind << 3 | 2]) + varint(len(value) + length) + value
-        feature = b"\x12" + varint(len(values) + length) + values
-        entry = b"\x0a" + varint(len(name.encode())) + name.encode() + feature
-        entries.append(b"\x0a" + varint(len(entry) + length) + entry)
-        total += len(entries[-1]) + length
-    return (b"\x0a" + varint(total) + entries[0], *entries[1:]) if entries else ()
-
-
-def varint(value: int) -> bytes:
-    """Returns the protocol-buffer varint of a non-negative integer: 7 bits per byte, lowest bits first."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-class ExampleDecoder:
-    """Reads the bytes features of serialized tf.train.Examples, whichever library wrote them.
-
-    The bytes between the values determine the positions of the values. Messages of one layout differ only in
-    their values, so a layout is parsed once and later messages are only compared with it. This is about ten
-    times faster than parsing each message.
-    """
-
-    _MAX_LAYOUTS = 1 << 14
-
-    def __init__(self) -> None:
-        self._layouts: dict[
-            bytes, tuple[tuple[str, ...], tuple[slice, ...], tuple[tuple[slice, bytes], ...]]
-        ] = {}
-
-    def __call__(self, message: bytes) -> dict[str, bytes]:
-        """Returns {name: first value}.
-
-        Raises:
-            ValueError: the message is malformed, or a feature is not a list of bytes (as in records of the
-                google schema).
-        """
-        layout = self._layouts.get(message[:16])
-        if layout is not None:
-            names, values, gaps = layout
-            for gap, expected in gaps:
-                if message[gap] != expected:
-                    break
-            else:
-                return {name: message[value] for name, value in zip(names, values)}  # noqa: B905
-        spans = parse_example(message)
-        ordered = sorted(spans.items(), key=lambda item: item[1])
-        edges = [0, *itertools.chain.from_iterable(span for _, span in ordered), None]
-        gaps = tuple(
-            (slice(start, end), message[start:end])
-            for start, end in zip(edges[::2], edges[1::2], strict=True)
-        )
-        if len(self._layouts) >= self._MAX_LAYOUTS:
-            self._layouts.clear()
-        self._layouts[message[:16]] = (
-            tuple(name for name, _ in ordered),
-            tuple(slice(*s) for _, s in ordered),
-            gaps,
-        )
-        return {name: message[start:end] for name, (start, end) in ordered}
-
-
-def parse_example(message: bytes) -> dict[str, tuple[int, int]]:
-    """Returns the positions of the bytes features in a serialized tf.train.Example.
-
-    Returns:
-        {name: (start, end) of the first value}.
-
-    Raises:
-        ValueError: the message is malformed, or a feature is not a list of bytes.
-    """
-    lists = parse_lists(message)
-    for name, (kind, *_) in lists.items():
-        if kind != BYTES:
-            raise ValueError(f"feature {name!r} is not a list of bytes")
-    return {name: (start, end) for name, (_, start, end) in lists.items()}
-
-
-def parse_lists(message: bytes) -> dict[str, tuple[int, int, int]]:
-    """Returns the kinds and positions of the features in a serialized tf.train.Example.
-
-    Returns:
-        {name: (kind, start, end)}: the span of the first value of a list of bytes, or of all numbers of a
-        list of another kind.
-
-    Raises:
-        ValueError: the message is malformed, or the numbers of a list are not packed.
-    """
-    spans = {}
-    for example_field, start, end in _fields(message, 0, len(message)):
-        if example_field != 1:
-            continue
-        for _, entry_start, entry_end in _fields(message, start, end):
-            name, value = "", (entry_end, entry_end)
-            for number, field_start, field_end in _fields(message, entry_start, entry_end):
-                if number == 1:
-                    name = message[field_start:field_end].decode(errors="replace")
-                else:
-                    value = field_start, field_end
-            kind, *value = next(_fields(message, *value), (BYTES, value[1], value[1]))
-            number, *value = next(_fields(message, *value), (1, value[1], value[1]))
-            if number != 1:
-                raise ValueError(f"the list {name!r} has no values")
-            spans[name] = kind, value[0], value[1]
-    return spans
-
-
-def example_kinds(message: bytes) -> dict[str, str]:
-    """Returns the kind of each feature of a serialized tf.train.Example.
-
-    Returns:
-        {name: kind}, where kind is "bytes", "float" or "int64", "empty" for a feature without a list, or
-        "unknown".
-
-    Raises:
-        ValueError: the message is malformed.
-    """
-    kinds = {}
-    for _, start, end in _fields(message, 0, len(message)):
-        for _, entry_start, entry_end in _fields(message, start, end):
-            parts = {
-                number: (first, last) for number, first, last in _fields(message, entry_start, entry_end)
-            }
-            lists = [number for number, *_ in _fields(message, *parts.get(2, (0, 0)))]
-            name = message[slice(*parts.get(1, (0, 0)))].decode(errors="replace")
-            kinds[name] = {1: "bytes", 2: "float", 3: "int64"}.get(lists[0], "unknown") if lists else "empty"
-    return kinds
-
-
-def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yields (number, start, end) of each length-delimited field of message[position:end]."""
-    while position < end:
-        tag, position = _read_varint(message, position, end)
-        if tag & 7 != 2:
-            raise ValueError(f"a field of wire type {tag & 7} where a length is expected")
-        length, position = _read_varint(message, position, end)
-        if position + length > end:
-            raise ValueError("a field is longer than its message")
-        yield tag >> 3, position, position + length
-        position += length
-
-
-def _read_varint(message: bytes, position: int, end: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 64, 7):
-        if position >= end:
-            break
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ValueError("a malformed length")

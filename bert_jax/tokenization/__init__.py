@@ -1,19 +1,13 @@
-"""Provides one interface to WordPiece and SentencePiece: `load(path)` returns a `Tokenizer`."""
+"""Provides one interface to tokenizers of several kinds: `load(path)` returns a `Tokenizer`."""
 
 import os
-
-from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, set_parallelism
+from bert_jax.tokenization.kinds import FILE_NAMES, KINDS, find
 
-with epy.lazy_imports():
-    from bert_jax.tokenization import sentence_piece, wordpiece
-
-__all__ = ["SPECIAL_TOKENS", "Tokenizer", "load", "set_parallelism"]
-
-_FILE_NAMES = ("vocab.txt", "vocab.model", "spiece.model", "tokenizer.model")
+__all__ = ["FILE_NAMES", "KINDS", "SPECIAL_TOKENS", "Tokenizer", "find", "load", "set_parallelism"]
 
 
 def load(
@@ -22,8 +16,8 @@ def load(
     """Loads a tokenizer from its vocabulary.
 
     Args:
-        path: A WordPiece vocab.txt, a SentencePiece .model, or a directory with vocab.txt, vocab.model,
-            spiece.model or tokenizer.model; a local path or a URL.
+        path: A WordPiece vocab.txt, a SentencePiece .model, or a directory with one of FILE_NAMES; a local
+            path or a URL.
         lower_case: Whether text is lower-cased; None detects it from the vocabulary.
         strip_accents: Whether accents are removed; None means the same as `lower_case`.
 
@@ -38,11 +32,10 @@ def load(
     if not path:
         raise UserError("no vocabulary given; expected a vocab.txt or a SentencePiece .model")
     if files.is_directory(path):
-        found = [name for name in _FILE_NAMES if files.exists(os.path.join(path, name))]
-        if not found:
-            names = ", ".join(_FILE_NAMES)
+        found = find(path)
+        if found is None:
+            names = ", ".join(FILE_NAMES)
             raise UserError(f"no vocabulary in the directory {path}; expected one of {names}")
-        path = os.path.join(path, found[0])
-    if path.endswith(".model"):
-        return sentence_piece.SentencePieceTokenizer(path, lower_case, strip_accents)
-    return wordpiece.WordPieceTokenizer(path, lower_case, strip_accents)
+        path = found
+    kinds = [kind for kind in KINDS.values() if path.endswith(kind.ending)]
+    return (kinds or [KINDS["wordpiece"]])[0].tokenizer()(path, lower_case, strip_accents)

@@ -1,10 +1,12 @@
 """Defines the interface of all tokenizers and the code that they share."""
 
 import abc
+import functools
 import hashlib
 import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,8 +21,18 @@ SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "s
 class Tokenizer(abc.ABC):
     """Converts text to token ids and back, using a vocabulary file.
 
+    A subclass implements `_parse`, `_encode_plain`, `encode_with_offsets` and `_join`.
+
+    Args:
+        path: The vocabulary file, a local path or a URL.
+        lower_case: Whether text is lower-cased. None detects it: yes for a vocabulary that, but for a few
+            stray tokens, has no upper-case letters.
+        strip_accents: Whether accents are removed. None means the same as `lower_case`.
+
     Attributes:
-        kind: "wordpiece" or "sentencepiece".
+        kind: The name of the kind in `kinds.KINDS`.
+        continuation: The mark at the beginning of tokens that continue a word; "" for none.
+        word_start: The mark at the beginning of tokens that start a word; "" for none.
         path: The vocabulary file.
         digest: The SHA-256 digest of the file's bytes in hexadecimal.
         lower_case: Whether text is lower-cased before it is split.
@@ -31,53 +43,60 @@ class Tokenizer(abc.ABC):
             "mask").
         special_ids: The ids of the special tokens by role.
         layout: How rows are assembled, with the ids of this vocabulary.
+
+    Raises:
+        UserError: The file is missing, empty or not a vocabulary of this kind, or lacks a special token.
     """
 
-    kind: str
-    template: templates.Template = templates.BERT
-    special_tokens: Mapping[str, str] = SPECIAL_TOKENS
+    kind: ClassVar[str]
+    continuation: ClassVar[str] = ""
+    word_start: ClassVar[str] = ""
+    template: ClassVar[templates.Template] = templates.BERT
+    special_tokens: ClassVar[Mapping[str, str]] = SPECIAL_TOKENS
+    tokens: list[str]
+    is_continuation: np.ndarray
+    special_ids: dict[str, int]
 
-    def __init__(
-        self,
-        path: str,
-        digest: str,
-        tokens: list[str],
-        is_continuation: np.ndarray,
-        special_ids: Mapping[str, int],
-        lower_case: bool,
-        strip_accents: bool,
-    ):
+    def __init__(self, path: str, lower_case: bool | None = None, strip_accents: bool | None = None):
         self.path = path
-        self.digest = digest
-        self.tokens = tokens
-        self.is_continuation = is_continuation
-        self.special_ids = dict(special_ids)
+        data, self.digest = _read_vocabulary_file(path)
+        self._parse(data)
         self.layout = self.template.layout(self.special_ids)
-        self.lower_case = lower_case
-        self.strip_accents = strip_accents
+        self.lower_case = _looks_lower_case(self.tokens) if lower_case is None else lower_case
+        self.strip_accents = self.lower_case if strip_accents is None else strip_accents
+
+    @abc.abstractmethod
+    def _parse(self, data: bytes) -> None:
+        """Sets `tokens`, `is_continuation` and `special_ids` from the content of the vocabulary file."""
 
     @property
     def vocab_size(self) -> int:
+        """The number of tokens."""
         return len(self.tokens)
 
     @property
     def pad_id(self) -> int:
+        """The id of [PAD]."""
         return self.special_ids["pad"]
 
     @property
     def unk_id(self) -> int:
+        """The id of [UNK]."""
         return self.special_ids["unk"]
 
     @property
     def cls_id(self) -> int:
+        """The id of [CLS]."""
         return self.special_ids["cls"]
 
     @property
     def sep_id(self) -> int:
+        """The id of [SEP]."""
         return self.special_ids["sep"]
 
     @property
     def mask_id(self) -> int:
+        """The id of [MASK]."""
         return self.special_ids["mask"]
 
     @abc.abstractmethod
@@ -90,8 +109,7 @@ class Tokenizer(abc.ABC):
 
         Returns:
             For each text, int32 ids [n] and int32 spans [n, 2]: token i is `text[begin:end]`, without
-                surrounding
-            whitespace and including the accents that were stripped from it.
+                surrounding whitespace and including the accents that were stripped from it.
         """
 
     @abc.abstractmethod
@@ -175,13 +193,19 @@ class Tokenizer(abc.ABC):
         }
 
     def __reduce__(self):
-        return type(self), (self.path, self.lower_case, self.strip_accents)
+        return _loaded, (type(self), files.absolute(self.path), self.lower_case, self.strip_accents)
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self.path!r}, {self.vocab_size} tokens, "
             f"lower_case={self.lower_case}, strip_accents={self.strip_accents})"
         )
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(cls: type[Tokenizer], path: str, lower_case: bool, strip_accents: bool) -> Tokenizer:
+    """Returns an unpickled tokenizer. A process that unpickles it several times loads it once."""
+    return cls(path, lower_case, strip_accents)
 
 
 def _separate(piece: str, name: str, allowed: Sequence[str]) -> list[str]:
@@ -195,7 +219,7 @@ def _separate(piece: str, name: str, allowed: Sequence[str]) -> list[str]:
     return [part for part in separated if part]
 
 
-def read_vocabulary_file(path: str) -> tuple[bytes, str]:
+def _read_vocabulary_file(path: str) -> tuple[bytes, str]:
     """Returns the bytes of a local or remote vocabulary file, and their SHA-256 digest.
 
     Raises:
@@ -216,7 +240,7 @@ def read_vocabulary_file(path: str) -> tuple[bytes, str]:
     return data, hashlib.sha256(data).hexdigest()
 
 
-def looks_lower_case(tokens: Sequence[str]) -> bool:
+def _looks_lower_case(tokens: Sequence[str]) -> bool:
     """Returns whether a vocabulary is lower-cased: fewer than 5 of 1,000 tokens have an upper-case letter.
 
     The released uncased vocabularies have no such token, and in the cased ones it is more than one in four. A

@@ -127,8 +127,7 @@ def original_spans(text: str, normalize: Callable[[str], str]) -> tuple[np.ndarr
 
     Returns:
         int32 [n] begin and int32 [n] end in `text` of each of the n characters of the normalized text. The
-            span
-        of a letter includes the marks that follow it, even though they are dropped.
+            span of a letter includes the marks that follow it, even though they are dropped.
     """
     if text.isascii() and text.isprintable():
         begins = np.arange(len(text), dtype=np.int32)

@@ -7,7 +7,7 @@ import sentencepiece
 
 from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization
-from bert_jax.tokenization.interface import Tokenizer, looks_lower_case, parallelism, read_vocabulary_file
+from bert_jax.tokenization.interface import Tokenizer, parallelism
 
 WORD_START = "\u2581"
 
@@ -24,54 +24,43 @@ _PIECE_NAMES = {
 class SentencePieceTokenizer(Tokenizer):
     """A tokenizer with a SentencePiece .model file.
 
-    Args:
-        path: The model, a local path or a URL.
-        lower_case: Whether text is lower-cased. None detects it: yes for a vocabulary that, but for a few
-            stray tokens, has no upper-case letters.
-        strip_accents: Whether accents are removed. None means the same as `lower_case`, as in ALBERT's
-            tokenizer.
-
     Raises:
         UserError: The file is missing, is not a SentencePiece model, or lacks a special token.
     """
 
     kind = "sentencepiece"
+    word_start = WORD_START
 
-    def __init__(self, path: str, lower_case: bool | None = None, strip_accents: bool | None = None):
-        data, digest = read_vocabulary_file(path)
-        self._processor = sentencepiece.SentencePieceProcessor()
+    def _parse(self, data: bytes) -> None:
+        self._processor = processor = sentencepiece.SentencePieceProcessor()
         try:
-            self._processor.LoadFromSerializedProto(data)
-            size = self._processor.GetPieceSize()
+            processor.LoadFromSerializedProto(data)
+            size = processor.GetPieceSize()
         except RuntimeError:
             size = 0
         if not size:
             raise UserError(
-                f"{path} is not a SentencePiece model; expected what sentencepiece writes as "
+                f"{self.path} is not a SentencePiece model; expected what sentencepiece writes as "
                 "NAME.model, or a WordPiece vocabulary whose name ends in .txt"
             )
-        tokens = [self._processor.IdToPiece(i) for i in range(size)]
-        ids = {token: i for i, token in enumerate(tokens)}
-        special_ids = {}
+        self.tokens = [processor.IdToPiece(i) for i in range(size)]
+        ids = {token: i for i, token in enumerate(self.tokens)}
+        self.special_ids = {}
         for role, spellings in _PIECE_NAMES.items():
             found = [ids[spelling] for spelling in spellings if spelling in ids]
             if not found:
                 raise UserError(
-                    f"the SentencePiece model {path} has none of {' '.join(spellings)}; "
+                    f"the SentencePiece model {self.path} has none of {' '.join(spellings)}; "
                     "`bert-jax vocab --kind=sentencepiece` makes a model with all of BERT's tokens"
                 )
-            special_ids[role] = found[0]
-        if lower_case is None:
-            lower_case = looks_lower_case(tokens)
-        if strip_accents is None:
-            strip_accents = lower_case
-        is_text = [not (self._processor.IsControl(i) or self._processor.IsUnknown(i)) for i in range(size)]
-        is_continuation = np.array(
-            [text and not token.startswith(WORD_START) for text, token in zip(is_text, tokens, strict=True)]
+            self.special_ids[role] = found[0]
+        self.is_continuation = np.array(
+            [
+                not (token.startswith(WORD_START) or processor.IsControl(i) or processor.IsUnknown(i))
+                for i, token in enumerate(self.tokens)
+            ]
         )
-        for i in special_ids.values():
-            is_continuation[i] = False
-        super().__init__(path, digest, tokens, is_continuation, special_ids, lower_case, strip_accents)
+        self.is_continuation[list(self.special_ids.values())] = False
 
     def _normalize(self, text: str) -> str:
         return normalization.fold(normalization.clean(text), self.lower_case, self.strip_accents)

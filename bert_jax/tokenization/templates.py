@@ -104,7 +104,6 @@ class Template:
 
 
 BERT = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:1 sep:1")
-ROBERTA = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 sep:0 B:0 sep:0")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

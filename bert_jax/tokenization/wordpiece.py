@@ -8,13 +8,7 @@ from tokenizers import models, pre_tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization
-from bert_jax.tokenization.interface import (
-    SPECIAL_TOKENS,
-    Tokenizer,
-    looks_lower_case,
-    parallelism,
-    read_vocabulary_file,
-)
+from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, parallelism
 
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]; in transformers the limit is 100
@@ -33,38 +27,29 @@ class WordPieceTokenizer(Tokenizer):
     punctuation in the older Unicode of the Rust library, but are now a symbol and a mark: words that contain
     them are [UNK], even if the vocabulary contains the words.
 
-    Args:
-        path: The vocabulary, a local path or a URL.
-        lower_case: Whether text is lower-cased. None detects it: yes for a vocabulary that, but for a few
-            stray tokens, has no upper-case letters.
-        strip_accents: Whether accents are removed. None means the same as `lower_case`, as in
-            google-research/bert.
-
     Raises:
         UserError: The file is missing, empty or not UTF-8, has an empty or repeated line, or lacks a special
             token.
     """
 
     kind = "wordpiece"
+    continuation = CONTINUATION
 
     def __init__(self, path: str, lower_case: bool | None = None, strip_accents: bool | None = None):
-        data, digest = read_vocabulary_file(path)
-        tokens = parse_vocabulary(data, path)
+        super().__init__(path, lower_case, strip_accents)
+        self._normalize = normalization.normalizer(self.lower_case, self.strip_accents)
+
+    def _parse(self, data: bytes) -> None:
+        self.tokens = tokens = parse_vocabulary(data, self.path)
         ids = {token: i for i, token in enumerate(tokens)}
         for name in SPECIAL_TOKENS.values():
             if name not in ids:
                 raise UserError(
-                    f"the vocabulary {path} has no {name}; expected {' '.join(SPECIAL_TOKENS.values())}, one "
-                    "a line: put it in place of an [unusedN]"
+                    f"the vocabulary {self.path} has no {name}; expected "
+                    f"{' '.join(SPECIAL_TOKENS.values())}, one a line: put it in place of an [unusedN]"
                 )
-        if lower_case is None:
-            lower_case = looks_lower_case(tokens)
-        if strip_accents is None:
-            strip_accents = lower_case
-        is_continuation = np.array([t.startswith(CONTINUATION) and t != CONTINUATION for t in tokens])
-        special_ids = {role: ids[token] for role, token in SPECIAL_TOKENS.items()}
-        super().__init__(path, digest, tokens, is_continuation, special_ids, lower_case, strip_accents)
-        self._normalize = normalization.normalizer(lower_case, strip_accents)
+        self.is_continuation = np.array([t.startswith(CONTINUATION) and t != CONTINUATION for t in tokens])
+        self.special_ids = {role: ids[token] for role, token in SPECIAL_TOKENS.items()}
         # No special token is registered with the Rust library, so none is recognized in raw text.
         self._rust = tokenizers.Tokenizer(
             models.WordPiece(
@@ -76,20 +61,19 @@ class WordPieceTokenizer(Tokenizer):
         )
         self._rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
+    def _normalized(self, texts: Sequence[str]) -> list[str]:
+        return [_replace_old_punctuation(self._normalize(text)) for text in texts]
+
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         parallelism()
-        normalize = self._normalize
-        normalized = [_replace_old_punctuation(normalize(text)) for text in texts]
-        encodings = self._rust.encode_batch_fast(normalized, add_special_tokens=False)
+        encodings = self._rust.encode_batch_fast(self._normalized(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         parallelism()
-        normalized = [_replace_old_punctuation(self._normalize(text)) for text in texts]
+        encodings = self._rust.encode_batch(self._normalized(texts), add_special_tokens=False)
         found = []
-        for text, encoding in zip(
-            texts, self._rust.encode_batch(normalized, add_special_tokens=False), strict=True
-        ):
+        for text, encoding in zip(texts, encodings, strict=True):
             begins, ends = normalization.original_spans(text, self._normalize)
             places = np.array(encoding.offsets, np.int32).reshape(-1, 2)
             offsets = np.stack([begins[places[:, 0]], ends[places[:, 1] - 1]], axis=1)

@@ -49,7 +49,8 @@ _RENAMED = {"max_length": "max_seq_length"}
 BEST = "best"  # The directory of the checkpoint with the best score.
 REPORT_FILE = "initialised.json"  # Lists the parameters that were loaded from `init_from`.
 
-_VOCABULARIES = ("vocab.txt", "vocab.model")  # The possible names of a vocabulary in a work directory.
+# The possible names of a vocabulary in a work directory.
+_VOCABULARIES = tuple(kind.file for kind in tokenization.KINDS.values())
 
 _DIGEST = re.compile("[0-9a-f]{32,}")
 
@@ -285,7 +286,7 @@ def find_vocabulary(path: files.PathLike) -> str:
     for name in _VOCABULARIES:
         if files.exists(os.path.join(root, name)):
             return os.path.join(root, name)
-    raise UserError(f"{root}: no vocab.txt or vocab.model in it; copy the run's vocabulary there")
+    raise UserError(f"{root}: no {' or '.join(_VOCABULARIES)} in it; copy the run's vocabulary there")
 
 
 def load_tokenizer(path: files.PathLike):

@@ -1,4 +1,4 @@
-"""`bert-jax inspect` on checkpoints; tests/data/test_inspection.py has records and vocabularies."""
+"""`bert-jax inspect` on checkpoints; tests/data/inspection has records and vocabularies."""
 
 import json
 from pathlib import Path

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from bert_jax.data import packed, tfrecord
+from bert_jax.data import manifests, packed, tfrecord
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +82,7 @@ def make_records(tmp_path):
                 written[split] += rows
             sequences = [sequence for row in written[split] for sequence in row]
             lengths = np.bincount([len(s.ids) for s in sequences], minlength=length + 1)
-            entries[split] = packed.merge_splits(
+            entries[split] = manifests.merge_splits(
                 [
                     {
                         "documents": 7,

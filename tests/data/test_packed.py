@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from bert_jax.data import packed, tfrecord
+from bert_jax.data import packed, tf_example, tfrecord
 from bert_jax.errors import UserError
 
 
@@ -188,7 +188,7 @@ def test_rows_that_cannot_be(make_records, change, message):
     path = os.path.join(directory, "train-00000-of-00001.tfrecord")
     features = {name: value for name, value in (SOUND | change).items() if value is not None}
     rows = list(tfrecord.RecordFile(path))
-    rows[1] = tfrecord.encode_example(features)
+    rows[1] = tf_example.encode_example(features)
     _, size = tfrecord.write_records(path, rows)
     entry = {"name": os.path.basename(path), "rows": 3, "bytes": size}
     change_manifest(directory, splits={"train": COUNTS | {"files": [entry]}})

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.builds import contents, interrupted
 
 from bert_jax import cli, tokenization
 from bert_jax.data import packed
 from bert_jax.errors import UserError
-from data_pipelines import build, output_lock, readers, sorted_runs, stages
+from data_pipelines import build, output_lock, readers, sorted_runs
+from data_pipelines.stages import buckets, tokenizing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,13 +29,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def small_steps(monkeypatch):
     """Buckets and shards so small that a small corpus has several."""
-    monkeypatch.setattr(stages, "BUCKET_TOKENS", (500, 500))
-    monkeypatch.setattr(stages, "MIN_BUCKET_DOCUMENTS", 3)
+    monkeypatch.setattr(buckets, "BUCKET_TOKENS", (500, 500))
+    monkeypatch.setattr(buckets, "MIN_BUCKET_DOCUMENTS", 3)
     monkeypatch.setattr(build, "_SHARD_BYTES", 4000)
-
-
-def contents(directory):
-    return {str(p.relative_to(directory)): p.read_bytes() for p in Path(directory).rglob("*") if p.is_file()}
 
 
 def sequences(directory, split):
@@ -87,12 +85,12 @@ def test_records_hold_pairs_of_the_text(options, several_buckets, request):
 def test_the_random_next_is_of_the_same_bucket_and_of_all_of_it(options, small_steps):
     build.build(dataclasses.replace(options, dupe_factor=30, eval_fraction=0.0))
     tokenizer = tokenization.load(options.vocab)
-    buckets = stages.plan([stages.tokenize(t) for t in tokenize_tasks(options)], 0.0)
-    assert len(buckets) > 4
+    planned = buckets.plan([tokenizing.tokenize(t) for t in tokenize_tasks(options)], 0.0)
+    assert len(planned) > 4
 
     def bucket(number):
         key = keys[number]
-        return next(b.number for b in buckets if b.low <= key < b.high)
+        return next(b.number for b in planned if b.low <= key < b.high)
 
     keys = {}
     for range_ in readers.split_ranges(readers.list_inputs(options.input), 1 << 20):
@@ -116,9 +114,11 @@ def test_the_random_next_is_of_the_same_bucket_and_of_all_of_it(options, small_s
 def tokenize_tasks(options):
     folder = Path(options.output_dir).parent / "tasks"
     folder.mkdir()
-    vocabulary = stages.Vocabulary(options.vocab, True, True)
+    tokenizer = tokenization.load(options.vocab)
     ranges = readers.split_ranges(readers.list_inputs(options.input), 1 << 20)
-    return [stages.TokenizeTask((r,), "text", vocabulary, str(folder / str(i))) for i, r in enumerate(ranges)]
+    return [
+        tokenizing.TokenizeTask((r,), "text", tokenizer, str(folder / str(i))) for i, r in enumerate(ranges)
+    ]
 
 
 def test_bytes_do_not_depend_on_the_number_of_workers(corpus, vocabulary, tmp_path):
@@ -208,7 +208,7 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(build._Build, "run", interrupt)
+        patch.setattr(build._Build, "_make", interrupt)
         with pytest.raises(KeyboardInterrupt):
             build.build(options)
     others = dataclasses.replace(options, seed=8)
@@ -242,25 +242,12 @@ def test_a_changed_source_is_other_records(options, corpus, tmp_path):
 
 
 @pytest.mark.parametrize("moment", [2, 5, 9, 14, 18])
-def test_interrupted_it_goes_on_and_the_bytes_are_the_same(
-    options, small_steps, monkeypatch, tmp_path, moment
-):
+def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps, tmp_path, moment):
     """Stops at the n-th file that is about to appear, as a kill there would."""
     expected = dataclasses.replace(options, output_dir=str(tmp_path / "expected"))
     build.build(expected)
-    replace, count = os.replace, iter(range(10**6))
-
-    def stop(*args):
-        if next(count) == moment:
-            raise KeyboardInterrupt
-        replace(*args)
-
-    monkeypatch.setattr(os, "replace", stop)
-    with pytest.raises(
-        KeyboardInterrupt, match=r"interrupted; what is done is kept in .*unfinished; run the"
-    ):
+    with interrupted(moment, match=r"interrupted; what is done is kept in .*unfinished; run the"):
         build.build(options)
-    monkeypatch.setattr(os, "replace", replace)
     assert not os.path.exists(os.path.join(options.output_dir, "manifest.json"))
     with pytest.raises(UserError, match=r"unfinished work of another run .dupe_factor 1, not 2."):
         build.build(dataclasses.replace(options, dupe_factor=2))
@@ -340,51 +327,18 @@ def test_what_was_being_written_when_killed_goes(tmp_path):
         assert sorted(os.listdir(unfinished)) == ["lock", "settings.json"]
 
 
-def tokenized(folder, histogram, smallest_keys=()):
-    """What `stages.tokenize` returns of documents and tokens by bin, as far as `stages.plan` reads it."""
-    values = np.zeros((1 << stages.HISTOGRAM_BITS, 2), np.int64)
-    for number, counts in histogram.items():
-        values[number] = counts
-    sorted_runs.write_histogram(str(folder / "histogram"), values)
-    return {"histogram": str(folder / "histogram"), "smallest_keys": list(smallest_keys)}
-
-
 def test_results_are_small_however_many_documents_there_are(options, monkeypatch):
     """The process that plans holds those of all tasks."""
     results = []
-    plan = stages.plan
-    monkeypatch.setattr(stages, "plan", lambda found, share: (results.extend(found), plan(found, share))[1])
+    plan = buckets.plan
+    monkeypatch.setattr(buckets, "plan", lambda found, share: (results.extend(found), plan(found, share))[1])
     build.build(options)
     assert results and max(len(value) for one in results for value in one.values() if type(value) is list) < 3
 
 
-def test_many_documents_in_bounded_buckets(tmp_path):
-    rng = np.random.default_rng(0)
-    histogram = {
-        int(b): (5, 5 * int(rng.integers(100, 5000))) for b in rng.choice(1 << 16, 30_000, replace=False)
-    }
-    buckets = stages.plan([tokenized(tmp_path, histogram)], 0.01)
-    train = [bucket for bucket in buckets if bucket.split == "train"]
-    assert [b.number for b in train] == list(range(len(train))) and len(train) > 20
-    assert buckets[0].low == 0 and buckets[-1].high == 1 << 64
-    assert all(a.high == b.low for a, b in itertools.pairwise(buckets))
-    for bucket in buckets:
-        tokens = sum(t for b, (_, t) in histogram.items() if bucket.low <= b << 48 < bucket.high)
-        assert tokens < 2 * stages.BUCKET_TOKENS[0]
-    share = sum(b.high - b.low for b in buckets if b.split == "eval") / 2**64
-    assert share == pytest.approx(0.01, abs=1e-4)
-
-
-def test_buckets_of_tiny_documents_are_bounded(tmp_path):
-    bins = range(0, 1 << 16, 16)
-    buckets = stages.plan([tokenized(tmp_path, dict.fromkeys(bins, (10_000, 20_000)))], 0.0)
-    most = max(sum(bucket.low <= b << 48 < bucket.high for b in bins) for bucket in buckets)
-    assert len(buckets) > 20 and 10_000 * most < 1.6 * stages.MOST_BUCKET_DOCUMENTS
-
-
 def test_runs_of_tiny_documents_are_bounded_and_change_nothing(options, tmp_path, monkeypatch):
     build.build(options)
-    monkeypatch.setattr(stages, "_RUN_DOCUMENTS", 7)
+    monkeypatch.setattr(tokenizing, "_RUN_DOCUMENTS", 7)
     written = []
     write = sorted_runs.RunWriter.write
     monkeypatch.setattr(
@@ -394,13 +348,6 @@ def test_runs_of_tiny_documents_are_bounded_and_change_nothing(options, tmp_path
     build.build(again)
     assert max(written) == 7 and sum(written) == 60
     assert contents(again.output_dir) == contents(options.output_dir)
-
-
-def test_what_is_left_over_joins_the_last_bucket(tmp_path):
-    size = stages.BUCKET_TOKENS[0]
-    for documents, tokens in [(100, size // 4), (10, size)]:
-        result = tokenized(tmp_path, {0: (100, size), 20_000: (100, size), 60_000: (documents, tokens)})
-        assert [(b.low >> 48, b.high >> 48) for b in stages.plan([result], 0.0)] == [(0, 1), (1, 1 << 16)]
 
 
 def test_small_files_share_a_task():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data import packed
+from bert_jax.data import manifests
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 10
@@ -60,5 +60,5 @@ def test_killed_ten_times_at_random_moments(corpus, vocabulary, tmp_path, schema
             process.wait()
         assert start(corpus, vocabulary, output, schema).wait() == 0
         assert contents(output) == contents(tmp_path / "whole")
-        assert os.path.exists(output / packed.MANIFEST) and not os.path.exists(output / "unfinished")
+        assert os.path.exists(output / manifests.FILE) and not os.path.exists(output / "unfinished")
     assert killed >= KILLS  # of twice as many: the others found all done

@@ -11,7 +11,8 @@ import pytest
 from bert_jax.tasks.question_answering import squad_scores
 from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.tagging import entities
-from data_pipelines import cleaning, inspect_corpus, minhash, readers, sentences
+from data_pipelines import cleaning, inspect_corpus, readers, sentences
+from data_pipelines.cleaning import minhash
 
 SIZE = 1 << 20
 pytestmark = pytest.mark.timeout(300)

@@ -7,7 +7,7 @@ import pytest
 from support import processes
 
 from bert_jax import cli
-from bert_jax.data import loader, packed
+from bert_jax.data import loader, manifests, packed
 from bert_jax.demo import data, steps
 
 
@@ -62,7 +62,7 @@ def pretrained(tmp_path_factory):
         "masking": {"prob": 0.15, "strategy": "token", "max_predictions": 8},
         "model": {"vocab_size": 100, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1},
     }
-    manifest = packed.read_manifest(str(records))
+    manifest = manifests.read(str(records))
     run = {"command": "pretrain", "config": config, "vocabulary": manifest["vocabulary"]}
     (root / "config.json").write_text(json.dumps(run))
     (root / "vocab.txt").write_bytes((records / "vocab.txt").read_bytes())

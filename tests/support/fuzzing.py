@@ -33,7 +33,7 @@ from support.mutations import COMPRESS, UNITS, json_bytes, mutate_bytes, mutate_
 from bert_jax import tasks, tokenization
 from bert_jax.convert import loading, model_card
 from bert_jax.convert.formats import huggingface, huggingface_export, tensorflow1, work_directory
-from bert_jax.data import google_inspection, inspection, records
+from bert_jax.data import inspection, records
 from bert_jax.errors import UserError
 from bert_jax.inference import embedding_files
 from bert_jax.models import config as bert_config
@@ -331,7 +331,7 @@ class Inputs:
                 for row in range(len(dataset)):
                     with contextlib.suppress(UserError):
                         dataset.batch(np.array([row]))
-        if google_inspection.inspect(str(folder), vocab) is None:
+        if inspection.inspect_google_records(str(folder), vocab) is None:
             inspection.inspect_records(str(folder))
         for file in sorted(folder.glob("*.tfrecord"))[:1]:
             inspection.inspect_record_file(str(file))

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from bert_jax.data import tfrecord
+from bert_jax.data import tf_example, tfrecord
 
 LENGTH, PREDICTIONS = 12, 3
-KINDS = {"masked_lm_weights": tfrecord.FLOAT}
+KINDS = {"masked_lm_weights": tf_example.FLOAT}
 
 
 def example(first=(9, 10), second=(11,), masks=((1, 7), (4, 8)), label=1, newer=False, **features):
@@ -28,12 +28,12 @@ def example(first=(9, 10), second=(11,), masks=((1, 7), (4, 8)), label=1, newer=
         if numbers is None:
             continue
         stored = names.get(name, name)
-        kinds[stored] = KINDS.get(name, tfrecord.INT64)
-        if kinds[stored] == tfrecord.FLOAT:
+        kinds[stored] = KINDS.get(name, tf_example.INT64)
+        if kinds[stored] == tf_example.FLOAT:
             encoded[stored] = np.array(numbers, "<f4").tobytes()
         else:
-            encoded[stored] = b"".join(tfrecord.varint(number % (1 << 64)) for number in numbers)
-    return tfrecord.encode_example(encoded, kinds)
+            encoded[stored] = b"".join(tf_example.varint(number % (1 << 64)) for number in numbers)
+    return tf_example.encode_example(encoded, kinds)
 
 
 def write(path, examples):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import packed, tfrecord, verification
+from bert_jax.data import manifests, packed, tfrecord, verification
 
 LENGTH = 32
 SEQUENCES = 4
@@ -81,10 +81,10 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0):
                 }
             ],
         }
-        splits[split] = packed.merge_splits([part], LENGTH)
+        splits[split] = manifests.merge_splits([part], LENGTH)
     manifest = {
         "schema": packed.SCHEMA,
-        "version": packed.VERSION,
+        "version": manifests.VERSIONS[packed.SCHEMA],
         "seed": seed,
         "max_seq_length": LENGTH,
         "max_sequences_per_row": SEQUENCES,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import tfrecord
-from data_pipelines import pairs
+from bert_jax.data import tf_example
+from data_pipelines.stages import pairs
 
 
 class Masked(NamedTuple):
@@ -146,7 +146,7 @@ def encode(instance: Instance, length: int, predictions: int) -> bytes:
     ids, first_length, positions, labels, label = instance
 
     def varints(values: Sequence[int], width: int) -> bytes:
-        return b"".join(map(tfrecord.varint, values)) + bytes(width - len(values))
+        return b"".join(map(tf_example.varint, values)) + bytes(width - len(values))
 
     weights = np.zeros(predictions, "<f4")
     weights[: len(positions)] = 1
@@ -159,5 +159,5 @@ def encode(instance: Instance, length: int, predictions: int) -> bytes:
         "masked_lm_weights": weights.tobytes(),
         "next_sentence_labels": varints([label], 1),
     }
-    kinds = dict.fromkeys(features, tfrecord.INT64) | {"masked_lm_weights": tfrecord.FLOAT}
-    return tfrecord.encode_example(features, kinds)
+    kinds = dict.fromkeys(features, tf_example.INT64) | {"masked_lm_weights": tf_example.FLOAT}
+    return tf_example.encode_example(features, kinds)

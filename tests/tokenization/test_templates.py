@@ -18,13 +18,14 @@ from bert_jax.tasks.rows import assembly, windows
 from bert_jax.tasks.tagging import encoding as tag_encoding
 from bert_jax.tasks.tagging.word_files import TaggedSentences
 from bert_jax.tokenization import templates
-from data_pipelines import google_instances, pairs
+from data_pipelines.stages import google_instances, pairs
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 MADE_UP = templates.Template(
     single="cls:0 mask:0 A:0 sep:0 sep:0", pair="cls:0 mask:0 A:0 sep:0 mask:0 sep:0 B:2 unk:2 sep:2"
 )
-TEMPLATES = (templates.BERT, templates.ROBERTA, MADE_UP)
+ROBERTA = templates.Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 sep:0 B:0 sep:0")
+TEMPLATES = (templates.BERT, ROBERTA, MADE_UP)
 
 
 class Characters:
@@ -222,7 +223,7 @@ def test_what_is_no_template():
 
 def test_spelled():
     spelling = {"cls": "<s>", "sep": "</s>"}
-    assert templates.ROBERTA.spelled("pair", spelling) == "<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0"
+    assert ROBERTA.spelled("pair", spelling) == "<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0"
     assert templates.BERT.spelled("pair", {"cls": "[CLS]", "sep": "[SEP]"}) == (
         "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
     )

@@ -149,11 +149,8 @@ def read_tokenizer(folder: files.PathLike) -> tokenization.Tokenizer | None:
             f"{folder}: its tokenizer keeps Chinese characters together (tokenize_chinese_chars is false), "
             "which bert_jax's does not do"
         )
-    for name in ("vocab.txt", "spiece.model", "tokenizer.model"):
-        if name in there:
-            path = os.path.join(folder, name)
-            break
-    else:
+    path = tokenization.find(folder)
+    if path is None:
         if not rust:
             return None
         path = _extract_vocabulary(rust, folder)

@@ -113,11 +113,10 @@ def _write_tokenizer(model: Model, folder: str) -> None:
     if tokenizer.kind == "sentencepiece":
         special = {f"{role}_token": tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
         settings |= {"tokenizer_class": "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents}
-        name = "spiece.model"
     else:
         settings |= {"tokenizer_class": model.family.tokenizer_class, "tokenize_chinese_chars": True}
-        name = "vocab.txt"
         _rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
+    name = tokenization.KINDS[tokenizer.kind].released[0]
     atomic.copy_file(tokenizer.path, os.path.join(folder, name))
     settings |= model.family.tokenizer_fields
     _write_json(folder, "tokenizer_config.json", settings | special)

@@ -144,7 +144,7 @@ class TensorFlow1(Format):
         content = json.dumps(fields, indent=2, sort_keys=True) + "\n"
         atomic.write_text(os.path.join(folder, family.tensorflow_config), content)
         if model.tokenizer is not None:
-            name = "vocab.txt" if model.tokenizer.kind == "wordpiece" else "spiece.model"
+            name = tokenization.KINDS[model.tokenizer.kind].released[0]
             atomic.copy_file(model.tokenizer.path, os.path.join(folder, name))
 
     def check_installed(self) -> None:
@@ -184,10 +184,8 @@ def read_tokenizer(folder: str) -> tokenization.Tokenizer | None:
 
     Whether text is lower-cased is detected from the vocabulary.
     """
-    for name in ("vocab.txt", "spiece.model"):
-        if files.exists(os.path.join(folder, name)):
-            return tokenization.load(os.path.join(folder, name))
-    return None
+    path = tokenization.find(folder)
+    return tokenization.load(path) if path else None
 
 
 class _Variable:

@@ -1,0 +1,223 @@
+"""Reads the `google` schema: the statically masked rows of google-research/bert's create_pretraining_data.
+
+A row is a tf.train.Example, padded with zeros: int64 [L] `input_ids`, `input_mask`, `segment_ids` (newer:
+`input_word_ids`, `input_type_ids`); int64 [P] `masked_lm_positions`, `masked_lm_ids` and float [P]
+`masked_lm_weights`; int64 [1] `next_sentence_labels`. Directories that `bert-jax data` wrote have a manifest.
+Those of other programs hold only record files, and their shapes are read from the first record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.data import tf_example, tfrecord
+from bert_jax.data.rows import RowIndex
+from bert_jax.errors import UserError
+
+SCHEMA = "google"
+_NEWER_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+LABELS = "next_sentence_labels"
+_BY_TOKEN = ("input_ids", "input_mask", "segment_ids")
+_BY_PREDICTION = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+_KINDS = dict.fromkeys((*_BY_TOKEN, *_BY_PREDICTION, LABELS), tf_example.INT64) | {
+    "masked_lm_weights": tf_example.FLOAT
+}
+
+
+class Rows(NamedTuple):
+    """N masked rows `[CLS] A [SEP] B [SEP]`; all arrays are int32, padded with zeros."""
+
+    ids: np.ndarray  # [N, L], after masking
+    lengths: np.ndarray  # [N], number of tokens
+    first_lengths: np.ndarray  # [N], number of tokens of A, including [CLS] and the first [SEP]
+    positions: np.ndarray  # [N, P], positions of the tokens to predict
+    labels: np.ndarray  # [N, P], ids of these tokens
+    predictions: np.ndarray  # [N], number of tokens to predict
+    next_sentence_labels: np.ndarray  # [N]
+
+    def features(self) -> dict[str, np.ndarray]:
+        """Returns the features of the schema by name: int32 or float32, [N, L], [N, P] or [N, 1]."""
+        place, slot = np.arange(self.ids.shape[1]), np.arange(self.labels.shape[1])
+        mask = place < self.lengths[:, None]
+        return {
+            "input_ids": self.ids,
+            "input_mask": mask.astype(np.int32),
+            "segment_ids": (mask & (place >= self.first_lengths[:, None])).astype(np.int32),
+            "masked_lm_positions": self.positions,
+            "masked_lm_ids": self.labels,
+            "masked_lm_weights": (slot < self.predictions[:, None]).astype(np.float32),
+            LABELS: self.next_sentence_labels[:, None],
+        }
+
+
+class GoogleDataset(RowIndex):
+    """Random access to the rows of one split, with the interface of `packed.PackedDataset`.
+
+    Attributes:
+        max_predictions: P, the maximum number of predicted tokens in a row.
+    """
+
+    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
+        super().__init__(directories, split, index_dir)
+        self.max_predictions = int(self.manifest["max_predictions_per_seq"])
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns a batch of rows.
+
+        Args:
+            indices: int64 [B], rows in [0, len(self)); -1 gives a row of padding only.
+
+        Returns:
+            The arrays that `PackedDataset.batch` returns, with S = 1 and masked tokens, and int32
+            `masked_positions`, int32 `masked_labels` and float32 `masked_weights`, all [B, P], 0 in unused
+            slots.
+
+        Raises:
+            CorruptRecordError: a CRC is wrong, or a row does not follow the schema.
+            UserError: a token id is outside the vocabulary.
+        """
+        indices = np.asarray(indices, np.int64)
+        rows = [self._row(index) for index in indices.tolist() if index >= 0]
+        try:
+            made, fault = self._assemble(rows)
+        except ValueError:
+            made, fault = {}, np.full(len(rows), "", object)
+        if not made or any(fault):
+            self._raise_first_bad(indices)
+        present = indices >= 0
+        batch = {"row_ids": np.arange(len(indices), dtype=np.int32)}
+        absent = {"starts": self.max_seq_length, "next_sentence_labels": -1}
+        for name, values in made.items():
+            batch[name] = np.full((len(indices), *values.shape[1:]), absent.get(name, 0), values.dtype)
+            batch[name][present] = values
+        return batch
+
+    def _row(self, index: int) -> dict[str, bytes]:
+        return features(self.read(index), *self.locate(index))
+
+    def _raise_first_bad(self, indices: np.ndarray) -> None:
+        """Raises an error for the first invalid row, with the reason."""
+        for index in indices[indices >= 0].tolist():
+            path, offset = self.locate(index)
+            try:
+                reason = self._assemble([self._row(index)])[1][0]
+            except ValueError as error:
+                reason = str(error)
+            if reason.startswith("the token id"):
+                raise UserError(
+                    f"{path} at byte {offset}: {reason}; give the vocabulary that the records were made with"
+                )
+            if reason:
+                raise tfrecord.CorruptRecordError(path, offset, reason)
+
+    def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Returns the arrays of a batch, and what is wrong with each row: object [B], "" for a valid row.
+
+        Raises:
+            ValueError: a feature has the wrong number of values.
+        """
+        length, most = self.max_seq_length, self.max_predictions
+        ids, mask, segments = (_integers(rows, name, length) for name in _BY_TOKEN)
+        positions, labels = (_integers(rows, name, most) for name in _BY_PREDICTION[:2])
+        weights = _floats(rows, _BY_PREDICTION[2], most)
+        nsp = np.full((len(rows), 1), -1)
+        if all(LABELS in row for row in rows):
+            nsp = _integers(rows, LABELS, 1)
+
+        lengths = mask.sum(axis=1)
+        real = np.arange(length) < lengths[:, None]
+        seconds = (segments * real).sum(axis=1)
+        firsts = lengths - seconds
+        used = weights > 0
+        positions, labels = np.where(used, positions, 0), np.where(used, labels, 0)
+        largest = np.maximum(ids.max(axis=1), labels.max(axis=1, initial=0))
+        fault = np.full(len(rows), "", object)
+
+        def check(wrong: Any, reason: str) -> None:
+            fault[wrong & (fault == "")] = reason
+
+        check((mask != real).any(axis=1) | (lengths < 1), "input_mask is not ones and then zeros")
+        in_second = real & (np.arange(length) >= firsts[:, None])
+        check((segments != in_second).any(axis=1) | (firsts < 1), "segment_ids are not zeros and then ones")
+        check((ids < 0).any(axis=1) | (labels < 0).any(axis=1), "a token id is negative")
+        check(
+            ((positions < 0) | (positions >= lengths[:, None])).any(axis=1),
+            "a masked position is outside of the row's tokens",
+        )
+        check(~np.isfinite(weights).all(axis=1) | (weights < 0).any(axis=1), "a weight is not positive")
+        check(((nsp < -1) | (nsp > 1)).any(axis=1), "the next-sentence label is not 0 or 1")
+        for row in np.flatnonzero((largest >= self.vocab_size) & (fault == "")):
+            fault[row] = f"the token id {largest[row]} is outside the vocabulary of {self.vocab_size}"
+        return {
+            "input_ids": ids.astype(np.int32),
+            "lengths": lengths.astype(np.int32),
+            "starts": np.zeros((len(rows), 1), np.int32),
+            "first_lengths": firsts[:, None].astype(np.int32),
+            "next_sentence_labels": nsp.astype(np.int32),
+            "masked_positions": positions.astype(np.int32),
+            "masked_labels": labels.astype(np.int32),
+            "masked_weights": weights,
+        }, fault
+
+
+def features(message: bytes, path: str, offset: int) -> dict[str, bytes]:
+    """Returns the features of a record by their older names, as the stored bytes of their numbers.
+
+    Raises:
+        CorruptRecordError: a feature is missing or of another kind.
+    """
+    try:
+        lists = tf_example.parse_lists(message)
+        features = {}
+        for name, kind in _KINDS.items():
+            found = name if name in lists else _NEWER_NAMES.get(name, name)
+            if found in lists:
+                stored, start, end = lists[found]
+                if stored != kind:
+                    raise ValueError(f"{found} is not a list of {'float' if kind == 2 else 'int64'}")
+                features[name] = message[start:end]
+            elif name != LABELS:
+                raise ValueError(f"no feature {name!r}")
+    except ValueError as error:
+        raise tfrecord.CorruptRecordError(
+            path, offset, f"not a row of the google schema ({error})"
+        ) from error
+    return features
+
+
+def _integers(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
+    """Decodes the varints of one feature of all rows to int64 [B, width].
+
+    Raises:
+        ValueError: a row has another number of values.
+    """
+    values = [row[name] for row in rows]
+    data = np.frombuffer(b"".join(values), np.uint8)
+    ends = np.flatnonzero(data < 128)
+    edges = np.cumsum([len(value) for value in values])
+    if np.any(np.searchsorted(ends, edges) != width * np.arange(1, len(rows) + 1)) or np.any(
+        data[edges - 1] > 127
+    ):
+        raise ValueError(f"{name} does not have {width} values")
+    if len(ends) == len(data):
+        return data.reshape(len(rows), width).astype(np.int64)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    place = np.arange(len(data)) - np.repeat(starts, ends - starts + 1)
+    if place.max() > 9:
+        raise ValueError(f"{name} holds what is no int64")
+    parts = (data & 127).astype(np.uint64) << (7 * place).astype(np.uint64)
+    return np.add.reduceat(parts, starts).view(np.int64).reshape(len(rows), width)
+
+
+def _floats(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
+    """Decodes one feature of all rows to float32 [B, width].
+
+    Raises:
+        ValueError: a row has another number of values.
+    """
+    if any(len(row[name]) != 4 * width for row in rows):
+        raise ValueError(f"{name} does not have {width} values")
+    return np.frombuffer(b"".join(row[name] for row in rows), "<f4").reshape(len(rows), width)

@@ -1,0 +1,89 @@
+"""Locates the rows of record directories, of any schema."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data import manifests, tfrecord, verification
+from bert_jax.errors import UserError
+
+
+class RowIndex:
+    """Locates and reads the rows of one split of one or more record directories, of any schema.
+
+    Args:
+        directories: (directory, manifest) pairs with the same vocabulary and shape.
+        split: the name of the split; a directory without it is skipped.
+        index_dir: see `tfrecord.RecordFile`.
+
+    Attributes:
+        manifest: the manifest; those of several directories are merged.
+        split: the name of the split.
+        max_seq_length: L.
+        max_sequences_per_row: S.
+        vocab_size: the number of tokens in the vocabulary.
+        files: the open record files.
+    """
+
+    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
+        self.manifest = manifests.merge([manifest for _, manifest in directories])
+        self.split = split
+        self.max_seq_length = int(self.manifest["max_seq_length"])
+        self.max_sequences_per_row = int(self.manifest["max_sequences_per_row"])
+        self.vocab_size = int(self.manifest["vocabulary"]["size"])
+        self.files = [
+            open_file(os.path.join(directory, entry["name"]), entry, index_dir)
+            for directory, manifest in directories
+            for entry in manifest["splits"].get(split, {"files": []})["files"]
+        ]
+        self._first_rows = np.cumsum([0] + [len(file) for file in self.files])
+
+    def __len__(self) -> int:
+        """Returns the number of rows."""
+        return int(self._first_rows[-1])
+
+    def _place(self, index: int) -> tuple[tfrecord.RecordFile, int]:
+        """Returns the file of a row and the number of the row in it."""
+        file = int(np.searchsorted(self._first_rows, index, side="right")) - 1
+        return self.files[file], index - int(self._first_rows[file])
+
+    def locate(self, index: int) -> tuple[str, int]:
+        """Returns the path of a row's file and the byte offset of the row in it."""
+        file, number = self._place(index)
+        return file.path, int(file.offsets[number])
+
+    def read(self, index: int) -> bytes:
+        """Returns the record of a row.
+
+        Raises:
+            CorruptRecordError: a CRC is wrong.
+        """
+        file, number = self._place(index)
+        return file[number]
+
+
+def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord.RecordFile:
+    """Opens a record file that a manifest lists.
+
+    Args:
+        path: the record file.
+        entry: the manifest's entry for the file.
+        index_dir: see `tfrecord.RecordFile`.
+
+    Raises:
+        UserError: the size, the number of rows or the CRC-32C is not the one in the manifest.
+    """
+    file = tfrecord.RecordFile(path, index_dir)
+    if file.size != entry["bytes"] or len(file) != entry["rows"]:
+        raise UserError(
+            f"{path} has {len(file)} records in {file.size} bytes, and the manifest beside it says "
+            f"{entry['rows']} in "
+            f"{entry['bytes']}: the folder is not as `bert-jax data` left it; copy it again, or make it anew"
+        )
+    if "crc32c" in entry:
+        verification.check(file, entry["crc32c"])
+    return file

@@ -1,0 +1,52 @@
+"""Lists the kinds of tokenizers, with the names of their files. A new kind is an entry of `KINDS`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+from etils import epy
+
+from bert_jax.io import files
+from bert_jax.tokenization.interface import Tokenizer
+
+with epy.lazy_imports():
+    from bert_jax.tokenization import sentence_piece, wordpiece
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of tokenizer, whose vocabulary is one file.
+
+    Attributes:
+        tokenizer: returns its class, which a path and the flags `lower_case` and `strip_accents` (None to
+            detect them) are passed to.
+        file: the name of the vocabulary in record directories and work directories. Its ending tells the
+            kind, so no two kinds have the same.
+        released: the names in the folders of released models; an export has the first one.
+    """
+
+    tokenizer: Callable[[], type[Tokenizer]]
+    file: str
+    released: tuple[str, ...]
+
+    @property
+    def ending(self) -> str:
+        """The ending of the names of vocabularies."""
+        return os.path.splitext(self.file)[1]
+
+
+KINDS = {
+    "wordpiece": Kind(lambda: wordpiece.WordPieceTokenizer, "vocab.txt", ("vocab.txt",)),
+    "sentencepiece": Kind(
+        lambda: sentence_piece.SentencePieceTokenizer, "vocab.model", ("spiece.model", "tokenizer.model")
+    ),
+}
+FILE_NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in (kind.file, *kind.released)))
+
+
+def find(folder: str | os.PathLike) -> str | None:
+    """Returns the path of the vocabulary in a folder, or None if there is none."""
+    paths = (os.path.join(folder, name) for name in FILE_NAMES)
+    return next((path for path in paths if files.exists(path)), None)

@@ -1,0 +1,19 @@
+"""Cleans documents for `bert-jax data --clean=unicode,length,...`, and reports what it did."""
+
+from data_pipelines.cleaning.report import REPORT, lines, merge_counts, nothing_left, without_examples
+from data_pipelines.cleaning.settings import FLAG_STEPS, STEPS, Settings, parse
+from data_pipelines.cleaning.steps import Cleaner, folded_text
+
+__all__ = [
+    "FLAG_STEPS",
+    "REPORT",
+    "STEPS",
+    "Cleaner",
+    "Settings",
+    "folded_text",
+    "lines",
+    "merge_counts",
+    "nothing_left",
+    "parse",
+    "without_examples",
+]

@@ -1,0 +1,100 @@
+"""Counts what cleaning changed and dropped, and reports it."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+REPORT = "cleaning.json"  # in the directory of the records
+MOST_EXAMPLES = 5
+EXAMPLE_CHARACTERS = 100
+
+
+def new_counts() -> dict[str, Any]:
+    """Returns the initial counts of one step, as values that JSON can represent."""
+    return {
+        "documents_changed": 0,
+        "documents_dropped": 0,
+        "passages_dropped": 0,
+        "bytes_dropped": 0,
+        "reasons": {},
+        "examples": [],
+    }
+
+
+def size(texts: Sequence[str]) -> int:
+    """Returns the total size of some texts in UTF-8, in bytes."""
+    return sum(len(t) if t.isascii() else len(t.encode("utf-8", "surrogatepass")) for t in texts)
+
+
+def example(key: str, reason: str, text: str) -> dict[str, str]:
+    """Returns the entry of the report for something that was dropped."""
+    return {"document": key, "reason": reason, "text": text[:EXAMPLE_CHARACTERS]}
+
+
+def merge_counts(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Sums the counts of the `Cleaner`s of the parts of a corpus, in its order; keeps the first examples."""
+    total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in ("documents", "bytes")}
+    total["steps"] = {}
+    for step in parts[0]["steps"]:
+        ones = [part["steps"][step] for part in parts]
+        reasons: collections.Counter[str] = collections.Counter()
+        for one in ones:
+            reasons.update(one["reasons"])
+        total["steps"][step] = {
+            name: sum(one[name] for one in ones)
+            for name in ("documents_changed", "documents_dropped", "passages_dropped", "bytes_dropped")
+        } | {
+            "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+            "examples": [shown for one in ones for shown in one["examples"]][:MOST_EXAMPLES],
+        }
+    return total
+
+
+def nothing_left(counts: dict[str, Any]) -> str:
+    """Returns the error message for a corpus whose documents were all dropped."""
+    steps = counts["steps"]
+    most = max(steps, key=lambda step: steps[step]["documents_dropped"])
+    return (
+        f"--clean={','.join(steps)} leaves no document: {most} dropped {steps[most]['documents_dropped']} "
+        f"({', '.join(steps[most]['reasons'])}): leave a step out, or change its bounds"
+    )
+
+
+def with_shares(counts: dict[str, Any]) -> dict[str, Any]:
+    """Returns the report: the counts, and each step's share of the documents and bytes that were read."""
+    documents, total = max(1, counts["documents"]), max(1, counts["bytes"])
+    steps = {
+        step: {
+            "documents_dropped_share": round(one["documents_dropped"] / documents, 6),
+            "bytes_dropped_share": round(one["bytes_dropped"] / total, 6),
+        }
+        | one
+        for step, one in counts["steps"].items()
+    }
+    dropped = sum(one["documents_dropped"] for one in steps.values())
+    return {**counts, "documents_kept": counts["documents"] - dropped, "steps": steps}
+
+
+def without_examples(report: dict[str, Any]) -> dict[str, Any]:
+    """Returns the report as the manifest stores it, without examples."""
+    steps = {
+        step: {name: value for name, value in one.items() if name != "examples"}
+        for step, one in report["steps"].items()
+    }
+    return {**report, "steps": steps}
+
+
+def lines(report: dict[str, Any]) -> list[str]:
+    """Returns the report as a few lines for the terminal."""
+    found = [f"cleaning: {report['documents_kept']:,} of {report['documents']:,} documents kept"]
+    for step, one in report["steps"].items():
+        line = (
+            f"  {step}: {one['documents_dropped']:,} documents ({one['documents_dropped_share']:.2%}) and "
+            f"{one['passages_dropped']:,} passages dropped, {one['bytes_dropped'] / 1e6:.2f} MB "
+            f"({one['bytes_dropped_share']:.2%}); {one['documents_changed']:,} documents changed"
+        )
+        common = [f"{reason} {count:,}" for reason, count in list(one["reasons"].items())[:4]]
+        found.append(line + (f" ({', '.join(common)})" if common else ""))
+    return found

@@ -1,0 +1,126 @@
+"""Defines the steps of `bert-jax data --clean` and their parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+from typing import Any
+
+from bert_jax.errors import UserError, check_installed, optional_imports
+
+with optional_imports("cleaning"):
+    import rensa
+    from py3langid import langid
+
+STEPS = ("mojibake", "unicode", "length", "language", "exact", "near")  # in the order in which they run
+PACKAGES = {"mojibake": "ftfy", "language": "py3langid", "near": "rensa"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The cleaning steps that run, and their parameters.
+
+    Attributes:
+        steps: names in STEPS, in their order.
+        min_document_characters, max_document_characters: the step `length` drops documents of fewer or more
+            characters.
+        min_passage_characters, max_passage_characters: the step `length` drops passages (sentences or
+            paragraphs) of fewer or more characters.
+        max_word_characters: the step `length` removes longer runs of letters, digits and punctuation of the
+            Latin script.
+        near_duplicate_threshold: the Jaccard similarity of the sets of word 5-shingles from which two
+            documents are near duplicates.
+        language: the ISO 639-1 code of the documents that the step `language` keeps.
+    """
+
+    steps: tuple[str, ...]
+    min_document_characters: int = 200
+    max_document_characters: int = 5_000_000
+    min_passage_characters: int = 3
+    max_passage_characters: int = 100_000
+    max_word_characters: int = 100
+    near_duplicate_threshold: float = 0.8
+    language: str = ""
+
+    def described(self) -> dict[str, Any]:
+        """Returns the settings on which the steps depend, as the manifest stores them."""
+        described: dict[str, Any] = {"steps": list(self.steps)}
+        for name, step in FLAG_STEPS.items():
+            if step in self.steps:
+                described[name] = getattr(self, name)
+        for step in ("mojibake", "language"):
+            if step in self.steps:
+                described[PACKAGES[step]] = importlib.metadata.version(PACKAGES[step])
+        if "near" in self.steps:
+            # The signatures depend on the version of the algorithm, not on that of the package.
+            described["minhash"] = rensa.RMinHash.ALGORITHM_VERSION
+        return described
+
+
+# The flags of `bert-jax data` that belong to --clean, and the step of each.
+FLAG_STEPS = {
+    "min_document_characters": "length",
+    "max_document_characters": "length",
+    "min_passage_characters": "length",
+    "max_passage_characters": "length",
+    "max_word_characters": "length",
+    "near_duplicate_threshold": "near",
+    "language": "language",
+}
+
+
+def parse(clean: str, values: dict[str, Any]) -> Settings | None:
+    """Returns the settings given by --clean and its flags, or None if --clean names no step.
+
+    Args:
+        clean: names in STEPS, separated by commas, in any order.
+        values: the values of the flags in FLAG_STEPS; None for a flag that is not given.
+
+    Raises:
+        UserError: a step is unknown, a flag is given without its step, a value is invalid, or a package is
+            not installed.
+    """
+    names = {name.strip() for name in clean.split(",")} - {""}
+    unknown = sorted(names.difference(STEPS))
+    if unknown:
+        raise UserError(
+            f"--clean={clean}: there is no step {unknown[0]!r}; expected some of {','.join(STEPS)}"
+        )
+    given = {name: value for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        if FLAG_STEPS[name] not in names:
+            raise UserError(
+                f"--{name}={value} is for the step {FLAG_STEPS[name]!r}: name it in --clean, as "
+                f"--clean={','.join(step for step in STEPS if step in names | {FLAG_STEPS[name]})}"
+            )
+    if not names:
+        return None
+    settings = Settings(tuple(step for step in STEPS if step in names), **given)
+    for name in ("document", "passage"):
+        low, high = (getattr(settings, f"{bound}_{name}_characters") for bound in ("min", "max"))
+        if not 0 <= low <= high:
+            raise UserError(
+                f"--min_{name}_characters={low} and --max_{name}_characters={high}: expected 0 <= min <= max"
+            )
+    if settings.max_word_characters < 1:
+        raise UserError(f"--max_word_characters={settings.max_word_characters}: expected at least 1")
+    if not 0.3 <= settings.near_duplicate_threshold <= 1:
+        raise UserError(
+            f"--near_duplicate_threshold={settings.near_duplicate_threshold}: expected 0.3 to 1, such as 0.8"
+        )
+    for step in settings.steps:
+        if step in PACKAGES:
+            check_installed(PACKAGES[step], "cleaning", f"--clean={step}")
+    if "language" in settings.steps and settings.language not in language_identifier().labels:
+        raise UserError(
+            f"--language={settings.language}: --clean=language keeps one language; expected the "
+            "ISO 639-1 code of one that py3langid knows, such as en, de or zh"
+        )
+    return settings
+
+
+@functools.cache
+def language_identifier() -> Any:
+    """Returns py3langid's classifier of languages."""
+    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE)

@@ -1,0 +1,61 @@
+"""Makes rows of the packed schema."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.data import packed, tfrecord
+from data_pipelines import sorted_runs
+from data_pipelines.stages import buckets, packing, pairs
+
+
+def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
+    """Writes the packed rows of a bucket and returns their counts, which `manifests.merge_splits` sums."""
+    tokenizer = task.tokenizer
+    dtype = packed.id_dtype(tokenizer.vocab_size)
+    bucket, settings, length = task.bucket, task.settings, task.settings["max_seq_length"]
+    rng = task.rng()
+    documents = sorted_runs.read_documents(task.runs, bucket.low, bucket.high, dtype)
+    rng.shuffle(documents)
+    lengths, per_row = [0] * (length + 1), [0] * (settings["max_sequences_per_row"] + 1)
+    counts = {"documents": len(documents), "rows": 0, "sequences": 0, "tokens": 0, "random_next": 0}
+
+    def sequences() -> Iterator[packed.PackedSequence]:
+        layout = tokenizer.layout
+        if settings["full_sentences"]:
+            room = layout.room(length, pair=False)
+            passes = _passes(documents, settings["dupe_factor"], rng)
+            made = pairs.full_sentences(passes, room, tokenizer.sep_id)
+        else:
+            factors = settings["short_seq_prob"], settings["dupe_factor"]
+            made = pairs.make_pairs(documents, length, rng, *factors, settings["nsp"], layout.template)
+        for pair in made:
+            second = pair.second or None
+            ids = layout.row(pair.first, second).astype(dtype)
+            first_length = layout.first_length(len(pair.first), second is not None)
+            lengths[len(ids)] += 1
+            counts["random_next"] += pair.label == 1
+            yield packed.PackedSequence(ids, first_length, pair.label)
+
+    def rows() -> Iterator[bytes]:
+        # This order has a separate generator, because packing draws sequences ahead of the rows it yields.
+        order = task.rng("/rows")
+        for row in packing.pack(sequences(), length, settings["max_sequences_per_row"], order):
+            per_row[len(row)] += 1
+            counts["sequences"] += len(row)
+            counts["tokens"] += sum(len(sequence.ids) for sequence in row)
+            yield packed.encode_row(row)
+
+    counts["rows"], size = tfrecord.write_records(task.output, rows())
+    figures = {"sequence_lengths": lengths, "sequences_per_row": per_row}
+    return counts | figures | {"bytes": size, "files": []}
+
+
+def _passes(documents: list[sorted_runs.StoredDocument], count: int, rng: random.Random) -> Iterator[Any]:
+    """Yields the documents `count` times, and shuffles them before each pass but the first."""
+    for number in range(count):
+        if number:
+            rng.shuffle(documents)
+        yield from documents

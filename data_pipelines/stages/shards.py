@@ -1,0 +1,56 @@
+"""Divides rows among the final record files."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data import tfrecord
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardTask:
+    """The arguments of `make_shard`: the rows of one output file."""
+
+    parts: tuple[tuple[str, int, int, int], ...]  # (record file, first row, end row, step)
+    output: str
+
+
+def share_rows(
+    parts: Sequence[tuple[str, int]], shards: int, round_robin: bool = False
+) -> list[tuple[tuple[str, int, int, int], ...]]:
+    """Divides rows evenly among shards.
+
+    Args:
+        parts: (record file, number of rows) pairs.
+        shards: the number of shards.
+        round_robin: whether row i of all rows goes to shard i % shards; otherwise, each shard gets
+            consecutive rows.
+
+    Returns:
+        The `ShardTask.parts` of each shard.
+    """
+    total = sum(rows for _, rows in parts)
+    edges = [total * number // shards for number in range(shards + 1)]
+    shares: list[list[tuple[str, int, int, int]]] = [[] for _ in range(shards)]
+    begin = 0
+    for path, rows in parts:
+        for number, (share, (low, high)) in enumerate(zip(shares, itertools.pairwise(edges), strict=True)):
+            first, end, step = max(low - begin, 0), min(high - begin, rows), 1
+            if round_robin:
+                first, end, step = (number - begin) % shards, rows, shards
+            if first < end:
+                share.append((path, first, end, step))
+        begin += rows
+    return [tuple(share) for share in shares]
+
+
+def make_shard(task: ShardTask) -> dict[str, Any]:
+    """Copies the rows of a shard into one record file, and checks their CRCs."""
+    parts = ((tfrecord.RecordFile(path), np.arange(*numbers)) for path, *numbers in task.parts)
+    count, size = tfrecord.copy_records(task.output, parts)
+    return {"rows": count, "bytes": size}

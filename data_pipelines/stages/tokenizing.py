@@ -1,0 +1,132 @@
+"""Tokenizes documents and writes them as sorted runs."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from bert_jax import tokenization
+from bert_jax.data import packed
+from data_pipelines import cleaning, readers, sentences, sorted_runs
+from data_pipelines.cleaning import minhash
+
+_RUN_TOKENS = 32 << 20
+_RUN_DOCUMENTS = 1 << 19
+_RUN_FINGERPRINT_BYTES = 128 << 20
+_BATCH_CHARACTERS = 1 << 18
+_MAX_SENTENCE_TOKENS = 10_000
+
+TEXT_COUNTS = ("documents", "empty_documents", "sentences", "tokens", "unknown_tokens")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizeTask:
+    """The arguments of `tokenize`: ranges of the corpus whose documents one worker sorts into runs."""
+
+    ranges: tuple[readers.Range, ...]
+    input_format: str
+    tokenizer: tokenization.Tokenizer
+    output: str  # the runs are written to OUTPUT-0000, ...
+    cleaning: cleaning.Settings | None = None
+    fields: readers.Fields = readers.Fields()  # noqa: RUF009 (frozen)
+
+
+def tokenize(task: TokenizeTask) -> dict[str, Any]:
+    """Tokenizes the documents of some byte ranges, writes them as sorted runs, and counts them.
+
+    A text of over 10,000 tokens, which is not a real sentence, is split into sentences of that length,
+    because a segment is built from whole sentences, and truncating it would drop most of such a text one
+    token at a time.
+    """
+    tokenizer = task.tokenizer
+    dtype = packed.id_dtype(tokenizer.vocab_size)
+    # The numbers of documents and of tokens, by the first bits of the document keys.
+    histogram = sorted_runs.new_histogram()
+    keys: list[int] = []
+    counts = dict.fromkeys(TEXT_COUNTS, 0)
+    cleaned: collections.Counter[str] = collections.Counter()
+    runs: list[str] = []
+    writer, marks = sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
+
+    def flush() -> tuple[sorted_runs.RunWriter, minhash.Writer | None]:
+        runs.append(f"{task.output}-{len(runs):04d}")
+        writer.write(runs[-1])
+        if marks:
+            marks.write(runs[-1])
+        return sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
+
+    documents = itertools.chain.from_iterable(
+        readers.read_documents(range_, task.input_format, cleaned, task.fields) for range_ in task.ranges
+    )
+    cleaner = cleaning.Cleaner(task.cleaning) if task.cleaning else None
+    if cleaner:
+        documents = filter(None, map(cleaner, documents))
+    for document, encoded in _encoded(documents, tokenizer):
+        if not encoded:
+            counts["empty_documents"] += 1
+            continue
+        key = sorted_runs.document_key(document.key)
+        tokens = sum(map(len, encoded))
+        histogram[key >> sorted_runs.BIN_SHIFT] += (1, tokens)
+        keys = sorted([*keys, key])[:2]
+        counts["documents"] += document.part == 0
+        counts["sentences"] += len(encoded)
+        counts["tokens"] += tokens
+        counts["unknown_tokens"] += sum(sentence.count(tokenizer.unk_id) for sentence in encoded)
+        writer.add(key, encoded)
+        if marks:
+            marks.add(key, document, encoded, tokenizer.unk_id)
+        full = writer.size >= _RUN_TOKENS or writer.documents >= _RUN_DOCUMENTS
+        if full or (marks and marks.size >= _RUN_FINGERPRINT_BYTES):
+            writer, marks = flush()
+    if writer.size:
+        flush()
+    # Written to a file, since those of all tasks together would not fit into the memory of the planner.
+    sorted_runs.write_histogram(f"{task.output}.histogram", histogram)
+    counts |= {name: cleaned[name] for name in readers.COUNTS}
+    if cleaner:
+        counts = counts | {"cleaning": cleaner.counts, "stored_documents": int(histogram[:, 0].sum())}
+    return counts | {
+        "runs": runs,
+        "smallest_keys": keys,
+        "histogram": f"{task.output}.histogram",
+    }
+
+
+def _new_marks(settings: cleaning.Settings | None) -> minhash.Writer | None:
+    if settings and not {"exact", "near"}.isdisjoint(settings.steps):
+        return minhash.Writer(settings.steps, settings.near_duplicate_threshold)
+    return None
+
+
+def _encoded(
+    documents: Iterable[readers.Document], tokenizer: tokenization.Tokenizer
+) -> Iterator[tuple[readers.Document, list[list[int]]]]:
+    """Yields each document with the token ids of its sentences; it encodes many sentences per call."""
+    waiting: list[tuple[readers.Document, int]] = []
+    texts: list[str] = []
+    size = 0
+
+    def encode() -> Iterator[tuple[readers.Document, list[list[int]]]]:
+        ids = iter(tokenizer.encode_batch(texts))
+        for document, count in waiting:
+            yield document, [part for one in itertools.islice(ids, count) for part in _cut(one)]
+
+    for document in documents:
+        split = sentences.split(document)
+        waiting.append((document, len(split)))
+        texts.extend(split)
+        size += sum(map(len, split))
+        if size >= _BATCH_CHARACTERS:
+            yield from encode()
+            waiting, texts, size = [], [], 0
+    yield from encode()
+
+
+def _cut(ids: list[int]) -> list[list[int]]:
+    if len(ids) <= _MAX_SENTENCE_TOKENS:
+        return [ids] if ids else []
+    return [ids[start : start + _MAX_SENTENCE_TOKENS] for start in range(0, len(ids), _MAX_SENTENCE_TOKENS)]

@@ -1,0 +1,165 @@
+"""Samples a corpus to train a vocabulary, and holds out a part of the sample to evaluate it."""
+
+import collections
+import dataclasses
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+from bert_jax.errors import UserError
+from bert_jax.io.progress import Progress
+from data_pipelines import readers
+from data_pipelines.vocabulary.options import Options
+
+_HELD_OUT_BYTES = 2_000_000
+_MOST_COPIES = 100
+
+
+class Sample:
+    """Documents of a corpus.
+
+    Attributes:
+        documents: the documents.
+        size: the number of characters in them.
+    """
+
+    def __init__(self) -> None:
+        self.documents: list[readers.Document] = []
+        self.size = 0
+
+    def add(self, document: readers.Document) -> None:
+        self.documents.append(document)
+        self.size += sum(map(len, document.passages))
+
+    def passages(self) -> Iterator[str]:
+        for document in self.documents:
+            yield from document.passages
+
+    def drain(self) -> Iterator[readers.Document]:
+        """Yields the documents and removes each one, to free its memory while its result is built up."""
+        self.documents.reverse()
+        while self.documents:
+            yield self.documents.pop()
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The sample of one input.
+
+    Attributes:
+        name: the input, as it was given.
+        size: the size of its files on disk, in bytes.
+        training: the documents to train on; training drains them.
+        documents: the number of documents in `training`.
+        bytes: the size of `training`.
+        held_out: the documents that are held out; none if the corpus has too few passages.
+        copies: the number of times each document is used in training.
+        counts: the counts of `readers.read_documents` for what was read.
+    """
+
+    name: str
+    size: int
+    training: Sample
+    documents: int
+    bytes: int
+    held_out: Sample
+    copies: int
+    counts: Mapping[str, int]
+
+
+def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part]:
+    """Samples each input separately, or, if `sampling_exponent` is 1, all inputs as one.
+
+    The share of an input in the sample is proportional to its size raised to the power of
+    `sampling_exponent`: 1 keeps the proportions, and multilingual BERT uses 0.7. An input that is smaller
+    than its share is used several times.
+
+    Args:
+        options: the options of the vocabulary; a multilingual corpus has one input per language.
+        sample_bytes: the size of the sample of all inputs together.
+        progress: shows how much has been read; the caller closes it.
+
+    Raises:
+        UserError: there is no text, or a file is in two of the inputs.
+    """
+    inputs, exponent = list(options.input), options.sampling_exponent
+    if exponent == 1:
+        paths, inputs = [readers.list_inputs(inputs, options.tfds_data_dir)], [", ".join(inputs)]
+    else:
+        paths = [readers.list_inputs(pattern, options.tfds_data_dir) for pattern in inputs]
+    owners: dict[str, str] = {}
+    for name, files in zip(inputs, paths, strict=True):
+        for path in files:
+            if path in owners:
+                raise UserError(f"{path} is in --input={owners[path]} and in --input={name}; give it once")
+            owners[path] = name
+    sizes = [sum(map(readers.file_size, files)) for files in paths]
+    weights = [size**exponent for size in sizes]
+    parts = []
+    for name, files, size, weight in zip(inputs, paths, sizes, weights, strict=True):
+        wanted = max(1000, int(sample_bytes * weight / sum(weights)))
+        counts: collections.Counter[str] = collections.Counter()
+        drawn = _draw(files, wanted, options, counts, progress)
+        training, held_out = _hold_out(drawn, options.seed)
+        # Compressed text is larger than its file, so the number of copies depends on what was read.
+        copies = round(wanted / max(1, training.size)) if exponent != 1 and size <= wanted else 1
+        copies = min(max(1, copies), _MOST_COPIES)
+        documents, drawn = len(training.documents), training.size
+        parts.append(Part(name, size, training, documents, drawn, held_out, copies, counts))
+    return parts
+
+
+def _draw(
+    paths: Sequence[str],
+    sample_bytes: int,
+    options: Options,
+    counts: collections.Counter[str],
+    progress: Progress,
+) -> list[readers.Document]:
+    """Returns the documents of byte ranges at random positions in the files, sorted by key."""
+    total = sum(map(readers.file_size, paths))
+    format, fields = options.input_format, readers.Fields(options.text_field, options.id_field)
+    ranges = readers.split_ranges(paths, max(1 << 16, min(1 << 22, sample_bytes // 16)), format)
+    share = min(1.0, sample_bytes / total)
+    random.Random(options.seed).shuffle(ranges)
+    drawn = Sample()
+    # The size of the text in compressed files is not known in advance.
+    known = all(range_.end is not None for range_ in ranges)
+    progress.start("reading", min(total, sample_bytes) if known else None, "MB", 1e-6)
+    for range_ in ranges:
+        # A compressed file is one range that cannot be read from its middle, so its beginning is used.
+        quota = sample_bytes if range_.end is not None else int(sample_bytes * range_.size / total) + 1
+        goal = min(sample_bytes, drawn.size + quota)
+        if share < 1 and drawn.size >= sample_bytes:
+            break
+        for document in readers.read_documents(range_, format, counts, fields):
+            drawn.add(document)
+            progress.at(drawn.size)
+            if drawn.size >= goal:
+                break
+    if not drawn.size:
+        raise UserError(readers.no_text(paths, format))
+    # The order of the ranges is random. The documents are sorted, so that equal samples are equal lists.
+    return sorted(drawn.documents, key=lambda document: document.key)
+
+
+def _hold_out(documents: Sequence[readers.Document], seed: int) -> tuple[Sample, Sample]:
+    training, held_out = Sample(), Sample()
+    drawn = [_hash(document.key, seed) % 20 == 0 for document in documents]
+    whole = len(documents) >= 20 and 1 <= sum(drawn) <= len(documents) // 2
+    for document, out in zip(documents, drawn, strict=True):
+        if whole:
+            (held_out if out and held_out.size < _HELD_OUT_BYTES else training).add(document)
+            continue
+        # There are too few documents: every twentieth of their passages is held out.
+        for parts, into in (
+            (tuple(p for i, p in enumerate(document.passages) if i % 20 != 19), training),
+            (document.passages[19::20], held_out),
+        ):
+            if parts:
+                into.add(dataclasses.replace(document, passages=parts))
+    return training, held_out
+
+
+def _hash(key: str, seed: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {key}".encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,218 @@
+"""Google records: the bytes of a row, rows of any writer, and what is told of those that cannot be."""
+
+import itertools
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import google_records
+from support.google_records import LENGTH, PREDICTIONS, example
+
+from bert_jax import cli
+from bert_jax.data import google, loader, records
+from bert_jax.data.google import encoding
+from bert_jax.errors import UserError
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """Writes a directory of records without a manifest; returns a function that opens it."""
+    vocab = google_records.write_vocabulary(tmp_path / "vocab.txt")
+
+    def opened(*examples, name="tf_examples.tfrecord", split="train", vocab=vocab, **options):
+        google_records.write(tmp_path / "records" / name, examples)
+        return records.open_dataset(str(tmp_path / "records"), split, vocab, **options)
+
+    return opened
+
+
+def encode(rows):
+    """The records of (ids, first length, positions, labels, next-sentence label) each."""
+
+    def padded(values, width):
+        return np.array([list(value) + [0] * (width - len(value)) for value in values], np.int32)
+
+    ids, firsts, positions, labels, nsp = zip(*rows, strict=True)
+    made = google.Rows(
+        padded(ids, LENGTH),
+        np.array(list(map(len, ids)), np.int32),
+        np.array(firsts, np.int32),
+        padded(positions, PREDICTIONS),
+        padded(labels, PREDICTIONS),
+        np.array(list(map(len, labels)), np.int32),
+        np.array(nsp, np.int32),
+    )
+    buffer, edges = encoding.encode(made.features())
+    return [buffer[low + 12 : high - 4].tobytes() for low, high in itertools.pairwise(edges)]
+
+
+def test_the_bytes_of_a_row(example_message):
+    (record,) = encode([([2, 9, 4, 3, 300, 3], 4, [2, 4], [150, 300], 1)])
+    assert record == example(first=(9, 4), second=(300,), masks=((2, 150), (4, 300)))
+    message = example_message.FromString(record)
+    features = message.features.feature
+    assert sorted(features) == [
+        "input_ids", "input_mask", "masked_lm_ids", "masked_lm_positions", "masked_lm_weights",
+        "next_sentence_labels", "segment_ids",
+    ]  # fmt: skip
+    assert list(features["input_ids"].int64_list.value) == [2, 9, 4, 3, 300, 3, 0, 0, 0, 0, 0, 0]
+    assert list(features["input_mask"].int64_list.value) == [1] * 6 + [0] * 6
+    assert list(features["segment_ids"].int64_list.value) == [0, 0, 0, 0, 1, 1] + [0] * 6
+    assert list(features["masked_lm_positions"].int64_list.value) == [2, 4, 0]
+    assert list(features["masked_lm_ids"].int64_list.value) == [150, 300, 0]
+    assert list(features["masked_lm_weights"].float_list.value) == [1.0, 1.0, 0.0]
+    assert list(features["next_sentence_labels"].int64_list.value) == [1]
+    assert message.SerializeToString(deterministic=True) == record
+    assert record.hex() == (
+        "0ae3010a1e0a09696e7075745f69647312111a0f0a0d02090403ac02030000000000000a1e0a0a696e7075745f6d6173"
+        "6b12101a0e0a0c0101010101010000000000000a1a0a0d6d61736b65645f6c6d5f69647312091a070a059601ac02000a"
+        "1e0a136d61736b65645f6c6d5f706f736974696f6e7312071a050a030204000a250a116d61736b65645f6c6d5f776569"
+        "676874731210120e0a0c0000803f0000803f000000000a1d0a146e6578745f73656e74656e63655f6c6162656c731205"
+        "1a030a01010a1f0a0b7365676d656e745f69647312101a0e0a0c000000000101000000000000"
+    )
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=30)
+def test_rows_come_back(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("google")
+    vocab = google_records.write_vocabulary(folder / "vocab.txt", 300)
+    ids = st.lists(st.integers(4, 299), min_size=1, max_size=4)
+    rows = data.draw(st.lists(st.tuples(ids, ids, st.integers(0, 1)), min_size=1, max_size=5))
+    made = []
+    for first, second, label in rows:
+        tokens = [2, *first, 3, *second, 3]
+        chosen = st.sets(st.integers(0, len(tokens) - 1), max_size=PREDICTIONS)
+        positions = sorted(data.draw(chosen))
+        made.append((tokens, len(first) + 2, positions, [tokens[p] for p in positions], label))
+    google_records.write(folder / "records" / "a.tfrecord", encode(made))
+    dataset = records.open_dataset(str(folder / "records"), "train", vocab)
+    batch = dataset.batch(np.array([-1, *range(len(made))]))
+    assert (
+        batch["lengths"][0] == 0 and batch["starts"][0, 0] == LENGTH and not batch["masked_weights"][0].any()
+    )
+    assert batch["next_sentence_labels"][0, 0] == -1
+    for i, (tokens, first, positions, labels, nsp) in enumerate(made, start=1):
+        assert batch["input_ids"][i].tolist() == tokens + [0] * (LENGTH - len(tokens))
+        assert (batch["lengths"][i], batch["starts"][i, 0]) == (len(tokens), 0)
+        assert (batch["first_lengths"][i, 0], batch["next_sentence_labels"][i, 0]) == (first, nsp)
+        slots = PREDICTIONS - len(positions)
+        assert batch["masked_positions"][i].tolist() == positions + [0] * slots
+        assert batch["masked_labels"][i].tolist() == labels + [0] * slots
+        assert batch["masked_weights"][i].tolist() == [1.0] * len(positions) + [0.0] * slots
+
+
+def test_the_interface_of_packed_records(foreign):
+    dataset = foreign(*[example(first=(9, 10 + i)) for i in range(5)])
+    assert (len(dataset), dataset.max_seq_length, dataset.max_sequences_per_row) == (5, LENGTH, 1)
+    assert (dataset.max_predictions, dataset.vocab_size) == (PREDICTIONS, 100)
+    batches = list(loader.eval_batches(dataset, 4))
+    assert [batch["input_ids"][:, 2].tolist() for batch in batches] == [[10, 11, 12, 13], [14, 0, 0, 0]]
+    assert all(array.dtype in (np.int32, np.float32) for batch in batches for array in batch.values())
+
+
+def test_newer_names_and_no_next_sentence_label(foreign):
+    dataset = foreign(example(newer=True, next_sentence_labels=None, second=(11, 12, 13)))
+    batch = dataset.batch(np.array([0]))
+    assert batch["input_ids"][0, :8].tolist() == [2, 9, 10, 3, 11, 12, 13, 3]
+    assert batch["first_lengths"].tolist() == [[4]] and batch["next_sentence_labels"].tolist() == [[-1]]
+    assert dataset.manifest["nsp"] == "none"
+
+
+def test_files_by_name(foreign, tmp_path):
+    foreign(example(), name="part.tfrecord-00000-of-00002")
+    foreign(example(), example(), name="part.tfrecord-00001-of-00002")
+    (tmp_path / "records" / "notes.txt").touch()
+    google_records.write(tmp_path / "records" / "eval.tf_record", [example()] * 4)
+    dataset = foreign(example(), name="z.tfrecord")
+    assert [len(file) for file in dataset.files] == [1, 2, 1]
+    assert len(foreign(example(), name="z.tfrecord", split="eval")) == 4
+    assert (tmp_path / "records" / "part.tfrecord-00001-of-00002.index").exists()
+
+
+def test_the_index_of_a_folder_that_cannot_be_written(foreign, tmp_path, monkeypatch):
+    from bert_jax.data import tfrecord
+
+    write_index = tfrecord.write_index
+
+    def refuse(path, offsets):
+        if path.startswith(str(tmp_path / "records")):
+            raise PermissionError
+        write_index(path, offsets)
+
+    monkeypatch.setattr(tfrecord, "write_index", refuse)
+    index_dir = str(tmp_path / "run" / "index")
+    assert len(foreign(example(), example(), index_dir=index_dir)) == 2
+    assert len(os.listdir(index_dir)) == 1
+    monkeypatch.setattr(tfrecord.RecordFile, "_scan_headers", None)
+    again = records.open_dataset(str(tmp_path / "records"), "train", str(tmp_path / "vocab.txt"), index_dir)
+    assert len(again) == 2 and not os.path.exists(tmp_path / "records" / "tf_examples.tfrecord.index")
+
+
+BAD = {
+    "an-id": (dict(first=(9, 100)), "the token id 100 is outside the vocabulary of 100; give the vocabulary"),
+    "a-label-id": (dict(masks=((1, 700),)), "the token id 700 is outside the vocabulary of 100"),
+    "a-negative-id": (dict(first=(9, -1)), "a token id is negative"),
+    "a-position": (dict(masks=((6, 7),)), "a masked position is outside of the row's tokens"),
+    "a-hole": (dict(input_mask=[1, 0, 1] + [0] * 9), "input_mask is not ones and then zeros"),
+    "no-token": (dict(input_mask=[0] * 12), "input_mask is not ones and then zeros"),
+    "segments": (dict(segment_ids=[0, 1, 0, 1, 1, 1] + [0] * 6), "segment_ids are not zeros and then ones"),
+    "a-weight": (dict(masked_lm_weights=[1.0, -1.0, 0.0]), "a weight is not positive"),
+    "nan": (dict(masked_lm_weights=[1.0, float("nan"), 0.0]), "a weight is not positive"),
+    "a-next-label": (dict(label=2), "the next-sentence label is not 0 or 1"),
+    "short": (dict(input_mask=[1] * 5), "input_mask does not have 12 values"),
+    "no-feature": (dict(masked_lm_ids=None), "no feature 'masked_lm_ids'"),
+    "shifted": (dict(input_ids=[1 << 40] + [0] * 11), "the token id 1099511627776 is outside"),
+}
+
+
+@pytest.mark.parametrize("fields, message", BAD.values(), ids=BAD)
+def test_rows_that_cannot_be(foreign, fields, message):
+    with pytest.raises(UserError) as caught:
+        foreign(example(), example(**fields), example())
+    assert message in str(caught.value) and "tf_examples.tfrecord" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_opened(foreign, tmp_path):
+    folder = str(tmp_path / "records")
+    with pytest.raises(UserError, match=r"name their vocabulary in data.vocab"):
+        foreign(example(), vocab="")
+    with pytest.raises(UserError, match="have no split 'dev', only 'train'"):
+        foreign(example(), split="dev")
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match="are empty"):
+        foreign()
+    with pytest.raises(UserError, match="there is no record directory"):
+        records.open_dataset(str(tmp_path / "missing"), "train", "vocab.txt")
+
+
+def inspect(capsys, *arguments):
+    code = cli.main(["inspect", "--json", *map(str, arguments)])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_inspecting_records_of_others(foreign, tmp_path, capsys):
+    foreign(*[example(first=(9, 10 + i), masks=((1, 9), (4, 8)), label=i % 2) for i in range(80)])
+    vocab = f"--vocab={tmp_path / 'vocab.txt'}"
+    code, report = inspect(capsys, tmp_path / "records", vocab)
+    train = report["facts"]["train"]
+    assert (code, report["kind"], report["problems"]) == (0, "google records", [])
+    assert (train["rows"], train["predictions"], train["kept_share"]) == (80, 160, 0.5)
+    assert train["random_next_share"] == 0.5 and train["duplicate_rows"] == 0
+    assert report["examples"][0] == "(next) [CLS] w4 w5 [SEP] w6 [SEP] <- 1 w4, 4 w3"
+    code, report = inspect(capsys, tmp_path / "records" / "tf_examples.tfrecord")
+    assert (code, report["examples"], report["kind"]) == (0, [], "google record file")
+
+
+def test_inspecting_rows_that_cannot_be(foreign, tmp_path, capsys):
+    foreign(example(), example(masks=((2, 3),)), example())
+    google_records.write(tmp_path / "records" / "b.tfrecord", [example(), example(first=(9, 100))])
+    code, report = inspect(capsys, tmp_path / "records", f"--vocab={tmp_path / 'vocab.txt'}")
+    assert code == 1 and report["facts"]["train"]["damaged_rows"] == 1
+    text = "\n".join(report["problems"])
+    assert "the token id 100 is outside" in text and "1 rows are to predict [PAD], [CLS] or [SEP]" in text

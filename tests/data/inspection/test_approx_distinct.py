@@ -1,0 +1,30 @@
+"""Repeats are counted, or estimated from a sample where there are too many things to remember."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.data.inspection.approx_distinct import DistinctSample
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 400), max_size=600), st.integers(20, 500))
+def test_repeats_are_exact_until_there_are_too_many(numbers, most):
+    sample = DistinctSample(most)
+    for number in numbers:
+        sample.add(b"%d" % number)
+    if len(set(numbers)) <= most:
+        expected = 1 - len(set(numbers)) / len(numbers) if numbers else 0
+        assert sample.how_estimated() == "" and sample.repeats() == len(numbers) - len(set(numbers))
+        assert sample.repeated_share() == pytest.approx(expected)
+    else:
+        assert sample.halvings > 0
+
+
+def test_repeats_are_estimated_in_little_memory():
+    sample = DistinctSample(1000)
+    for number in range(40_000):
+        sample.add(b"%d" % (number % 30_000))
+    assert sample.halvings >= 4 and sample.repeated_share() == pytest.approx(0.25, abs=0.05)
+    assert sample.repeats() == pytest.approx(10_000, rel=0.2)
+    assert sample.how_estimated() == f"from one in {2**sample.halvings} of the distinct ones"

@@ -1,0 +1,273 @@
+"""What `bert-jax inspect` says of sound and of damaged records, vocabularies and checkpoints."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from bert_jax import cli, tokenization
+from bert_jax.data import inspection, manifests, packed, tfrecord
+
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
+
+
+def row(*pairs):
+    """Sequences of (A, B, label)."""
+    sequences = []
+    for first, second, label in pairs:
+        ids = np.array([2, *first, 3, *second, 3], "<u2")
+        sequences.append(packed.PackedSequence(ids, len(first) + 2, label))
+    return sequences
+
+
+def sound_rows(count, rng):
+    def words(low, high):
+        return rng.integers(5, 100, rng.integers(low, high)).tolist()
+
+    return [
+        row(*((words(1, 6), words(1, 6), int(rng.random() < 0.53)) for _ in range(rng.integers(1, 3))))
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Writes a record directory of given rows (by default 300 sound ones), and returns its path."""
+
+    def make(rows=None, tokens=TOKENS, **manifest):
+        rows = sound_rows(300, np.random.default_rng(0)) if rows is None else rows
+        directory = tmp_path / "records"
+        directory.mkdir(exist_ok=True)
+        (directory / "vocab.txt").write_text("\n".join(tokens) + "\n")
+        tokenizer = tokenization.load(str(directory / "vocab.txt"))
+        files = []
+        for number, part in enumerate((rows[: len(rows) // 2], rows[len(rows) // 2 :])):
+            name = f"train-{number:05d}-of-00002.tfrecord"
+            count, size = tfrecord.write_records(str(directory / name), map(packed.encode_row, part))
+            files.append({"name": name, "rows": count, "bytes": size})
+        sequences = [sequence for one in rows for sequence in one]
+        train = {
+            "files": files,
+            "documents": len(rows),
+            "rows": len(rows),
+            "sequences": len(sequences),
+            "tokens": sum(len(s.ids) for s in sequences),
+            "random_next": sum(s.next_sentence_label for s in sequences),
+        }
+        content = {
+            "schema": "packed",
+            "version": 1,
+            "max_seq_length": 32,
+            "max_sequences_per_row": 4,
+            "vocabulary": tokenizer.settings() | {"file": "vocab.txt"},
+            "fingerprint": "f",
+            "special_ids": {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
+            "sources": [],
+            "splits": {"train": train | manifest.pop("train", {})},
+        }
+        (directory / "manifest.json").write_text(json.dumps(content | manifest))
+        return str(directory)
+
+    return make
+
+
+def inspect(capsys, *arguments):
+    """(exit code, report) of one path."""
+    code = cli.main(["inspect", "--json", *arguments])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_sound_records(records, capsys):
+    directory = records()
+    code, report = inspect(capsys, directory)
+    assert code == 0 and report["problems"] == [] and report["kind"] == "packed records"
+    train, manifest = report["facts"]["train"], manifests.read(directory)["splits"]["train"]
+    assert {name: train[name] for name in ("rows", "sequences", "tokens", "random_next")} == {
+        name: manifest[name] for name in ("rows", "sequences", "tokens", "random_next")
+    }
+    assert train["duplicate_rows"] == train["damaged_rows"] == 0 and train["unknown_share"] == 0
+    assert sum(n * count for n, count in enumerate(train["sequences_per_row"])) == train["sequences"]
+    assert sum(n * count for n, count in enumerate(train["sequence_lengths"])) == train["tokens"]
+
+
+def test_the_text_for_people(records, capsys):
+    directory = records(
+        [row(([5, 6], [7], 0), ([8], [9, 10], 1)), *sound_rows(300, np.random.default_rng(0))]
+    )
+    assert cli.main(["inspect", directory, "--examples=1"]) == 0
+    text = capsys.readouterr().out
+    assert "(next) [CLS] w0 w1 [SEP] w2 [SEP]\n  (random next) [CLS] w3 [SEP] w4 w5 [SEP]\n" in text
+    assert text.count("[CLS]") == 2
+    assert "rows 301" in text and "#####" in text and text.endswith("  sound\n")
+
+
+def test_one_file_of_a_directory(records, capsys):
+    directory = records()
+    code, report = inspect(capsys, os.path.join(directory, "train-00001-of-00002.tfrecord"))
+    assert code == 0 and report["facts"]["train"]["rows"] == 150
+
+
+def problem(capsys, path):
+    code, report = inspect(capsys, path)
+    assert code == 1 and report["problems"]
+    return "\n".join(report["problems"])
+
+
+def test_damage_is_told_with_file_and_offset_and_the_rest_is_read(records, capsys):
+    directory = records()
+    path = os.path.join(directory, "train-00001-of-00002.tfrecord")
+    offsets = tfrecord.RecordFile(path).offsets
+    with open(path, "r+b") as file:
+        for number in (7, 100):
+            file.seek(offsets[number] + 40)
+            file.write(b"\xff\xff")
+    code, report = inspect(capsys, directory)
+    assert code == 1 and report["facts"]["train"]["rows"] == 298
+    assert len(report["problems"]) == 2
+    for number, text in zip((7, 100), report["problems"], strict=True):
+        assert f"{path} at byte {offsets[number]}: the CRC of the data is wrong" in text
+    os.truncate(path, int(offsets[120]) + 5)
+    code, report = inspect(capsys, directory)
+    assert code == 1 and report["facts"]["train"]["rows"] == 150 and len(report["problems"]) == 1
+    assert f"{path} at byte {offsets[120]}: the file ends inside" in report["problems"][0]
+
+
+def test_many_problems_are_cut_in_text(records, capsys):
+    directory = records([row(([5], [2000], 0))] * 100)
+    assert cli.main(["inspect", directory]) == 1
+    text = capsys.readouterr().out
+    assert "the token id 2000 is outside the vocabulary of 100" in text and "and 80 more" in text
+
+
+def test_labels_out_of_balance(records, capsys):
+    rng = np.random.default_rng(0)
+    one_document = [row(([5, i % 90 + 6], [int(rng.integers(5, 100)), i // 90 + 5], 1)) for i in range(300)]
+    assert "train: 100.0% of the next sentences are random" in problem(capsys, records(one_document))
+
+
+def test_unknown_tokens(records, capsys):
+    rng = np.random.default_rng(0)
+    rows = [row((rng.integers(5, 100, 5).tolist(), [1, 1], int(i % 2))) for i in range(300)]
+    assert "train: 20.0% of the tokens are [UNK]" in problem(capsys, records(rows))
+
+
+def test_duplicate_rows(records, capsys):
+    rows = sound_rows(300, np.random.default_rng(0))
+    assert "train: 50 rows are duplicates" in problem(capsys, records(rows[:250] + rows[:50]))
+
+
+def test_another_vocabulary(records, capsys):
+    directory = records()
+    path = os.path.join(directory, "vocab.txt")
+    with open(path, "a") as file:
+        file.write("one_more\n")
+    assert f"{path} is not the vocabulary that the records were made with" in problem(capsys, directory)
+    os.unlink(path)
+    assert "vocab.txt" in problem(capsys, directory)
+    with open(path, "w") as file:
+        file.write("[PAD]\n[UNK]\n")
+    assert "[CLS]" in problem(capsys, directory)
+
+
+def test_special_tokens_of_another_vocabulary(records, capsys):
+    special = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
+    assert "sequences are not [CLS] A [SEP] B [SEP]" in problem(capsys, records(special_ids=special))
+
+
+def test_counts_that_are_not_the_manifests(records, capsys):
+    text = problem(capsys, records(train={"tokens": 5}))
+    assert "tokens, and the manifest says 5" in text and text.count("\n") == 0
+
+
+def test_no_manifest(records, capsys):
+    directory = records()
+    os.unlink(os.path.join(directory, "manifest.json"))
+    assert "holds no manifest.json" in problem(capsys, directory)
+    code, report = inspect(capsys, os.path.join(directory, "train-00000-of-00002.tfrecord"))
+    assert code == 0 and report["facts"]["records"] == 150
+    assert report["facts"]["features"]["input_ids: bytes"] == 150
+
+
+def test_record_files_of_others(tmp_path, capsys):
+    # An int64 list [1, 300], packed, as TensorFlow writes it.
+    values = b"\x0a\x03\x01\xac\x02"
+    entry = b"\x0a\x03ids" + b"\x12" + bytes([len(values) + 2]) + b"\x1a" + bytes([len(values)]) + values
+    example = b"\x0a" + bytes([len(entry) + 2]) + b"\x0a" + bytes([len(entry)]) + entry
+    path = str(tmp_path / "other.tfrecord")
+    tfrecord.write_records(path, [example] * 3)
+    code, report = inspect(capsys, path)
+    assert code == 0 and report["facts"]["features"] == {"ids: int64": 3}
+    tfrecord.write_records(path, [example, b"\xff", example])
+    assert f"{path} at byte {16 + len(example)}: not a tf.train.Example" in problem(capsys, path)
+    tfrecord.write_records(path, [])
+    assert "is empty" in problem(capsys, path)
+
+
+def test_vocabularies(records, tmp_path, capsys):
+    code, report = inspect(capsys, os.path.join(records(), "vocab.txt"))
+    assert code == 0 and report["facts"]["size"] == 100 and report["facts"]["lower_case"] is True
+    (tmp_path / "bad.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
+    assert "[MASK]" in problem(capsys, str(tmp_path / "bad.txt"))
+
+
+@pytest.mark.parametrize("name", ["nothing", "picture.png", "folder"])
+def test_what_cannot_be_inspected(tmp_path, capsys, name):
+    (tmp_path / "picture.png").touch()
+    (tmp_path / "folder").mkdir()
+    assert cli.main(["inspect", str(tmp_path / name)]) == 2
+    error = capsys.readouterr().err
+    assert name in error and error.count("\n") == 1
+    assert cli.main(["inspect"]) == 2
+
+
+def test_histogram():
+    counts = [0] * 33
+    counts[32], counts[1], counts[9] = 6, 2, 4
+    lines = inspection.text_histogram(counts, bins=4, width=6)
+    assert lines == [
+        " 1-8  ##      16.7%",
+        " 9-16 ####    33.3%",
+        "17-24          0.0%",
+        "25-32 ######  50.0%",
+    ]
+
+
+def test_another_vocabulary_than_that_of_the_records(records, tmp_path, capsys):
+    directory = records()
+    (tmp_path / "other.txt").write_text("\n".join([*TOKENS, "w95"]) + "\n")
+    (tmp_path / "same.txt").write_text("\n".join(TOKENS) + "\n")
+    code, report = inspect(capsys, directory, f"--vocab={tmp_path}/same.txt")
+    assert code == 0 and report["problems"] == []
+    code, report = inspect(capsys, directory, f"--vocab={tmp_path}/other.txt")
+    assert code == 1 and len(report["problems"]) == 1
+    assert "other.txt is not the vocabulary of these records" in report["problems"][0]
+    assert "size 101, not 100" in report["problems"][0]
+
+
+def test_a_picture_of_the_rows(records, tmp_path, capsys):
+    directory = records()
+    assert cli.main(["inspect", directory, f"--plot={tmp_path}/rows.png"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"wrote {tmp_path}/rows.png"
+    code, report = inspect(capsys, directory, f"--plot={tmp_path}/rows.png")
+    assert code == 0 and (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+    train = report["facts"]["train"]
+    assert sum(train["row_lengths"]) == train["rows"]
+    assert sum(n * count for n, count in enumerate(train["row_lengths"])) == train["tokens"]
+    assert cli.main(["inspect", directory, directory, f"--plot={tmp_path}/rows.png"]) == 2
+    assert "expected one record directory" in capsys.readouterr().err
+
+
+def test_a_picture_of_no_format_is_refused_before_anything_is_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bert_jax.commands.inspect.reports", lambda *_: pytest.fail("nothing is to be read"))
+    assert cli.main(["inspect", str(tmp_path), "--plot=rows.jpeg"]) == 2
+    assert "--plot=rows.jpeg: expected a name ending in .png" in capsys.readouterr().err
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", "rows")
+
+    monkeypatch.setattr("bert_jax.commands.inspect.reports", refuse)
+    assert cli.main(["inspect", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "bert-jax: error: rows: Permission denied\n"

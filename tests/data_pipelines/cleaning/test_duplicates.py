@@ -1,0 +1,284 @@
+"""Duplicates: what is planted is found, wherever it lies and whoever looks; what is different is kept."""
+
+import collections
+import dataclasses
+import itertools
+import json
+import os
+import random
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.builds import contents, interrupted
+
+from data_pipelines import build, cleaning, readers, sorted_runs
+from data_pipelines.cleaning import duplicates, minhash
+from data_pipelines.stages import tokenizing
+
+pytest.importorskip("rensa")
+
+VOCABULARY = [f"word{number}" for number in range(3000)]
+
+
+def article(rng, words=400):
+    return [" ".join(rng.choices(VOCABULARY, k=20)) + "." for _ in range(words // 20)]
+
+
+def edited(rng, sentences, share):
+    """The text with one stretch of words, `share` of all, replaced."""
+    words = " ".join(sentences).split()
+    count = round(share * len(words))
+    start = rng.randrange(len(words) - count)
+    words[start : start + count] = rng.choices(VOCABULARY, k=count)
+    return [" ".join(words[i : i + 20]) for i in range(0, len(words), 20)]
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A folder of 6 files with 60 articles, 20 copies in another case, and 20 with edits of 1% to 5%.
+
+    Returns the folder and the group of each document by its first word, which is a number.
+    """
+    rng = random.Random(3)
+    articles = [article(rng) for _ in range(60)]
+    texts = [(number, text) for number, text in enumerate(articles)]
+    texts += [
+        (number, [s.upper() if number % 2 else s + "  " for s in articles[number]]) for number in range(20)
+    ]
+    texts += [(20 + i, edited(rng, articles[20 + i], 0.01 + 0.04 * i / 19)) for i in range(20)]
+    texts += [(40, articles[40])] * 4
+    rng.shuffle(texts)
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    for number in range(6):
+        documents = ["\n".join(text) for _, text in texts[number::6]]
+        (folder / f"{number}.txt").write_text("\n\n".join(documents) + "\n")
+    groups = {}
+    for group, text in texts:
+        groups[cleaning.folded_text(text)] = group
+    return folder, groups
+
+
+@pytest.fixture
+def planted_options(options, planted, tmp_path):
+    vocabulary = tmp_path / "vocab.txt"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
+    vocabulary.write_text("\n".join(special + VOCABULARY) + "\n")
+    return dataclasses.replace(
+        options, input=(str(planted[0] / "*.txt"),), vocab=str(vocabulary), clean="exact,near"
+    )
+
+
+def expected_keys(folder, groups, steps):
+    """The keys of the documents that stay, by comparing all with all."""
+    kept, members = {}, collections.defaultdict(list)
+    for range_ in readers.split_ranges(readers.list_inputs(str(folder)), 1 << 30):
+        for document in readers.read_documents(range_, "text"):
+            folded = cleaning.folded_text(document.passages)
+            group = groups[folded] if "near" in steps else folded
+            members[group].append(sorted_runs.document_key(document.key))
+    for group, keys in members.items():
+        kept[group] = min(keys)
+    return sorted(kept.values())
+
+
+@pytest.fixture
+def kept_keys(monkeypatch):
+    """The keys of the documents that the rows are made of."""
+    found = []
+    read = sorted_runs._read_range
+
+    def spy(*args):
+        for piece in read(*args):
+            found.append(piece[0])
+            yield piece
+
+    monkeypatch.setattr(sorted_runs, "_read_range", spy)
+    return found
+
+
+@pytest.mark.parametrize("clean, left", [("exact", 80), ("near", 60), ("exact,near", 60)])
+def test_the_smallest_key_of_each_group_stays(planted_options, planted, kept_keys, clean, left):
+    manifest = build.build(dataclasses.replace(planted_options, clean=clean)).manifest
+    assert sorted(kept_keys) == expected_keys(*planted, clean) and len(kept_keys) == left
+    assert manifest["text"]["documents"] == left == sum(s["documents"] for s in manifest["splits"].values())
+    report = json.loads(Path(planted_options.output_dir, cleaning.REPORT).read_text())
+    assert report["documents"] == 104 and report["documents_kept"] == left
+    dropped = {step: one["documents_dropped"] for step, one in report["steps"].items()}
+    assert (
+        dropped
+        == {"exact": {"exact": 24}, "near": {"near": 44}, "exact,near": {"exact": 24, "near": 20}}[clean]
+    )
+    for step in report["steps"].values():
+        assert len(step["examples"]) == 5
+        assert all(
+            shown["kept"] != shown["document"] and len(shown["text"]) == 100 for shown in step["examples"]
+        )
+    assert manifest["cleaning"]["steps"] == clean.split(",")
+
+
+def test_records_do_not_depend_on_workers_ranges_runs_or_partitions(planted_options, tmp_path, monkeypatch):
+    build.build(planted_options)
+    other = dataclasses.replace(planted_options, output_dir=str(tmp_path / "other"))
+    build.build(other, workers=3)
+    assert contents(other.output_dir) == contents(planted_options.output_dir)
+    monkeypatch.setattr(build, "_RANGE_BYTES", (9000, 9000))
+    monkeypatch.setattr(tokenizing, "_RUN_TOKENS", 900)
+    monkeypatch.setattr(duplicates, "PARTITION_ENTRIES", 40)
+    monkeypatch.setattr(duplicates, "_PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr(duplicates, "_EDGES_AT_ONCE", 3)
+    small = dataclasses.replace(planted_options, output_dir=str(tmp_path / "small"))
+    build.build(small)
+    assert contents(small.output_dir) == contents(planted_options.output_dir)
+
+
+@pytest.mark.parametrize("moment", [4, 11, 16, 19, 22, 25])
+def test_interrupted_it_goes_on_and_the_bytes_are_the_same(planted_options, monkeypatch, tmp_path, moment):
+    monkeypatch.setattr(duplicates, "PARTITION_ENTRIES", 400)
+    expected = dataclasses.replace(planted_options, output_dir=str(tmp_path / "expected"))
+    build.build(expected)
+    with interrupted(moment):
+        build.build(planted_options)
+    build.build(planted_options)
+    assert contents(planted_options.output_dir) == contents(expected.output_dir)
+
+
+def test_cleaned_records_are_others_than_those_that_are_not(planted_options):
+    build.build(planted_options)
+    with pytest.raises(Exception, match=r"holds other records .another cleaning"):
+        build.build(dataclasses.replace(planted_options, clean=""))
+
+
+def test_no_document_left_is_one_line(planted_options):
+    clean = dataclasses.replace(planted_options, clean="length", min_document_characters=100_000)
+    with pytest.raises(Exception, match=r"leaves no document: length dropped 104 .short document."):
+        build.build(clean)
+    assert not os.path.exists(planted_options.output_dir)
+
+
+def write_run(tmp_path, number, documents, steps=("exact", "near"), threshold=0.8):
+    """Fingerprints of (key, text) as of one run."""
+    writer, run = minhash.Writer(steps, threshold), str(tmp_path / f"run-{number}")
+    for key, text in documents:
+        writer.add(key, readers.Document(f"d{key}", (text,), True), [[7] * 5], 1)
+    writer.write(run)
+    return run
+
+
+def test_one_text_a_thousand_times_is_one_entry_of_each_run(tmp_path):
+    """So the memory of a task is bounded however often a document is repeated."""
+    text = " ".join(article(random.Random(0)))
+    runs = [write_run(tmp_path, number, [(number + 9 * i, text) for i in range(1000)]) for number in range(3)]
+    task = duplicates.FindTask(tuple(runs), 0, 1 << 64, 0.8, str(tmp_path / "found"))
+    assert duplicates.find_exact(task)["entries"] == 3
+    assert len(np.load(task.output)) == 2
+    for run in runs:
+        assert len(minhash.load(run, "hashes")) == 1
+        assert len(minhash.load(run, "bands")) == minhash.PERMUTATIONS // minhash.band_rows(0.8)
+
+
+def test_partitions_hold_a_share_of_the_entries(tmp_path):
+    rng = random.Random(1)
+    runs = tuple(
+        write_run(tmp_path, number, [(rng.getrandbits(64), f"{number} {i}") for i in range(400)])
+        for number in range(3)
+    )
+    edges = [(number << 64) // 12 for number in range(13)]
+    tasks = [
+        duplicates.FindTask(runs, low, high, 0.8, str(tmp_path / "found"))
+        for low, high in itertools.pairwise(edges)
+    ]
+    sizes = [duplicates.find_exact(task)["entries"] for task in tasks]
+    assert sum(sizes) == 1200 and max(sizes) < 160
+
+
+def test_a_chain_of_near_duplicates_is_one_group(tmp_path):
+    rng = random.Random(5)
+    texts = [article(rng)]
+    for _ in range(6):
+        texts.append(edited(rng, texts[-1], 0.05))
+    keys = [40, 30, 60, 10, 70, 50, 20]
+    runs = tuple(
+        write_run(tmp_path, i, [(key, " ".join(text))])
+        for i, (key, text) in enumerate(zip(keys, texts, strict=True))
+    )
+    find = duplicates.FindTask(runs, 0, 1 << 64, 0.8, str(tmp_path / "pairs"))
+    duplicates.find_near(find)
+    duplicates.unite(duplicates.UniteTask((find.output,), str(tmp_path / "groups")))
+    drops = np.load(tmp_path / "groups")
+    assert sorted(int(d) >> 32 for d in drops["document"]) == [0, 1, 2, 4, 5, 6]
+    assert set(drops["kept"].tolist()) == {3 << 32}  # the one with the key 10
+
+
+def test_a_template_of_many_documents_is_few_pairs(tmp_path, monkeypatch):
+    """So the memory of a task is bounded: of n documents that are all alike it would find 64 n pairs."""
+    rng = random.Random(6)
+    template, count = article(rng), 150
+    pages = [(number, " ".join(edited(rng, template, 0.01))) for number in range(count)]
+    task = duplicates.FindTask((write_run(tmp_path, 0, pages),), 0, 1 << 64, 0.8, str(tmp_path / "pairs"))
+    groups = []
+    for most in (1 << 20, 100):
+        monkeypatch.setattr(duplicates, "_EDGES_AT_ONCE", most)
+        monkeypatch.setattr(duplicates, "_PAIRS_AT_ONCE", 150)
+        pairs = duplicates.find_near(task)["pairs"]
+        assert (pairs > 20 * count) if most > 100 else (pairs < 3 * count)
+        duplicates.unite(duplicates.UniteTask((task.output,), str(tmp_path / "groups")))
+        groups.append(np.load(tmp_path / "groups"))
+    assert len(groups[0]) == count - 1 and (groups[0] == groups[1]).all()
+
+
+def test_signatures_estimate_the_similarity_of_shingles():
+    rng = random.Random(2)
+    errors = []
+    for share in np.linspace(0.0, 0.6, 25):
+        text = article(rng, 1000)
+        both = [cleaning.folded_text(t) for t in (text, edited(rng, text, share))]
+        first, second = (set(minhash.shingles(t)) for t in both)
+        true = len(first & second) / len(first | second)
+        errors.append((minhash.signature(both[0]) == minhash.signature(both[1])).mean() - true)
+    assert abs(np.mean(errors)) < 0.03 and np.std(errors) < 0.07
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("a b", ["a b"]),
+        ("", [""]),
+        ("a, b c-d e. f", ["a b c d e", "b c d e f"]),
+        ("东京都 x1", ["东 京 都 x1"]),
+    ],
+    ids=["short", "empty", "marks", "ideographs"],
+)
+def test_shingles(text, expected):
+    assert minhash.shingles(text) == expected
+
+
+def test_signatures_stay_as_they_are():
+    """Other ones would be other records: the version of the algorithm is in the manifest."""
+    signature = minhash.signature("the quick brown fox jumps over the lazy dog")
+    assert signature.dtype == np.uint32 and signature.shape == (126,)
+    assert signature[:4].tolist() == [3745571858, 3298934994, 3190686803, 3448217988]
+    assert minhash.band_hashes(signature[None], 7)[0, :2].tolist() == [
+        14702099821906618742,
+        5740231596612294489,
+    ]
+
+
+@pytest.mark.parametrize("threshold, rows", [(0.5, 3), (0.8, 7), (0.9, 11), (1.0, 126)])
+def test_rows_of_a_band(threshold, rows):
+    found = minhash.band_rows(threshold)
+    assert 1 - (1 - threshold**found) ** (126 // found) >= 0.98
+    assert found == rows
+
+
+def test_articles_of_wikipedia_are_no_duplicates(shared_data, tmp_path, options):
+    with tarfile.open(shared_data / "wikipedia-en.tar.xz") as archive:
+        member = next(member for member in archive if member.isfile())
+        (tmp_path / "wiki").write_bytes(archive.extractfile(member).read())
+    wiki = dataclasses.replace(
+        options, input=(str(tmp_path / "wiki"),), input_format="wikiextractor", clean="exact,near"
+    )
+    cleaned = build.build(wiki).manifest["cleaned"]
+    assert cleaned["documents_kept"] == cleaned["documents"] > 20

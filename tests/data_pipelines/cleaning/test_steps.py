@@ -1,0 +1,155 @@
+"""The cleaning of single documents, and the flags that ask for it."""
+
+import sys
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_jax.errors import UserError
+from data_pipelines import cleaning
+from data_pipelines.cleaning import report as reports
+from data_pipelines.cleaning import steps
+from data_pipelines.readers import Document
+
+SETTINGS = cleaning.Settings(cleaning.STEPS, language="en")
+
+
+def document(*passages):
+    return Document("a", passages, True)
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
+    "a b\u0301é\u200b\u200d\u00ad\u2003\u2028\u202e\ufeff\ufffd\x00\x85\t\u1100\u1161", max_size=30
+)
+
+
+@settings(deadline=None)
+@given(st.lists(TEXT, min_size=1, max_size=4))
+def test_unicode_twice_is_unicode_once(passages):
+    once = steps.clean_unicode(document(*passages), SETTINGS).document
+    if once is None:
+        return
+    again = steps.clean_unicode(once, SETTINGS)
+    assert again.document is once and not again.dropped
+    for passage in once.passages:
+        assert passage == passage.strip() and "  " not in passage
+        assert unicodedata.is_normalized("NFC", passage)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("cafe\u0301", "café"),
+        ("a\u00a0b\u2003\u3000c\td", "a b c d"),
+        ("zero\u200bwidth and \ufeffmarks\u200e, soft\u00adhyphen", "zerowidth and marks, softhyphen"),
+        ("bell\x07 and \x9fcontrol", "bell and control"),
+        ("می\u200cخواهم", "می\u200cخواهم"),  # the joiner is spelling
+        ("x\u2028y", "x y"),
+        ("ordinary (text).", "ordinary (text)."),
+        ("one \ufffd among forty characters of good text", "one \ufffd among forty characters of good text"),
+    ],
+    ids=["nfc", "spaces", "invisible", "controls", "joiner", "separator", "plain", "rare-fffd"],
+)
+def test_unicode(text, expected):
+    assert steps.clean_unicode(document(text), SETTINGS).document.passages == (expected,)
+
+
+def test_garbled_passages_are_dropped_and_the_others_kept():
+    outcome = steps.clean_unicode(document("good text", "\ufffd\ufffda\ufffd"), SETTINGS)
+    assert outcome.document.passages == ("good text",)
+    assert outcome.dropped == (("undecodable", "\ufffd\ufffda\ufffd"),)
+    assert steps.clean_unicode(document("\ufffd\ufffd"), SETTINGS).document is None
+
+
+def test_mojibake_is_repaired_and_good_text_left():
+    pytest.importorskip("ftfy")
+    good = document("schön, naïve, São Paulo, 東京, L’Hôpital", "plain")
+    assert steps.clean_mojibake(good, SETTINGS).document is good
+    bad = document("schÃ¶n und groÃŸ")
+    assert steps.clean_mojibake(bad, SETTINGS).document.passages == ("schön und groß",)
+
+
+def test_length_bounds():
+    settings = cleaning.Settings(("length",), 10, 40, 3, 30, 8)
+
+    def passages(*texts):
+        found = steps.clean_length(document(*texts), settings).document
+        return found and found.passages
+
+    assert passages("ab", "abcd efghij") == ("abcd efghij",)
+    assert passages("short") is None
+    assert passages("twelve ones here", "words " * 5, "and more text") is None  # over 40 characters
+    assert passages("a fine text", "text " * 7) == ("a fine text",)
+    assert passages("the abcdefghi word goes") == ("the word goes",)
+    assert passages("東京東京東京東京東京東京東京") == (
+        "東京東京東京東京東京東京東京",
+    )  # no words to measure
+    assert steps.clean_length(document("short"), settings).dropped == (("short document", "short"),)
+
+
+def test_language():
+    pytest.importorskip("py3langid")
+    german = document("Die Stadt liegt am Ufer des Flusses.", "Sie hat zwanzigtausend Einwohner.")
+    english = document("The town lies on the bank of the river.", "Twenty thousand people live there.")
+    assert steps.clean_language(english, SETTINGS).document is english
+    outcome = steps.clean_language(german, SETTINGS)
+    assert outcome.document is None and outcome.dropped[0][0] == "language de"
+
+
+def test_repeated_passages_of_a_document():
+    long = "All rights reserved by the people who made it."
+    outcome = steps.clean_repeated_passages(document("Yes.", long, "Yes.", long.upper() + " "), SETTINGS)
+    assert outcome.document.passages == ("Yes.", long, "Yes.")
+    assert [reason for reason, _ in outcome.dropped] == ["repeated passage"]
+
+
+def test_what_is_counted():
+    cleaner = cleaning.Cleaner(cleaning.Settings(("unicode", "length"), 5))
+    kept = [cleaner(document(*texts)) for texts in [("ab\u00a0cdé",), ("abc",), ("plain text", "\ufffd")]]
+    assert [found and found.passages for found in kept] == [("ab cdé",), None, ("plain text",)]
+    report = reports.with_shares(cleaning.merge_counts([cleaner.counts, cleaner.counts]))
+    assert (report["documents"], report["documents_kept"], report["bytes"]) == (6, 4, 2 * (8 + 3 + 13))
+    unicode, length = report["steps"]["unicode"], report["steps"]["length"]
+    assert (unicode["documents_changed"], unicode["passages_dropped"], unicode["bytes_dropped"]) == (4, 2, 6)
+    assert (length["documents_dropped"], length["reasons"]) == (2, {"short document": 2})
+    assert length["documents_dropped_share"] == round(1 / 3, 6)
+    assert length["examples"] == 2 * [{"document": "a", "reason": "short document", "text": "abc"}]
+    assert any("length: 2 documents (33.33%)" in line for line in cleaning.lines(report))
+    assert "examples" not in cleaning.without_examples(report)["steps"]["length"]
+
+
+@pytest.mark.parametrize(
+    "clean, values, message",
+    [
+        ("unicode,spelling", {}, "no step 'spelling'; expected some of mojibake,unicode"),
+        ("unicode", {"min_document_characters": 5}, "--clean=unicode,length"),
+        ("", {"language": "en"}, "--language=en is for the step 'language'"),
+        ("length", {"min_passage_characters": 9, "max_passage_characters": 8}, "expected 0 <= min <= max"),
+        ("length", {"max_word_characters": 0}, "at least 1"),
+        ("near", {"near_duplicate_threshold": 80}, "such as 0.8"),
+        ("language", {}, "such as en, de or zh"),
+        ("language", {"language": "english"}, "--language=english"),
+    ],
+)
+def test_flags_that_cannot_be(clean, values, message):
+    if clean == "language":
+        pytest.importorskip("py3langid")
+    with pytest.raises(UserError) as error:
+        cleaning.parse(clean, values)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_nothing_is_cleaned_unless_asked_for():
+    assert cleaning.parse("", dict.fromkeys(cleaning.FLAG_STEPS)) is None
+
+
+def test_steps_run_in_their_own_order():
+    assert cleaning.parse("length, unicode", {}).steps == ("unicode", "length")
+
+
+def test_a_missing_package_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rensa", None)
+    with pytest.raises(UserError, match=r"near needs the package rensa, .*: pip install .*cleaning"):
+        cleaning.parse("near", {})

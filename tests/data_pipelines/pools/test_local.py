@@ -1,0 +1,123 @@
+"""Tasks on processes: results in order and kept, a dead worker told in one line, nothing left running."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bert_jax.errors import ClusterError, UserError
+from data_pipelines import pools
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def square(number):
+    return {"square": number * number, "pid": os.getpid()}
+
+
+def die(number):
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05)
+    return {}
+
+
+def refuse(number):
+    raise UserError(f"no {number}")
+
+
+def modules(_):
+    return {
+        "modules": sorted(name for name in sys.modules if name.split(".")[0] in ("jax", "jaxlib", "flax"))
+    }
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_results_come_in_order_and_are_kept(tmp_path, processes):
+    tasks = [(str(tmp_path / str(number)), number) for number in range(6)]
+    (tmp_path / "2").write_text(json.dumps({"square": "kept"}))
+    (tmp_path / "3").write_text('{"square": 9')  # cut off: done again
+    done = []
+    with pools.LocalPool(processes) as pool:
+        results = pool.run(square, tasks, lambda index, result: done.append(index))
+    assert [result["square"] for result in results] == [0, 1, "kept", 9, 16, 25]
+    assert sorted(done) == list(range(6)) and done[0] == 2
+    assert all(
+        (result.get("pid", -1) == os.getpid()) == (processes == 1) for result in results if "pid" in result
+    )
+    assert json.loads((tmp_path / "5").read_text())["square"] == 25
+    assert 10e6 < results[5]["peak_memory"] < 10e9
+    with pools.LocalPool(1) as pool:
+        assert pool.run(die, tasks) == results
+
+
+def test_a_dead_worker_is_one_line_and_what_is_done_stays(tmp_path):
+    tasks = [(str(tmp_path / str(number)), number) for number in range(8)]
+    with (
+        pytest.raises(ClusterError, match=r"a worker process died.*the same command again") as caught,
+        pools.LocalPool(2) as pool,
+    ):
+        pool.run(die, tasks)
+    assert "\n" not in str(caught.value)
+    assert len(os.listdir(tmp_path)) >= 1 and "3" not in os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_user_error_crosses_the_processes(processes):
+    with pytest.raises(UserError, match="no 7"), pools.LocalPool(processes) as pool:
+        pool.run(refuse, [(None, 7)])
+
+
+def test_workers_import_no_jax():
+    with pools.LocalPool(2) as pool:
+        assert pool.run(modules, [(None, 0)])[0]["modules"] == []
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    program = (
+        "import time, os\n"
+        "from data_pipelines import pools\n"
+        "from tests.data_pipelines.pools.test_local import report_and_sleep\n"
+        "if __name__ == '__main__':\n"
+        f"    with pools.LocalPool(2) as pool: pool.run(report_and_sleep, [(None, {str(tmp_path)!r})] * 2)\n"
+    )
+    (tmp_path / "main.py").write_text(program)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "main.py")], env=environment, stderr=subprocess.DEVNULL
+    )
+    folder = tmp_path / "pids"
+    deadline = time.monotonic() + 60
+    while not (folder.is_dir() and os.listdir(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = [int(name) for name in os.listdir(folder)]
+    parent.kill()
+    parent.wait()
+    while any(alive(child) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert children and not any(alive(child) for child in children)
+
+
+def report_and_sleep(folder):
+    os.makedirs(os.path.join(folder, "pids"), exist_ok=True)
+    Path(folder, "pids", str(os.getpid())).touch()
+    time.sleep(600)
+    return {}
+
+
+def alive(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_number_of_workers():
+    assert pools.count(3) == 3 and pools.count(0) >= 1
+    with pytest.raises(UserError, match="--workers=-1"):
+        pools.count(-1)

@@ -1,0 +1,371 @@
+"""Vocabularies: their special tokens, that every run makes the same, and what a user can get wrong."""
+
+import gzip
+import io
+import os
+import random
+import re
+import subprocess
+import sys
+import tarfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from bert_jax import tokenization
+from bert_jax.cli import main
+from bert_jax.errors import UserError
+from bert_jax.io.progress import Progress
+from bert_jax.tokenization.wordpiece import parse_vocabulary
+from data_pipelines import readers, vocabulary
+from data_pipelines.vocabulary import sample as samples
+from data_pipelines.vocabulary import training, wordpiece
+
+ROOT = Path(__file__).resolve().parents[3]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """200 documents of invented words, with capitals, accents, digits, Chinese and a rare character."""
+    rng = random.Random(1)
+    syllables = [c + v for c in "bdfgklmnprst" for v in ("a", "e", "i", "o", "u")]
+    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(3000)]
+    words += ["Été", "Straße", "中文", "2,014", "don't"] * 20
+    lines = []
+    for _ in range(200):
+        for _ in range(rng.randint(2, 8)):
+            sentence = rng.choices(words, k=rng.randint(3, 20))
+            lines.append(" ".join(sentence).capitalize() + ".\n")
+        lines.append("\n")
+    lines[0] = "A rare \u2603 and a word of " + "x" * 300 + " letters.\n"
+    path = tmp_path_factory.mktemp("text") / "corpus.txt"
+    path.write_text("".join(lines), encoding="utf-8")
+    return str(path)
+
+
+def sampled(paths, format, sample_bytes, seed):
+    options = vocabulary.Options(tuple(paths), "", format, seed=seed)
+    (part,) = samples.sample(options, sample_bytes, Progress(io.StringIO()))
+    return part.training, part.held_out
+
+
+def train(path, format, output, **options):
+    return vocabulary.train(vocabulary.Options((path,), output, format, **options))
+
+
+def tokens_of(path):
+    return parse_vocabulary(Path(path).read_bytes(), path)
+
+
+def test_a_small_vocabulary_is_compact(text, tmp_path):
+    output = str(tmp_path / "new" / "vocab.txt")
+    trained = train(text, "text", output, size=800)
+    tokens = tokens_of(output)
+    assert trained.size == len(tokens) == 800 and tokens[:5] == SPECIAL
+    assert len(set(tokens)) == 800
+    tokenizer = tokenization.load(output)
+    assert tokenizer.lower_case
+    assert (
+        {"ete", "strasse"} & set(tokens) == {"ete"}
+        and "straße" in tokens
+        and "." in tokens
+        and "中" in tokens
+    )
+    # Characters that are words of their own never continue one.
+    assert "##e" in tokens and not {"##.", "##中", "\u2603", "x" * 50} & set(tokens)
+    (measured,) = trained.measured
+    assert trained.held_out and measured.units > 100
+    assert 1 < measured.tokens_per_unit < 4 and measured.unknown_rate < 0.001
+
+
+def test_special_tokens_are_where_bert_has_them():
+    before, after = wordpiece.special_layout(4999)
+    assert (before, after) == (SPECIAL, [])
+    for size, unused in ((5000, 99), (19999, 99), (20000, 994), (30522, 994)):
+        before, after = wordpiece.special_layout(size)
+        assert [before.index(name) for name in SPECIAL] == [0, 100, 101, 102, 103]
+        assert len(before) == 104
+        tokens = before + after
+        assert [t for t in tokens if t not in SPECIAL] == [f"[unused{i}]" for i in range(unused)]
+
+
+def test_special_tokens_of_the_released_vocabulary(shared_data):
+    released = tokens_of(str(shared_data / "vocab" / "bert-base-uncased-vocab.txt"))
+    before, after = wordpiece.special_layout(30522)
+    assert released[: len(before) + len(after)] == before + after
+
+
+def test_a_larger_vocabulary(text, tmp_path):
+    output = str(tmp_path / "vocab.txt")
+    trained = train(text, "text", output, size=5000)
+    tokenizer = tokenization.load(output)
+    assert (tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (100, 101, 102, 103)
+    assert tokenizer.tokens[1:3] == ["[unused0]", "[unused1]"]
+    assert trained.size <= 5000
+
+
+def test_cased(text, tmp_path):
+    output = str(tmp_path / "vocab.txt")
+    train(text, "text", output, size=800, lower_case=False)
+    tokenizer = tokenization.load(output)
+    assert not tokenizer.lower_case and not tokenizer.strip_accents
+    assert "É" in tokenizer.tokens
+    ids = tokenizer.encode_batch(["Été"])[0]
+    assert tokenizer.decode(ids) == "Été"
+
+
+@pytest.mark.parametrize("kind, name", [("wordpiece", "vocab.txt"), ("sentencepiece", "vocab.model")])
+def test_processes_and_threads_agree(text, tmp_path, kind, name):
+    contents = []
+    for number in (1, 2, 4):
+        output = str(tmp_path / f"{number}" / name)
+        environment = {**os.environ, "RAYON_NUM_THREADS": str(number), "PYTHONHASHSEED": str(number)}
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "bert_jax",
+                "vocab",
+                f"--input={text}",
+                f"--output={output}",
+                f"--kind={kind}",
+                "--size=600",
+            ],
+            check=True,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            timeout=120,
+        )
+        contents.append(Path(output).read_bytes())
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_sentencepiece(text, tmp_path):
+    output = str(tmp_path / "vocab.model")
+    trained = train(text, "text", output, size=500, kind="sentencepiece")
+    tokenizer = tokenization.load(output)
+    assert tokenizer.kind == "sentencepiece" and tokenizer.vocab_size == trained.size <= 500
+    assert tokenizer.tokens[:5] == SPECIAL and tokenizer.lower_case
+    assert trained.measured[0].unknown_rate < 0.01
+
+
+def test_the_sample_is_bounded_and_spread(tmp_path):
+    paths = []
+    for number in range(10):
+        path = tmp_path / f"{number}.txt"
+        path.write_text("".join(f"Word{number}x number {i} is here.\n\n" for i in range(4000)))
+        paths.append(str(path))
+    sample, held_out = sampled(paths, "text", 100_000, seed=1)
+    assert 90_000 < sample.size + held_out.size < 200_000
+    files = {document.key.split(":")[0] for document in sample.documents}
+    assert len(files) >= 2
+    again = sampled(paths, "text", 100_000, seed=1)
+    other = sampled(paths, "text", 100_000, seed=2)
+    assert again[0].documents == sample.documents != other[0].documents
+    assert not {d.key for d in sample.documents} & {d.key for d in held_out.documents}
+
+
+def test_compressed_files_each_give_their_share(tmp_path):
+    paths = []
+    for number in range(4):
+        paths.append(str(tmp_path / f"{number}.txt.gz"))
+        with gzip.open(paths[-1], "wt") as file:
+            file.writelines(f"Word{number}x {random.Random(i).random()} here.\n\n" for i in range(3000))
+    sample, held_out = sampled(paths, "text", 40_000, seed=1)
+    documents = sample.documents + held_out.documents
+    assert {document.key.split(":")[0] for document in documents} == {f"{i}.txt.gz" for i in range(4)}
+    assert sample.size + held_out.size < 41_000
+
+
+def test_one_document_is_held_out_in_part(tmp_path):
+    path = tmp_path / "one.txt"
+    path.write_text("".join(f"Sentence number {i} of one document.\n" for i in range(100)))
+    sample, held_out = sampled([str(path)], "text", 10**6, seed=1)
+    assert (len(list(sample.passages())), len(list(held_out.passages()))) == (95, 5)
+    path.write_text("All there is, all there is.\n")
+    trained = train(str(path), "text", str(tmp_path / "vocab.txt"), size=100)
+    assert not trained.held_out and trained.measured[0].units == 6
+    assert trained.measured[0].unknown_rate == 0
+
+
+def test_a_corpus_that_spells_special_tokens(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("The [MASK] and the [CLS] are ##words.\n\n" * 50)
+    output = str(tmp_path / "vocab.txt")
+    train(str(path), "text", output, size=200)
+    tokens = tokens_of(output)
+    assert (
+        tokens[:5] == SPECIAL and tokens.count("[MASK]") == 1 and {"[", "mask", "#", "words"} <= set(tokens)
+    )
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ({"input": "none-*.txt"}, "no input file matches"),
+        ({"input": ""}, "no input given"),
+        ({"output": ""}, "vocab needs --output=FILE"),
+        ({"input": "empty.txt"}, "empty.txt is empty"),
+        ({"input": "blank.txt"}, "no text in blank.txt: is"),
+        ({"input": "controls.txt"}, "no words, only whitespace"),
+        ({"input_format": "wikiextractor"}, "no text in .*: is --input_format=wikiextractor right"),
+        ({"input_format": "json"}, "unknown input format"),
+        ({"size": "20"}, "--size=20: expected at least 100"),
+        ({"size": "100", "lower_case": "false", "input": "letters.txt"}, "--size=100 is too small"),
+        ({"kind": "sentencepiece"}, "expected a name that ends in .model"),
+        ({"output": "vocab.model"}, "expected a name that ends in .txt"),
+        ({"output": "folder"}, "is a directory"),
+        ({"output": "there.txt"}, "--overwrite replaces it"),
+        ({"output": "vocab.bin"}, "expected a name that ends in .txt"),
+        ({"output": "blank.txt/vocab.txt"}, "blank.txt"),
+        ({"character_coverage": "0.5"}, "--character_coverage=0.5: expected 0.999 to 1"),
+        ({"sample_bytes": "5"}, "--sample_bytes=5: expected"),
+        ({"min_frequency": "0"}, "--min_frequency=0"),
+        ({"sampling_exponent": "0"}, "--sampling_exponent=0.0: expected over 0, and at most 1"),
+        ({"compare": "none.txt"}, "none.txt"),
+        (
+            {"kind": "sentencepiece", "output": "a.model", "size": "100", "input": "letters.txt"},
+            "SentencePiece can't learn",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_line(text, tmp_path, monkeypatch, capfd, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "blank.txt").write_text(" \n\n")
+    (tmp_path / "controls.txt").write_text("\u200b\u200d\n")
+    (tmp_path / "letters.txt").write_text("".join(chr(c) + chr(c) + " " for c in range(0x400, 0x500)) * 9)
+    (tmp_path / "there.txt").touch()
+    (tmp_path / "folder").mkdir()
+    given = {"input": text, "output": "out/vocab.txt"} | flags
+    assert main(["vocab", *(f"--{name}={value}" for name, value in given.items())]) == 2
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(message, error), error
+
+
+def test_the_command(text, tmp_path, capsys):
+    output = str(tmp_path / "vocab.txt")
+    (tmp_path / "vocab.txt").write_text("old")
+    assert main(["vocab", f"--input={text}", f"--output={output}", "--size=600", "--overwrite"]) == 0
+    printed = capsys.readouterr().out
+    assert "600 tokens" in printed and "tokens per word" in printed and "[UNK]" in printed
+    assert os.listdir(tmp_path) == ["vocab.txt"]
+    assert main(["vocab", f"--input={text}", f"--output={output}", "extra"]) == 2
+
+
+def test_text_without_spaces_is_measured_by_its_characters(tmp_path):
+    line = "".join(map(chr, range(0x4E00, 0x4E30)))
+    (tmp_path / "zh.txt").write_text(f"{line}。\n\n" * 40, encoding="utf-8")
+    trained = train(str(tmp_path / "zh.txt"), "text", str(tmp_path / "vocab.txt"), size=200)
+    (measured,) = trained.measured
+    assert measured.unit == "character" and measured.units % 49 == 0
+    assert measured.tokens_per_unit == pytest.approx(1)
+
+
+def test_lines_that_are_paragraphs_are_told(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("The first sentence. The second! And is this a third?\n" * 40)
+    flags = [f"--input={tmp_path}/a.txt", f"--output={tmp_path}/vocab.txt", "--size=120", "--overwrite"]
+    assert main(["vocab", *flags]) == 0
+    error = capsys.readouterr().err
+    assert "give --input_format=paragraphs" in error
+    assert "the corpus is one document" in error and "a blank line ends one), or --nsp=none" in error
+    assert main(["vocab", *flags, "--input_format=paragraphs"]) == 0
+    assert "--input_format" not in capsys.readouterr().err
+
+
+def test_a_failure_leaves_the_old_output(text, tmp_path, monkeypatch):
+    output = tmp_path / "vocab.txt"
+    output.write_text("old")
+    monkeypatch.setitem(vocabulary.TRAINERS, "wordpiece", training.Trainer(lambda *args: 1 / 0, 1000))
+    with pytest.raises(ZeroDivisionError):
+        train(text, "text", str(output), size=600, overwrite=True)
+    assert output.read_text() == "old"
+
+
+@pytest.mark.slow
+def test_real_wikipedia(shared_data, tmp_path):
+    with tarfile.open(shared_data / "wikipedia-en.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    output = str(tmp_path / "vocab.txt")
+    released = str(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
+    trained = train(
+        str(tmp_path / "**" / "wiki_*"),
+        "wikiextractor",
+        output,
+        sample_bytes=20_000_000,
+        compare=[released],
+    )
+    assert trained.size == 30522 and trained.held_out
+    ours, theirs = trained.measured
+    assert ours.unknown_rate < 0.001 and ours.tokens_per_unit < 1.4
+    assert ours.tokens_per_unit < 1.05 * theirs.tokens_per_unit
+    shared = len(set(tokens_of(released)) & set(tokens_of(output))) / 30522
+    assert shared > 0.5
+
+
+@pytest.fixture
+def two_languages(tmp_path):
+    """A large input and one of a hundredth of it, of other letters."""
+    for name, first, documents in (("large", "a", 20_000), ("small", "\u0430", 100)):
+        rng = random.Random(name)
+        letters = [chr(ord(first) + number) for number in range(20)]
+        with open(tmp_path / f"{name}.txt", "w", encoding="utf-8") as file:
+            for _ in range(documents):
+                words = ("".join(rng.choices(letters, k=4)) for _ in range(20))
+                file.write(" ".join(words) + ".\n\n")
+    return [str(tmp_path / "large.txt"), str(tmp_path / "small.txt")]
+
+
+def test_the_exponent_levels_the_languages(two_languages):
+    paths = two_languages
+    sizes = [os.path.getsize(path) for path in paths]
+    shares = {}
+    for exponent in (0.7, 0.3):
+        parts = samples.sample(
+            vocabulary.Options(tuple(paths), "", seed=1, sampling_exponent=exponent),
+            400_000,
+            Progress(io.StringIO()),
+        )
+        learned = [part.bytes * part.copies for part in parts]
+        shares[exponent] = learned[1] / sum(learned)
+        # A small input gives less than its size, for what is held out, and whole copies alone.
+        expected = sizes[1] ** exponent / sum(size**exponent for size in sizes)
+        assert shares[exponent] == pytest.approx(expected, rel=0.5)
+        assert all(part.held_out.documents for part in parts)
+    assert shares[0.3] > shares[0.7] > 2 * sizes[1] / sum(sizes)
+    assert next(part.copies for part in parts) == 1 < parts[1].copies
+
+
+def test_each_language_is_measured(two_languages, tmp_path, capsys):
+    large, small = two_languages
+    output = str(tmp_path / "vocab.txt")
+    flags = [f"--input={large}", f"--input={small}", f"--output={output}", "--size=600"]
+    assert main(["vocab", *flags, "--sampling_exponent=0.5", "--sample_bytes=300000"]) == 0
+    assert main(["vocab", *flags, "--overwrite", f"--compare={output}", "--sample_bytes=300000"]) == 0
+    first, second = capsys.readouterr().out.split(f"{output}: ")[1:]
+    assert f"from {small}: 9" in first and "times" in first
+    assert first.count("words held out of") == 2 and second.count("words held out:") == 2
+    assert main(["vocab", *flags, f"--input={small}", "--overwrite", "--sampling_exponent=0.5"]) == 2
+    assert f"{small} is in --input={small} and in --input={small}; give it once" in capsys.readouterr().err
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+    path = tmp_path / "big.txt"
+    with open(path, "w") as file:
+        for i in range(200_000):
+            file.write(f"Sentence {i} of a file that is much larger than the sample.\n\n")
+    tracemalloc.start()
+    readers.list_inputs(str(path))
+    sample, held_out = sampled([str(path)], "text", 200_000, seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sample.size + held_out.size < 300_000 and peak < 8_000_000 < os.path.getsize(path)
+
+
+def test_unknown_kind(text, tmp_path):
+    with pytest.raises(UserError, match="--kind=bpe: expected wordpiece or sentencepiece"):
+        train(text, "text", str(tmp_path / "v.txt"), kind="bpe")
