@@ -19,7 +19,7 @@ import tokenizers
 from absl import app, flags
 
 from bert_jax import tokenization
-from bert_jax.data import loader, packed, tfrecord
+from bert_jax.data import loader, packed, records, tfrecord
 from data_pipelines import readers, sentences, sorted_runs
 from data_pipelines.stages import packing, pairs
 
@@ -101,7 +101,7 @@ def stages(paths: list[str]) -> None:
 
 def load(directories: str) -> None:
     """Prints the real tokens a second of batches in random order."""
-    dataset = packed.open_dataset(directories, "train")
+    dataset = records.open_dataset(directories, "train")
     for batch_size in (32, 256):
         best = best_cpu = 0.0
         for part in range(3):

@@ -36,6 +36,12 @@ def dropped_path(run: str) -> str:
     return f"{run}.dropped"
 
 
+def save_array(path: str, values: np.ndarray) -> None:
+    """Writes a .npy file atomically."""
+    with atomic.replace_file(path) as file:
+        np.save(file, values)
+
+
 def new_histogram() -> np.ndarray:
     """Returns an empty histogram: the numbers of documents and of tokens by bin of keys, int64 [bins, 2]."""
     return np.zeros((1 << (KEY_BITS - BIN_SHIFT), 2), np.int64)
@@ -44,8 +50,7 @@ def new_histogram() -> np.ndarray:
 def write_histogram(path: str, histogram: np.ndarray) -> None:
     """Writes the non-empty bins of a histogram."""
     bins = np.flatnonzero(histogram[:, 0])
-    with atomic.replace_file(path) as file:
-        np.save(file, np.column_stack((bins, histogram[bins])))
+    save_array(path, np.column_stack((bins, histogram[bins])))
 
 
 def add_histogram(path: str, histogram: np.ndarray) -> None:

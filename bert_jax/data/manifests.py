@@ -151,17 +151,12 @@ def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[s
     }
 
 
-def check_alike(
-    directories: Sequence[tuple[str, dict[str, Any]]],
-    split: str,
-    names: Sequence[str] = ("max_seq_length",),
-) -> None:
+def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -> None:
     """Checks that record directories can be used as one dataset.
 
     Args:
         directories: (directory, manifest) pairs.
         split: the name of the split; at least one directory must have it.
-        names: the settings of the manifests that must be equal.
 
     Raises:
         UserError: the vocabularies or the settings differ, or no directory has the split.
@@ -170,8 +165,8 @@ def check_alike(
     for name, manifest in directories[1:]:
         if manifest["vocabulary"]["digest"] != first["vocabulary"]["digest"]:
             raise UserError(f"the records {first_name} and {name} were made with different vocabularies")
-        for setting in names:
-            if manifest[setting] != first[setting]:
+        for setting in ("max_seq_length", "max_predictions_per_seq"):
+            if manifest.get(setting) != first.get(setting):
                 raise UserError(
                     f"the records {first_name} and {name} have {setting} {first[setting]} and "
                     f"{manifest[setting]}; make them anew with the same one"

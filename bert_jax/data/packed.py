@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data import manifests, tf_example, tfrecord, verification
+from bert_jax.data import tf_example, tfrecord
 from bert_jax.data.rows import RowIndex
-from bert_jax.errors import UserError
 
 SCHEMA = "packed"
 _PER_SEQUENCE = {  # features and their dtypes
@@ -198,23 +197,3 @@ def _sound_sequences(
     return np.all(absent | (first_lengths >= 2) & (alone | paired), axis=1) & (
         (starts[:, 0] == 0) | ~present[:, 0]
     )
-
-
-def open_dataset(data_dir: str, split: str) -> PackedDataset:
-    """Opens one split of one or more record directories, separated by commas, as one dataset.
-
-    Raises:
-        UserError: a directory or the split does not exist, the split is empty, the records have another
-            schema, the files do not match the manifest, or the directories have different vocabularies or
-            lengths.
-    """
-    names = [name.strip() for name in data_dir.split(",") if name.strip()]
-    if not names:
-        raise UserError("no record directory given; make one with `bert-jax data` and name it in data.dir")
-    directories = [(name, manifests.read(name, SCHEMA)) for name in names]
-    verification.report_unchecked(directories)
-    manifests.check_alike(directories, split)
-    dataset = PackedDataset(directories, split)
-    if not len(dataset):
-        raise UserError(f"the split {split!r} of {data_dir} is empty")
-    return dataset

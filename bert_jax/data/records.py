@@ -42,40 +42,47 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
             saves them nowhere.
 
     Raises:
-        UserError: as in `packed.open_dataset`; or there is no manifest and no vocabulary is given, a
-            vocabulary is given for records that contain one, or the schemas of the directories differ.
+        UserError: a directory or the split does not exist, the split is empty, the files do not match the
+            manifest, the directories have different schemas, vocabularies or lengths, there is no manifest
+            and no vocabulary is given, or a vocabulary is given for records that contain one.
     """
     names = [name.strip() for name in data_dir.split(",") if name.strip()]
+    if not names:
+        raise UserError("no record directory given; make one with `bert-jax data` and name it in data.dir")
     foreign = {name: found for name in names if (found := foreign_files(name))}
-    schemas = {name: _schema(name) for name in names if name not in foreign}
-    if not foreign and google.SCHEMA not in schemas.values():
-        dataset = packed.open_dataset(data_dir, split)
-        _check_no_vocab(vocab, data_dir)
-        return dataset
-    for name, schema in schemas.items():
-        if schema != google.SCHEMA:
-            raise UserError(
-                f"{name} holds {schema} records and {data_dir} google ones too: one run reads one schema"
-            )
     if foreign and not vocab:
         raise UserError(
             f"{next(iter(foreign))} holds record files and no {manifests.FILE}: if they are google-research/"
             "bert's, name their vocabulary in data.vocab; if `bert-jax data` did not finish, run it again"
         )
-    if not foreign:
-        _check_no_vocab(vocab, data_dir)
     directories = [
         (name, google.describe(name, foreign[name], vocab, index_dir))
         if name in foreign
-        else (name, manifests.read(name, google.SCHEMA))
+        else (name, manifests.read(name))
         for name in names
     ]
+    if vocab and not foreign:
+        raise UserError(
+            f"data.vocab={vocab} is for records without a {manifests.FILE}; {data_dir} carries its own "
+            "vocabulary: leave data.vocab empty"
+        )
+    schemas = {manifest["schema"]: name for name, manifest in directories}
+    if len(schemas) > 1:
+        raise UserError(
+            f"{schemas[packed.SCHEMA]} holds packed records and {schemas[google.SCHEMA]} google ones: one "
+            "run reads one schema"
+        )
     verification.report_unchecked([one for one in directories if one[0] not in foreign])
-    manifests.check_alike(directories, split, ("max_seq_length", "max_predictions_per_seq"))
-    dataset = google.GoogleDataset(directories, split, index_dir)
+    manifests.check_alike(directories, split)
+    dataset: packed.PackedDataset | google.GoogleDataset
+    if google.SCHEMA in schemas:
+        dataset = google.GoogleDataset(directories, split, index_dir)
+    else:
+        dataset = packed.PackedDataset(directories, split)
     if not len(dataset):
         raise UserError(f"the split {split!r} of {data_dir} is empty")
-    dataset.batch(np.arange(min(len(dataset), 256)))  # reports a wrong vocabulary right away
+    if google.SCHEMA in schemas:
+        dataset.batch(np.arange(min(len(dataset), 256)))  # reports a wrong vocabulary right away
     return dataset
 
 
@@ -89,21 +96,3 @@ def foreign_files(directory: str) -> list[str]:
     if "unfinished" in files.names(directory):
         return []
     return google.list_files(directory)
-
-
-def _schema(directory: str) -> str:
-    """Returns the schema in a directory's manifest.
-
-    Without a manifest it returns that of packed records, whose reader reports the missing manifest.
-    """
-    if not files.exists(os.path.join(directory, manifests.FILE)):
-        return packed.SCHEMA
-    return manifests.read(directory)["schema"]
-
-
-def _check_no_vocab(vocab: str, data_dir: str) -> None:
-    if vocab:
-        raise UserError(
-            f"data.vocab={vocab} is for records without a {manifests.FILE}; {data_dir} carries its own "
-            "vocabulary: leave data.vocab empty"
-        )

@@ -128,21 +128,12 @@ def parse_lists(message: bytes) -> dict[str, tuple[int, int, int]]:
         ValueError: the message is malformed, or the numbers of a list are not packed.
     """
     spans = {}
-    for example_field, start, end in _fields(message, 0, len(message)):
-        if example_field != 1:
-            continue
-        for _, entry_start, entry_end in _fields(message, start, end):
-            name, value = "", (entry_end, entry_end)
-            for number, field_start, field_end in _fields(message, entry_start, entry_end):
-                if number == 1:
-                    name = message[field_start:field_end].decode(errors="replace")
-                else:
-                    value = field_start, field_end
-            kind, *value = next(_fields(message, *value), (BYTES, value[1], value[1]))
-            number, *value = next(_fields(message, *value), (1, value[1], value[1]))
-            if number != 1:
-                raise ValueError(f"the list {name!r} has no values")
-            spans[name] = kind, value[0], value[1]
+    for name, *value in _features(message):
+        kind, *value = next(_fields(message, *value), (BYTES, value[1], value[1]))
+        number, *value = next(_fields(message, *value), (1, value[1], value[1]))
+        if number != 1:
+            raise ValueError(f"the list {name!r} has no values")
+        spans[name] = kind, value[0], value[1]
     return spans
 
 
@@ -156,16 +147,27 @@ def example_kinds(message: bytes) -> dict[str, str]:
     Raises:
         ValueError: the message is malformed.
     """
+    names = {BYTES: "bytes", FLOAT: "float", INT64: "int64"}
     kinds = {}
-    for _, start, end in _fields(message, 0, len(message)):
-        for _, entry_start, entry_end in _fields(message, start, end):
-            parts = {
-                number: (first, last) for number, first, last in _fields(message, entry_start, entry_end)
-            }
-            lists = [number for number, *_ in _fields(message, *parts.get(2, (0, 0)))]
-            name = message[slice(*parts.get(1, (0, 0)))].decode(errors="replace")
-            kinds[name] = {1: "bytes", 2: "float", 3: "int64"}.get(lists[0], "unknown") if lists else "empty"
+    for name, start, end in _features(message):
+        kind = next((names.get(number, "unknown") for number, *_ in _fields(message, start, end)), "empty")
+        kinds[name] = kind
     return kinds
+
+
+def _features(message: bytes) -> Iterator[tuple[str, int, int]]:
+    """Yields the name of each feature of an Example, and the span of its message."""
+    for example_field, start, end in _fields(message, 0, len(message)):
+        if example_field != 1:
+            continue
+        for _, entry_start, entry_end in _fields(message, start, end):
+            name, value = "", (entry_end, entry_end)
+            for number, field_start, field_end in _fields(message, entry_start, entry_end):
+                if number == 1:
+                    name = message[field_start:field_end].decode(errors="replace")
+                else:
+                    value = field_start, field_end
+            yield name, *value
 
 
 def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -19,7 +19,7 @@ from bert_jax.workdir import run_directory
 with epy.lazy_imports():
     import jax
 
-    from bert_jax.data import loader, packed
+    from bert_jax.data import loader, records
     from bert_jax.models import config as model_config
     from bert_jax.objectives import masked_lm, masking
 
@@ -113,7 +113,7 @@ def pretraining_baselines(directory: str) -> Baselines:
         static_argnums=2,
     )
     labels, nsp = [], []
-    held_out = packed.open_dataset(config.data.dir, config.data.eval_split)
+    held_out = records.open_dataset(config.data.dir, config.data.eval_split)
     batches = loader.eval_batches(held_out, config.batch_size, max_batches=config.eval.batches)
     for index, batch in enumerate(batches):
         # The evaluation draws the same masks, see `bert_jax.training.step.make_eval_step`.

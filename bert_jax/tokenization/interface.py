@@ -5,6 +5,7 @@ import functools
 import hashlib
 import multiprocessing
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -140,22 +141,15 @@ class Tokenizer(abc.ABC):
             raise UserError(
                 f"{unknown[0]!r} is not a special token; the special tokens are {', '.join(known)}"
             )
-        return self._encode_with_special(texts, allow_special)
-
-    def _encode_with_special(self, texts: list[str], allowed: Sequence[str]) -> list[list[int]]:
-        pieces: list[str] = []
-        owners: list[int] = []
-        for owner, text in enumerate(texts):
-            rest = [text]
-            for name in allowed:
-                rest = [part for piece in rest for part in _separate(piece, name, allowed)]
-            pieces += rest
-            owners += [owner] * len(rest)
         ids = {token: self.special_ids[role] for role, token in self.special_tokens.items()}
-        plain = iter(self._encode_plain([piece for piece in pieces if piece not in allowed]))
-        result: list[list[int]] = [[] for _ in texts]
-        for owner, piece in zip(owners, pieces, strict=True):
-            result[owner] += [ids[piece]] if piece in allowed else next(plain)
+        special = re.compile("|".join(map(re.escape, allow_special)))
+        plain = iter(self._encode_plain([piece for text in texts for piece in special.split(text)]))
+        result = []
+        for text in texts:
+            row = list(next(plain))
+            for token in special.findall(text):
+                row += [ids[token], *next(plain)]
+            result.append(row)
         return result
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
@@ -206,17 +200,6 @@ class Tokenizer(abc.ABC):
 def _loaded(cls: type[Tokenizer], path: str, lower_case: bool, strip_accents: bool) -> Tokenizer:
     """Returns an unpickled tokenizer. A process that unpickles it several times loads it once."""
     return cls(path, lower_case, strip_accents)
-
-
-def _separate(piece: str, name: str, allowed: Sequence[str]) -> list[str]:
-    """Splits a piece of text around each occurrence of a special token, which becomes a separate piece."""
-    if piece in allowed:
-        return [piece]
-    parts = piece.split(name)
-    separated = [parts[0]]
-    for part in parts[1:]:
-        separated += [name, part]
-    return [part for part in separated if part]
 
 
 def _read_vocabulary_file(path: str) -> tuple[bytes, str]:

@@ -16,15 +16,16 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from bert_jax.errors import optional_imports
-from bert_jax.io import atomic, files
+from bert_jax.io import files
 from data_pipelines import sorted_runs
 from data_pipelines.cleaning import minhash, report
 from data_pipelines.cleaning.settings import Settings
+from data_pipelines.sorted_runs import save_array
 
 # The import is lazy also because every worker of every build imports this module, and scipy takes 30 MB.
 with optional_imports("cleaning"):
@@ -36,6 +37,7 @@ _COMPARED = 64  # each document is compared with this many that follow it in its
 _PAIRS_AT_ONCE = 1 << 16
 _EDGES_AT_ONCE = 1 << 20
 _PLACE_BITS = 32
+_REASONS = {"exact": "duplicate", "near": "near duplicate"}
 
 # A document's id holds the number of its run and, in the low 32 bits, its position in the run.
 _DROP = np.dtype([("document", "<u8"), ("kept", "<u8")])
@@ -193,12 +195,7 @@ def _entries(task: FindTask, kind: str, field: str) -> tuple[np.ndarray, np.ndar
 def _write_drops(name: str, documents: np.ndarray, kept: np.ndarray) -> None:
     drops = np.empty(len(documents), _DROP)
     drops["document"], drops["kept"] = documents, kept
-    _write(name, drops[np.argsort(drops["document"])])
-
-
-def _write(name: str, values: np.ndarray) -> None:
-    with atomic.replace_file(name) as file:
-        np.save(file, values)
+    save_array(name, drops[np.argsort(drops["document"])])
 
 
 def find_near(task: FindTask) -> dict[str, Any]:
@@ -239,7 +236,7 @@ def find_near(task: FindTask) -> dict[str, Any]:
     found = np.concatenate(edges)
     found = found[np.lexsort((found["second"], found["first"]))]
     found = found[minhash.first_of_each(found[["first", "second"]]) == np.arange(len(found))]
-    _write(task.output, found)
+    save_array(task.output, found)
     return {"entries": len(order), "compared": compared, "pairs": len(found)}
 
 
@@ -322,7 +319,7 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
     left = sorted_runs.new_histogram()
     dropped_counts = dict.fromkeys(sums, 0)
     smallest: list[int] = []
-    steps = {step: _StepFound(step) for step in ("exact", "near") if step in task.steps}
+    steps = {step: _StepFound(reason) for step, reason in _REASONS.items() if step in task.steps}
     for number in range(task.first, task.end):
         run = task.runs[number]
         marks = np.array(minhash.load(run, "marks"))
@@ -340,7 +337,7 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
         np.add.at(left[:, 0], bins, 1)
         np.add.at(left[:, 1], bins, tokens)
         smallest = sorted([*smallest, *keys[:2].tolist()])[:2]  # the marks are sorted by key
-        _write(sorted_runs.dropped_path(run), dropped.astype(np.uint8))
+        save_array(sorted_runs.dropped_path(run), dropped.astype(np.uint8))
     sorted_runs.write_histogram(f"{task.output}.histogram", left)
     return {
         "dropped": dropped_counts,
@@ -374,10 +371,8 @@ def _dropped(local: np.ndarray, number: int, names: Sequence[str]) -> tuple[np.n
 class _StepFound:
     """Counts what a step dropped, and keeps the examples with the smallest keys."""
 
-    _REASONS: ClassVar = {"exact": "duplicate", "near": "near duplicate"}
-
-    def __init__(self, step: str):
-        self._reason = self._REASONS[step]
+    def __init__(self, reason: str):
+        self._reason = reason
         self._documents = self._bytes = 0
         self._examples: list[tuple[int, dict[str, str]]] = []
 

@@ -24,6 +24,7 @@ from data_pipelines import sorted_runs
 from data_pipelines.cleaning import report
 from data_pipelines.cleaning.steps import folded_text
 from data_pipelines.readers import Document
+from data_pipelines.sorted_runs import save_array
 
 with optional_imports("cleaning"):
     import rensa
@@ -158,12 +159,10 @@ class Writer:
             self._hashes.append(text_hash(folded))
         if self._near:
             self._signatures.append(signature(folded))
-        begin = document.passages[0][: report.EXAMPLE_CHARACTERS]
-        for passage in document.passages[1:]:
-            if len(begin) >= report.EXAMPLE_CHARACTERS:
-                break
-            begin = f"{begin}\n{passage[: report.EXAMPLE_CHARACTERS]}"
-        self._names.append(json.dumps([document.key, begin[: report.EXAMPLE_CHARACTERS]]).encode())
+        # No more passages than an example has characters can be shown.
+        most = report.EXAMPLE_CHARACTERS
+        begin = "\n".join(passage[:most] for passage in document.passages[:most])
+        self._names.append(json.dumps([document.key, begin[:most]]).encode())
         unknown = sum(sentence.count(unknown_id) for sentence in sentences)
         size = report.size(document.passages)
         self._marks.append(
@@ -190,12 +189,12 @@ class Writer:
             marks["exact"][hashes["place"]] = hashes["place"][firsts]
             # A document that repeats another one of this run is never the one to keep, so its hash is left
             # out. It also limits the entries of one hash to the number of runs.
-            _save(path(run, "hashes"), hashes[firsts == np.arange(len(hashes))])
+            save_array(path(run, "hashes"), hashes[firsts == np.arange(len(hashes))])
         if self._near:
             self._write_bands(run, marks, np.array(self._signatures, "<u4")[order])
         with atomic.replace_file(path(run, "names")) as file:
             file.writelines(names)
-        _save(path(run, "marks"), marks)
+        save_array(path(run, "marks"), marks)
 
     def _write_bands(self, run: str, marks: np.ndarray, signatures: np.ndarray) -> None:
         whole = band_hashes(signatures, PERMUTATIONS)[:, 0]
@@ -210,8 +209,8 @@ class Writer:
         for name, values in (("signature", whole[kept]), ("key", marks["key"][kept]), ("place", kept)):
             entries[name] = values[:, None]
         entries = entries.ravel()
-        _save(path(run, "bands"), entries[np.argsort(entries["band"], kind="stable")])
-        _save(path(run, "signatures"), signatures)
+        save_array(path(run, "bands"), entries[np.argsort(entries["band"], kind="stable")])
+        save_array(path(run, "signatures"), signatures)
 
 
 def first_of_each(values: np.ndarray) -> np.ndarray:
@@ -225,11 +224,6 @@ def first_of_each(values: np.ndarray) -> np.ndarray:
 def path(run: str, kind: str) -> str:
     """Returns the path of a file beside a run; `kind` is one of KINDS."""
     return sorted_runs.dropped_path(run) if kind == "dropped" else f"{run}.{kind}"
-
-
-def _save(name: str, values: np.ndarray) -> None:
-    with atomic.replace_file(name) as file:
-        np.save(file, values)
 
 
 def load(run: str, kind: str) -> np.ndarray:

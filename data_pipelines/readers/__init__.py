@@ -10,10 +10,16 @@ import collections
 import itertools
 from collections.abc import Iterator, Sequence
 
-from data_pipelines.readers import inputs
 from data_pipelines.readers.documents import MAX_DOCUMENT_BYTES, MAX_LINE_BYTES, Document, Fields, Range
 from data_pipelines.readers.formats import FORMATS, count_signs, named, suspicions
-from data_pipelines.readers.inputs import file_digest, file_size, list_inputs, place, short_names
+from data_pipelines.readers.inputs import (
+    file_digest,
+    file_size,
+    list_inputs,
+    place,
+    short_names,
+    split_ranges,
+)
 from data_pipelines.readers.sources import source_of
 
 __all__ = [
@@ -40,26 +46,10 @@ __all__ = [
 _SAMPLE_FILES, _SAMPLE_BYTES = 3, 1 << 20  # the limits of what `early_suspicions` reads
 
 # The counts of `read_documents` besides "documents" and "bytes".
-COUNTS = (
-    "undecodable",
-    "control_characters",
-    "long_lines",
-    "long_documents",
-    "unclosed",
-    "outside",
-    "doc_lines",
-    "sentence_lines",
-    "sentence_line_words",
-    "inner_sentence_ends",
-    "other_namespaces",
-    "redirects",
-    "disambiguations",
-    "broken_pages",
-    "latin_1_books",
-    "boilerplate",
-    "headings",
-    "bad_lines",
-    "without_text",
+COUNTS: tuple[str, ...] = (
+    *"undecodable control_characters long_lines long_documents unclosed outside doc_lines".split(),
+    *"sentence_lines sentence_line_words inner_sentence_ends other_namespaces redirects".split(),
+    *"disambiguations broken_pages latin_1_books boilerplate headings bad_lines without_text".split(),
 )
 
 
@@ -72,11 +62,6 @@ def no_text(paths: Sequence[str], format: str) -> str:
     """Returns the error message for files without text in their format."""
     where = f"the {len(paths)} input files, {paths[0]} first" if len(paths) > 1 else paths[0]
     return f"no text in {where}: is --input_format={format} right?"
-
-
-def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:
-    """Splits the files of a format into ranges of about `target_bytes`; see `inputs.split_ranges`."""
-    return inputs.split_ranges(paths, target_bytes, named(format))
 
 
 def read_documents(
@@ -122,7 +107,7 @@ def early_suspicions(paths: Sequence[str], format: str) -> list[str]:
     counts: collections.Counter[str] = collections.Counter()
     firsts = paths[:_SAMPLE_FILES] if named(format).blank_line_ends else []  # others have no such signs
     for path in firsts:
-        if not source_of(path).has_signs():
+        if not source_of(path).has_signs:
             continue
         before = counts["characters"]
         for range_ in itertools.islice(split_ranges([path], _SAMPLE_BYTES, format), 1):

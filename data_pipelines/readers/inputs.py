@@ -11,7 +11,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import compression, files
 from data_pipelines.readers.documents import Range
-from data_pipelines.readers.formats import Format
+from data_pipelines.readers.formats import named
 from data_pipelines.readers.sources import source_of
 
 _REFUSED = (".zip", ".7z", ".tar", ".tgz", *(".tar" + kind for kind in compression.OPENERS))
@@ -78,7 +78,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return [source.name(shared) for source in sources]
 
 
-def split_ranges(paths: Sequence[str], target_bytes: int, format: Format) -> list[Range]:
+def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:
     """Splits inputs into ranges of about `target_bytes`.
 
     An empty file has no range, and a compressed one usually a single range. The ranges depend only on the
@@ -87,15 +87,15 @@ def split_ranges(paths: Sequence[str], target_bytes: int, format: Format) -> lis
     Args:
         paths: the inputs, as `list_inputs` returns them.
         target_bytes: the size of a range.
-        format: the format, which determines the files that can be split.
+        format: one of FORMATS, which determines the files that can be split.
     """
     if target_bytes < 1:
         raise ValueError(f"target_bytes must be positive, not {target_bytes}")
-    names = short_names(paths)
+    kind = named(format)
     return [
         range_
-        for path, name in zip(paths, names, strict=True)
-        for range_ in source_of(path).split(target_bytes, format, name)
+        for path, name in zip(paths, short_names(paths), strict=True)
+        for range_ in source_of(path).split(target_bytes, kind, name)
     ]
 
 

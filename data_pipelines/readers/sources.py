@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, ClassVar
 
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import compression, files, tfds
@@ -23,10 +23,17 @@ _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and 
 _LONGEST_STREAM = 32 << 20  # compressed bytes; longer streams are not searched for
 
 
-class Source(Protocol):
-    """One path of a corpus, or a pattern of paths."""
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A path of a corpus, or a pattern of paths: a file on the local disk, or on any file system of fsspec.
+
+    Attributes:
+        path: the path or the pattern.
+        has_signs: whether the text can show signs of another format.
+    """
 
     path: str
+    has_signs: ClassVar[bool] = True
 
     def find(self, tfds_data_dir: str) -> list[str]:
         """Returns the paths that match this pattern.
@@ -34,41 +41,6 @@ class Source(Protocol):
         Raises:
             UserError: no path matches.
         """
-
-    def size(self) -> int:
-        """Returns the size in bytes. Raises OSError if the source cannot be read."""
-
-    def parts(self) -> Sequence[str]:
-        """Returns the files of which the source consists."""
-
-    def folders(self) -> list[str] | None:
-        """Returns the names of the enclosing folders, outermost first; None if the name has none."""
-
-    def name(self, shared: int) -> str:
-        """Returns the short name, without the first `shared` folders."""
-
-    def has_fields(self, format: Format) -> bool:
-        """Returns whether `Fields` determine what is read."""
-
-    def has_signs(self) -> bool:
-        """Returns whether the text can show signs of another format."""
-
-    def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
-        """Returns ranges of about `target_bytes` with this short name."""
-
-    def read(
-        self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
-    ) -> Iterator[Document]:
-        """Yields the documents of a range, and updates `counts`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class FileSource:
-    """A file on the local disk, or on any file system that fsspec supports."""
-
-    path: str
-
-    def find(self, tfds_data_dir: str) -> list[str]:
         remote = files.is_remote(self.path)
         found = _remote_files(self.path) if remote else _local_files(self.path)
         if not found:
@@ -77,27 +49,30 @@ class FileSource:
         return found
 
     def size(self) -> int:
+        """Returns the size in bytes. Raises OSError if the source cannot be read."""
         return files.size(self.path)
 
     def parts(self) -> Sequence[str]:
+        """Returns the files of which the source consists."""
         return [self.path]
 
     def folders(self) -> list[str] | None:
+        """Returns the names of the enclosing folders, outermost first; None if the name has none."""
         return self._parts()[:-1]
 
     def name(self, shared: int) -> str:
+        """Returns the short name, without the first `shared` folders."""
         return "/".join(self._parts()[shared:])
 
     def _parts(self) -> list[str]:
         return files.absolute(self.path).replace(os.sep, "/").split("/")
 
     def has_fields(self, format: Format) -> bool:
+        """Returns whether `Fields` determine what is read."""
         return format.has_fields
 
-    def has_signs(self) -> bool:
-        return True
-
     def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
+        """Returns ranges of about `target_bytes` with this short name."""
         size = self.size()
         number = -(-size // target_bytes)
         edges = [size * i // number for i in range(number + 1)] if number else []
@@ -112,11 +87,12 @@ class FileSource:
     def read(
         self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
     ) -> Iterator[Document]:
+        """Yields the documents of a range, and updates `counts`."""
         return format.read(range_, counts, fields)
 
 
 @dataclasses.dataclass(frozen=True)
-class TfdsSource:
+class TfdsSource(Source):
     """A data set that tensorflow-datasets has prepared.
 
     Its records are the documents; newlines in their text separate paragraphs.
@@ -125,30 +101,34 @@ class TfdsSource:
         path: `tfds:NAME`, or the result of `tfds.find` for it.
     """
 
-    path: str
+    has_signs: ClassVar[bool] = False
 
     def find(self, tfds_data_dir: str) -> list[str]:
+        """Returns the data set, with its version and directory."""
         return [tfds.find(self.path, tfds_data_dir)]
 
     def size(self) -> int:
+        """Returns the size of its files, in bytes."""
         return tfds.size(self.path)
 
     def parts(self) -> Sequence[str]:
+        """Returns its files."""
         return tfds.files(self.path)
 
     def folders(self) -> list[str] | None:
+        """Returns None: its name has no folders."""
         return None
 
     def name(self, shared: int) -> str:
+        """Returns its name."""
         return tfds.name(self.path)
 
     def has_fields(self, format: Format) -> bool:
+        """Returns True: its records have fields."""
         return True
 
-    def has_signs(self) -> bool:
-        return False
-
     def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
+        """Returns ranges of records of about `target_bytes`."""
         size, records = self.size(), tfds.length(self.path)
         number = -(-size // target_bytes)
         edges = sorted({records * i // number for i in range(number + 1)}) if number else []
@@ -160,6 +140,7 @@ class TfdsSource:
     def read(
         self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
     ) -> Iterator[Document]:
+        """Yields the documents of a range of records."""
         features = tfds.features(self.path)
         for flag, field in (("text_field", fields.text), ("id_field", fields.id)):
             if field and field not in features:
@@ -181,7 +162,7 @@ class TfdsSource:
 
 def source_of(path: str) -> Source:
     """Returns the source for a path or a pattern."""
-    return TfdsSource(path) if path.startswith(tfds.PREFIX) else FileSource(path)  # type: ignore[return-value]
+    return TfdsSource(path) if path.startswith(tfds.PREFIX) else Source(path)
 
 
 def _local_files(pattern: str) -> list[str]:

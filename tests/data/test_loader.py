@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.data import loader, packed
+from bert_jax.data import loader, records
 from bert_jax.data.tfrecord import CorruptRecordError
 from bert_jax.errors import UserError
 
@@ -83,7 +83,7 @@ def assert_same(batches, others):
 
 @pytest.fixture
 def dataset(make_records):
-    return packed.open_dataset(make_records()[0], "train")
+    return records.open_dataset(make_records()[0], "train")
 
 
 def test_batches_are_the_rows_of_their_step(dataset):
@@ -181,7 +181,7 @@ def test_an_error_arrives_in_its_turn_and_ends_the_threads(dataset):
 
 def damage(directory, rows):
     """Flips a byte in each of these rows of the split train; they lie in its first file."""
-    dataset = packed.open_dataset(directory, "train")
+    dataset = records.open_dataset(directory, "train")
     for row in rows:
         path, offset = dataset.locate(row)
         with open(path, "r+b") as file:
@@ -193,11 +193,11 @@ def damage(directory, rows):
 
 def test_corrupt_rows_are_replaced_by_the_next_within_a_budget(make_records):
     directory, _ = make_records()
-    whole = packed.open_dataset(directory, "train")
+    whole = records.open_dataset(directory, "train")
     rows = len(whole)
     expected = [whole.batch(np.array([index])) for index in range(rows)]
     damage(directory, [1, 2])
-    dataset = packed.open_dataset(directory, "train")
+    dataset = records.open_dataset(directory, "train")
 
     said = []
     corrupt = loader.CorruptRows(2, said.append)
@@ -219,9 +219,9 @@ def test_corrupt_rows_are_replaced_by_the_next_within_a_budget(make_records):
 
 def test_nothing_but_corrupt_rows_ends(make_records):
     directory, _ = make_records()
-    count = len(packed.open_dataset(directory, "train"))
+    count = len(records.open_dataset(directory, "train"))
     damage(directory, range(count))
-    dataset = packed.open_dataset(directory, "train")
+    dataset = records.open_dataset(directory, "train")
     corrupt = loader.CorruptRows(count + 1, lambda line: None)
     with pytest.raises(CorruptRecordError):
         corrupt.batch(dataset, np.array([1]))
@@ -235,7 +235,7 @@ def test_the_same_row_of_two_sets_is_two(make_records, tmp_path):
     corrupt = loader.CorruptRows(2, said.append)
     for place in (directory, str(other)):
         damage(place, [1])
-        corrupt.batch(packed.open_dataset(place, "train"), np.array([1]))
+        corrupt.batch(records.open_dataset(place, "train"), np.array([1]))
     assert len(corrupt) == len(said) == 2
 
 
@@ -243,7 +243,7 @@ def test_the_same_row_of_two_sets_is_two(make_records, tmp_path):
 def test_batches_go_on_over_corrupt_rows(make_records, prefetch):
     directory, _ = make_records()
     damage(directory, [0, 4])
-    dataset = packed.open_dataset(directory, "train")
+    dataset = records.open_dataset(directory, "train")
     said = []
     corrupt = loader.CorruptRows(5, said.append)
     batches = loader.train_batches(dataset, 4, 3, 0, prefetch=prefetch, corrupt=corrupt)

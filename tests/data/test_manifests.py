@@ -6,7 +6,7 @@ import os
 import pytest
 
 from bert_jax import cli
-from bert_jax.data import cache, manifests, packed
+from bert_jax.data import cache, manifests, records
 from bert_jax.errors import UserError
 
 
@@ -47,7 +47,7 @@ def test_fields_of_another_type(make_records, capsys, place, value, message):
     directory, _ = make_records()
     change(directory, *place, value=value)
     with pytest.raises(UserError, match=f"manifest.json: {message}") as caught:
-        packed.open_dataset(directory, "train")
+        records.open_dataset(directory, "train")
     assert "\n" not in str(caught.value)
     assert cli.main(["inspect", directory]) == 1  # it found something wrong
     assert "Traceback" not in capsys.readouterr().err
@@ -63,7 +63,7 @@ def test_names_stay_inside_the_folder(make_records, tmp_path, monkeypatch, name)
         change(directory, *place, value=name)
         before = sorted(path for path in tmp_path.rglob("*"))
         with pytest.raises(UserError, match="it names the file"):
-            packed.open_dataset(directory, "train")
+            records.open_dataset(directory, "train")
         with pytest.raises(UserError, match="it names the file"):
             cache.local_copy(f"file://{directory}")
         cli.main(["inspect", directory])

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from bert_jax.data import packed, tf_example, tfrecord
+from bert_jax.data import packed, records, tf_example, tfrecord
 from bert_jax.errors import UserError
 
 
@@ -41,13 +41,13 @@ def assert_equal(batch, expected):
 @pytest.mark.parametrize("vocab_size", [1000, 65_535, 119_547])
 def test_batches_hold_the_rows(make_records, vocab_size):
     directory, rows = make_records(vocab_size=vocab_size)
-    dataset = packed.open_dataset(directory, "train")
+    dataset = records.open_dataset(directory, "train")
     assert len(dataset) == 63 and dataset.vocab_size == vocab_size
     assert (dataset.max_seq_length, dataset.max_sequences_per_row) == (32, 4)
     chosen = np.array([62, 0, 39, 40, 39])
     assert_equal(dataset.batch(chosen), expected_batch([rows["train"][i] for i in chosen], 32))
     chosen = np.array([3, -1, 10, -1])
-    batch = packed.open_dataset(directory, "eval").batch(chosen)
+    batch = records.open_dataset(directory, "eval").batch(chosen)
     assert_equal(batch, expected_batch([rows["eval"][3], [], rows["eval"][10], []], 32))
 
 
@@ -57,14 +57,14 @@ def test_ids_are_stored_in_two_bytes_while_they_fit():
 
 def test_the_pad_id_is_the_vocabularys(make_records):
     directory, _ = make_records(special_ids={"pad": 77, "unk": 1, "cls": 2, "sep": 3, "mask": 4})
-    batch = packed.open_dataset(directory, "eval").batch(np.array([-1]))
+    batch = records.open_dataset(directory, "eval").batch(np.array([-1]))
     assert (batch["input_ids"] == 77).all()
 
 
 def test_several_directories_are_one_dataset(make_records):
     first, first_rows = make_records("first")
     second, second_rows = make_records("second", seed=1, splits=(("train", (5,)),), max_sequences_per_row=6)
-    dataset = packed.open_dataset(f"{first}, {second}", "train")
+    dataset = records.open_dataset(f"{first}, {second}", "train")
     rows = first_rows["train"] + second_rows["train"]
     assert len(dataset) == 68
     assert_equal(dataset.batch(np.arange(68)), expected_batch(rows, 32, sequences=6))
@@ -72,7 +72,7 @@ def test_several_directories_are_one_dataset(make_records):
     assert train["rows"] == 68 and train["tokens"] == sum(len(s.ids) for row in rows for s in row)
     assert 0 < train["fill"] < 1 and sum(train["sequence_lengths"]) == train["sequences"]
     assert [source["name"] for source in dataset.manifest["sources"]] == ["first", "second"]
-    assert len(packed.open_dataset(f"{first},{second}", "eval")) == 11
+    assert len(records.open_dataset(f"{first},{second}", "eval")) == 11
 
 
 COUNTS = dict.fromkeys(("documents", "rows", "sequences", "tokens", "random_next"), 3)
@@ -93,9 +93,9 @@ def test_directories_that_do_not_go_together(make_records):
     first, second, third = make_records("a")[0], make_records("b")[0], make_records("c", length=40)[0]
     change_manifest(second, vocabulary={"digest": "other"})
     with pytest.raises(UserError, match=r"a and .*b were made with different vocabularies"):
-        packed.open_dataset(f"{first},{second}", "train")
+        records.open_dataset(f"{first},{second}", "train")
     with pytest.raises(UserError, match="max_seq_length 32 and 40"):
-        packed.open_dataset(f"{first},{third}", "train")
+        records.open_dataset(f"{first},{third}", "train")
 
 
 def test_wrong_directories_are_told_in_one_line(make_records, tmp_path):
@@ -108,15 +108,15 @@ def test_wrong_directories_are_told_in_one_line(make_records, tmp_path):
         (directory, "none", "the split 'none' of .* is empty"),
     ]:
         with pytest.raises(UserError, match=message) as caught:
-            packed.open_dataset(data_dir, split)
+            records.open_dataset(data_dir, split)
         assert "\n" not in str(caught.value)
-    change_manifest(directory, schema="google")
-    with pytest.raises(UserError, match="schema 'google' version 1; expected 'packed' version 1"):
-        packed.open_dataset(directory, "train")
+    change_manifest(directory, schema="other")
+    with pytest.raises(UserError, match="schema 'other' version 1; expected 'packed' version 1 or"):
+        records.open_dataset(directory, "train")
     with open(os.path.join(directory, "manifest.json"), "w") as file:
         file.write("[1")
     with pytest.raises(UserError, match=r"manifest.json: not JSON"):
-        packed.open_dataset(directory, "train")
+        records.open_dataset(directory, "train")
 
 
 def test_files_that_are_not_the_manifests(make_records):
@@ -125,15 +125,15 @@ def test_files_that_are_not_the_manifests(make_records):
     rows = list(tfrecord.RecordFile(path))
     tfrecord.write_records(path, rows[:-1])
     with pytest.raises(UserError, match=r"has 22 records in .* the manifest beside it says 23"):
-        packed.open_dataset(directory, "train")
+        records.open_dataset(directory, "train")
     os.unlink(path)
     with pytest.raises(UserError, match=r"cannot read the records .*00001-of-00002"):
-        packed.open_dataset(directory, "train")
+        records.open_dataset(directory, "train")
 
 
 def test_a_flipped_bit_is_told_with_file_and_offset(make_records):
     directory, _ = make_records()
-    dataset = packed.open_dataset(directory, "train")
+    dataset = records.open_dataset(directory, "train")
     path, offset = dataset.locate(45)
     assert path.endswith("train-00001-of-00002.tfrecord")
     with open(path, "r+b") as file:
@@ -192,7 +192,7 @@ def test_rows_that_cannot_be(make_records, change, message):
     _, size = tfrecord.write_records(path, rows)
     entry = {"name": os.path.basename(path), "rows": 3, "bytes": size}
     change_manifest(directory, splits={"train": COUNTS | {"files": [entry]}})
-    dataset = packed.open_dataset(directory, "train")
+    dataset = records.open_dataset(directory, "train")
     assert dataset.row_fault(0) is None
     if message is None:
         assert dataset.row_fault(1) is None
@@ -210,4 +210,4 @@ def test_a_record_that_is_no_example(make_records):
     entry = {"name": os.path.basename(path), "rows": 1, "bytes": size}
     change_manifest(directory, splits={"train": COUNTS | {"files": [entry]}})
     with pytest.raises(tfrecord.CorruptRecordError, match="not a packed row"):
-        packed.open_dataset(directory, "train").batch(np.array([0]))
+        records.open_dataset(directory, "train").batch(np.array([0]))

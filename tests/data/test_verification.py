@@ -7,7 +7,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from bert_jax.data import packed, records, tfrecord, verification
+from bert_jax.data import records, tfrecord, verification
 from bert_jax.errors import UserError
 
 
@@ -46,7 +46,7 @@ def test_replaced_and_reordered_records(make_records, change, checked_before):
     directory, _ = make_records(splits=(("train", (400,)),))
     path = with_digests(directory)
     if checked_before:
-        packed.open_dataset(directory, "train")
+        records.open_dataset(directory, "train")
     size = os.path.getsize(path)
     rewrite(path, change)
     assert os.path.getsize(path) == size
@@ -64,12 +64,12 @@ def test_a_file_is_checked_once(make_records, monkeypatch):
         tfrecord.RecordFile, "digest", lambda self: read.append(os.path.basename(self.path)) or digest(self)
     )
     for _ in range(3):
-        packed.open_dataset(directory, "train")
+        records.open_dataset(directory, "train")
     assert read == ["train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"]
-    packed.open_dataset(directory, "eval")
+    records.open_dataset(directory, "eval")
     assert len(read) == 3
     os.utime(os.path.join(directory, read[0]))
-    packed.open_dataset(directory, "train")
+    records.open_dataset(directory, "train")
     assert len(read) == 4
 
 
@@ -78,10 +78,10 @@ def test_without_a_place_to_remember_in_it_is_checked_each_time(make_records, mo
     (tmp_path / "file").write_text("no directory")
     directory, _ = make_records()
     path = with_digests(directory)
-    packed.open_dataset(directory, "train")
+    records.open_dataset(directory, "train")
     rewrite(path, list.reverse)
     with pytest.raises(UserError, match="is not the file"):
-        packed.open_dataset(directory, "train")
+        records.open_dataset(directory, "train")
 
 
 def test_damaged_records_are_left_to_the_budget_of_corrupt_rows(make_records):
@@ -92,7 +92,7 @@ def test_damaged_records_are_left_to_the_budget_of_corrupt_rows(make_records):
         byte = file.read(1)[0]
         file.seek(30)
         file.write(bytes([byte ^ 1]))
-    dataset = packed.open_dataset(directory, "train")
+    dataset = records.open_dataset(directory, "train")
     with pytest.raises(tfrecord.CorruptRecordError):
         dataset.batch(np.arange(len(dataset)))
 
@@ -100,7 +100,7 @@ def test_damaged_records_are_left_to_the_budget_of_corrupt_rows(make_records):
 def test_older_manifests_load_and_it_is_said_once(make_records, capsys):
     directory, _ = make_records()
     for _ in range(2):
-        packed.open_dataset(directory, "train")
+        records.open_dataset(directory, "train")
     out = capsys.readouterr().err
     assert out.count("its manifest has no digests of the record files") == 1 and out.count("\n") == 1
     assert directory in verification._said

@@ -18,7 +18,7 @@ import pytest
 from support.builds import contents, interrupted
 
 from bert_jax import cli, tokenization
-from bert_jax.data import packed
+from bert_jax.data import records
 from bert_jax.errors import UserError
 from data_pipelines import build, output_lock, readers, sorted_runs
 from data_pipelines.stages import buckets, tokenizing
@@ -36,7 +36,7 @@ def small_steps(monkeypatch):
 
 def sequences(directory, split):
     """(A's ids, B's ids, label) of all sequences of a split."""
-    dataset = packed.open_dataset(directory, split)
+    dataset = records.open_dataset(directory, split)
     batch = dataset.batch(np.arange(len(dataset)))
     for row in range(len(dataset)):
         length = batch["lengths"][row]

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.data import inspection, packed
+from bert_jax.data import inspection, records
 from bert_jax.errors import UserError
 from data_pipelines import build
 
@@ -26,7 +26,7 @@ def test_other_second_segments(options, fields, labels):
     manifest = build.build(options).manifest
     assert {name: manifest[name] for name in fields} == fields
     train = manifest["splits"]["train"]
-    batch = packed.open_dataset(options.output_dir, "train").batch(np.arange(train["rows"]))
+    batch = records.open_dataset(options.output_dir, "train").batch(np.arange(train["rows"]))
     present = batch["first_lengths"] > 0
     assert present.sum() == train["sequences"] and set(batch["next_sentence_labels"][present]) == labels
     assert (batch["next_sentence_labels"] == 1).sum() == train["random_next"]

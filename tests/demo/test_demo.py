@@ -7,7 +7,7 @@ import pytest
 from support import processes
 
 from bert_jax import cli
-from bert_jax.data import loader, manifests, packed
+from bert_jax.data import loader, manifests, records
 from bert_jax.demo import data, steps
 
 
@@ -70,9 +70,9 @@ def pretrained(tmp_path_factory):
 
 
 def test_baselines_are_of_the_tokens_that_the_evaluation_masks(pretrained):
-    root, records = pretrained
+    root, directory = pretrained
     found = data.pretraining_baselines(str(root))
-    rows = packed.open_dataset(str(records), "eval")
+    rows = records.open_dataset(str(directory), "eval")
     batches = list(loader.eval_batches(rows, 8))
     labels = np.concatenate([batch["next_sentence_labels"].ravel() for batch in batches])
     labels = labels[labels >= 0]
