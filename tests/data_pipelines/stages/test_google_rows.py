@@ -251,7 +251,7 @@ def test_many_compiled_instances_of_a_large_vocabulary(tmp_path, rule):
 
 def test_packed_records_and_help_need_no_numba():
     program = (
-        "import sys, data_pipelines.build, data_pipelines.google_rows, bert_jax.cli as cli\n"
+        "import sys, data_pipelines.build, data_pipelines.stages.google_rows, bert_jax.cli as cli\n"
         "try: cli.main(['data', '--help'])\n"
         "except SystemExit: pass\n"
         "print([name for name in sys.modules if name in ('numba', 'llvmlite')])"
