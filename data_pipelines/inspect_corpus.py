@@ -50,6 +50,7 @@ class Frequent:
         self._counts: dict[str, tuple[int, int]] = {}  # (count, maximum number of missed ones)
 
     def add(self, text: str) -> None:
+        """Counts a text."""
         count, missed = self._counts.get(text, (0, self._seen // self._width))
         self._counts[text] = count + 1, missed
         self._seen += 1

@@ -23,18 +23,18 @@ def default_directory() -> str:
     return os.environ.get("BERT_JAX_RECORD_CACHE") or os.path.join(base, "bert_jax", "records")
 
 
-def localize(data_dir: str, say: Callable[[str], None] = print) -> str:
+def localize(data_dir: str, log: Callable[[str], None] = print) -> str:
     """Returns `data_dir` with each URL replaced by the path of its local copy.
 
     Args:
         data_dir: record directories, separated by commas.
-        say: called with a message before files are fetched.
+        log: called with a message before files are fetched.
     """
     names = [name.strip() for name in data_dir.split(",")]
-    return ",".join(local_copy(name, say=say) if files.is_remote(name) else name for name in names)
+    return ",".join(local_copy(name, log=log) if files.is_remote(name) else name for name in names)
 
 
-def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print) -> str:
+def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print) -> str:
     """Returns the local copy of a remote record directory, after fetching the files that are missing.
 
     A local file with the size in the manifest is kept; a truncated one is fetched again. The processes of a
@@ -43,7 +43,7 @@ def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print
     Args:
         url: a directory that `bert-jax data` wrote.
         directory: the directory of the copies; "" for `default_directory()`.
-        say: called with a message before files are fetched.
+        log: called with a message before files are fetched.
 
     Raises:
         UserError: the URL holds no records, they cannot be read, or the local disk has no room for them.
@@ -64,7 +64,7 @@ def local_copy(url: str, directory: str = "", say: Callable[[str], None] = print
             missing = {n: size for n, size in wanted.items() if not _is_whole(os.path.join(target, n), size)}
             if missing:
                 _check_room(target, sum(max(0, size) for size in missing.values()), url)
-                say(f"fetching {len(missing)} files of {url} to {target}")
+                log(f"fetching {len(missing)} files of {url} to {target}")
                 with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
                     list(threads.map(lambda name: _fetch(url, target, name, missing[name]), missing))
             atomic.write_file(os.path.join(target, manifests.FILE), content)

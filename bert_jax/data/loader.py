@@ -85,11 +85,11 @@ class CorruptRows:
 
     Args:
         budget: the number of distinct rows that may be corrupt; 0 allows none.
-        say: called with one line for each corrupt row.
+        log: called with one line for each corrupt row.
     """
 
-    def __init__(self, budget: int, say: Callable[[str], None] = print):
-        self._budget, self._say = budget, say
+    def __init__(self, budget: int, log: Callable[[str], None] = print):
+        self._budget, self._log = budget, log
         self._found: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
 
@@ -132,7 +132,7 @@ class CorruptRows:
             if len(self._found) >= self._budget:
                 raise error
             self._found.add(place)
-            self._say(
+            self._log(
                 f"warning: {error.path} is corrupt at byte {error.offset} ({error.reason}); the next row is "
                 f"read in its place ({len(self._found)} of at most {self._budget})"
             )

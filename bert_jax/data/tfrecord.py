@@ -100,6 +100,7 @@ def copy_records(path: str, parts: Iterable[tuple[RecordFile, np.ndarray]]) -> t
     Like `write_records`, it also writes the index.
 
     Args:
+        path: the file to write.
         parts: pairs of a file and the numbers of the records to copy, int [n].
 
     Returns:

@@ -22,7 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 
 _CHUNK = 1 << 24
-_said: set[str] = set()
+_reported: set[str] = set()
 
 
 def file_digest(path: str) -> int:
@@ -71,21 +71,21 @@ def check(file: tfrecord.RecordFile, expected: int) -> None:
 
 
 def report_unchecked(
-    directories: Sequence[tuple[str, dict[str, Any]]], say: Callable[[str], None] | None = None
+    directories: Sequence[tuple[str, dict[str, Any]]], log: Callable[[str], None] | None = None
 ) -> None:
     """Reports, once per directory, a manifest without checksums, which an older version wrote.
 
     Args:
         directories: (path, manifest) of each record directory.
-        say: called with the message; None prints it to the standard error, since a program may read the
+        log: called with the message; None prints it to the standard error, since a program may read the
             standard output of a command.
     """
-    say = say or functools.partial(print, file=sys.stderr, flush=True)
+    log = log or functools.partial(print, file=sys.stderr, flush=True)
     for directory, manifest in directories:
         entries = [entry for split in manifest["splits"].values() for entry in split["files"]]
-        if directory not in _said and any("crc32c" not in entry for entry in entries):
-            _said.add(directory)
-            say(
+        if directory not in _reported and any("crc32c" not in entry for entry in entries):
+            _reported.add(directory)
+            log(
                 f"{directory}: its manifest has no digests of the record files, as of an older version; "
                 "replaced or reordered records would not be noticed"
             )

@@ -72,6 +72,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._processor.EncodeAsIds(normalized, num_threads=-1 if parallelism() else 1)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
         found = []
         for text in texts:
             normalized = self._normalize(text)

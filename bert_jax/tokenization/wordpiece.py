@@ -70,6 +70,7 @@ class WordPieceTokenizer(Tokenizer):
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
         parallelism()
         encodings = self._rust.encode_batch(self._normalized(texts), add_special_tokens=False)
         found = []

@@ -180,6 +180,7 @@ class Cleaner:
         }
 
     def __call__(self, document: Document) -> Document | None:
+        """Returns the cleaned document, or None if it is dropped."""
         self.counts["documents"] += 1
         self.counts["bytes"] += report.size(document.passages)
         for step in self._settings.steps:

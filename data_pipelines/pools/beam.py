@@ -85,6 +85,7 @@ class BeamPool(Pool):
             raise UserError(messages[0])
 
     def close(self) -> None:
+        """Removes the temporary results."""
         files.remove_tree(self._scratch)
 
 

@@ -57,6 +57,7 @@ class LocalPool(Pool):
             ) from error
 
     def close(self) -> None:
+        """Kills the worker processes, even if they are running tasks."""
         if self._executor is None:
             return
         if hasattr(self._executor, "kill_workers"):  # Python 3.14

@@ -28,7 +28,7 @@ def check_head(head: bytes, path: str) -> None:
     for magic, kind in MAGIC.items():
         if head.startswith(magic):
             raise UserError(
-                f"{path} is compressed ({kind}) text or an archive, and its name does not say so; "
+                f"{path} is compressed ({kind}) text or an archive, which its name does not show; "
                 "expected plain text, or .gz, .bz2, .xz or .zst at the end of the name"
             )
 

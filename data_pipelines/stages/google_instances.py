@@ -289,13 +289,21 @@ def _make(
         kinds: the kind of each token of the vocabulary.
         wanted: the number of tokens to mask, by the length of the sequence.
         weights: the cumulative weights of the n-gram sizes; empty for no n-grams.
-        before, between, end: the special tokens before A, between A and B, and after B.
+        before: the special tokens before A.
+        between: those between A and B.
+        end: those after B.
         mask: the id of [MASK].
         short_seq_prob: the probability of a shorter target length.
         passes: the number of passes over the documents.
         whole_words: whether to mask whole words.
-        ids, lengths, first_lengths, positions, labels, predictions, next_sentence_labels: the output arrays,
-            as in `google.Rows`; `ids`, `positions` and `labels` must be zero.
+        ids: the first output array; the output arrays are those of `google.Rows`, changed in place. It must
+            be zero.
+        lengths: an output array.
+        first_lengths: an output array.
+        positions: an output array, which must be zero.
+        labels: an output array, which must be zero.
+        predictions: an output array.
+        next_sentence_labels: an output array.
     """
     length = ids.shape[1]
     budget = length - len(before) - len(between) - len(end)

@@ -28,10 +28,12 @@ class Sample:
         self.size = 0
 
     def add(self, document: readers.Document) -> None:
+        """Adds a document."""
         self.documents.append(document)
         self.size += sum(map(len, document.passages))
 
     def passages(self) -> Iterator[str]:
+        """Yields the passages of all documents."""
         for document in self.documents:
             yield from document.passages
 

@@ -103,4 +103,4 @@ def test_older_manifests_load_and_it_is_said_once(make_records, capsys):
         records.open_dataset(directory, "train")
     out = capsys.readouterr().err
     assert out.count("its manifest has no digests of the record files") == 1 and out.count("\n") == 1
-    assert directory in verification._said
+    assert directory in verification._reported

@@ -20,6 +20,7 @@ class DistinctSample:
         self.halvings = 0
 
     def add(self, thing: bytes) -> None:
+        """Counts an item."""
         value = int.from_bytes(hashlib.blake2b(thing, digest_size=8).digest(), "big")
         if value >> (64 - self.halvings):
             return
