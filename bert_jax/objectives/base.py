@@ -89,4 +89,4 @@ class Objective(Protocol):
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the outputs for a batch of the loader, one for each row."""
-        raise NotImplementedError  # of objectives that only pre-train
+        raise TypeError(f"{type(self).__name__} makes no predictions")
