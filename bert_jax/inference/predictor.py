@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
@@ -34,10 +35,16 @@ class Predictor:
         which: "best" for the checkpoint that scored best on the evaluation file, if there is one, or "last".
         batch_size: the maximum number of groups of rows in a batch; 0 for the batch size of training.
         log: called with each line to be logged.
+        overrides: values of fields of the run's configuration that differ from those of training.
     """
 
     def __init__(
-        self, directory: str, which: str = BEST, batch_size: int = 0, log: Callable[[str], None] = print
+        self,
+        directory: str,
+        which: str = BEST,
+        batch_size: int = 0,
+        log: Callable[[str], None] = print,
+        overrides: Mapping[str, Any] = types.MappingProxyType({}),
     ):
         run = run_directory.read_run(directory)
         if run["command"] != "finetune":
@@ -45,6 +52,8 @@ class Predictor:
         if which not in (BEST, "last"):
             raise UserError(f"--checkpoint={which}: expected best or last")
         config = fields.complete(ml_collections.ConfigDict(run["config"]))
+        for name, value in overrides.items():
+            fields.override(config, name, value)
         tokenizer = run_directory.load_tokenizer(directory)
         spec = registry.get(config.task)
         model = bert_config.from_dict(config.model)
@@ -100,12 +109,12 @@ class Predictor:
             The number of compiled programs.
         """
         task = self.task
-        longest, group = task.config.max_seq_length, task.rows_per_example
+        longest, group = task.config.max_seq_length, task.objective().choices
         lengths = (_SHORTEST << power for power in range(longest.bit_length()))
         self._buckets = (*(length for length in lengths if length < longest), longest)
         self._sizes = tuple(sorted({self._mesh.size, self.batch_size}))
         pairs: list[windows.Pair] = [([], None)] * group
-        rows = assembly.assemble([(pairs, False)], None, task.tokenizer, longest, rows_per_example=group)
+        rows = assembly.assemble([(pairs, False)], (), task.tokenizer, longest, rows_per_example=group)
         shapes = [
             batches.make_batch(rows, np.full(size, -1), (padded,))
             for size in self._sizes

@@ -22,12 +22,14 @@ class RowObjective(Objective):
         head: the parameter group that is always newly initialized in fine-tuning.
         windows: whether rows are windows of longer texts, which are weighted by their `row_weights`.
         token_types: token types of the first and of the second text.
+        choices: the number of consecutive rows that form one example.
     """
 
     model: Any
     head: str
     windows: bool = False
     token_types: tuple[int, int] = TYPES
+    choices: int = 1
 
     def init(self, key: jax.Array) -> Params:
         ids = jnp.zeros((1, 8), jnp.int32)

@@ -77,7 +77,7 @@ def finetune(
         "command": "finetune",
         "config": config.to_dict(),
         "vocabulary": task.tokenizer.settings(),
-        "labels": task.labels,
+        "labels": task.labels or None,
         "head": task.export_head,
         "problem_type": task.problem_type,
         "files": {split: sources.digest(found.path) for split, found in examples.items()},
@@ -204,7 +204,7 @@ def _summary(names):
 
 
 def _plan_packing(config, task, data, mesh):
-    if not task.packs:
+    if not getattr(task.config, "pack", False):
         return None
     devices = mesh.shape["data"] * mesh.shape["fsdp"]
     return packing.plan(

@@ -16,7 +16,7 @@ from bert_jax.settings import config_fields
 _TYPES = {bool: "bool", int: "int", float: "float", str: "str"}
 _INT32 = 2**31 - 1
 
-Config = TypeVar("Config")
+Config = TypeVar("Config", bound="TaskConfig | DataConfig")
 
 
 def option(default: Any, meaning: str, **limits: Any) -> Any:
@@ -70,11 +70,8 @@ def build(config: type[Config], values: Mapping[str, Any]) -> Config:
 
     Further entries of the mapping are ignored.
     """
-    return config(
-        **{
-            field.name: build(type(field.default), values[field.name])
-            if dataclasses.is_dataclass(field.default)
-            else values[field.name]
-            for field in dataclasses.fields(config)
-        }
-    )
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value, nested = values[field.name], type(field.default)
+        found[field.name] = build(nested, value) if issubclass(nested, DataConfig) else value
+    return config(**found)

@@ -33,6 +33,9 @@ class TaskEvaluator(Evaluator):
         every: the number of steps between two evaluations; 0 to evaluate only at the end.
     """
 
+    _predictions: Predictions  # of the last evaluation
+    _scores: dict[str, float]
+
     def __init__(
         self,
         task: FinetuneTask,
@@ -48,8 +51,6 @@ class TaskEvaluator(Evaluator):
         self._task, self._rows, self._examples = task, rows, examples
         self._batch_size, self._mesh, self._workdir = batch_size, mesh, workdir
         self._predict = outputs.make_predict(objective, mesh)
-        self._predictions: Predictions | None = None  # of the last evaluation
-        self._scores: dict[str, float] = {}
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the loss and every metric of the task.

@@ -20,7 +20,8 @@ from bert_jax.tasks import registry
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.readers import sources
-from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.readers.file_formats import FileFormats
+from bert_jax.tasks.registry import TaskSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,20 +108,39 @@ def check(config: ml_collections.ConfigDict) -> None:
     for name, value in config_files.fields(config):
         if name not in known:
             raise UserError(f"{name}={value}: {_no_such_field(name, known)}")
-        field = of_tasks.get(name)
-        if field and spec.task not in field.users and value != field.default:
-            users = ", ".join(user.title for user in field.users)
-            raise UserError(
-                f"{name}={value}: the task {spec.name} does not use it, only {users}; leave it at "
-                f"{field.default!r}"
-            )
+        if name in of_tasks:
+            _check_user(config, spec, name, of_tasks[name])
     config_fields.check_values(config)
     config_fields.check_values(config, {name: field.limits for name, field in of_tasks.items()})
-    spec.task.check_values(config, spec)
     for name, reason in _unused(config, spec):
-        value = lookup(config, name)
-        if value != known[name]:
-            raise UserError(f"{name}={value}: {reason}; leave it at {known[name]!r}")
+        _refuse(config, name, reason, known[name])
+
+
+def override(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
+    """Sets a field of the configuration of a finished run, such as an option of its predictions.
+
+    Raises:
+        UserError: the value is out of range, or the run does not use the field.
+    """
+    spec, field = registry.get(config.task), fields()[name]
+    config_fields.check(name, value, {name: field.limits})
+    assign(config, name, value)
+    _check_user(config, spec, name, field)
+    for unused, reason in _unused(config, spec):
+        if unused == name:
+            _refuse(config, name, reason, field.default)
+
+
+def _check_user(config: ml_collections.ConfigDict, spec: TaskSpec, name: str, field: Field) -> None:
+    if spec.task not in field.users:
+        users = ", ".join(user.title for user in field.users)
+        _refuse(config, name, f"the task {spec.name} does not use it, only {users}", field.default)
+
+
+def _refuse(config: ml_collections.ConfigDict, name: str, reason: str, default: Any) -> None:
+    value = lookup(config, name)
+    if value != default:
+        raise UserError(f"{name}={value}: {reason}; leave it at {default!r}")
 
 
 def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple[str, str]]:
@@ -140,21 +160,27 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
     if data.train and not data.eval and not (spec.file_name and config.data_dir):
         for name in ("early_stopping", "eval.every"):
             yield name, "there is nothing to evaluate on, give data.eval"
-    yield from spec.task.unused(config, spec, _formats(config, spec))
+    formats = _formats(config, spec)
+    for name, users in spec.task.fields_of_formats.items():
+        if formats and not formats & {"", *users}:
+            of, found = " and ".join(users), " and ".join(sorted(formats))
+            yield name, f"it is only used for {of}, and the files are {found}"
+    yield from spec.task.unused(config, spec)
 
 
 def _formats(config: ml_collections.ConfigDict, spec: TaskSpec) -> set[str]:
     """Returns the formats of the training and evaluation files; "" where the name does not determine it."""
+    formats: FileFormats = spec.task.file_formats
     found = set()
     for given in (config.data.train, config.data.eval):
         if given:
-            found.add(spec.task.detect_format(given, config.data.format))
+            found.add(formats.detect(given, config.data.format))
         elif spec.file_name and sources.is_prepared(config.data_dir):
-            found.add(sources.PREPARED)
+            found.add("a prepared data set")
         elif spec.file_name and config.data_dir:
             # A name without a suffix stands for files of several formats, unless the task has such files.
-            known = "." in spec.file_name or not spec.task.suffix_tells_format
-            found.add(spec.task.detect_format(spec.file_name, config.data.format) if known else "")
+            known = "." in spec.file_name or formats.default
+            found.add(formats.detect(spec.file_name, config.data.format) if known else "")
     return found
 
 

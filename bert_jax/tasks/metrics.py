@@ -1,7 +1,7 @@
 """Metrics of a whole evaluation set, as the benchmarks define them, from numpy arrays to floats."""
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def _correlation(function, predictions, targets):
     return float(function(predictions, targets)[0])
 
 
-Metric = Callable[[np.ndarray, np.ndarray], float]
+Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and targets
 
 CLASSIFICATION: dict[str, Metric] = {
     "accuracy": accuracy,
@@ -78,13 +78,13 @@ REGRESSION: dict[str, Metric] = {
 LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss"})
 
 
-def parse(text: str, known: Collection[str], what: str) -> tuple[str, ...]:
+def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
     """Parses a comma-separated list of metrics; an empty list stands for all known metrics.
 
     Args:
         text: the list, such as `config.metrics`.
         known: the names of all available metrics.
-        what: a description of what is scored, for the message.
+        task: the name of the task, for the message.
 
     Raises:
         UserError: a metric is not known, or needs a package that is not installed.
@@ -92,7 +92,9 @@ def parse(text: str, known: Collection[str], what: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if name not in known:
-            raise UserError(f"metrics: {name!r} is no metric of {what}; expected some of {', '.join(known)}")
+            raise UserError(
+                f"metrics: {name!r} is not a metric of the task {task}; expected some of {', '.join(known)}"
+            )
     names = names or tuple(known)
     check_packages(names)
     return names
@@ -103,17 +105,3 @@ def check_packages(names: Sequence[str]) -> None:
     for name in names:
         if name in _BY_SCIKIT_LEARN:
             check_installed("sklearn", "metrics", f"the metric {name}")
-
-
-def score(
-    names: Sequence[str], table: Mapping[str, Metric], predictions: np.ndarray, targets: np.ndarray
-) -> dict[str, float]:
-    """Returns the value of each named metric.
-
-    Args:
-        names: the names of the metrics.
-        table: the metric functions by name: `CLASSIFICATION` or `REGRESSION`.
-        predictions: [N] label numbers, or numbers for regression.
-        targets: [N], of the same kind.
-    """
-    return {name: table[name](np.asarray(predictions), np.asarray(targets)) for name in names}

@@ -7,22 +7,31 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bert_jax.io import files
 from bert_jax.tasks import error_analysis, writers
+from bert_jax.tasks.readers.file_rows import LABEL_SEPARATOR
 from bert_jax.tasks.readers.tables import Examples
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 ERRORS_FILE, SCORES_FILE = "errors-dev.tsv", "scores-dev.png"
+DIGITS = 6  # decimal places of the numbers in files of predictions
 
 
 class Predictions(abc.ABC):
-    """Base class of the decoded predictions for a file's examples, in the order of the file."""
+    """Base class of the decoded predictions for a file's examples, in the order of the file.
+
+    Attributes:
+        error_columns: the names of the columns of errors-dev.tsv.
+    """
+
+    error_columns: ClassVar[Sequence[str]]
 
     @abc.abstractmethod
     def records(self) -> list[dict[str, Any]]:
@@ -32,13 +41,22 @@ class Predictions(abc.ABC):
     def write(self, path: str) -> None:
         """Writes the predictions to `path`, whose suffix is one of `FinetuneTask.formats`."""
 
-    @abc.abstractmethod
     def report(self, directory: str) -> None:
         """Writes reports for error analysis on a labeled file to a directory.
 
         errors-dev.tsv lists the mistakes, the most confident first, and scores-dev.png is a plot of the
         scores.
         """
+        writers.write_table(os.path.join(directory, ERRORS_FILE), self.error_columns, self.errors())
+        self.plot(os.path.join(directory, SCORES_FILE))
+
+    @abc.abstractmethod
+    def errors(self) -> Iterable[Sequence[Any]]:
+        """Yields the values of `error_columns` for each mistake, the most confident first."""
+
+    @abc.abstractmethod
+    def plot(self, path: str) -> None:
+        """Draws a plot of the scores."""
 
     @abc.abstractmethod
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
@@ -56,133 +74,131 @@ class TablePredictions(Predictions):
     Attributes:
         examples: the N examples, with or without labels.
         outputs: float32 [N, C], one column for each label; [N, 1] for a task without labels.
-        targets: [N, ...]; None if the examples have no labels.
+        targets: [N, ...]; empty if the examples have no labels.
+        labels: the C label names; empty for a task without labels.
     """
 
     examples: Examples
     outputs: np.ndarray
-    targets: np.ndarray | None
+    targets: np.ndarray
+    labels: Sequence[str] = ()
+
+    @property
+    @abc.abstractmethod
+    def predicted(self) -> np.ndarray:
+        """Returns the predictions in the form of the targets."""
 
     @abc.abstractmethod
-    def rows(self) -> list[list[Any]]:
-        """Returns the values of each example in a file of predictions."""
+    def values(self) -> Sequence[Any]:
+        """Returns the prediction of each example as a JSON value."""
 
-    @abc.abstractmethod
-    def header(self) -> list[str]:
-        """Returns the names of the columns of `rows`."""
+    def records(self) -> list[dict[str, Any]]:
+        """Returns the prediction of each example, and the probability of each label if there are labels."""
+        found = zip(self.examples.ids, self.values(), self.outputs, strict=True)
+        return [
+            {"id": id_, "prediction": value} | ({"probabilities": self._by_label(row)} if self.labels else {})
+            for id_, value, row in found
+        ]
+
+    def _by_label(self, row: np.ndarray) -> dict[str, float]:
+        return {label: round(float(p), DIGITS) for label, p in zip(self.labels, row, strict=True)}
 
     def write(self, path: str) -> None:
         """Writes a .tsv or .csv file with a header and one row per example, or a .jsonl file of `records`."""
-        suffix = files.suffix(path)
+        suffix, records = files.suffix(path), self.records()
         if suffix == ".jsonl":
-            writers.write_json_lines(path, self.records())
-        else:
-            writers.write_table(path, self.header(), self.rows(), csv=suffix == ".csv")
+            writers.write_json_lines(path, records)
+            return
+        header = ["id", "prediction", *(f"p({label})" for label in self.labels)]
+        rows = (
+            [row["id"], _text(row["prediction"]), *map(_text, row.get("probabilities", {}).values())]
+            for row in records
+        )
+        writers.write_table(path, header, rows, csv=suffix == ".csv")
 
     def texts(self, i: int) -> list[str]:
         """Returns both texts of example `i`; the second one is empty for single texts."""
         return [self.examples.texts_a[i], self.examples.texts_b[i] if self.examples.texts_b else ""]
 
 
+def _text(value: str | float | Sequence[str]) -> str:
+    """Returns a value of a record as a field of a table."""
+    if isinstance(value, float):
+        return f"{value:.{DIGITS}f}"
+    return value if isinstance(value, str) else LABEL_SEPARATOR.join(value)
+
+
 @dataclasses.dataclass
 class ClassPredictions(TablePredictions):
-    """Predictions of a classification: the label with the highest probability.
+    """Predictions of a classification: the label with the highest probability."""
 
-    Attributes:
-        labels: the C label names.
-        predicted: int64 [N], the numbers of the predicted labels.
-    """
+    error_columns: ClassVar[Sequence[str]] = ("line", "label", "prediction", "confidence", "text_a", "text_b")
 
-    labels: Sequence[str]
-
-    def __post_init__(self):
-        self.predicted = np.argmax(self.outputs, axis=-1)
+    @functools.cached_property
+    def predicted(self) -> np.ndarray:
+        """Returns the numbers of the predicted labels: int64 [N]."""
+        return np.argmax(self.outputs, axis=-1)
 
     @property
     def confidence(self) -> np.ndarray:
         """Returns the probability of each predicted label: float32 [N]."""
         return self.outputs.max(axis=-1)
 
-    def header(self) -> list[str]:
-        return ["id", "prediction", *(f"p({label})" for label in self.labels)]
+    def values(self) -> Sequence[Any]:
+        """Returns the names of the predicted labels."""
+        return [self.labels[number] for number in self.predicted.tolist()]
 
-    def rows(self) -> list[list[Any]]:
-        return [
-            [id_, self.labels[number], *(f"{p:.6f}" for p in row)]
-            for id_, number, row in zip(self.examples.ids, self.predicted, self.outputs, strict=True)
-        ]
-
-    def records(self) -> list[dict[str, Any]]:
-        return [
-            {"id": id_, "prediction": self.labels[number], "probabilities": by_label(self.labels, row)}
-            for id_, number, row in zip(self.examples.ids, self.predicted, self.outputs, strict=True)
-        ]
+    def truths(self) -> Sequence[Any]:
+        """Returns the labels of the examples, in the form of `values`."""
+        return [self.labels[number] for number in self.targets.tolist()]
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether every example gets the same label."""
-        return len(np.unique(self.predicted)) == 1
+        """Returns whether every example has the same prediction."""
+        return len(np.unique(self.predicted, axis=0)) == 1
 
-    def report(self, directory: str) -> None:
-        self.write_errors(os.path.join(directory, ERRORS_FILE))
-        error_analysis.plot_confusions(
-            os.path.join(directory, SCORES_FILE), self.targets, self.predicted, self.labels
-        )
+    def mistakes(self) -> np.ndarray:
+        """Returns the numbers of the wrongly labeled examples, the most confident predictions first."""
+        right = (self.predicted == self.targets).reshape(len(self.targets), -1).all(axis=1)
+        return error_analysis.surest_first(right, self.confidence)
 
-    def write_errors(self, path: str) -> None:
-        """Writes a table of the wrongly labeled examples, the most confident predictions first."""
-        order = error_analysis.surest_first(self.predicted == self.targets, self.confidence)
-        writers.write_table(
-            path,
-            ["line", "label", "prediction", "confidence", "text_a", "text_b"],
-            (
-                [
-                    *(self.examples.lines[i], self.labels[self.targets[i]], self.labels[self.predicted[i]]),
-                    *(f"{self.outputs[i, self.predicted[i]]:.4f}", *self.texts(i)),
-                ]
-                for i in order
-            ),
-        )
+    def errors(self) -> Iterator[Sequence[Any]]:
+        """Yields the wrongly labeled examples."""
+        values, truths, confidence = self.values(), self.truths(), self.confidence
+        for i in self.mistakes():
+            shown = (_text(truths[i]), _text(values[i]), f"{confidence[i]:.4f}")
+            yield self.examples.lines[i], *shown, *self.texts(i)
+
+    def plot(self, path: str) -> None:
+        """Plots the confusion matrix."""
+        error_analysis.plot_confusions(path, self.targets, self.predicted, self.labels)
 
 
 @dataclasses.dataclass
 class NumberPredictions(TablePredictions):
     """Predictions of a regression: one number for each example."""
 
-    def header(self) -> list[str]:
-        return ["id", "prediction"]
+    error_columns: ClassVar[Sequence[str]] = ("line", "label", "prediction", "difference", "text_a", "text_b")
 
-    def rows(self) -> list[list[Any]]:
-        return [[id_, f"{row[0]:.6f}"] for id_, row in zip(self.examples.ids, self.outputs, strict=True)]
+    @property
+    def predicted(self) -> np.ndarray:
+        """Returns the predicted numbers: float32 [N]."""
+        return self.outputs[:, 0]
 
-    def records(self) -> list[dict[str, Any]]:
-        pairs = zip(self.examples.ids, self.outputs, strict=True)
-        return [{"id": id_, "prediction": round(float(row[0]), 6)} for id_, row in pairs]
+    def values(self) -> list[float]:
+        """Returns the predicted numbers, rounded."""
+        return [round(number, DIGITS) for number in self.predicted.tolist()]
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         """Returns whether all predicted numbers are the same, up to 0.001."""
         return bool(np.ptp(self.outputs) < 1e-3)
 
-    def report(self, directory: str) -> None:
-        self.write_errors(os.path.join(directory, ERRORS_FILE))
-        error_analysis.plot_numbers(os.path.join(directory, SCORES_FILE), self.targets, self.outputs[:, 0])
+    def errors(self) -> Iterator[Sequence[Any]]:
+        """Yields all examples, those with the largest absolute error first."""
+        difference = self.predicted - self.targets
+        for i in np.argsort(-np.abs(difference), kind="stable"):
+            shown = (f"{self.targets[i]:g}", f"{self.predicted[i]:.4f}", f"{difference[i]:+.4f}")
+            yield self.examples.lines[i], *shown, *self.texts(i)
 
-    def write_errors(self, path: str) -> None:
-        """Writes a table of all examples, those with the largest absolute error first."""
-        numbers = self.outputs[:, 0]
-        order = np.argsort(-np.abs(numbers - self.targets), kind="stable")
-        writers.write_table(
-            path,
-            ["line", "label", "prediction", "difference", "text_a", "text_b"],
-            (
-                [
-                    *(self.examples.lines[i], f"{self.targets[i]:g}", f"{numbers[i]:.4f}"),
-                    *(f"{numbers[i] - self.targets[i]:+.4f}", *self.texts(i)),
-                ]
-                for i in order
-            ),
-        )
-
-
-def by_label(labels: Sequence[str], row: np.ndarray) -> dict[str, float]:
-    """Returns the probabilities of one example by label, rounded to six decimal places for a file."""
-    return {label: round(float(p), 6) for label, p in zip(labels, row, strict=True)}
+    def plot(self, path: str) -> None:
+        """Plots the predictions against the labels."""
+        error_analysis.plot_numbers(path, self.targets, self.predicted)

@@ -1,4 +1,4 @@
-"""The registry of fine-tuning tasks.
+"""The registry of fine-tuning tasks: what each name of a task stands for, and where its files are.
 
 Each subpackage of `bert_jax.tasks` registers its tasks in `TASKS`, a sequence of `TaskSpec`. There is no
 other list of tasks.
@@ -6,13 +6,78 @@ other list of tasks.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
+import os
 import pkgutil
 from collections.abc import Mapping
+from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.spec import TaskSpec
+from bert_jax.io import files
+from bert_jax.tasks.readers import prepared, sources
+from bert_jax.tasks.readers.tables import Columns
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """A task that `config.task` can name.
+
+    Attributes:
+        name: the name in lower case, without punctuation.
+        task: the subclass of `base.FinetuneTask` that reads, encodes and scores the task.
+        metrics: the metrics in the order in which they are reported; the first one selects the best
+            checkpoint. Empty for all metrics of the class.
+        columns: the columns of the task's files; None if the configuration names them.
+        test_columns: the columns of the benchmark's test file, which has no labels; None if they are the
+            same.
+        labels: the labels in the order of the logits; None if they are inferred from the training rows.
+        folder: a subfolder of `data_dir` in which the files may also be.
+        file_name: the name of a split's file in `data_dir`, with {split} for the split; empty if the
+            configuration names each file.
+        splits: (split, names that may replace {split}) for each split whose file is named differently.
+        prepared: whether the task is part of the data set `glue` of tensorflow-datasets.
+        defaults: the values of configuration fields whose defaults differ from those of other tasks.
+    """
+
+    name: str
+    task: type[Any]
+    metrics: tuple[str, ...] = ()
+    columns: Columns | None = None
+    test_columns: Columns | None = None
+    labels: tuple[str, ...] | None = None
+    folder: str = ""
+    file_name: str = ""
+    splits: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    prepared: bool = False
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def file(self, data_dir: str, split: str) -> str:
+        """Returns the path of a split: DATA_DIR/FOLDER/FILE_NAME, DATA_DIR/FILE_NAME, or a prepared data set.
+
+        Raises:
+            UserError: there is no such file. The message lists the paths that were tried.
+        """
+        splits = dict(self.splits).get(split, (split,))
+        if sources.is_prepared(data_dir):
+            if not self.prepared:
+                raise UserError(
+                    f"data_dir={data_dir}: {sources.PREPARED} is for the tasks of GLUE; for {self.name} give "
+                    "its folder"
+                )
+            return prepared.find(self.name, data_dir, splits[0])
+        names = [self.file_name.format(split=name) for name in splits]
+        tried = dict.fromkeys(
+            os.path.join(data_dir, folder, name) for name in names for folder in (self.folder, "")
+        )
+        for path in tried:
+            if files.exists(path):
+                return path
+        expected = os.path.join(self.folder, names[0])
+        raise UserError(
+            f"{self.name}: found no {' and no '.join(tried)}; data_dir is the folder that holds {expected}"
+        )
 
 
 @functools.cache

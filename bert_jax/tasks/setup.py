@@ -12,8 +12,8 @@ from bert_jax.settings import config_fields
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.readers import sources
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import batches
-from bert_jax.tasks.spec import TaskSpec
 
 
 def from_training_file(config: Any) -> tuple[FinetuneTask, Any]:
@@ -34,7 +34,8 @@ def from_training_file(config: Any) -> tuple[FinetuneTask, Any]:
     encoder, tokenizer = resolve_model(config)
     mistakes = []
     try:
-        found = spec.task.from_training_file(fields.of_task(config), spec, tokenizer, encoder, path)
+        task = spec.task(fields.of_task(config), spec, None, tokenizer, encoder)
+        examples = task.read_training(path)
     except UserError as error:
         mistakes.append(str(error))
     # Errors of both files are reported together, because each attempt takes the user seconds.
@@ -42,7 +43,7 @@ def from_training_file(config: Any) -> tuple[FinetuneTask, Any]:
         mistakes.append(missing)
     if mistakes:
         raise UserError("; ".join(mistakes))
-    return found
+    return task, examples
 
 
 def _missing_evaluation_file(config: Any, spec: TaskSpec) -> str:
@@ -51,7 +52,7 @@ def _missing_evaluation_file(config: Any, spec: TaskSpec) -> str:
         path = split_file(config, spec, "dev")
     except UserError as error:
         return str(error)
-    if path and not sources.source_of(path).exists(path):
+    if path and not sources.exists(path):
         return f"{path}: no such file"
     return ""
 

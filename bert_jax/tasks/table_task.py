@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
+from bert_jax.errors import UserError
+from bert_jax.io import compression
+from bert_jax.models.config import EncoderConfig
+from bert_jax.tasks import metrics
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.config import DataConfig, TaskConfig, option
+from bert_jax.tasks.predictions import ClassPredictions, TablePredictions
 from bert_jax.tasks.readers import sources, tables
-from bert_jax.tasks.readers.lines import FIELDS, LineReader, TableLines
-from bert_jax.tasks.readers.tables import Columns, Examples
+from bert_jax.tasks.readers.lines import FIELDS, TableLines
+from bert_jax.tasks.readers.tables import LINES, PREDICT_FLAGS, Columns, Examples
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import windows
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tokenization import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +49,39 @@ class TableTask(FinetuneTask):
 
     With `config.doc_stride`, texts longer than a row are split into windows. Each window is trained with the
     label of the example, and the prediction of an example is the mean of the outputs of its windows.
+
+    Attributes:
+        Predictions: the class of the decoded predictions.
+        scorers: the function of each metric.
+        label_may_be_empty: whether an empty label is valid.
+        room: the maximum number of tokens of a row without special tokens.
     """
 
-    Config = TableConfig
+    Config: ClassVar[type[TaskConfig]] = TableConfig
     config: TableConfig
+    Lines = TableLines
+    Predictions: ClassVar[type[TablePredictions]] = ClassPredictions
+    scorers: ClassVar[Mapping[str, metrics.Metric]]
+    label_may_be_empty: ClassVar[bool] = False
+    file_formats = tables.FORMATS
+    fields_of_formats: ClassVar = {
+        "data.format": ("tsv", "csv", "jsonl"),
+        "data.quoting": ("tsv", "csv"),
+        "data.header": ("tsv", "csv"),
+    }
+
+    def __init__(
+        self,
+        config: TableConfig,
+        spec: TaskSpec,
+        labels: Sequence[str] | None,
+        tokenizer: Tokenizer,
+        model_config: EncoderConfig,
+    ):
+        super().__init__(config, spec, labels, tokenizer, model_config)
+        pairs = bool(self.columns.text_b or self.columns.choices)
+        self.room = tokenizer.layout.room(config.max_seq_length, pairs)
+        windows.check_stride(config.doc_stride, config.max_seq_length, self.room, pairs)
 
     @classmethod
     def columns_of(cls, config: TableConfig, spec: TaskSpec) -> Columns:
@@ -75,35 +110,58 @@ class TableTask(FinetuneTask):
         """Returns whether an example may have several rows, whose outputs are averaged."""
         return bool(self.config.doc_stride)
 
-    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
-        return TableLines(file_format, self.line_names(columns))
+    def parse_label(self, text: str) -> Any:
+        """Parses a label of a file; as long as `labels` is empty, it may be any label.
 
-    def line_names(self, columns: dict[str, str]) -> dict[str, str]:
-        """Returns the names of `text_a`, `text_b` and `id` in the JSON objects of a stream."""
-        return {field: getattr(self.columns, field) for field in FIELDS} | columns
+        Raises:
+            ValueError: the task does not have this label.
+        """
+        return text
 
-    def targets(self, rows: EncodedRows) -> np.ndarray:
-        """Returns the targets of the examples: [examples, ...]."""
-        return rows.targets["targets"][:: rows.rows_per_example][windows.first_rows(rows.group_examples)]
+    def read(
+        self, path: str, labelled: bool = True, *, test: bool = False, format: str = "auto", **columns: Any
+    ) -> Examples:
+        """Returns the rows of a table, or the lines of a .txt file that has no labels."""
+        known, data = self.columns, self.config.data
+        if labelled:
+            if not known.label:
+                raise UserError("which column holds the label? give --config.data.label=COLUMN")
+            return sources.read_examples(
+                path,
+                known,
+                file_format=data.format,
+                quoting=data.quoting,
+                parse_label=self.parse_label,
+                label_may_be_empty=self.label_may_be_empty,
+            )
+        is_plain = compression.strip_suffix(str(path)).lower().endswith(".txt")
+        if is_plain and format == "auto" and not (columns or test or known.text_b or known.choices):
+            # If the format of the training file was configured, other files have that format too, whatever
+            # their suffix is.
+            format = LINES if data.format == "auto" else data.format
+        elif "header" in columns and tables.FORMATS.detect(path, format, PREDICT_FLAGS) == "jsonl":
+            raise UserError(f"--header is for TSV and CSV, and {path} is JSON-lines")
+        if test and self.spec.test_columns:
+            known = self.spec.test_columns
+        known = dataclasses.replace(known, **columns)
+        return sources.read_examples(
+            path, known, file_format=format, quoting=data.quoting, parse_label=None, flags=PREDICT_FLAGS
+        )
 
-    def targets_if_any(self, rows: EncodedRows) -> np.ndarray | None:
-        """Returns the targets of the examples, or None if they have no labels."""
-        return self.targets(rows) if rows.targets else None
+    def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
+        """Returns the predictions of the examples."""
+        return self.Predictions(examples, outputs, rows.example_targets(), self.labels)
 
-    @classmethod
-    def detect_format(cls, path: str, file_format: str) -> str:
-        return tables.detect_format(path, file_format)
+    @property
+    def known_metrics(self) -> tuple[str, ...]:
+        """Returns the names of `scorers`."""
+        return tuple(self.scorers)
 
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec, formats: set[str]) -> Iterator[tuple[str, str]]:
-        if formats == {sources.PREPARED}:
-            for name in ("data.format", "data.quoting", "data.header"):
-                yield name, f"it is of files, and {config.data_dir} is a prepared data set"
-        elif formats == {"jsonl"}:
-            for name in ("data.quoting", "data.header"):
-                yield name, f"it is of TSV and CSV, and {config.data.train} is JSON-lines"
+    def score(self, predictions: TablePredictions) -> dict[str, float]:
+        """Returns the value of each metric."""
+        predicted, targets = predictions.predicted, predictions.targets
+        return {name: float(self.scorers[name](predicted, targets)) for name in self.metrics}
 
-    def read_table(self, path: str, columns: Columns, parse_label: Any = None, **options: Any) -> Examples:
-        """Returns the examples of a table; the options are those of `tables.read_examples`."""
-        options = {"file_format": self.config.data.format, "quoting": self.config.data.quoting} | options
-        return sources.read_examples(path, columns, parse_label=parse_label, **options)
+    def line_names(self) -> dict[str, str]:
+        """Returns the columns of the training file."""
+        return {field: getattr(self.columns, field) for field in FIELDS}

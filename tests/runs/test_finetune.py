@@ -208,7 +208,7 @@ def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp
         ("--config.data.text_a=text", "no column 'text' for data.text_a; the header has 'review', 'colour'"),
         ("--config.data.label=", "which column holds the label?"),
         ("--config.task=xnli", "task=xnli: expected one of"),
-        ("--config.metrics=accuracy,pearson", "'pearson' is no metric of a classification task"),
+        ("--config.metrics=accuracy,pearson", "'pearson' is not a metric of the task classification"),
         ("--config.max_seq_length=33", "max_seq_length=33: expected 4 to 32"),
         ("--config.epochs=0", "epochs=0"),
         ("--config.task=regression", "is not a number (90 of 90 rows"),

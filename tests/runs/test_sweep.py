@@ -12,9 +12,9 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.objectives.classification import Classification
 from bert_jax.runs import sweep
-from bert_jax.tasks import error_analysis, predictions
+from bert_jax.tasks import predictions
+from bert_jax.tasks.readers.labels import parse_class_weights
 from bert_jax.tasks.readers.tables import Examples
-from bert_jax.tasks.text.task import parse_class_weights
 
 
 @pytest.fixture(scope="module")
@@ -132,15 +132,12 @@ def test_mistakes_and_confusions_are_written(files, pretrained, tmp_path):
 
 
 def test_the_furthest_numbers_come_first(tmp_path):
-    examples = Examples("f", ["0", "1", "2"], ["a", "b", "c"], None, None, [2, 3, 4], rows=3)
+    examples = Examples("f", ["0", "1", "2"], ["a", "b", "c"], [], [], [2, 3, 4], rows=3)
     outputs = np.float32([[1.0], [5.0], [2.5]])
-    predictions.NumberPredictions(examples, outputs, np.float32([1.5, 2.0, 2.4])).write_errors(
-        tmp_path / "e.tsv"
-    )
-    rows = [line.split("\t") for line in (tmp_path / "e.tsv").read_text().splitlines()[1:]]
+    predictions.NumberPredictions(examples, outputs, np.float32([1.5, 2.0, 2.4])).report(tmp_path)
+    rows = [line.split("\t") for line in (tmp_path / "errors-dev.tsv").read_text().splitlines()[1:]]
     assert [row[0] for row in rows] == ["3", "2", "4"] and rows[0][3] == "+3.0000"
-    error_analysis.plot_numbers(tmp_path / "e.png", np.float32([1.5, 2.0, 2.4]), outputs[:, 0])
-    assert (tmp_path / "e.png").stat().st_size > 1000
+    assert (tmp_path / "scores-dev.png").stat().st_size > 1000
 
 
 def test_class_weights_weigh_the_loss_and_its_mean(files):
@@ -173,7 +170,7 @@ def test_class_weights_as_they_are_given():
     assert parse_class_weights("balanced", labels, [0, 0, 0, 1]) == pytest.approx((4 / 6, 2))
     assert parse_class_weights("yes=2.5", labels, [0, 1]) == (1.0, 2.5)
     for text in ("maybe=2", "yes=0", "yes=much", "yes"):
-        with pytest.raises(UserError, match="no LABEL=WEIGHT"):
+        with pytest.raises(UserError, match="not LABEL=WEIGHT"):
             parse_class_weights(text, labels, [0, 1])
 
 

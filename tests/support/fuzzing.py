@@ -41,9 +41,9 @@ from bert_jax.runs import sweep
 from bert_jax.settings import config_fields, defaults
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.question_answering.question_files import read_questions
+from bert_jax.tasks.readers.labels import infer_labels, parse_number
 from bert_jax.tasks.readers.tables import Columns, read_examples
 from bert_jax.tasks.tagging.word_files import read_sentences
-from bert_jax.tasks.text.labels import LabelSet, parse_number
 from bert_jax.training import evaluators
 from bert_jax.training.metrics import metrics_writer
 from bert_jax.workdir import run_directory
@@ -196,7 +196,7 @@ class Inputs:
         path = self._write(f"rows.{format}{suffix}", data)
         examples = read_examples(path, columns, parse_label=parse, quoting=quoting)
         if examples.labels and parse is str:
-            LabelSet.infer(examples.labels, path)
+            infer_labels(examples.labels, path)
         "".join(examples.texts_a).encode()
 
     def questions(self, rng: random.Random) -> None:

@@ -202,13 +202,13 @@ def make_problem(config, files, data, bert):
     )
     config.data.update(data)
     tokenizer, spec = tokenization.load(files["vocabulary"]), tasks.get(config.task)
-    task, examples = spec.task.from_training_file(
-        task_fields.of_task(config), spec, tokenizer, bert, config.data.train
-    )
+    task = spec.task(task_fields.of_task(config), spec, None, tokenizer, bert)
+    examples = task.read_training(config.data.train)
     rows = task.encode(examples)
     objective = param_groups.freeze(task.objective(), task.freeze, config.optimizer.freeze)
     update, schedule = make_optimizer(config.optimizer, 100, objective)
-    plan = packing.plan(rows, BATCH, 100, 1, task.model_config) if task.packs else None
+    packs = getattr(task.config, "pack", False)
+    plan = packing.plan(rows, BATCH, 100, 1, task.model_config) if packs else None
     train = next(batches.train_batches(rows, BATCH, 0, 0))
     if plan:
         train = next(packing.train_batches(rows, plan, BATCH, 0, 0))

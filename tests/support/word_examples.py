@@ -18,6 +18,8 @@ class WordTokenizer:
         return [[10 + len(word) for word in text.split()] for text in texts]
 
 
-def examples(texts_a, texts_b=None, labels=None):
+def examples(texts_a, texts_b=(), labels=()):
     n = len(texts_a)
-    return Examples("f", [str(i) for i in range(n)], texts_a, texts_b, labels, list(range(n)), rows=n)
+    return Examples(
+        "f", [str(i) for i in range(n)], texts_a, list(texts_b or ()), list(labels), list(range(n)), rows=n
+    )

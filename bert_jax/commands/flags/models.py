@@ -53,10 +53,9 @@ def add_finetuned(define: Define, workdir: str, output: str) -> None:
 def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predictor:
     """Returns the model of a fine-tuning run, as the flags of `add_finetuned` choose it."""
     compiler_options.enable_compilation_cache()
-    model = predictor.Predictor(flags.workdir, flags.checkpoint, **options)
-    if flags.null_score_diff_threshold is not None:
-        model.task.set_null_threshold(flags.null_score_diff_threshold)
-    return model
+    names = ("null_score_diff_threshold",)
+    overrides = {name: flags[name].value for name in names if flags[name].value is not None}
+    return predictor.Predictor(flags.workdir, flags.checkpoint, overrides=overrides, **options)
 
 
 def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.io import atomic
 from bert_jax.tasks.readers.tables import Columns
-from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.text.task import TextClassification, TextRegression
 
 _BINARY = ("0", "1")
@@ -103,20 +103,20 @@ def submission_files(task: str) -> Mapping[str, str]:
         UserError: the task is not part of GLUE.
     """
     if task not in _SUBMISSION:
-        raise UserError(f"{task} is no task of GLUE; a submission has {', '.join(_SUBMISSION)}")
+        raise UserError(f"{task} is not a task of GLUE; a submission has {', '.join(_SUBMISSION)}")
     return _SUBMISSION[task]
 
 
-def submission_file(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str] | None) -> str:
+def submission_file(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str]) -> str:
     """Returns the content of one file of a submission: a header, then `index` and `prediction` of every row.
 
     Args:
         ids: the N ids of the rows.
         outputs: float32 [N, C] probabilities, or [N, 1] scores of STS-B, which are clipped to the range 0 to
             5.
-        labels: the C label names; None for STS-B.
+        labels: the C label names; empty for STS-B.
     """
-    if labels is None:
+    if not labels:
         predicted = [f"{value:.3f}" for value in np.clip(outputs[:, 0], 0, 5)]
     else:
         predicted = [labels[label] for label in np.argmax(outputs, axis=-1)]

@@ -2,7 +2,7 @@
 
 from bert_jax.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_jax.tasks.readers.tables import Columns
-from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.registry import TaskSpec
 
 _DEFAULTS = {"batch_size": 16, "optimizer.learning_rate": 2e-5}  # paper, section 4.4
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.multiple_choice import MultipleChoice
-from bert_jax.tasks import error_analysis, metrics, writers
+from bert_jax.tasks import error_analysis, metrics
 from bert_jax.tasks.config import option
-from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE, ClassPredictions
-from bert_jax.tasks.readers.file_rows import json_text
-from bert_jax.tasks.readers.lines import LineReader, TableLines, find_key
+from bert_jax.tasks.predictions import ClassPredictions
+from bert_jax.tasks.readers.file_rows import find_key, json_text
+from bert_jax.tasks.readers.lines import LineReader, TableLines
 from bert_jax.tasks.readers.report import Malformed
-from bert_jax.tasks.readers.tables import PREDICT_FLAGS, Columns, Examples, check_header
+from bert_jax.tasks.readers.tables import Examples
 from bert_jax.tasks.rows import assembly, windows
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.rows.windows import Ids, Pair
@@ -43,27 +40,23 @@ class ChoiceConfig(TableConfig):
 class ChoicePredictions(ClassPredictions):
     """Predictions of multiple choice: the most probable choice; labels are the numbers of the choices."""
 
-    def report(self, directory: str) -> None:
-        self.write_errors(os.path.join(directory, ERRORS_FILE))
-        error_analysis.plot_confidence(
-            os.path.join(directory, SCORES_FILE), self.confidence, self.predicted == self.targets, "questions"
-        )
+    error_columns = (
+        *ClassPredictions.error_columns[:4],
+        *("text", "right choice", "predicted choice"),
+    )
 
-    def write_errors(self, path: str) -> None:
-        examples, confidence = self.examples, self.confidence
-        right, predicted = self.targets, self.predicted
-        writers.write_table(
-            path,
-            ["line", "label", "prediction", "confidence", "text", "right choice", "predicted choice"],
-            (
-                [
-                    *(examples.lines[i], right[i], predicted[i], f"{confidence[i]:.4f}"),
-                    " ".join([examples.texts_a[i], *([examples.texts_b[i]] if examples.texts_b else [])]),
-                    *(examples.choices[i][right[i]], examples.choices[i][predicted[i]]),
-                ]
-                for i in error_analysis.surest_first(predicted == right, confidence)
-            ),
-        )
+    def errors(self) -> Iterator[Sequence[Any]]:
+        """Yields the wrongly answered questions, with the text of both choices."""
+        confidence = self.confidence
+        for i in self.mistakes():
+            right, predicted, choices = self.targets[i], self.predicted[i], self.examples.choices[i]
+            shown = (right, predicted, f"{confidence[i]:.4f}", " ".join(filter(None, self.texts(i))))
+            yield self.examples.lines[i], *shown, choices[right], choices[predicted]
+
+    def plot(self, path: str) -> None:
+        """Plots the confidence of correct and of wrong answers."""
+        right = self.predicted == self.targets
+        error_analysis.plot_confidence(path, self.confidence, right, "questions")
 
 
 class MultipleChoiceTask(TableTask):
@@ -73,20 +66,17 @@ class MultipleChoiceTask(TableTask):
     config: ChoiceConfig
     title = "multiple choice"
     export_head = "multiple_choice"
+    Predictions = ChoicePredictions
+    scorers = {"accuracy": metrics.accuracy}  # noqa: RUF012
 
-    def __init__(self, config, spec, labels, tokenizer, model_config):
-        super().__init__(config, spec, labels, tokenizer, model_config)
-        self._room = tokenizer.layout.room(config.max_seq_length, pair=True)
-        windows.check_stride(config.doc_stride, config.max_seq_length, self._room, pairs=True)
-
-    @classmethod
-    def from_training_file(cls, config, spec, tokenizer, model_config, path):
-        task = cls(config, spec, None, tokenizer, model_config)
-        examples = task.read(path)
-        task.labels = tuple(map(str, range(len(examples.choices[0]))))
-        return task, examples
+    def read_training(self, path: str) -> Examples:
+        """Returns the questions; the labels are the numbers of their choices."""
+        examples = self.read(path)
+        self.labels = tuple(map(str, range(len(examples.choices[0]))))
+        return examples
 
     def objective(self) -> MultipleChoice:
+        """Returns the objective for groups of rows, one for each choice."""
         return MultipleChoice(
             self.model_config,
             len(self.labels),
@@ -94,32 +84,13 @@ class MultipleChoiceTask(TableTask):
             token_types=self.tokenizer.layout.types,
         )
 
-    @property
-    def rows_per_example(self) -> int:
-        return len(self.labels)
-
-    def known_metrics(self) -> tuple[Collection[str], str]:
-        return ("accuracy",), "multiple choice"
-
-    def read(self, path: str, labelled: bool = True, **options: Any) -> Examples:
-        columns = self.columns
-        if not columns.choices:
-            raise UserError("which columns hold the choices? give --config.data.choices=COLUMN,COLUMN,...")
-        if not labelled:
-            return self._read_questions(path, columns, **options)
-        if not columns.label:
-            raise UserError("which column holds the right choice? give --config.data.label=COLUMN")
-        return self._check_count(self.read_table(path, columns, _number))
-
-    def _read_questions(
-        self, path: str, known: Columns, *, test: bool = False, format: str = "auto", **columns: Any
+    def read(
+        self, path: str, labelled: bool = True, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
-        del test  # test files have the same columns as the other splits
-        check_header(path, format, columns)
-        known = dataclasses.replace(known, **columns)
-        return self._check_count(self.read_table(path, known, file_format=format, flags=PREDICT_FLAGS))
-
-    def _check_count(self, examples: Examples) -> Examples:
+        """Returns the questions of a table, all with as many choices as those of the training file."""
+        if not self.columns.choices:
+            raise UserError("which columns hold the choices? give --config.data.choices=COLUMN,COLUMN,...")
+        examples = super().read(path, labelled, test=test, format=format, **columns)
         if self.labels and len(examples.choices[0]) != len(self.labels):
             raise UserError(
                 f"{examples.path}: {len(examples.choices[0])} choices a question; the model was trained with "
@@ -127,7 +98,20 @@ class MultipleChoiceTask(TableTask):
             )
         return examples
 
+    def parse_label(self, text: str) -> int:
+        """Returns the number of a choice, counted from 0, given as a number or as a letter; A is 0."""
+        text = text.strip()
+        if len(text) == 1 and text.upper() in string.ascii_uppercase:
+            return string.ascii_uppercase.index(text.upper())
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(
+                f"label {text[:40]!r} is neither the number nor the letter of a choice"
+            ) from None
+
     def encode(self, examples: Examples) -> EncodedRows:
+        """Returns a group of rows for each question, or one for each of its windows."""
         count = len(examples.choices[0])
         starts = examples.texts_b or [""] * len(examples)
         endings = [
@@ -151,19 +135,14 @@ class MultipleChoiceTask(TableTask):
 
     def _rows(self, text: Ids, choices: Sequence[Ids]) -> tuple[list[Pair], bool]:
         if self.has_windows:
-            return windows.split_question(text, choices, self._room, self.config.doc_stride)
-        rows, cut = zip(*(assembly.truncate(text, choice, self._room) for choice in choices), strict=True)
+            return windows.split_question(text, choices, self.room, self.config.doc_stride)
+        rows, cut = zip(*(assembly.truncate(text, choice, self.room) for choice in choices), strict=True)
         return [pair for pairs in rows for pair in pairs], any(cut)
 
-    def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> ChoicePredictions:
-        return ChoicePredictions(examples, outputs, self.targets_if_any(rows), self.labels)
-
-    def score(self, predictions: ChoicePredictions) -> dict[str, float]:
-        return {"accuracy": metrics.accuracy(predictions.predicted, predictions.targets)}
-
     def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
-        names = tuple(name.strip() for name in self.columns.choices.split(",") if name.strip())
-        return ChoiceLines(file_format, self.line_names(columns), names, len(self.labels))
+        """Returns a reader for texts with as many choices as in the training file."""
+        names = self.columns.choice_names()
+        return ChoiceLines(file_format, self.line_names() | columns, names, len(self.labels))
 
 
 class ChoiceLines(TableLines):
@@ -182,16 +161,20 @@ class ChoiceLines(TableLines):
 
     @property
     def columns(self) -> list[str]:
+        """Returns the columns of the texts, and the number of choices."""
         return [*super().columns, f"{self._count} choices"]
 
     @property
     def width(self) -> int:
+        """Returns the number of columns with those of the choices."""
         return len(self.texts) + self._count
 
     def from_text(self, text: str) -> dict[str, Any]:
+        """Returns the texts and, under "choices", the choices of a line."""
         return super().from_text(text) | {"choices": text.split("\t")[len(self.texts) :]}
 
     def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the texts and, under "choices", the choices of a JSON object."""
         return super().from_object(row) | {"choices": self._choices_of(row)}
 
     def _choices_of(self, row: Mapping[str, Any]) -> list[str]:
@@ -201,19 +184,9 @@ class ChoiceLines(TableLines):
         key = find_key(row, ("choices",) if len(names) > 1 else (*names, "choices"))
         found = row[key]
         if not isinstance(found, list) or len(found) != self._count:
-            raise Malformed(f"{key!r} is no list of {self._count} choices, as the model was trained with")
+            raise Malformed(f"{key!r} is not a list of {self._count} choices, as the model was trained with")
         return [json_text(choice, "choice", key) for choice in found]
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Examples:
+        """Returns the questions of parsed lines."""
         return dataclasses.replace(super().examples(rows), choices=[row["choices"] for _, row in rows])
-
-
-def _number(text: str) -> int:
-    """Parses the number of a choice, counted from 0, or its letter; A is 0."""
-    text = text.strip()
-    if len(text) == 1 and text.upper() in string.ascii_uppercase:
-        return string.ascii_uppercase.index(text.upper())
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"label {text[:40]!r} is neither the number nor the letter of a choice") from None

@@ -1,7 +1,7 @@
 """Extractive question answering, such as SQuAD: an answer is a span of the context."""
 
 from bert_jax.tasks.question_answering.task import QuestionAnsweringTask
-from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.registry import TaskSpec
 
 _DEFAULTS = {"max_seq_length": 384, "doc_stride": 128}  # google-research/bert
 

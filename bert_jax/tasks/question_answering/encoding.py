@@ -35,19 +35,16 @@ class WindowRows(EncodedRows):
     is_max_context: np.ndarray
     cut_questions: int
 
+    def compared(self, outputs: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Returns the outputs by row, float32 [N, longest row, 2], and the targets of the rows.
 
-def padded(data: EncodedRows, scores: np.ndarray) -> np.ndarray:
-    """Returns the scores by row, padded with the lowest finite number: float32 [N, longest row, C].
-
-    Args:
-        data: the rows.
-        scores: float32 [total, C], the scores of the tokens of all rows.
-    """
-    lengths = data.lengths
-    shape = (len(data), lengths.max(initial=0), scores.shape[-1])
-    rows = np.full(shape, np.finfo(np.float32).min, np.float32)
-    rows[np.arange(rows.shape[1]) < lengths[:, None]] = scores
-    return rows
+        The outputs are padded with the lowest finite number.
+        """
+        lengths = self.lengths
+        shape = (len(self), lengths.max(initial=0), outputs.shape[-1])
+        rows = np.full(shape, np.finfo(np.float32).min, np.float32)
+        rows[np.arange(rows.shape[1]) < lengths[:, None]] = outputs
+        return rows, self.targets
 
 
 def word_of_characters(context: str) -> np.ndarray:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.tasks import error_analysis, writers
-from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE, Predictions
+from bert_jax.tasks import error_analysis
+from bert_jax.tasks.predictions import DIGITS, Predictions
 from bert_jax.tasks.question_answering import decoding, squad_scores
 from bert_jax.tasks.question_answering.decoding import Answers
 from bert_jax.tasks.question_answering.question_files import Questions
@@ -27,6 +26,7 @@ class AnswerPredictions(Predictions):
 
     examples: Questions
     answers: Answers
+    error_columns = ("id", "question", "answers", "prediction", "confidence", "f1")
 
     @property
     def v2(self) -> bool:
@@ -46,14 +46,14 @@ class AnswerPredictions(Predictions):
         For SQuAD 2.0 there are also the null odds.
         """
         rows = [
-            {"id": id_, "prediction": text, "probability": round(probability, 6)}
+            {"id": id_, "prediction": text, "probability": round(probability, DIGITS)}
             for id_, text, probability in zip(
                 self.examples.ids, self.answers.texts, self.probabilities(), strict=True
             )
         ]
         if self.v2:
             for row, odds in zip(rows, self.answers.null_odds, strict=True):
-                row["null_odds"] = round(odds, 6)
+                row["null_odds"] = round(odds, DIGITS)
         return rows
 
     def write(self, path: str) -> None:
@@ -63,24 +63,20 @@ class AnswerPredictions(Predictions):
         """Returns whether the F1 of the questions that have an answer is 0."""
         return not scores.get("HasAns_f1", scores["f1"])
 
-    def report(self, directory: str) -> None:
-        """Writes the reports. Only exact matches count as correct; errors-dev.tsv has the F1 of the rest."""
+    def errors(self) -> Iterator[Sequence[Any]]:
+        """Yields the questions whose answer is not an exact match."""
         examples, texts = self.examples, self.answers.texts
-        confidence = np.round(self.probabilities(), 6)
-        matches = [
-            squad_scores.best_match(answers, text, self.v2)
-            for answers, text in zip(examples.answers, texts, strict=True)
-        ]
-        right = np.array([exact > 0 for exact, _ in matches])
-        writers.write_table(
-            os.path.join(directory, ERRORS_FILE),
-            ["id", "question", "answers", "prediction", "confidence", "f1"],
-            (
-                [
-                    *(examples.ids[i], examples.questions[i], " | ".join(dict.fromkeys(examples.answers[i]))),
-                    *(texts[i], f"{confidence[i]:.4f}", f"{100 * matches[i][1]:.1f}"),
-                ]
-                for i in error_analysis.surest_first(right, confidence)
-            ),
-        )
-        error_analysis.plot_confidence(os.path.join(directory, SCORES_FILE), confidence, right, "questions")
+        confidence, matches = np.round(self.probabilities(), DIGITS), self.matches()
+        for i in error_analysis.surest_first(matches[:, 0] > 0, confidence):
+            answers = " | ".join(dict.fromkeys(examples.answers[i]))
+            shown = (f"{confidence[i]:.4f}", f"{100 * matches[i, 1]:.1f}")
+            yield examples.ids[i], examples.questions[i], answers, texts[i], *shown
+
+    def matches(self) -> np.ndarray:
+        """Returns the exact match and the F1 of each prediction: float64 [N, 2], from 0 to 1."""
+        return squad_scores.matches(self.examples.answers, self.answers.texts, self.v2)
+
+    def plot(self, path: str) -> None:
+        """Plots the confidence of exact matches and of the other answers."""
+        confidence = np.round(self.probabilities(), DIGITS)
+        error_analysis.plot_confidence(path, confidence, self.matches()[:, 0] > 0, "questions")

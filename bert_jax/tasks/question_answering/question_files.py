@@ -13,9 +13,11 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks, compression
+from bert_jax.tasks.readers.file_formats import FileFormats
 from bert_jax.tasks.readers.file_rows import JsonRows, Lines, open_file
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
+FORMATS = FileFormats({".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"})
 NO_ANSWER = -1  # the start of the answer, for a question that has none
 UNKNOWN = -2  # the start of an answer that is not given, or not at the position that the file gives
 
@@ -102,22 +104,22 @@ def read_questions(
             The message gives the id of the question.
     """
     path = str(path)
-    items = _jsonl_items if detect_format(path, file_format) == "jsonl" else _squad_items
+    items = _jsonl_items if FORMATS.detect(path, file_format) == "jsonl" else _squad_items
     found = Questions(path)
     places: dict[str, int] = {}
     seen: set[str] = set()
     unlabelled = 0
-    for where, item in items(path, keys):
-        found.rows += 1
+
+    def add(item: dict[str, Any]) -> None:
+        nonlocal unlabelled
+        id_ = _id(item)
         try:
-            if isinstance(item, Malformed):
-                raise item
-            if (id_ := _id(item)) is not None:
-                where += f" question {id_!r}:"
             _read_item(found, places, seen, item, id_, v2, labelled, training)
         except Malformed as error:
             unlabelled += isinstance(error, _Unlabelled)
-            found.leave_out(f"{where} {error}")
+            raise error if id_ is None else Malformed(f"question {id_!r}: {error}") from None
+
+    found.fill(items(path, keys), add)
     if not found.rows:
         raise UserError(f"{path}: no questions in it")
     if unlabelled == found.rows:
@@ -227,26 +229,11 @@ def _is_found(context: str, answer: str, start: int) -> bool:
     return " ".join(answer.split()) in words
 
 
-def detect_format(path: str, file_format: str) -> str:
-    """Returns the format of a file, "json" or "jsonl": the given one, or the suffix's if that is "auto"."""
-    if file_format in ("json", "jsonl"):
-        return file_format
-    if file_format != "auto":
-        raise UserError(f"data.format={file_format}: expected auto, json (as SQuAD has it) or jsonl")
-    name = compression.strip_suffix(path).lower()
-    for suffix, kind in ((".json", "json"), (".jsonl", "jsonl"), (".ndjson", "jsonl")):
-        if name.endswith(suffix):
-            return kind
-    raise UserError(
-        f"{path}: the name ends in none of .json, .jsonl; say which it is with --config.data.format"
-    )
-
-
 def _squad_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
     del keys
     for place, paragraph in _paragraphs(path, _load_json(path)):
         if isinstance(paragraph, Malformed):
-            yield f"{path}: {place}:", paragraph
+            yield f"{path}: {place}", paragraph
             continue
         for i, question in enumerate(paragraph["qas"]):
             if isinstance(question, dict):
@@ -254,7 +241,7 @@ def _squad_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
             else:
                 item = Malformed("is not an object")
             named = isinstance(question, dict) and _id(question) is not None
-            yield f"{path}:" if named else f"{path}: {place}.qas[{i}]:", item
+            yield path if named else f"{path}: {place}.qas[{i}]", item
 
 
 def _paragraphs(path: str, content: Any) -> Iterator[tuple[str, Any]]:
@@ -307,4 +294,4 @@ def _jsonl_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
             if keys.answer_start in row:
                 item["answer_start"] = row[keys.answer_start]
             row = item | {"is_impossible": row.get("is_impossible")}
-        yield f"{path}:{line}:", row
+        yield f"{path}:{line}", row

@@ -49,7 +49,7 @@ def score(answers: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
         answers: [N], the answers of each question.
         predictions: [N], the predicted answer of each question.
     """
-    exact, f1 = _matches(answers, predictions, v2=False)
+    exact, f1 = matches(answers, predictions, v2=False).T
     return {"f1": 100 * float(np.mean(f1)), "exact_match": 100 * float(np.mean(exact))}
 
 
@@ -72,7 +72,7 @@ def score_v2(
         (`NoAns_`), if there are any; `best_exact` and `best_f1`, the scores with the threshold that is best
         for these questions, and `best_exact_thresh` and `best_f1_thresh`, these thresholds.
     """
-    exact, f1 = _matches(answers, predictions, v2=True)
+    exact, f1 = matches(answers, predictions, v2=True).T
     answerable = np.array([bool(texts) for texts in answers])
     scores: dict[str, float] = {}
     groups = {"": np.ones(len(answers), bool), "HasAns_": answerable, "NoAns_": ~answerable}
@@ -81,14 +81,14 @@ def score_v2(
             scores[f"{prefix}exact"] = 100 * float(np.mean(exact[group]))
             scores[f"{prefix}f1"] = 100 * float(np.mean(f1[group]))
             scores[f"{prefix}total"] = int(group.sum())
-    for name, values in zip(("exact", "f1"), _matches(answers, non_null, v2=True), strict=True):
+    for name, values in zip(("exact", "f1"), matches(answers, non_null, v2=True).T, strict=True):
         best, threshold = best_threshold(values, answerable, non_null, null_odds)
         scores[f"best_{name}"], scores[f"best_{name}_thresh"] = best, threshold
     return scores
 
 
 def best_threshold(
-    matches: np.ndarray, answerable: np.ndarray, predictions: Sequence[str], null_odds: Sequence[float]
+    scores: np.ndarray, answerable: np.ndarray, predictions: Sequence[str], null_odds: Sequence[float]
 ) -> tuple[float, float]:
     """Returns the best mean score over all thresholds, in percent, and the threshold that achieves it.
 
@@ -96,7 +96,7 @@ def best_threshold(
     answer no question.
 
     Args:
-        matches: float [N], the score of each prediction, from 0 to 1.
+        scores: float [N], the score of each prediction, from 0 to 1.
         answerable: bool [N], whether each question has an answer.
         predictions: [N], the best answer of each question other than no answer.
         null_odds: [N], the score of no answer minus that of the prediction.
@@ -104,13 +104,14 @@ def best_threshold(
     given = np.array([bool(text) for text in predictions])
     # Raising the threshold answers one question after the other, in the order of their null odds. An
     # unanswerable question counts as correct only as long as it is not answered.
-    gains = np.where(answerable, matches, -1.0 * given)
+    gains = np.where(answerable, scores, -1.0 * given)
     order = np.argsort(null_odds, kind="stable")
     totals = np.count_nonzero(~answerable) + np.concatenate([[0.0], np.cumsum(gains[order])])
     best = int(np.argmax(totals))
-    return 100 * float(totals[best]) / len(matches), float(null_odds[order[best - 1]]) if best else 0.0
+    return 100 * float(totals[best]) / len(scores), float(null_odds[order[best - 1]]) if best else 0.0
 
 
-def _matches(answers, predictions, v2):
+def matches(answers: Sequence[Sequence[str]], predictions: Sequence[str], v2: bool) -> np.ndarray:
+    """Returns the exact match and the F1 of each prediction, as in `best_match`: float64 [N, 2]."""
     pairs = [best_match(texts, text, v2) for texts, text in zip(answers, predictions, strict=True)]
-    return np.array(pairs).reshape(-1, 2).T
+    return np.array(pairs).reshape(-1, 2)

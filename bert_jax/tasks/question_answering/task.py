@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from bert_jax.tasks.question_answering.question_files import (
     read_questions,
 )
 from bert_jax.tasks.readers.lines import FIELDS, SOURCE, LineReader, ids_of
-from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.registry import TaskSpec
 
 _HINT = "--config=finetune/squad has the defaults of questions"
 
@@ -58,12 +57,38 @@ class QuestionConfig(TaskConfig):
     data: QuestionData = QuestionData()
 
 
+class QuestionLines(LineReader):
+    """Reads questions with their contexts from a stream."""
+
+    own_names = {"text_a": "question", "text_b": "context", "id": "id"}  # noqa: RUF012
+    needs_text = True
+
+    def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Questions:
+        asked, texts = ([row[field] for _, row in rows] for field in ("text_a", "text_b"))
+        contexts = {context: place for place, context in enumerate(dict.fromkeys(texts))}
+        return Questions(
+            SOURCE,
+            ids_of(rows),
+            asked,
+            list(contexts),
+            [contexts[context] for context in texts],
+            [[] for _ in rows],
+            [UNKNOWN] * len(rows),
+            rows=len(rows),
+        )
+
+
 class QuestionAnsweringTask(FinetuneTask):
     """Question answering: predicts a span of the context, or, with `config.v2`, that there is no answer."""
 
     Config = QuestionConfig
     config: QuestionConfig
     title = "questions (squad, squad2)"
+    Lines = QuestionLines
+    file_formats = question_files.FORMATS
+    fields_of_formats: ClassVar = {
+        f"data.{name}": ("jsonl",) for name in ("text_a", "text_b", "label", "id", "answer_start")
+    }
     formats = (".json",)
 
     def __init__(self, config, spec, labels, tokenizer, model_config):
@@ -78,28 +103,28 @@ class QuestionAnsweringTask(FinetuneTask):
         if config.doc_stride < 1:
             raise UserError(f"doc_stride={config.doc_stride}: expected 1 or more; {_HINT}")
 
-    @classmethod
-    def from_training_file(cls, config, spec, tokenizer, model_config, path):
-        task = cls(config, spec, None, tokenizer, model_config)
-        return task, task._read(path, training=True)
+    def read_training(self, path: str) -> Questions:
+        """Returns the questions, each with an answer at its `answer_start`."""
+        return self._read(path, training=True)
 
     def objective(self) -> Spans:
         return Spans(self.model_config, self.tokenizer.layout.types)
 
-    def known_metrics(self) -> tuple[Collection[str], str]:
-        return ("f1", "exact" if self.config.v2 else "exact_match"), "these questions"
+    @property
+    def known_metrics(self) -> tuple[str, ...]:
+        """Returns the names that the scripts of SQuAD use."""
+        return ("f1", "exact" if self.config.v2 else "exact_match")
 
-    def read(self, path: str, labelled: bool = True, **options: Any) -> Questions:
-        return self._read(path) if labelled else self._read_unlabelled(path, **options)
-
-    def _read_unlabelled(
-        self, path: str, *, test: bool = False, format: str = "auto", **keys: str
+    def read(
+        self, path: str, labelled: bool = True, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Questions:
-        del test  # test files have the same layout as the other splits
-        for name in keys:
+        """Returns the questions of a file; test files have the same layout as the other splits."""
+        if labelled:
+            return self._read(path)
+        for name in columns:
             if name not in FIELDS:
                 raise UserError(f"--{name} is for tables; questions are read from JSON")
-        return self._read(path, labelled=False, file_format=format, **keys)
+        return self._read(path, labelled=False, file_format=format, **columns)
 
     def _read(self, path: str, file_format: str = "", **options: Any) -> Questions:
         data = self.config.data
@@ -114,13 +139,6 @@ class QuestionAnsweringTask(FinetuneTask):
     def encode(self, examples: Questions) -> encoding.WindowRows:
         c = self.config
         return encoding.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride, c.max_query_length)
-
-    def targets(self, rows: EncodedRows) -> Mapping[str, np.ndarray]:
-        return rows.targets
-
-    def loss(self, rows: EncodedRows, outputs: np.ndarray) -> float:
-        """Returns the mean loss over the windows whose answer is known."""
-        return super().loss(rows, encoding.padded(rows, outputs))
 
     def decode(
         self, examples: Questions, rows: encoding.WindowRows, outputs: np.ndarray
@@ -143,11 +161,6 @@ class QuestionAnsweringTask(FinetuneTask):
             return squad_scores.score_v2(expected, found.texts, found.non_null, found.null_odds)
         return squad_scores.score(expected, found.texts)
 
-    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
-        data, own = self.config.data, QuestionLines.own_names
-        names = {field: getattr(data, field) or own[field] for field in FIELDS}
-        return QuestionLines(file_format, names | columns)
-
     def describe(self, examples: Questions, rows: encoding.WindowRows) -> str:
         parts = [
             f"{len(examples.contexts):,} contexts, {len(rows):,} windows",
@@ -157,48 +170,10 @@ class QuestionAnsweringTask(FinetuneTask):
             parts.append(f"{examples.starts.count(NO_ANSWER):,} without an answer")
         return ", ".join(parts)
 
-    def set_null_threshold(self, threshold: float) -> None:
-        if not self.config.v2:
-            super().set_null_threshold(threshold)
-        self.config = dataclasses.replace(self.config, null_score_diff_threshold=threshold)
-
     @classmethod
-    def detect_format(cls, path: str, file_format: str) -> str:
-        return question_files.detect_format(path, file_format)
-
-    @classmethod
-    def check_values(cls, config: Any, spec: TaskSpec) -> None:
-        if spec.name == "squad2" and not config.v2:
-            raise UserError(
-                "v2=False: questions of the task squad2 may have no answer; set --config.v2=true, as "
-                "--config=finetune/squad:v2 does, or --config.task=squad"
-            )
-
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec, formats: set[str]) -> Iterator[tuple[str, str]]:
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        """Yields the fields of SQuAD 2.0 that the run does not use, or needs."""
         if not config.v2:
             yield "null_score_diff_threshold", "every question has an answer unless v2=true"
-        if formats == {"json"}:
-            for name in ("text_a", "text_b", "label", "id", "answer_start"):
-                yield f"data.{name}", "it is of JSON-lines, and SQuAD's layout has names of its own"
-
-
-class QuestionLines(LineReader):
-    """Reads questions with their contexts from a stream."""
-
-    own_names = {"text_a": "question", "text_b": "context", "id": "id"}  # noqa: RUF012
-    needs_text = True
-
-    def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Questions:
-        asked, texts = ([row[field] for _, row in rows] for field in ("text_a", "text_b"))
-        contexts = {context: place for place, context in enumerate(dict.fromkeys(texts))}
-        return Questions(
-            SOURCE,
-            ids_of(rows),
-            asked,
-            list(contexts),
-            [contexts[context] for context in texts],
-            [[] for _ in rows],
-            [UNKNOWN] * len(rows),
-            rows=len(rows),
-        )
+        if spec.name == "squad2":
+            yield "v2", "questions of the task squad2 may have no answer, see --config=finetune/squad:v2"

@@ -1,17 +1,19 @@
 """Readers of the rows of TSV, CSV and JSON-lines files, with the line number of each row."""
 
+from __future__ import annotations
+
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, ClassVar, Protocol
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression, files
+from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS
 from bert_jax.tasks.readers.report import Malformed
 
 LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 LONGEST_LINE = 32 << 20  # bytes, decompressed; so that one line cannot fill the memory
-TRAINING_FLAGS = "--config.data."  # prefix of the training flags that describe a table
 CHOICE = "choice "  # followed by a number: the field of one choice
 
 
@@ -71,13 +73,47 @@ def open_file(path: str) -> BinaryIO:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
+Selector = Callable[[Any], dict[str, Any]]
+
+
+class Rows(Protocol):
+    """Iterates over the rows of a file as (line, row); a malformed row is a `Malformed`.
+
+    Attributes:
+        tabular: whether the file is a table, which may have a header.
+    """
+
+    tabular: ClassVar[bool]
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Yields the line in which each row begins, from 1, and the row."""
+
+    def selector(self, wanted: Mapping[str, str]) -> Selector:
+        """Returns a function that returns the values of the wanted fields of a row, or raises `Malformed`.
+
+        Args:
+            wanted: the name or number of the column of each field.
+
+        Raises:
+            UserError: a column is missing or ambiguous.
+        """
+
+
 class TableRows:
     """Iterates over the rows of a TSV or CSV file as (line, list of fields).
 
     A malformed row is yielded as (line, Malformed). The header, if any, is read on construction.
+
+    Args:
+        path: the path of the file, for messages.
+        lines: the lines of the file.
+        header: whether the first row names the columns.
+        delimiter: the character between two fields.
+        quoted: whether quotes delimit fields, as in CSV.
+        flags: the prefix of flags in messages.
     """
 
-    tabular = True
+    tabular: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -88,11 +124,8 @@ class TableRows:
         quoted: bool,
         flags: str = TRAINING_FLAGS,
     ):
-        self._path = path
-        self._flags = flags
-        self._lines = lines
-        self._rows = self._quoted(delimiter) if quoted else self._plain(delimiter)
-        self._delimiter = delimiter
+        self._path, self._lines, self._delimiter, self._flags = path, lines, delimiter, flags
+        self._rows = self._quoted() if quoted else self._plain()
         self._header: list[str] | None = None
         self._width = 0
         if header:
@@ -104,18 +137,18 @@ class TableRows:
             self._header = [name.strip() for name in first[1]]
             self._width = len(self._header)
 
-    def _plain(self, delimiter):
+    def _plain(self) -> Iterator[tuple[int, list[str] | Malformed]]:
         for number, line in enumerate(self._lines, 1):
             line = line.removesuffix("\n").removesuffix("\r")
             if line:
                 bad = number in self._lines.undecodable
-                yield number, Malformed("not UTF-8") if bad else line.split(delimiter)
+                yield number, Malformed("not UTF-8") if bad else line.split(self._delimiter)
 
-    def _quoted(self, delimiter):
+    def _quoted(self) -> Iterator[tuple[int, list[str] | Malformed]]:
         # A text may be longer than the csv module's default limit of 128 KiB. The limit is global to the
         # process, so it is never lowered.
         csv.field_size_limit(max(csv.field_size_limit(), 1 << 24))
-        reader = csv.reader(iter(self._lines), delimiter=delimiter, strict=True)
+        reader = csv.reader(iter(self._lines), delimiter=self._delimiter, strict=True)
         while True:
             start = reader.line_num + 1
             try:
@@ -135,32 +168,15 @@ class TableRows:
             else:
                 yield start, fields
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[int, list[str] | Malformed]]:
         return self._rows
 
-    def selector(
-        self, wanted: dict[str, str], optional: set[str]
-    ) -> Callable[[Sequence[str]], dict[str, str]]:
-        """Returns a function that selects the wanted fields of a row.
+    def selector(self, wanted: Mapping[str, str]) -> Selector:
+        """Returns a function that selects fields of a row; their columns are looked up only once."""
+        places = {field: self._find(field, column) for field, column in wanted.items()}
 
-        The columns are looked up only once.
-
-        Args:
-            wanted: the name or number of the column of each field.
-            optional: the fields whose columns may be missing.
-
-        Raises:
-            UserError: a column is missing or ambiguous.
-        """
-        places = {}
-        for field, column in wanted.items():
-            place = self._find(field, column, field in optional)
-            if place is not None:
-                places[field] = place
-
-        def select(row):
-            if not self._width:
-                self._width = len(row)
+        def select(row: list[str]) -> dict[str, str]:
+            self._width = self._width or len(row)
             if len(row) != self._width:
                 expected = "in the header" if self._header else "in the first row"
                 raise Malformed(f"{len(row)} columns, {self._width} {expected}")
@@ -171,7 +187,7 @@ class TableRows:
 
         return select
 
-    def _find(self, field, column, optional):
+    def _find(self, field: str, column: str) -> int:
         header = self._header
         if header is None:
             if not _is_number(column):
@@ -188,16 +204,12 @@ class TableRows:
             return header.index(column)
         if _is_number(column) and int(column) < len(header):
             return int(column)
-        if optional:
-            return None
         hint = "; a file without labels is one for `bert-jax predict`" if field == "label" else ""
         other = {"\t": ",", ",": "\t"}[self._delimiter]
         if len(header) == 1 and other in header[0]:
             hint += f"; is it {'CSV' if other == ',' else 'TSV'}? ({self._flags}format)"
         if self._flags != TRAINING_FLAGS and field == "text_a":
-            hint += (
-                f"; if the first line is no header, give --noheader --{field}=0, or the text's other place"
-            )
+            hint += f"; if the first line is not a header, give --noheader --{field}=0 or another number"
         shown = ", ".join(repr(name[:40]) for name in header[:20])
         raise UserError(
             f"{self._path}:1: no column {column!r} for {self._name(field)}; the header has {shown}{hint}"
@@ -215,7 +227,7 @@ def _is_number(column: str) -> bool:
 class LineRows:
     """Iterates over the texts of a file with one text per line, including blank lines, as (line, text)."""
 
-    tabular = False
+    tabular: ClassVar[bool] = False
 
     def __init__(self, lines: Lines):
         self._lines = lines
@@ -226,20 +238,21 @@ class LineRows:
             # against those of the input.
             yield number, line.removesuffix("\n").removesuffix("\r")
 
-    def selector(self, wanted: dict[str, str], optional: set[str]) -> Callable[[str], dict[str, str]]:
+    def selector(self, wanted: Mapping[str, str]) -> Selector:
+        """Returns a function that returns a line as `text_a`."""
         return lambda text: {"text_a": text}
 
 
 class JsonRows:
     """Iterates over the rows of a JSON-lines file as (line, dict), or (line, Malformed)."""
 
-    tabular = False
+    tabular: ClassVar[bool] = False
 
     def __init__(self, path: str, lines: Lines):
         self._path = path
         self._lines = lines
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | Malformed]]:
         for number, line in enumerate(self._lines, 1):
             if not line.strip():
                 continue
@@ -251,36 +264,40 @@ class JsonRows:
             except Malformed as error:
                 yield number, error
 
-    def selector(self, wanted: dict[str, str], optional: set[str]) -> Callable[[dict], dict[str, str]]:
-        def select(row):
-            values = {}
-            for field, key in wanted.items():
-                if key not in row or row[key] is None:
-                    if field in optional:
-                        values[field] = None
-                        continue
-                    raise Malformed(
-                        f"no {key!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}"
-                    )
-                values[field] = json_text(row[key], field, key)
-            return values
+    def selector(self, wanted: Mapping[str, str]) -> Selector:
+        """Returns a function that selects the values of an object as texts."""
+
+        def select(row: dict[str, Any]) -> dict[str, Any]:
+            return {field: json_text(row[find_key(row, [key])], field, key) for field, key in wanted.items()}
 
         return select
 
 
-def parse_object(line):
+def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Returns the first of some names for which a JSON object has a value.
+
+    Raises:
+        Malformed: the object has none of them.
+    """
+    for name in names:
+        if row.get(name) is not None:
+            return name
+    raise Malformed(f"no {names[0]!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
+
+
+def parse_object(line: str) -> dict[str, Any]:
     """Returns the JSON object in a line. Raises Malformed if the line holds anything else."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        raise Malformed(f"not JSON: {reason} (one object a line is expected)") from None
+        raise Malformed(f"not JSON: {reason} (expected one object on each line)") from None
     if not isinstance(row, dict):
-        raise Malformed("a JSON value that is no object")
+        raise Malformed("a JSON value that is not an object")
     return row
 
 
-def json_text(value, field, key):
+def json_text(value: Any, field: str, key: str) -> Any:
     """Returns a JSON value as the text of a field; a list of choices as a list of texts.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.readers.file_rows import json_text, parse_object
+from bert_jax.tasks.readers.file_rows import find_key, json_text, parse_object
 from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.readers.tables import Examples
 
@@ -122,19 +122,8 @@ class TableLines(LineReader):
     """Reads rows of texts, as in a table."""
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Examples:
+        """Returns the rows of parsed lines, without labels."""
         first = [row["text_a"] for _, row in rows]
-        second = [row["text_b"] for _, row in rows] if "text_b" in self.texts else None
+        second = [row["text_b"] for _, row in rows] if "text_b" in self.texts else []
         lines = [line for line, _ in rows]
-        return Examples(SOURCE, ids_of(rows), first, second, None, lines, rows=len(rows))
-
-
-def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Returns the first of some names for which a JSON object has a value.
-
-    Raises:
-        Malformed: the object has none of them.
-    """
-    for name in names:
-        if row.get(name) is not None:
-            return name
-    raise Malformed(f"no {names[0]!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
+        return Examples(SOURCE, ids_of(rows), first, second, [], lines, rows=len(rows))

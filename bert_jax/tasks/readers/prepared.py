@@ -6,7 +6,7 @@ The rows, the labels and their order are the same as in GLUE's own files.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -81,21 +81,21 @@ def read(path: str, columns: Columns, parse_label: Callable[[str], object] | Non
     rows.sort(key=lambda row: int(row["idx"]))
     places = [int(row["idx"]) for row in rows]
     first, *second = ([tfds.as_text(row[name]) for row in rows] for name in texts)
-    labels = None
-    if parse_label is not None and columns.label:
+    labels = []
+    if parse_label and columns.label:
         labels = _labels(path, features["label"], [row["label"] for row in rows], parse_label)
     lines = [place + 1 for place in places]
     ids = list(map(str, places))
-    return Examples(path, ids, first, second[0] if second else None, labels, lines, rows=len(rows))
+    return Examples(path, ids, first, second[0] if second else [], labels, lines, rows=len(rows))
 
 
 def _labels(path: str, feature: Any, values: list[Any], parse_label: Callable[[str], object]) -> list[object]:
-    names = getattr(feature, "names", None)
+    names: Sequence[str] = getattr(feature, "names", None) or ()
     if max(values) < 0:  # test sets have the label -1 in each row
         raise UserError(f"{path}: a split without labels is one for `bert-jax predict`")
 
     @functools.cache
-    def label(number):
+    def label(number: int) -> object:
         try:
             return parse_label(names[number])
         except ValueError:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Callable, Iterable
+from typing import ClassVar, TypeVar
 
 from bert_jax.errors import UserError
 
 MAX_MALFORMED = 0.05  # fraction of malformed rows above which a file is rejected
 _MAX_DESCRIBED = 5
+
+Row = TypeVar("Row")
 
 
 class Malformed(Exception):
@@ -36,6 +39,22 @@ class FileReport:
     malformed_count: int = 0
     malformed: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+
+    def fill(self, rows: Iterable[tuple[str, Row | Malformed]], add: Callable[[Row], None]) -> None:
+        """Reads all rows, and leaves out and counts the malformed ones.
+
+        Args:
+            rows: (file and line, row) for each row; a row that cannot be parsed is a `Malformed`.
+            add: adds a row to the examples; may raise `Malformed`.
+        """
+        for place, row in rows:
+            self.rows += 1
+            try:
+                if isinstance(row, Malformed):
+                    raise row
+                add(row)
+            except Malformed as error:
+                self.leave_out(f"{place}: {error}")
 
     def leave_out(self, description: str) -> None:
         """Counts one malformed row, with a description for messages."""

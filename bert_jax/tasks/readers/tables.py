@@ -5,22 +5,19 @@ meaning. CSV follows RFC 4180: a quoted field may contain commas and newlines. J
 line.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import checks, compression
-from bert_jax.tasks.readers.file_rows import (
-    CHOICE,
-    TRAINING_FLAGS,
-    JsonRows,
-    LineRows,
-    Lines,
-    TableRows,
-)
+from bert_jax.io import checks
+from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS, FileFormats
+from bert_jax.tasks.readers.file_rows import CHOICE, JsonRows, LineRows, Lines, Rows, TableRows
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
-FORMATS = ("tsv", "csv", "jsonl")
+FORMATS = FileFormats({".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"})
 PREDICT_FLAGS = "--"  # prefix of the flags of `bert-jax predict`
 LINES = "lines"  # the format with one text per line, used only for prediction
 
@@ -45,6 +42,10 @@ class Columns:
     header: bool = True
     choices: str = ""
 
+    def choice_names(self) -> list[str]:
+        """Returns the columns of the choices."""
+        return [column.strip() for column in self.choices.split(",") if column.strip()]
+
 
 @dataclasses.dataclass
 class Examples(FileReport):
@@ -54,59 +55,22 @@ class Examples(FileReport):
         path: the path of the file.
         ids: the id of each row.
         texts_a: the first text of each row.
-        texts_b: the second text of each row; None for single texts.
-        labels: the parsed label of each row; None if labels were not requested, or the file lacks an optional
-            label column.
+        texts_b: the second text of each row; empty for single texts.
+        labels: the parsed label of each row; empty if labels were not requested.
         lines: the line of the file in which each row begins, from 1.
-        choices: the choices of each row; None if the task has no choices.
+        choices: the choices of each row; empty if the task has no choices.
     """
 
     path: str
     ids: list[str]
     texts_a: list[str]
-    texts_b: list[str] | None
-    labels: list | None
+    texts_b: list[str]
+    labels: list[Any]
     lines: list[int]
-    choices: list[list[str]] | None = None
+    choices: list[list[str]] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-def detect_format(path: str, file_format: str = "auto", flags: str = TRAINING_FLAGS) -> str:
-    """Returns the format of a file: `file_format`, or, if that is "auto", the format of the file's suffix.
-
-    Args:
-        path: the path of the file. The suffix of a compression is ignored.
-        file_format: one of `FORMATS`, or "auto".
-        flags: the prefix of flags in messages.
-
-    Raises:
-        UserError: the format is unknown, or the suffix does not determine it.
-    """
-    if file_format in FORMATS:
-        return file_format
-    if file_format != "auto":
-        raise UserError(f"data.format={file_format}: expected auto, {', '.join(FORMATS)}")
-    name = compression.strip_suffix(str(path))
-    for suffix, found in (
-        (".tsv", "tsv"),
-        (".csv", "csv"),
-        (".jsonl", "jsonl"),
-        (".json", "jsonl"),
-        (".ndjson", "jsonl"),
-    ):
-        if name.lower().endswith(suffix):
-            return found
-    raise UserError(
-        f"{path}: the name ends in none of .tsv, .csv, .jsonl; say which it is with {flags}format"
-    )
-
-
-def check_header(path: str, file_format: str, columns: Mapping[str, object]) -> None:
-    """Raises UserError if `columns` (options of `bert-jax predict`) set `header` for a JSON-lines file."""
-    if "header" in columns and detect_format(path, file_format, PREDICT_FLAGS) == "jsonl":
-        raise UserError(f"--header is for TSV and CSV, and {path} is JSON-lines")
 
 
 def check_columns(path: str, columns: Columns, flags: str = TRAINING_FLAGS) -> None:
@@ -121,8 +85,7 @@ def read_examples(
     *,
     file_format: str = "auto",
     quoting: str = "auto",
-    parse_label: Callable[[str], object] | None = str,
-    label_optional: bool = False,
+    parse_label: Callable[[str], Any] | None = str,
     label_may_be_empty: bool = False,
     max_malformed: float = MAX_MALFORMED,
     flags: str = TRAINING_FLAGS,
@@ -140,8 +103,6 @@ def read_examples(
         parse_label: converts the text of a label to a value, which for questions with choices is the number
             of the right choice. A ValueError makes the row malformed. None to read no labels.
         label_may_be_empty: whether an empty label is valid; otherwise the row is malformed.
-        label_optional: whether a file without the label column is read as unlabeled; otherwise it is
-            rejected.
         max_malformed: the fraction of malformed rows above which the file is rejected.
         flags: the prefix of flags in messages.
 
@@ -154,67 +115,44 @@ def read_examples(
             message gives the file and the line.
     """
     check_columns(path, columns, flags)
+    path = str(path)
     if file_format != LINES:
-        file_format = detect_format(path, file_format, flags)
-    rows = _open_rows(str(path), columns, file_format, quoting, flags)
-    wants_label = parse_label is not None and bool(columns.label)
+        file_format = FORMATS.detect(path, file_format, flags)
+    rows = _open_rows(path, columns, file_format, quoting, flags)
+    choices = columns.choice_names()
     wanted = {"text_a": columns.text_a, "text_b": columns.text_b, "id": columns.id}
-    wanted = {field: column for field, column in wanted.items() if column}
-    choices = [column.strip() for column in columns.choices.split(",") if column.strip()]
     wanted |= {f"{CHOICE}{number}": column for number, column in enumerate(choices)}
-    optional = set()
-    if wants_label:
-        wanted["label"] = columns.label
-        if label_optional:
-            optional.add("label")
-    select = rows.selector(wanted, optional)
+    wanted |= {"label": columns.label if parse_label else ""}
+    select = rows.selector({field: column for field, column in wanted.items() if column})
+    out = Examples(path, [], [], [], [], [])
 
-    second, answers_of_rows = [] if columns.text_b else None, [] if choices else None
-    out = Examples(str(path), [], [], second, None, [], answers_of_rows)
-    labels = []
-    unlabelled = 0
-    for line, row in rows:
-        out.rows += 1
-        try:
-            if isinstance(row, Malformed):
-                raise row
-            values = select(row)
-            if choices:
-                answers = _choices(values, len(choices), len(out.choices[0]) if out.choices else 0)
-            label = None
-            if wants_label and values.get("label") is None and label_optional:
-                unlabelled += 1
-            elif wants_label:
-                label = _parse(values["label"], parse_label, columns.label, label_may_be_empty)
-                if choices and not 0 <= label < len(answers):
-                    raise Malformed(f"the right choice is {label} of {len(answers)}, counted from 0")
-        except Malformed as error:
-            out.leave_out(f"{path}:{line}: {error}")
-            continue
-        out.ids.append(values.get("id", str(out.rows - 1)))
-        out.texts_a.append(values["text_a"])
-        if columns.text_b:
-            out.texts_b.append(values["text_b"])
+    def add(numbered: tuple[int, Any]) -> None:
+        line, row = numbered
+        values = select(row)
+        answers = _choices(values, len(choices), len(out.choices[0]) if out.choices else 0) if choices else []
+        if parse_label and columns.label:
+            label = _parse(values["label"], parse_label, columns.label, label_may_be_empty)
+            if choices and not 0 <= label < len(answers):
+                raise Malformed(f"the right choice is {label} of {len(answers)}, counted from 0")
+            out.labels.append(label)
         if choices:
             out.choices.append(answers)
-        labels.append(label)
+        if columns.text_b:
+            out.texts_b.append(values["text_b"])
+        out.texts_a.append(values["text_a"])
+        out.ids.append(values.get("id", str(out.rows - 1)))
         out.lines.append(line)
 
+    out.fill(
+        ((f"{path}:{line}", row if isinstance(row, Malformed) else (line, row)) for line, row in rows), add
+    )
     if not out.rows:
         raise UserError(f"{path}: no rows{' after the header' if columns.header and rows.tabular else ''}")
-    if 0 < unlabelled < len(labels):
-        line = out.lines[labels.index(None)]
-        raise UserError(
-            f"{path}:{line}: no {columns.label!r} here, but other rows have it "
-            f"({unlabelled} of {len(labels)} lack it)"
-        )
     out.check(max_malformed)
-    if wants_label and not unlabelled:
-        out.labels = labels
     return out
 
 
-def _choices(values, count, expected):
+def _choices(values: Mapping[str, Any], count: int, expected: int) -> list[str]:
     """Returns the choices of a row. Raises Malformed if the first row has a different number of choices."""
     answers = [values[f"{CHOICE}{number}"] for number in range(count)]
     if isinstance(answers[0], list):
@@ -225,8 +163,8 @@ def _choices(values, count, expected):
     return answers
 
 
-def _parse(text, parse_label, column, may_be_empty):
-    if text is None or (text.strip() == "" and not may_be_empty):
+def _parse(text: str, parse_label: Callable[[str], Any], column: str, may_be_empty: bool) -> Any:
+    if text.strip() == "" and not may_be_empty:
         raise Malformed(f"an empty label in column {column!r}")
     try:
         return parse_label(text)
@@ -234,7 +172,7 @@ def _parse(text, parse_label, column, may_be_empty):
         raise Malformed(str(error)) from None
 
 
-def _open_rows(path: str, columns: Columns, file_format: str, quoting: str, flags: str):
+def _open_rows(path: str, columns: Columns, file_format: str, quoting: str, flags: str) -> Rows:
     if quoting not in ("auto", "none", "csv"):
         raise UserError(f"data.quoting={quoting}: expected auto, none or csv")
     checks.check_input(path, file_format)

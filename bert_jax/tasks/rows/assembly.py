@@ -91,9 +91,9 @@ def encode(
         target_dtype: the dtype of the targets.
     """
     first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
-    if examples.texts_b is not None:
+    if examples.texts_b:
         second = tokenize(tokenizer, examples.texts_b)
-    room = tokenizer.layout.room(max_seq_length, pair=examples.texts_b is not None)
+    room = tokenizer.layout.room(max_seq_length, pair=bool(examples.texts_b))
     rows = (
         windows.split_pair(a, b, room, doc_stride) if doc_stride else truncate(a, b, room)
         for a, b in zip(first, second, strict=True)
@@ -116,7 +116,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Ids]:
 
 def assemble(
     rows_of_examples: Iterable[tuple[Sequence[Pair], bool]],
-    labels: Sequence | None,
+    labels: Sequence[Any],
     tokenizer: Tokenizer,
     max_seq_length: int,
     *,
@@ -129,7 +129,7 @@ def assemble(
     Args:
         rows_of_examples: for each example, a list of pairs (A, B) of token ids without special tokens, one
             pair for each row, where B is None for a single text; and whether the example was truncated.
-        labels: the label of each example, or None.
+        labels: the label of each example; empty if they have no labels.
         tokenizer: the tokenizer of the model.
         max_seq_length: the maximum number of tokens of a row, including special tokens.
         target_dtype: the dtype of the targets.
@@ -144,7 +144,7 @@ def assemble(
             builder.add(number, first, second)
     arrays = builder.arrays(max_seq_length)
     owners = arrays["examples"]
-    targets = {} if labels is None else {"targets": np.asarray(labels, target_dtype)[owners]}
+    targets = {} if not labels else {"targets": np.asarray(labels, target_dtype)[owners]}
     return EncodedRows(
         **arrays,
         targets=targets,

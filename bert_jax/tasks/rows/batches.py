@@ -6,8 +6,11 @@ than the longest one, and the number of compiled shapes stays small.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+
+from bert_jax.tasks.rows import windows
 
 # Examples are sorted by length only within windows of this many batches, so that the order stays mostly
 # random.
@@ -49,14 +52,10 @@ class EncodedRows:
     max_seq_length: int
     truncated: int = 0
     token_targets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    examples: np.ndarray | None = None
+    examples: np.ndarray
     rows_per_example: int = 1
     token_features: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     row_weights: np.ndarray | None = None
-
-    def __post_init__(self):
-        if self.examples is None:
-            self.examples = np.arange(len(self))
 
     def __len__(self) -> int:
         return len(self.first_lengths)
@@ -75,6 +74,19 @@ class EncodedRows:
     def group_lengths(self) -> np.ndarray:
         """Returns the number of tokens of the longest row of each group: int64 [groups]."""
         return self.lengths.reshape(-1, self.rows_per_example).max(axis=1, initial=0)
+
+    def example_targets(self) -> np.ndarray:
+        """Returns the targets of the examples: [examples, ...]; empty if they have no labels."""
+        if not self.targets:
+            return np.empty(0)
+        return self.targets["targets"][:: self.rows_per_example][windows.first_rows(self.group_examples)]
+
+    def compared(self, outputs: np.ndarray) -> tuple[np.ndarray, Any]:
+        """Returns the outputs that `outputs.predict_all` returned and their targets.
+
+        Both have the form that `evaluation_loss` of the objective expects.
+        """
+        return outputs, self.example_targets()
 
 
 def bucket_lengths(

@@ -86,12 +86,12 @@ def predict_all(
             order, batches.eval_batches(data, batch_size, local_rows=local_rows, buckets=buckets), strict=True
         ),
     )
-    result = None
+    result = np.empty(0, np.float32)
     on_batch(0, len(order))
     for done, (groups, output) in enumerate(outputs, 1):
         on_batch(done, len(order))
         per_token = output.ndim == 3
-        if result is None:
+        if done == 1:
             rows = len(data.tokens) if per_token else len(data) // data.rows_per_example
             result = np.empty((rows, output.shape[-1]), np.float32)
         if not per_token:

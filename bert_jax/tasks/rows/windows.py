@@ -149,7 +149,9 @@ def split_question(a: Ids, choices: Sequence[Ids], room: int, stride: int) -> tu
     """
     longest = max(map(len, choices))
     kept = min(longest, max(room // 2, room - len(a)))
-    pairs = [(window, choice[:kept]) for window in _windows(a, room - kept, stride) for choice in choices]
+    pairs: list[Pair] = [
+        (window, choice[:kept]) for window in _windows(a, room - kept, stride) for choice in choices
+    ]
     return pairs, kept < longest
 
 

@@ -1,6 +1,6 @@
 """Tagging of words, such as named entity recognition."""
 
-from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.tagging.task import TaggingTask
 
 TASKS = (

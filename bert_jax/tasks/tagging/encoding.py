@@ -24,6 +24,10 @@ class TaggedRows(batches.EncodedRows):
 
     word_tokens: np.ndarray
 
+    def compared(self, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the outputs of all tokens, and their targets."""
+        return outputs, self.token_targets["tags"]
+
 
 def encode(
     examples: TaggedSentences,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from bert_jax.io import atomic, files
 from bert_jax.tasks import error_analysis, writers
-from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE, Predictions
+from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.tagging import entities
 from bert_jax.tasks.tagging.word_files import DOCUMENT_START, TaggedSentences
 
@@ -33,6 +32,7 @@ class TagPredictions(Predictions):
     labels: Sequence[str]
     tags: list[list[str]]
     probabilities: np.ndarray
+    error_columns = ("line", "label", "prediction", "confidence", "word", "sentence")
 
     @classmethod
     def decode(cls, examples: TaggedSentences, labels: Sequence[str], outputs: np.ndarray) -> Self:
@@ -91,29 +91,27 @@ class TagPredictions(Predictions):
         """Returns whether the first score is 0."""
         return not next(iter(scores.values()))
 
-    def report(self, directory: str) -> None:
-        """Writes the reports. Each row of errors-dev.tsv is a wrongly tagged word with its sentence."""
+    def errors(self) -> Iterator[Sequence[Any]]:
+        """Yields the wrongly tagged words with their sentences."""
         examples, confidence = self.examples, self.probabilities
-        numbers = {tag: number for number, tag in enumerate(self.labels)}
-        targets, predicted = (
-            np.array([numbers[tag] for tags in side for tag in tags]) for side in (examples.tags, self.tags)
-        )
         positions = [(i, j) for i, words in enumerate(examples.words) for j in range(len(words))]
-        wrong = error_analysis.surest_first(targets == predicted, confidence)
-        writers.write_table(
-            os.path.join(directory, ERRORS_FILE),
-            ["line", "label", "prediction", "confidence", "word", "sentence"],
-            (
-                [
-                    *(examples.lines[i][j], examples.tags[i][j], self.tags[i][j], f"{confidence[word]:.4f}"),
-                    *(examples.words[i][j], " ".join(examples.words[i])),
-                ]
-                for word, (i, j) in ((word, positions[word]) for word in wrong)
-            ),
-        )
-        error_analysis.plot_confusions(
-            os.path.join(directory, SCORES_FILE), targets, predicted, self.labels, "words"
-        )
+        for word in error_analysis.surest_first(np.equal(*self._numbers()), confidence):
+            i, j = positions[word]
+            tags = (examples.tags[i][j], self.tags[i][j])
+            sentence = examples.words[i]
+            yield examples.lines[i][j], *tags, f"{confidence[word]:.4f}", sentence[j], " ".join(sentence)
+
+    def _numbers(self) -> list[np.ndarray]:
+        """Returns the numbers of the true and of the predicted tags of all words."""
+        numbers = {tag: number for number, tag in enumerate(self.labels)}
+        return [
+            np.array([numbers[tag] for tags in side for tag in tags])
+            for side in (self.examples.tags, self.tags)
+        ]
+
+    def plot(self, path: str) -> None:
+        """Plots the confusion matrix of the tags."""
+        error_analysis.plot_confusions(path, *self._numbers(), self.labels, "words")
 
 
 def _write_columns(file, examples, sentences):

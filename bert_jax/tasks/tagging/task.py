@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -17,9 +17,10 @@ from bert_jax.objectives.tagging import Tagging
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.config import TaskConfig, option
-from bert_jax.tasks.readers.lines import FIELDS, SOURCE, LineReader, ids_of
+from bert_jax.tasks.readers.labels import check_counts, list_counts, unknown
+from bert_jax.tasks.readers.lines import SOURCE, LineReader, ids_of
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.spec import TaskSpec
 from bert_jax.tasks.tagging import entities, frozen_encoder, word_files
 from bert_jax.tasks.tagging.encoding import TaggedRows, encode
 from bert_jax.tasks.tagging.predictions import TagPredictions
@@ -49,43 +50,66 @@ class TaggingConfig(TaskConfig):
     )
 
 
+class WordLines(LineReader):
+    """Reads sentences from a stream: lists of words in JSON, or plain text with spaces between the words."""
+
+    own_names = {"text_a": WORDS, "text_b": "", "id": "id"}  # noqa: RUF012
+    needs_text = True
+
+    def __init__(self, file_format: str, names: Mapping[str, str]):
+        if names["text_b"]:
+            raise UserError(f"--text_b={names['text_b']}: tagging has no second text; leave it out")
+        super().__init__(file_format, names)
+
+    @property
+    def expected(self) -> str:
+        return "the words of a sentence with spaces between"
+
+    def from_text(self, text: str) -> dict[str, Any]:
+        return {"text_a": [word for word in re.split("[ \t]+", text) if word]}
+
+    def value(self, row: Mapping[str, Any], field: str, key: str) -> list[str]:
+        return json_list(row, key)
+
+    def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> TaggedSentences:
+        lines = [line for line, _ in rows]
+        words = [row["text_a"] for _, row in rows]
+        places = [[line] * len(each) for line, each in zip(lines, words, strict=True)]
+        return TaggedSentences(SOURCE, words, None, lines, places, ids_of(rows), rows=len(rows))
+
+
 class TaggingTask(FinetuneTask):
     """Tagging: predicts a tag for each word from its first word piece."""
 
     Config = TaggingConfig
     config: TaggingConfig
+    Lines = WordLines
     title = "tagging (tagging, conll)"
+    file_formats = word_files.FORMATS
+    fields_of_formats: ClassVar = {"data.id": ("jsonl",)}
     formats = (".conll", ".txt", ".tsv", ".jsonl")
     export_head = "token_classification"
-    suffix_tells_format = False  # files of CoNLL-2003 have no suffix
 
     def __init__(self, config, spec, labels, tokenizer, model_config):
         super().__init__(config, spec, labels, tokenizer, model_config)
+        if config.head not in _HEADS:
+            raise UserError(f"head={config.head}: expected {' or '.join(_HEADS)}")
         self.layers = _feature_layers(config, model_config)
 
-    @classmethod
-    def from_training_file(cls, config, spec, tokenizer, model_config, path):
-        examples = _read_tagged(config, path)
+    def read_training(self, path: str) -> TaggedSentences:
+        """Returns the sentences; the labels are all tags of the file."""
+        examples = self._read(path)
         counts = Counter(tag for tags in examples.tags for tag in tags)
-        if len(counts) < 2:
-            raise UserError(
-                f"{path}: every one of the {counts.total():,} words has the tag {next(iter(counts))!r}: "
-                "there is nothing to tell apart; check data.label and the file"
-            )
         inside = {tag: count for tag, count in counts.items() if tag != entities.OUTSIDE}
         prefixed = sum(count for tag, count in inside.items() if entities.is_entity_tag(tag))
-        if prefixed < _ENTITY_SHARE * sum(inside.values()):
-            if len(counts) >= 20 and len(counts) > 0.5 * counts.total():
-                raise UserError(
-                    f"{path}: {len(counts)} different tags of {counts.total()} words; is data.label the "
-                    "right column?"
-                )
-            labels = tuple(sorted(counts))
+        of_entities = prefixed >= _ENTITY_SHARE * sum(inside.values())
+        check_counts(counts, path, "tag", "words", may_differ=of_entities)
+        if of_entities:
+            self.labels = entities.tag_set(filter(entities.is_entity_tag, counts))
         else:
-            labels = entities.tag_set(filter(entities.is_entity_tag, counts))
-        task = cls(config, spec, labels, tokenizer, model_config)
-        task.check(examples)
-        return task, examples
+            self.labels = tuple(sorted(counts))
+        self.check(examples)
+        return examples
 
     @property
     def of_entities(self) -> bool:
@@ -108,31 +132,34 @@ class TaggingTask(FinetuneTask):
             token_types=self.tokenizer.layout.types,
         )
 
-    def known_metrics(self) -> tuple[Collection[str], str]:
-        return (_ENTITY_METRICS, "entities") if self.of_entities else (_TAG_METRICS, "tags")
+    @property
+    def known_metrics(self) -> tuple[str, ...]:
+        """Returns the metrics of entities, or those of tags that encode no entities."""
+        return _ENTITY_METRICS if self.of_entities else _TAG_METRICS
 
     def precompute(
         self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: Mapping[str, Any], log: Callable
     ) -> dict[str, EncodedRows]:
         return frozen_encoder.compute(self.objective(), rows, mesh, run, log) if self.config.frozen else rows
 
-    def read(self, path: str, labelled: bool = True, **options: Any) -> TaggedSentences:
-        if not labelled:
-            return self._read_words(path, **options)
-        examples = _read_tagged(self.config, path)
-        self.check(examples)
-        return examples
-
-    def _read_words(
-        self, path: str, *, test: bool = False, format: str = "auto", **columns: str
+    def read(
+        self, path: str, labelled: bool = True, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> TaggedSentences:
-        del test  # test files have the same columns as the other splits
+        """Returns the sentences of a file; test files have the same columns as the other splits."""
+        if labelled:
+            examples = self._read(path)
+            self.check(examples)
+            return examples
         for name in columns:
             if name not in ("text_a", "id"):
-                raise UserError(f"--{name} is for tables of texts; tagging has --text_a and --id alone")
+                raise UserError(f"--{name} is for tables of texts; tagging only has --text_a and --id")
         data = self.config.data
         word, id = columns.get("text_a", data.text_a), columns.get("id", data.id)
         return read_sentences(path, word=word, id=id, format=format, tagged=False)
+
+    def _read(self, path: str) -> TaggedSentences:
+        data = self.config.data
+        return read_sentences(path, word=data.text_a, tag=data.label, id=data.id, format=data.format)
 
     def check(self, examples: TaggedSentences) -> None:
         """Converts entity tags to BIO2, and leaves out sentences with tags that the model lacks.
@@ -148,8 +175,7 @@ class TaggingTask(FinetuneTask):
             usable = self.of_entities and entities.is_entity_tag(tag)
             if tag in known or (usable and entities.to_bio2([tag])[0] in known):
                 return ""
-            shown = ", ".join(map(repr, self.labels[:10])) + (", ..." if len(self.labels) > 10 else "")
-            return f"tag {tag!r} is none of {shown}"
+            return unknown(self.labels, tag, "tag")
 
         examples.keep(wrong)
         if self.of_entities:
@@ -164,9 +190,6 @@ class TaggingTask(FinetuneTask):
         return encode(
             examples, self.tokenizer, self.config.max_seq_length, self.labels, self.config.document_context
         )
-
-    def targets(self, rows: EncodedRows) -> np.ndarray:
-        return rows.token_targets["tags"]
 
     def decode(self, examples: TaggedSentences, rows: TaggedRows, outputs: np.ndarray) -> TagPredictions:
         return TagPredictions.decode(examples, self.labels, outputs[rows.word_tokens])
@@ -183,76 +206,26 @@ class TaggingTask(FinetuneTask):
             found["f1_macro"] = metrics.f1_macro(guess, truth)
         return {name: found[name] for name in self.metrics}
 
-    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
-        data, own = self.config.data, WordLines.own_names
-        names = {field: getattr(data, field, "") or own[field] for field in FIELDS} | columns
-        if names["text_b"]:
-            raise UserError(f"--text_b={names['text_b']}: tagging has no second text; leave it out")
-        return WordLines(file_format, names)
-
     def describe(self, examples: TaggedSentences, data: TaggedRows) -> str:
         parts = [f"{len(data.word_tokens):,} words"]
         if windows_more := len(data) - len(examples):
             parts.append(f"{windows_more:,} rows more than sentences, for those longer than a row")
         if examples.tags is not None and self.of_entities:
             counts = entities.count(examples.tags, examples.tags)
-            shown = [f"{type or 'entities'}: {found.gold:,}" for type, found in counts.items()]
-            parts.append("entities " + ", ".join(shown[:12]) + (", ..." if len(shown) > 12 else ""))
+            gold = {type or "entities": found.gold for type, found in counts.items()}
+            parts.append(f"entities {list_counts(gold)}")
         return "; ".join(parts)
 
     @classmethod
-    def detect_format(cls, path: str, file_format: str) -> str:
-        return word_files.detect_format(path, file_format)
-
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec, formats: set[str]) -> Iterator[tuple[str, str]]:
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        """Yields the fields of other heads than the configured one."""
         if config.head != "bilstm":
-            yield "head_size", "it is of head=bilstm"
-        if formats == {"conll"}:
-            yield "data.id", "it is of JSON-lines, and a file of CoNLL columns has none"
-
-    @classmethod
-    def check_values(cls, config: Any, spec: TaskSpec) -> None:
-        if config.head not in _HEADS:
-            raise UserError(f"head={config.head}: expected {' or '.join(_HEADS)}")
+            yield "head_size", "it is only used with head=bilstm"
         if not config.frozen:
-            for name, default in (("head", "linear"), ("feature_layers", "")):
-                if config[name] != default:
-                    raise UserError(
-                        f"{name}={config[name]}: is for a frozen encoder; add --config.frozen=true"
-                    )
+            for name in ("head", "feature_layers"):
+                yield name, "it is only used with a frozen encoder, add --config.frozen=true"
         elif not config.init_from or config.from_scratch:
-            raise UserError(
-                "frozen=true keeps the weights of a checkpoint as they are; give --config.init_from"
-            )
-
-
-class WordLines(LineReader):
-    """Reads sentences from a stream: lists of words in JSON, or plain text with spaces between the words."""
-
-    own_names = {"text_a": WORDS, "text_b": "", "id": "id"}  # noqa: RUF012
-    needs_text = True
-
-    @property
-    def expected(self) -> str:
-        return "the words of a sentence with spaces between"
-
-    def from_text(self, text: str) -> dict[str, Any]:
-        return {"text_a": [word for word in re.split("[ \t]+", text) if word]}
-
-    def value(self, row: Mapping[str, Any], field: str, key: str) -> list[str]:
-        return json_list(row, key)
-
-    def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> TaggedSentences:
-        lines = [line for line, _ in rows]
-        words = [row["text_a"] for _, row in rows]
-        places = [[line] * len(each) for line, each in zip(lines, words, strict=True)]
-        return TaggedSentences(SOURCE, words, None, lines, places, ids_of(rows), rows=len(rows))
-
-
-def _read_tagged(config: TaggingConfig, path: str) -> TaggedSentences:
-    data = config.data
-    return read_sentences(path, word=data.text_a, tag=data.label, id=data.id, format=data.format)
+            yield "frozen", "the weights of a checkpoint are kept as they are, and there is no init_from"
 
 
 def _feature_layers(config: TaggingConfig, model_config: EncoderConfig) -> tuple[int, ...]:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import checks, compression
+from bert_jax.io import checks
+from bert_jax.tasks.readers.file_formats import FileFormats
 from bert_jax.tasks.readers.file_rows import JsonRows, Lines
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
-FORMATS = ("conll", "jsonl")
+FORMATS = FileFormats({".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".csv": ""}, default="conll")
 DOCUMENT_START = "-DOCSTART-"
 WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # default keys of the objects of JSON-lines
 
@@ -111,34 +112,22 @@ def read_sentences(
     checks.check_input(path, "CoNLL or JSON-lines")
     out = TaggedSentences(path, tags=[] if tagged else None)
     lines = Lines(path)
-    if detect_format(path, format) == "jsonl":
+    if FORMATS.detect(path, format) == "jsonl":
         found = _json_sentences(path, lines, word or WORDS, (tag or TAGS) if tagged else "", id, out)
     else:
         found = _column_sentences(path, lines, word, tag, tagged, out)
-    for line, sentence in found:
-        out.rows += 1
-        if isinstance(sentence, Malformed):
-            out.leave_out(f"{path}:{line}: {sentence}")
-            continue
+
+    def add(sentence: _Sentence) -> None:
         out.words.append(sentence.words)
         out.documents.append(sentence.document)
         out.lines.append(sentence.lines)
         out.ids.append(str(out.rows - 1) if sentence.id is None else sentence.id)
         if tagged:
             out.tags.append(sentence.tags)
+
+    out.fill(((f"{path}:{line}", sentence) for line, sentence in found), add)
     out.check()
     return out
-
-
-def detect_format(path: str, given: str = "auto") -> str:
-    """Returns the format of a file, "conll" or "jsonl": the given one, or the one that the suffix implies."""
-    if given in FORMATS:
-        return given
-    name = compression.strip_suffix(path).lower()
-    if given != "auto" or name.endswith(".csv"):
-        what = f"{path}: CSV" if given == "auto" else f"data.format={given}"
-        raise UserError(f"{what}: expected CoNLL columns or JSON-lines (auto, {', '.join(FORMATS)})")
-    return "jsonl" if name.endswith((".jsonl", ".json", ".ndjson")) else "conll"
 
 
 @dataclasses.dataclass

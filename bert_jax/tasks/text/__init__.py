@@ -1,6 +1,6 @@
 """Classification and regression of texts and pairs of texts."""
 
-from bert_jax.tasks.spec import TaskSpec
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.text.multilabel import MultiLabel
 from bert_jax.tasks.text.task import TextClassification, TextRegression
 

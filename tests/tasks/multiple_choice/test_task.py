@@ -140,7 +140,7 @@ def long_questions():
         "q.tsv",
         ["x", "y", "z"],
         ["the cat", " ".join(words), "is"],
-        None,
+        [],
         [1, 0, 2],
         [1, 2, 3],
         [["red", "small", "blue"], ["a bird", "blue", "the one is red"], ["cat", "dog", "bird"]],
@@ -242,7 +242,7 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a"}, "1 choices, expected 2 or more"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": ""}, "which columns hold the choices"),
         ("q\ta\tb\ty\nx\t1\t2\t0\n", {"choices": "a,d"}, "no column 'd'"),
-        ("q\ta\tb\ty\nx\t1\t2\t0\n", {"label": ""}, "which column holds the right choice"),
+        ("q\ta\tb\ty\nx\t1\t2\t0\n", {"label": ""}, "which column holds the label"),
     ],
     ids=["outside", "letter", "negative", "no-number", "one", "none", "missing", "unlabelled"],
 )

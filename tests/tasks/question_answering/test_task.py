@@ -174,7 +174,7 @@ def test_the_loss_is_over_the_tokens_of_the_row():
     [
         ("--config.max_seq_length=7", "max_seq_length=7: expected more than max_query_length + 3 = 7"),
         ("--config.doc_stride=0", "doc_stride=0: expected 1 or more"),
-        ("--config.metrics=accuracy", "'accuracy' is no metric of these questions; expected some of f1"),
+        ("--config.metrics=accuracy", "'accuracy' is not a metric of the task squad2; expected some of f1"),
         ("--config.data_dir=/nowhere", "squad2: found no /nowhere/train-v2.0.json; data_dir is the folder"),
         ("--config.data_dir=", "what should be trained on?"),
         ("--config.data.format=csv", "data.format=csv: expected auto, json"),
@@ -213,7 +213,7 @@ def test_another_threshold(toy, vocabulary, tmp_path, capsys):
         flags = [f"--workdir={other}", questions, f"--output={output}", "--null_score_diff_threshold=1"]
         assert cli.main([command, *flags]) == 2
         assert (
-            "--null_score_diff_threshold=1: is for questions that may have no answer"
+            "null_score_diff_threshold=1.0: every question has an answer unless v2=true"
             in capsys.readouterr().err
         )
     assert cli.main(["evaluate", f"--workdir={run},{other}", "--null_score_diff_threshold=1"]) == 2

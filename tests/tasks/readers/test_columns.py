@@ -60,7 +60,7 @@ def test_hints_of_predict_name_its_own_flags(vocabulary, tmp_path):
     options = dict(label="label", text_a="text", text_b="b")
     pairs = fine_tuned.make_task(vocabulary, "classification", ["dog", "one"], **options)
     for given, hint in (
-        ({}, "say which it is with --format"),
+        ({}, "give the format .* with --format"),
         ({"format": "tsv"}, "for --text_a; .* give --noheader --text_a=0"),
         ({"format": "tsv", "header": False}, r"--text_a=text: .* \(or set --header=true\)"),
     ):

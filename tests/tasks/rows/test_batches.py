@@ -156,6 +156,7 @@ def grouped(lengths, group):
     return batches.EncodedRows(
         tokens=tokens,
         offsets=offsets,
+        examples=np.arange(len(lengths)),
         first_lengths=np.asarray(lengths, np.int32),
         targets={"pair": np.stack([number, number + 100], axis=1)},
         pad_id=99,

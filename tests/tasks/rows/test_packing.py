@@ -30,6 +30,7 @@ def rows(lengths, seed=0, targets=None, row_weights=None):
     return batches.EncodedRows(
         tokens=np.concatenate(tokens).astype(np.int32),
         offsets=offsets,
+        examples=np.arange(len(lengths)),
         first_lengths=first,
         targets={"targets": targets},
         pad_id=0,

@@ -149,12 +149,12 @@ def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (["--config.head=crf"], "head=crf: expected linear or bilstm"),
-        (["--config.head=bilstm"], "head=bilstm: is for a frozen encoder"),
-        (["--config.feature_layers=-1"], "feature_layers=-1: is for a frozen encoder"),
+        (["--config.frozen=true", "--config.head=crf"], "head=crf: expected linear or bilstm"),
+        (["--config.head=bilstm"], "head=bilstm: it is only used with a frozen encoder"),
+        (["--config.feature_layers=-1"], "feature_layers=-1: it is only used with a frozen encoder"),
         (["--config.frozen=true", "--config.feature_layers=2"], "feature_layers=2: expected numbers"),
         (["--config.frozen=true", "--config.feature_layers=last"], "feature_layers=last: expected numbers"),
-        (["--config.metrics=matthews"], "'matthews' is no metric of entities"),
+        (["--config.metrics=matthews"], "'matthews' is not a metric of the task conll"),
         (["--config.data.text_a=word"], "data.text_a=word:"),
         (["--config.data.label=7"], "no column 7 for data.label: the line has 3"),
         (["--config.data_dir=/nowhere"], "conll: found no /nowhere/conll2003/eng.train"),
@@ -182,7 +182,7 @@ def test_tags_that_the_model_has_not(finetuned, files, tmp_path, capsys):
         ("", "no sentences"),
         (
             "".join(f"a t{i}\n" for i in range(30)),
-            "30 different tags of 30 words; is data.label the right column?",
+            "30 different tags in 30 words (such as 't0'); is data.label the right column?",
         ),
         (
             "the O\n\nred B-X\n\ncat NOUN\n\n" + "the O\n\n" * 15,

@@ -96,7 +96,7 @@ def test_bytes_that_are_not_utf8(tmp_path):
         ("f", "a O\n", {"word": "word"}, "data.text_a=word: .* columns, which are numbers"),
         ("f", "a O\n", {"tag": "2"}, "no column 2 for data.label: the line has 2"),
         ("f", "a\nb\n", {}, "f:1: 1 column, expected a word and its tag"),
-        ("f.csv", "a,O\n", {}, "CSV: expected CoNLL columns or JSON-lines"),
+        ("f.csv", "a,O\n", {}, "f.csv: the name ends in none of .jsonl"),
         ("f", "a O\n", {"format": "tsv"}, "data.format=tsv: expected"),
         ("f.jsonl", "{}", {}, "f.jsonl:1: no 'words' in the object"),
         ("f.jsonl", '{"words": ["a"]}', {}, "no 'tags' in the object; it has 'words'"),
@@ -104,7 +104,7 @@ def test_bytes_that_are_not_utf8(tmp_path):
         ("f.jsonl", '{"words": ["a"], "tags": [3]}', {}, "'tags' holds int, expected strings"),
         ("f.jsonl", '{"words": "a b", "tags": "O O"}', {}, "'words' is str, expected a list"),
         ("f.jsonl", '{"words": [], "tags": []}', {}, "no words in 'words'"),
-        ("f.jsonl", "[]\n", {}, "a JSON value that is no object"),
+        ("f.jsonl", "[]\n", {}, "a JSON value that is not an object"),
     ],
 )
 def test_mistakes(tmp_path, name, text, options, message):

@@ -84,9 +84,9 @@ def test_the_loss_is_the_mean_over_labels():
     ("content", "more", "message"),
     [
         ("text,labels\na,\nb,\n", [], "none of the 2 rows has a label"),
-        ('text,labels\na,"x, y"\nb,\n', ["--config.metrics=accuracy"], "no metric of several labels"),
+        ('text,labels\na,"x, y"\nb,\n', ["--config.metrics=accuracy"], "not a metric of the task multilabel"),
         ('text,labels\na,"x, y"\nb,\n', ["--config.class_weights=balanced"], "multilabel does not use it"),
-        ('text,labels\na,"x, y"\nb,\n', ["--config.data.label="], "which column holds the labels"),
+        ('text,labels\na,"x, y"\nb,\n', ["--config.data.label="], "which column holds the label"),
         ('text,labels\na,"x, y"\nb,\n', [], "label 'red' is none of 'x', 'y'"),
     ],
     ids=["none", "metric", "weights", "column", "outside"],

@@ -27,6 +27,7 @@ def encoded(rows, targets, dtype=np.int32):
     return batches.EncodedRows(
         tokens=np.concatenate(tokens).astype(np.int32),
         offsets=offsets,
+        examples=np.arange(len(rows)),
         first_lengths=np.array([len(a) + 2 for a, _ in rows], np.int32),
         targets={"targets": np.asarray(targets, dtype)},
         pad_id=0,

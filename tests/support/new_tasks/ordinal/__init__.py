@@ -15,9 +15,8 @@ from bert_jax.objectives import losses
 from bert_jax.objectives.rows import RowObjective
 from bert_jax.tasks import metrics
 from bert_jax.tasks.config import option
-from bert_jax.tasks.predictions import ClassPredictions
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
-from bert_jax.tasks.spec import TaskSpec
 from bert_jax.tasks.table_task import TableConfig, TableTask
 
 
@@ -76,39 +75,26 @@ class OrdinalTask(TableTask):
     Config = OrdinalConfig
     title = "ordinal"
 
-    @classmethod
-    def from_training_file(cls, config, spec, tokenizer, model_config, path):
-        grades = sorted(
-            {int(text) for text in cls(config, spec, None, tokenizer, model_config)._read(path, str).labels}
-        )
-        task = cls(config, spec, [str(grade) for grade in grades], tokenizer, model_config)
-        return task, task.read(path)
+    scorers = {  # noqa: RUF012
+        "accuracy": metrics.accuracy,
+        "mean_absolute_error": lambda predicted, targets: np.abs(predicted - targets).mean(),
+    }
 
-    def _read(self, path, parse):
-        return self.read_table(path, self.columns, parse)
+    def read_training(self, path):
+        examples = self.read(path)
+        self.labels = tuple(map(str, sorted({int(text) for text in examples.labels})))
+        examples.labels = [self.parse_label(text) for text in examples.labels]
+        return examples
 
-    def read(self, path, labelled=True, **options):
-        return self._read(path, self.labels.index if labelled else None)
+    def parse_label(self, text):
+        return self.labels.index(text) if self.labels else text
 
     def encode(self, examples):
-        return assembly.encode(examples, self.tokenizer, self.config.max_seq_length, self.config.doc_stride)
+        c = self.config
+        return assembly.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride)
 
     def objective(self):
         return Ordinal(self.model_config, len(self.labels), self.config.spread)
-
-    def decode(self, examples, rows, outputs):
-        return ClassPredictions(examples, outputs, self.targets_if_any(rows), self.labels)
-
-    def known_metrics(self):
-        return ("accuracy", "mean_absolute_error"), "ordinal regression"
-
-    def score(self, predictions):
-        distance = np.abs(predictions.predicted - predictions.targets).mean()
-        found = {
-            "accuracy": metrics.accuracy(predictions.predicted, predictions.targets),
-            "mean_absolute_error": float(distance),
-        }
-        return {name: found[name] for name in self.metrics}
 
 
 TASKS = (TaskSpec("ordinal", OrdinalTask),)

@@ -1,0 +1,56 @@
+"""The formats of a task's files, which the suffix of a name implies."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from bert_jax.errors import UserError
+from bert_jax.io import compression
+
+TRAINING_FLAGS = "--config.data."  # prefix of the training flags that describe a file
+
+
+@dataclasses.dataclass(frozen=True)
+class FileFormats:
+    """The formats that a task reads.
+
+    Attributes:
+        suffixes: the format of each suffix; "" for a suffix of files that the task does not read.
+        default: the format of files with any other suffix; "" if their format has to be given.
+    """
+
+    suffixes: Mapping[str, str]
+    default: str = ""
+
+    def names(self) -> list[str]:
+        """Returns the names of the formats."""
+        return list(dict.fromkeys(filter(None, (self.default, *self.suffixes.values()))))
+
+    def detect(self, path: str, given: str = "auto", flags: str = TRAINING_FLAGS) -> str:
+        """Returns the format of a file: `given`, or the one that the suffix implies if that is "auto".
+
+        Args:
+            path: the path of the file. The suffix of a compression is ignored.
+            given: one of `names`, or "auto".
+            flags: the prefix of flags in messages.
+
+        Raises:
+            UserError: the format is unknown, or the suffix does not determine it.
+        """
+        names = self.names()
+        if given in names:
+            return given
+        if given != "auto":
+            raise UserError(f"data.format={given}: expected auto, {', '.join(names)}")
+        name = compression.strip_suffix(str(path)).lower()
+        found = next(
+            (self.suffixes[suffix] for suffix in self.suffixes if name.endswith(suffix)), self.default
+        )
+        if not found:
+            known = ", ".join(suffix for suffix, format in self.suffixes.items() if format)
+            raise UserError(
+                f"{path}: the name ends in none of {known}; give the format ({', '.join(names)}) with "
+                f"{flags}format"
+            )
+        return found
