@@ -134,7 +134,7 @@ def test_plain_text_is_what_an_object_is(run_of, task, plain, row):
         ("classification", b'{"review": "x", "id": {}}', "'id' is dict"),
         ("regression", b"a", "1 column, expected text_a TAB text_b, or"),
         ("multiplechoice", b"a\tb", "2 columns, expected q TAB 2 choices, or"),
-        ("multiplechoice", b'{"q": "a", "choices": ["b"]}', "'choices' is no list of 2 choices"),
+        ("multiplechoice", b'{"q": "a", "choices": ["b"]}', "'choices' is not a list of 2 choices"),
         ("squad2", b'{"question": " ", "context": "x"}', "an empty 'question'"),
         ("tagging", b'{"words": []}', "an empty 'words'"),
         ("tagging", b'{"words": "the cat"}', "'words' is str, expected a list of strings"),
