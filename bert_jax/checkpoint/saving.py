@@ -207,20 +207,6 @@ class Checkpointer:
             if later > step:
                 self._set_aside(later, f"the run goes back to step {step}", _ABANDONED)
 
-    def restore(self, step: int, abstract_state: PyTree) -> PyTree:
-        """Restores one step onto `abstract_state`, as `restore_latest` does, but without a fallback.
-
-        Raises:
-            UserError: The step does not exist, has another structure, or is damaged (and is not renamed).
-        """
-        if step not in self.steps():
-            have = ", ".join(map(str, self.steps())) or "none"
-            raise UserError(f"{self._directory}: no step {step}; there are: {have}")
-        try:
-            return self._restore(step, abstract_state)
-        except Damaged as error:
-            raise UserError(f"{self._path(step)}: {error}; choose another step") from error
-
     def check_space(self, abstract_state: PyTree) -> None:
         """Raises a StorageError if the disk has no room for one more step. URLs are not checked."""
         sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state)]

@@ -111,11 +111,9 @@ def _describe(step: TrainStep, slices: Slices | Hosts) -> dict[str, Any]:
 
 
 def _attention(step: TrainStep) -> str:
-    model, tensor = step.model, step.mesh.shape["tensor"]
-    heads = model.num_attention_heads
-    heads //= tensor if heads % tensor == 0 else 1
-    rate = model.attention_probs_dropout_prob
-    case = dispatch.AttentionCase(model.execution.dtype, step.rows.length, heads, model.head_dim, rate)
+    model, rate = step.model, step.model.attention_probs_dropout_prob
+    dtype, length = model.execution.dtype, step.rows.length
+    case = dispatch.AttentionCase(dtype, length, step.chip_heads, model.head_dim, rate)
     target = platform.target_of(step.mesh.devices.flat[0])
     return dispatch.choose("attention", model.execution.attention, case, target).implementation
 
@@ -132,7 +130,6 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
     by_compiler = max(compute.seconds, hidden) + waited
     by_roofline = max(compute.roofline(chip), hidden) + waited
     model_flops = step.row_flops * config.batch_size
-    heads = step.model.num_attention_heads
     lines = wastes.find(
         module,
         compute,
@@ -142,7 +139,7 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
         parameter_bytes=step.chip_bytes["parameters"],
         optimizer_bytes=step.chip_bytes["optimizer"],
         length=step.rows.length,
-        heads=heads // mesh_shape["tensor"] if heads % mesh_shape["tensor"] == 0 else heads,
+        heads=step.chip_heads,
     )
     hours = config.steps * by_compiler / 3600
     rows_per_second = config.batch_size / by_compiler
@@ -219,12 +216,19 @@ def _position(device: Any) -> tuple[int, tuple[int, ...]]:
 
 def attention_flops(step: TrainStep) -> float:
     """Returns the FLOPs per step of the attention kernels on one chip, if attention uses kernels."""
-    model, mesh = step.model, step.mesh.shape
-    split = mesh["tensor"] if model.num_attention_heads % mesh["tensor"] == 0 else 1
+    model = step.model
     forwards = 1 if model.execution.remat == "none" else 2
     products = ATTENTION_FORWARD * forwards + ATTENTION_BACKWARD
     rows = _rows_per_chip(step, step.config.batch_size)
-    return 2.0 * products * model.num_hidden_layers * rows * model.hidden_size / split * step.rows.length**2
+    return (
+        2.0
+        * products
+        * model.num_hidden_layers
+        * rows
+        * model.hidden_size
+        / step.heads_split
+        * step.rows.length**2
+    )
 
 
 def _sum_up(traffic: list[collectives.Collective]) -> list[dict[str, Any]]:

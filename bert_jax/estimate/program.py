@@ -164,6 +164,17 @@ class TrainStep:
         return flops.train_flops_per_row(self.model, self.rows.length, self.predictions, sequences)
 
     @property
+    def heads_split(self) -> int:
+        """Returns the number of chips over which the attention heads are split."""
+        tensor = self.mesh.shape["tensor"]
+        return tensor if self.model.num_attention_heads % tensor == 0 else 1
+
+    @property
+    def chip_heads(self) -> int:
+        """Returns the number of attention heads on each chip."""
+        return self.model.num_attention_heads // self.heads_split
+
+    @property
     def unit(self) -> int:
         """Returns the number that batch sizes are multiples of.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 # The result is accurate to one eighth: further compilations would be for batches that hardly differ.
-_NEAR = 8
+_PARTS = 8
 
-_MOST = 2**16
+_LARGEST = 2**16
 
 
 def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
@@ -28,7 +28,7 @@ def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
 
     low = high = start
     if ask(start):
-        while ask(high) and high < _MOST:
+        while ask(high) and high < _LARGEST:
             low, high = high, 2 * high
         if ask(high):
             return high
@@ -37,7 +37,7 @@ def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
             low, high = low // 2, low
         if not ask(low):
             return 0
-    while high - low > max(1, low // _NEAR):
+    while high - low > max(1, low // _PARTS):
         middle = (low + high) // 2
         if ask(middle):
             low = middle

@@ -86,8 +86,8 @@ def check_checkpoint_place(path: files.PathLike) -> None:
     """Raises a UserError for a URL that orbax and TensorStore, which write checkpoints, cannot access."""
     if files.scheme(path) not in ("", "gs", "s3"):
         raise UserError(
-            f"{path}: checkpoints can be on a disk, gs:// or s3://, and nowhere else; copy the directory "
-            "there first, or choose another"
+            f"{path}: expected a local path, gs:// or s3://, where checkpoints can be stored; copy the "
+            "directory to one of them, or choose another"
         )
     if files.is_remote(path):
         files.file_system(path)  # its error says how to install a missing client

@@ -79,5 +79,5 @@ def errors(path: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise UserError(
-            f"{path} is cut short or not a {suffix(path)} file ({error}); compress or copy it again"
+            f"{path} is truncated or not a {suffix(path)} file ({error}); compress or copy it again"
         ) from None

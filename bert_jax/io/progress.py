@@ -40,7 +40,7 @@ class Progress:
         self._stage, self._unit, self._scale = "", "", 1.0
         self._total: float | None = None
         self._done = self._first = 0.0
-        self._begun = self._told = 0.0
+        self._started = self._updated = 0.0
 
     def start(
         self, stage: str, total: float | None = None, unit: str = "", scale: float = 1.0, done: float = 0.0
@@ -57,7 +57,7 @@ class Progress:
         self.close()
         self._stage, self._total, self._unit, self._scale = stage, total, unit, scale
         self._done = self._first = done
-        self._begun = self._told = time.monotonic()
+        self._started = self._updated = time.monotonic()
         if self._terminal:
             self._bars = make_bars(self._stream)
             self._bars.start()
@@ -72,13 +72,13 @@ class Progress:
         self._done = done
         now = time.monotonic()
         if self._bars is not None:
-            if now - self._told >= _SECONDS_BETWEEN_UPDATES:
-                self._told = now
+            if now - self._updated >= _SECONDS_BETWEEN_UPDATES:
+                self._updated = now
                 self._bars.update(self._task, completed=done)
             return
-        if now - self._told >= _SECONDS_BETWEEN_LINES:
-            self._told = now
-            print(self.line(now - self._begun), file=self._stream, flush=True)
+        if now - self._updated >= _SECONDS_BETWEEN_LINES:
+            self._updated = now
+            print(self.line(now - self._started), file=self._stream, flush=True)
 
     def line(self, elapsed: float) -> str:
         """Returns a line describing the stage, `elapsed` seconds after its start."""
@@ -162,7 +162,7 @@ def add_stage(
 ) -> int:
     """Adds a stage to the bars of `make_bars` and returns its task id for `bars.update`."""
     return bars.add_task(
-        stage, total=total, completed=done, unit=unit, scale=scale, first=done, begun=time.monotonic()
+        stage, total=total, completed=done, unit=unit, scale=scale, first=done, started=time.monotonic()
     )
 
 
@@ -171,7 +171,7 @@ def time_left(task: Any, now: float | None = None) -> str:
     done = task.completed - task.fields["first"]
     if task.total is None or done <= 0 or task.completed >= task.total:
         return ""
-    elapsed = (time.monotonic() if now is None else now) - task.fields["begun"]
+    elapsed = (time.monotonic() if now is None else now) - task.fields["started"]
     return f"left {clock(elapsed / done * (task.total - task.completed))}"
 
 

@@ -5,10 +5,11 @@ In this module a path is PREFIX followed by the absolute folder of a data set, a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +85,18 @@ def _builder(path: str) -> Any:
         raise UserError(
             f"{path} needs tensorflow-datasets and array_record ({error}): pip install them"
         ) from None
-    try:
+    with _unreadable(f"the data set in {path.removeprefix(PREFIX)}"):
         return read_builder(path.removeprefix(PREFIX))
-    except Exception as error:  # many kinds, depending on what is missing from its JSON files
+
+
+@contextlib.contextmanager
+def _unreadable(what: str) -> Iterator[None]:
+    """Turns any error of tensorflow-datasets and array_record, which raise many kinds, into a UserError."""
+    try:
+        yield
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"can't read the data set in {path.removeprefix(PREFIX)} ({reason}); prepare it again"
-        ) from None
+        raise UserError(f"can't read {what} ({reason}); prepare it again") from None
 
 
 def name(path: str) -> str:
@@ -119,11 +125,8 @@ def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
     Raises:
         UserError: The files of the split cannot be read.
     """
-    try:
+    with _unreadable(path):
         return _builder(path).as_data_source(split=split)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"can't read {path} ({reason}); prepare it again") from None
 
 
 def record(source: Sequence[dict[str, Any]], place: int, path: str) -> dict[str, Any]:
@@ -132,11 +135,8 @@ def record(source: Sequence[dict[str, Any]], place: int, path: str) -> dict[str,
     Raises:
         UserError: The record cannot be read.
     """
-    try:
+    with _unreadable(f"record {place} of {path}"):
         return source[place]
-    except Exception as error:  # array_record raises several kinds for a damaged file
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"can't read record {place} of {path} ({reason}); prepare it again") from None
 
 
 def size(path: str) -> int:

@@ -131,7 +131,7 @@ class Stub:
     """A step that fits up to some number of rows a chip."""
 
     def __init__(self, step, capacity):
-        names = ("model", "rows", "mesh", "config", "unit", "memory_limit")
+        names = ("model", "rows", "mesh", "config", "unit", "chip_heads", "memory_limit")
         self.__dict__ |= {name: getattr(step, name) for name in names}
         self.predictions, self.capacity, self.compiled = step.predictions, capacity, []
 

@@ -48,8 +48,8 @@ def test_a_terminal_gets_a_bar():
     assert "tokenizing" in shown and "10 of 10 MB" in shown
 
 
-def task(done, total, first=0, begun=100.0):
-    fields = {"first": first, "begun": begun}
+def task(done, total, first=0, started=100.0):
+    fields = {"first": first, "started": started}
     return types.SimpleNamespace(completed=done, total=total, fields=fields)
 
 

@@ -25,11 +25,6 @@ FIELDS = {"steps": STEPS, "checkpoint.every": 2, "checkpoint.keep": 2, "eval.eve
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    return processes.write_records(tmp_path_factory.mktemp("data") / "records")
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory, records):
     """devices -> work directory of a run that nothing disturbed."""
     directory = tmp_path_factory.mktemp("whole")

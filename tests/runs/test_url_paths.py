@@ -99,6 +99,6 @@ def test_a_work_directory_that_checkpoints_cannot_be_in_is_refused(run, command,
         ],
     }.get(command, [])
     code, said = run(command, f"--workdir={ROOT}/run", *more)
-    expected = "no such directory" if command != "finetune" else "gs:// or s3://, and nowhere else"
+    expected = "no such directory" if command != "finetune" else "expected a local path, gs:// or s3://"
     assert code == 2 and expected in said and said.count("error") == 1, said
     assert files.names(f"{ROOT}/run") == []

@@ -209,3 +209,10 @@ class Processes:
 
     def transcript(self):
         return "\n".join(f"{number}: {line}" for number, lines in enumerate(self.output) for line in lines)
+
+
+def error_of(result):
+    """The one line of an error in (exit code, stdout, stderr)."""
+    code, _, error = result
+    assert code == 2 and error.startswith("bert-jax: error: ") and error.count("\n") == 1, result
+    return error

@@ -130,13 +130,13 @@ def parse(text: str) -> Module:
 
 def _whole_lines(text: str) -> Iterator[str]:
     """Yields logical lines: the metadata of Pallas kernels spans several lines, without indentation."""
-    held: list[str] = []
+    pending: list[str] = []
     for line in text.splitlines():
-        if not held or line == "}" or _HEAD.match(line) or _ASSIGNMENT.match(line):
-            yield "".join(held)
-            held = []
-        held.append(line)
-    yield "".join(held)
+        if not pending or line == "}" or _HEAD.match(line) or _ASSIGNMENT.match(line):
+            yield "".join(pending)
+            pending = []
+        pending.append(line)
+    yield "".join(pending)
 
 
 def _parse_line(line: str) -> Instruction | None:

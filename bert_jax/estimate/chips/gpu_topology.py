@@ -58,17 +58,17 @@ def prepare() -> None:
 def _without_missing_drivers() -> Iterator[None]:
     """Captures the standard error inside the block, and then prints it without lines of `_NOT_NEEDED`."""
     sys.stderr.flush()
-    with tempfile.TemporaryFile("w+", errors="replace") as held:
+    with tempfile.TemporaryFile("w+", errors="replace") as captured:
         before = os.dup(2)
-        os.dup2(held.fileno(), 2)
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         finally:
             sys.stderr.flush()
             os.dup2(before, 2)
             os.close(before)
-            held.seek(0)
-            for line in held:
+            captured.seek(0)
+            for line in captured:
                 if not _NOT_NEEDED.search(line):
                     print(line, end="", file=sys.stderr)
 

@@ -125,7 +125,7 @@ class MetricsWriter:
         if self._begin is None:  # The time left excludes one-time work before this, such as compiling.
             self._begin = time.monotonic(), step
             if self._bars:
-                self._bars.update(self._steps, begun=self._begin[0], first=step)
+                self._bars.update(self._steps, started=self._begin[0], first=step)
         if self._bars:
             self._bars.update(self._steps, completed=step)
 

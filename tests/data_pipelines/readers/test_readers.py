@@ -199,7 +199,7 @@ def test_compressed_files(tmp_path, extension, compress):
         damaged.append(data[:20] + b"\x55" * 20 + data[40:])
     for broken in damaged:
         path.write_bytes(broken)
-        with pytest.raises(UserError, match=f"corpus.txt{extension} is cut short or not a {extension} file"):
+        with pytest.raises(UserError, match=f"corpus.txt{extension} is truncated or not a {extension} file"):
             read(path)
 
 

@@ -1,16 +1,13 @@
 """Whatever a file holds, a reader ends, within its memory, with documents or one line for the user."""
 
-import bz2
-import gzip
-import lzma
 import random
 import time
 import tracemalloc
 
 import pytest
+from support.mutations import COMPRESS
 
 from bert_jax.errors import UserError
-from bert_jax.io import compression
 from data_pipelines import readers
 
 UNITS = [
@@ -57,13 +54,6 @@ UNITS = [
     b"[[File:a|",
     b"a" * 3000,
 ]
-PACKED = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": compression.zstd.compress,
-}
 
 
 def bad_input(rng):
@@ -77,8 +67,8 @@ def bad_input(rng):
         data += rng.choice(UNITS) * rng.choice([0, 1000])
     if rng.random() < 0.5:
         data = b"<page><ns>0</ns><id>1</id><text>" + data + rng.choice([b"", b"</text></page>"])
-    name = rng.choice(["", "", *PACKED])
-    data = PACKED[name](data)
+    name = rng.choice(["", "", *COMPRESS])
+    data = COMPRESS[name](data)
     return name, data[: rng.randrange(len(data) + 1)] if rng.random() < 0.2 else data
 
 

@@ -153,7 +153,7 @@ def test_a_bzip2_file_is_cut_where_a_stream_begins(tmp_path):
 def test_damage(tmp_path):
     path = tmp_path / "dump.xml.bz2"
     path.write_bytes(bz2.compress(DUMP.encode())[:-9])
-    with pytest.raises(UserError, match=r"cut short or not a .bz2 file"):
+    with pytest.raises(UserError, match=r"truncated or not a .bz2 file"):
         read(path)
     path = tmp_path / "text.xml"
     path.write_text("Only text.")

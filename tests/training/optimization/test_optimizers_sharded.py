@@ -7,7 +7,6 @@ import ml_collections
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from support import processes
 
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
@@ -17,6 +16,8 @@ from bert_jax.training import loop, state
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.workdir.run_directory import WorkDir
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 LAYERS, HIDDEN, HEADS, SIZE, WORDS = 2, 16, 4, 8, 32
 
@@ -91,12 +92,6 @@ def train(path, name, args, steps, mesh):
             )  # fmt: skip
         finally:
             writer.close()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs():
-    with processes.quick_compilation():
-        yield
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""The config files of pre-training."""
+
+import pytest
+from support import processes
+
+from bert_jax.errors import UserError
+from bert_jax.settings import config_fields
+from bert_jax.training.optimization.optimizers import make_optimizer
+
+
+@pytest.mark.parametrize(
+    "name, size",
+    [
+        *((size, size) for size in ("tiny", "mini", "small", "base", "large")),
+        ("base_v5e", "base"),
+        ("base_gpu", "base"),
+        ("continued", "base"),
+    ],
+)
+def test_the_config_files(name, size):
+    """Each has the fields of a run, and stands for its size."""
+    from bert_jax.models.config import SIZES
+
+    path = processes.CONFIG.with_name(f"{name}.py")
+    space = {"__name__": name}
+    exec(compile(path.read_text(), path, "exec"), space)
+    config = space["get_config"]()
+    config_fields.check_pretraining(config)
+    assert {name: config.model[name] for name in SIZES[size]} == SIZES[size]
+    assert config.optimizer.warmup_steps < config.steps
+
+
+def load_config(name, argument):
+    path = processes.CONFIG.with_name(f"{name}.py")
+    space = {"__name__": name}
+    exec(compile(path.read_text(), path, "exec"), space)
+    return space["get_config"](argument)
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_two_phases_have_the_schedule_of_one_run(size):
+    whole, first, second = (load_config(size, phase) for phase in ("", "phase1", "phase2"))
+    assert (first.steps, second.steps) == (900_000, 1_000_000) and second == whole
+    one, two, three = (make_optimizer(c.optimizer, c.steps, None)[1] for c in (whole, first, second))
+    for step in (0, 5_000, 10_000, 899_999):
+        assert one(step) == two(step) == three(step)
+    assert two(899_999) > 0.09 * 1e-4
+    with pytest.raises(UserError, match="expected phase1, of 128 tokens"):
+        load_config(size, "phase3")
+
+
+@pytest.mark.parametrize("phase, rows, sequences", [("phase1", 65_536, 461e6), ("phase2", 32_768, 51e6)])
+def test_large_batches_with_lamb(phase, rows, sequences):
+    config = load_config("large_lamb", phase)
+    assert config.batch_size == rows and config.batch_size * config.steps == pytest.approx(
+        sequences, rel=0.01
+    )
+    make_optimizer(config.optimizer, config.steps, None)
+    with pytest.raises(UserError, match="expected pretrain/large_lamb:phase1"):
+        load_config("large_lamb", "")

@@ -1,0 +1,109 @@
+"""Pre-training that takes its weights and its architecture from another checkpoint."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from bert_jax import cli
+from bert_jax.errors import UserError
+from bert_jax.workdir import run_directory
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory, trained):
+    """The weights of `trained` without its heads, as an encoder of sentences has them."""
+    from bert_jax import convert
+    from bert_jax.convert.formats import work_directory
+
+    model = convert.load(trained)
+    params = {name: x for name, x in model.params.items() if name.split("/")[0] not in ("mlm", "nsp")}
+    directory = tmp_path_factory.mktemp("encoder") / "model"
+    work_directory.FORMAT.write(model.replace(params=params, head="none"), directory)
+    return directory
+
+
+def continued(records, directory, *more):
+    """Continued pre-training whose config is of another size."""
+    return [
+        "pretrain",
+        "--config=pretrain/tiny",
+        f"--workdir={directory}",
+        f"--config.data.dir={records}",
+        "--config.batch_size=8",
+        "--config.steps=2",
+        "--config.optimizer.warmup_steps=1",
+        *more,
+    ]
+
+
+def test_the_architecture_is_that_of_the_weights(records, encoder, tmp_path, capsys):
+    """Through every mistake on the way, in one directory: each line names the whole remedy."""
+    command = continued(records, tmp_path / "run", f"--config.init_from={encoder}")
+    heads = "--config.model.num_attention_heads=4"
+    assert cli.main([*command, heads]) == 2
+    error = capsys.readouterr().err
+    assert f"num_attention_heads is 2 there and 4 here; leave out {heads.partition('=')[0]}" in error
+    for given in ((), ("--config.init_ignore=mlm/.*",)):
+        assert cli.main([*command, *given]) == 2
+        error = capsys.readouterr().err
+        assert "and, if" not in error and " more" not in error and "nsp/kernel" in error
+        assert "--config.init_ignore='mlm/.*|nsp/.*'" in error and error.count("\n") == 1
+    # A run that made no step has no claim on its directory.
+    assert (
+        cli.main([*command, "--config.init_ignore=mlm/.*|nsp/.*", "--config.model.layer_norm_eps=1e-6"]) == 0
+    )
+    said = capsys.readouterr().out
+    line = next(line for line in said.splitlines() if line.startswith(f"architecture of {encoder}: "))
+    assert {"num_hidden_layers 2", "hidden_size 32", "num_attention_heads 2"} <= set(
+        re.split(r"[:,;] ", line)
+    )
+    assert "the config has hidden_size 128" in said and "started from the weights of " in said
+    model = run_directory.load_config(tmp_path / "run").model
+    assert (model.hidden_size, model.intermediate_size, model.max_position_embeddings) == (32, 64, 32)
+    assert model.layer_norm_eps == 1e-6
+
+
+def test_bench_and_estimate_see_the_model_that_will_be_trained(trained, capsys, monkeypatch):
+    from bert_jax.commands import bench
+    from bert_jax.estimate import program
+    from bert_jax.estimate.chips import tpu_topology
+
+    argv = ["--config=pretrain/tiny", f"--config.init_from={trained}", "--config.model.causal=true"]
+    flags, _ = cli.parse_flags(bench, "bench", argv)
+    model = bench._resolve(flags).model
+    assert (model.hidden_size, model.causal) == (32, True)
+
+    def seen(config, length):
+        raise UserError(f"a size of {config.model.hidden_size}")
+
+    monkeypatch.setattr(tpu_topology, "prepare", lambda: None)
+    monkeypatch.setattr(program, "synthetic_rows", seen)
+    assert cli.main(["estimate", "--topology=v5e:1x1", *argv]) == 2
+    error = capsys.readouterr().err
+    assert f"architecture of {trained}: " in error and "a size of 32" in error
+
+
+def test_a_run_that_started_needs_the_weights_no_more(records, trained, tmp_path, capsys):
+    weights = shutil.copytree(trained, tmp_path / "weights")
+    command = continued(records, tmp_path / "run", f"--config.init_from={weights}")
+    assert cli.main(command) == 0
+    shutil.rmtree(weights)
+    capsys.readouterr()
+    assert cli.main([*command, "--config.checkpoint.every=1"]) == 0
+    assert "resumed from step 2" in capsys.readouterr().out
+    assert cli.main([*command, "--config.model.hidden_size=64"]) == 2
+    assert "model.hidden_size is 32 there and 64 here" in capsys.readouterr().err
+
+
+def test_records_longer_than_the_weights_have_positions(records, trained, tmp_path, capsys):
+    data = shutil.copytree(records, tmp_path / "records")
+    manifest = json.loads((data / "manifest.json").read_text())
+    (data / "manifest.json").write_text(json.dumps(manifest | {"max_seq_length": 64}))
+    assert cli.main(continued(data, tmp_path / "run", f"--config.init_from={trained}")) == 2
+    error = capsys.readouterr().err
+    assert "rows of 64 tokens and the model has 32 positions" in error
+    assert "max_position_embeddings=" not in error
