@@ -125,7 +125,7 @@ def nest(flat: Mapping[str, Any]) -> dict:
     return tree
 
 
-def some(names: Iterable[str], limit: int = 3) -> str:
-    """Returns the first `limit` names, separated by commas, and the number of the others."""
+def some(names: Iterable[str]) -> str:
+    """Returns the first three names, separated by commas, and the number of the others."""
     names = list(names)
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

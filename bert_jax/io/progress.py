@@ -29,12 +29,11 @@ class Progress:
 
     Args:
         stream: The output stream; standard error by default.
-        terminal: Whether `stream` is a terminal; None detects it.
     """
 
-    def __init__(self, stream: TextIO | None = None, terminal: bool | None = None):
+    def __init__(self, stream: TextIO | None = None):
         self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty() if terminal is None else terminal
+        self._terminal = self._stream.isatty()
         self._bars: Any = None
         self._task: Any = None
         self._stage, self._unit, self._scale = "", "", 1.0
