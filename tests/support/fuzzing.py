@@ -213,7 +213,6 @@ class Inputs:
             v2=rng.random() < 0.5,
             labelled=rng.random() < 0.8,
             training=rng.random() < 0.5,
-            max_malformed=rng.choice([0.05, 1.0]),
         )
 
     def tags(self, rng: random.Random) -> None:

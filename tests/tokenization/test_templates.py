@@ -117,7 +117,7 @@ def test_texts_and_pairs(tokenizer, a, b, max_seq_length, pair):
 @settings(max_examples=40, deadline=None)
 @given(tokenizer=tokenizers, words=st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=12))
 def test_the_first_piece_of_each_word(tokenizer, words):
-    examples = TaggedSentences("f", [words], None, [0], [list(range(len(words)))], ["0"], rows=1)
+    examples = TaggedSentences("f", [words], [], [0], [list(range(len(words)))], ["0"], rows=1)
     data = tag_encoding.encode(examples, tokenizer, 14, ("O", "X"))
     assert (data.lengths <= 14).all()
     assert data.tokens[data.word_tokens].tolist() == [tokenizer.encode_batch([word])[0][0] for word in words]

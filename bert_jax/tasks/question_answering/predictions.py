@@ -57,6 +57,7 @@ class AnswerPredictions(Predictions):
         return rows
 
     def write(self, path: str) -> None:
+        """Writes the answers to `path`, and the n best answers and null odds beside it."""
         decoding.write(path, self.examples.ids, self.answers)
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:

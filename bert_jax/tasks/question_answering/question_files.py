@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks, compression
 from bert_jax.tasks.readers.file_formats import FileFormats
 from bert_jax.tasks.readers.file_rows import JsonRows, Lines, open_file
-from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
+from bert_jax.tasks.readers.report import FileReport, Malformed
 
 FORMATS = FileFormats({".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"})
 NO_ANSWER = -1  # the start of the answer, for a question that has none
@@ -66,9 +66,23 @@ class Questions(FileReport):
     context_of: list[int] = dataclasses.field(default_factory=list)
     answers: list[list[str]] = dataclasses.field(default_factory=list)
     starts: list[int] = dataclasses.field(default_factory=list)
+    _places: dict[str, int] = dataclasses.field(default_factory=dict, repr=False)  # of the contexts
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def add(
+        self, id: str, question: str, context: str, answers: Sequence[str] = (), start: int = UNKNOWN
+    ) -> None:
+        """Appends a question."""
+        place = self._places.setdefault(context, len(self.contexts))
+        if place == len(self.contexts):
+            self.contexts.append(context)
+        self.ids.append(id)
+        self.questions.append(question)
+        self.context_of.append(place)
+        self.answers.append(list(answers))
+        self.starts.append(start)
 
 
 class _Unlabelled(Malformed):
@@ -83,7 +97,6 @@ def read_questions(
     v2: bool = False,
     labelled: bool = True,
     training: bool = False,
-    max_malformed: float = MAX_MALFORMED,
 ) -> Questions:
     """Reads a whole file of questions.
 
@@ -97,7 +110,6 @@ def read_questions(
         training: whether the file is for training, so that the first answer must be at its `answer_start`.
             Scores only use the texts of the answers, so an evaluation keeps a question whose answer is
             elsewhere.
-        max_malformed: the fraction of malformed questions above which the file is rejected.
 
     Raises:
         UserError: the file is missing, is not JSON or has no questions, or too many questions are malformed.
@@ -106,7 +118,6 @@ def read_questions(
     path = str(path)
     items = _jsonl_items if FORMATS.detect(path, file_format) == "jsonl" else _squad_items
     found = Questions(path)
-    places: dict[str, int] = {}
     seen: set[str] = set()
     unlabelled = 0
 
@@ -114,7 +125,12 @@ def read_questions(
         nonlocal unlabelled
         id_ = _id(item)
         try:
-            _read_item(found, places, seen, item, id_, v2, labelled, training)
+            if id_ is None:
+                raise Malformed("no 'id'")
+            if id_ in seen:
+                raise Malformed("another question has this id")
+            seen.add(id_)
+            found.add(id_, *_question(item, v2, labelled, training))
         except Malformed as error:
             unlabelled += isinstance(error, _Unlabelled)
             raise error if id_ is None else Malformed(f"question {id_!r}: {error}") from None
@@ -124,16 +140,14 @@ def read_questions(
         raise UserError(f"{path}: no questions in it")
     if unlabelled == found.rows:
         raise UserError(f"{path}: no question has answers; `bert-jax predict` is for such files")
-    found.check(max_malformed)
+    found.check()
     return found
 
 
-def _read_item(found, places, seen, item, id_, v2, labelled, training):
-    if id_ is None:
-        raise Malformed("no 'id'")
-    if id_ in seen:
-        raise Malformed("another question has this id")
-    seen.add(id_)
+def _question(
+    item: dict[str, Any], v2: bool, labelled: bool, training: bool
+) -> tuple[str, str, list[str], int]:
+    """Returns the question, the context, the answers and the start of the first answer of an object."""
     question, context = _text(item, "question"), _text(item, "context")
     answers, start = _answers(item, v2) if labelled else ([], UNKNOWN)
     if training and item.get("is_impossible") is True:
@@ -146,14 +160,7 @@ def _read_item(found, places, seen, item, id_, v2, labelled, training):
                 f"{there[:60]!r}"
             )
         start = UNKNOWN
-    if context not in places:
-        places[context] = len(found.contexts)
-        found.contexts.append(context)
-    found.ids.append(id_)
-    found.questions.append(question)
-    found.context_of.append(places[context])
-    found.answers.append(answers)
-    found.starts.append(start)
+    return question, context, answers, start
 
 
 def _id(item: dict[str, Any]) -> str | None:

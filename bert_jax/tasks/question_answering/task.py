@@ -16,7 +16,6 @@ from bert_jax.tasks.question_answering import decoding, encoding, question_files
 from bert_jax.tasks.question_answering.predictions import AnswerPredictions
 from bert_jax.tasks.question_answering.question_files import (
     NO_ANSWER,
-    UNKNOWN,
     Keys,
     Questions,
     read_questions,
@@ -64,18 +63,11 @@ class QuestionLines(LineReader):
     needs_text = True
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Questions:
-        asked, texts = ([row[field] for _, row in rows] for field in ("text_a", "text_b"))
-        contexts = {context: place for place, context in enumerate(dict.fromkeys(texts))}
-        return Questions(
-            SOURCE,
-            ids_of(rows),
-            asked,
-            list(contexts),
-            [contexts[context] for context in texts],
-            [[] for _ in rows],
-            [UNKNOWN] * len(rows),
-            rows=len(rows),
-        )
+        """Returns the questions, whose answers are unknown."""
+        questions = Questions(SOURCE, rows=len(rows))
+        for id_, (_, row) in zip(ids_of(rows), rows, strict=True):
+            questions.add(id_, row["text_a"], row["text_b"])
+        return questions
 
 
 class QuestionAnsweringTask(FinetuneTask):
@@ -108,6 +100,7 @@ class QuestionAnsweringTask(FinetuneTask):
         return self._read(path, training=True)
 
     def objective(self) -> Spans:
+        """Returns the objective that scores each token as the start and the end of the answer."""
         return Spans(self.model_config, self.tokenizer.layout.types)
 
     @property
@@ -137,12 +130,14 @@ class QuestionAnsweringTask(FinetuneTask):
         )
 
     def encode(self, examples: Questions) -> encoding.WindowRows:
+        """Returns the windows of the questions."""
         c = self.config
         return encoding.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride, c.max_query_length)
 
     def decode(
         self, examples: Questions, rows: encoding.WindowRows, outputs: np.ndarray
     ) -> AnswerPredictions:
+        """Returns the answers, chosen among the windows of each question."""
         c = self.config
         answers = decoding.decode(
             examples,
@@ -156,12 +151,14 @@ class QuestionAnsweringTask(FinetuneTask):
         return AnswerPredictions(examples, answers)
 
     def score(self, predictions: AnswerPredictions) -> dict[str, float]:
+        """Returns the metrics of SQuAD 1.1, or those of SQuAD 2.0."""
         expected, found = predictions.examples.answers, predictions.answers
         if predictions.v2:
             return squad_scores.score_v2(expected, found.texts, found.non_null, found.null_odds)
         return squad_scores.score(expected, found.texts)
 
     def describe(self, examples: Questions, rows: encoding.WindowRows) -> str:
+        """Returns the numbers of contexts, windows, truncated questions and questions without an answer."""
         parts = [
             f"{len(examples.contexts):,} contexts, {len(rows):,} windows",
             f"{rows.cut_questions:,} questions cut at {self.config.max_query_length}",

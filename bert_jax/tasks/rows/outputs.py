@@ -74,9 +74,8 @@ def predict_all(
             and return its result.
 
     Returns:
-        float32 [groups, C]. If `predict` returns [B, L, C], float32 [total, C], the outputs of every token.
-        If the rows are windows with `row_weights`, float32 [examples, C], the mean over the windows of each
-        example.
+        The outputs [groups, C]. If `predict` returns [B, L, C], the outputs of every token, [total, C]. If
+        the rows are windows with `row_weights`, the mean over the windows of each example, [examples, C].
     """
     order = batches.eval_order(data, batch_size)
     local_rows = sharding.local_rows(mesh, batch_size)
@@ -93,7 +92,7 @@ def predict_all(
         per_token = output.ndim == 3
         if done == 1:
             rows = len(data.tokens) if per_token else len(data) // data.rows_per_example
-            result = np.empty((rows, output.shape[-1]), np.float32)
+            result = np.empty((rows, output.shape[-1]), output.dtype)
         if not per_token:
             result[groups[groups >= 0]] = output[groups >= 0]
             continue

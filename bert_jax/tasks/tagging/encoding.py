@@ -80,11 +80,11 @@ def encode(
                 text_begin = row_begin + tokenizer.layout.first_start
                 positions[in_row] = text_begin + offsets[start + in_row] - offsets[a]
             word_tokens.append(positions)
-            if examples.tags is not None:
+            if examples.tags:
                 tags.append([names[tag] for tag in examples.tags[sentence]])
     word_tokens = np.concatenate(word_tokens)
     token_targets = {}
-    if examples.tags is not None:
+    if examples.tags:
         token_targets["tags"] = np.full(builder.total, batches.NO_TARGET, np.int32)
         token_targets["tags"][word_tokens] = np.concatenate(tags)
     return TaggedRows(

@@ -12,8 +12,8 @@ import numpy as np
 from bert_jax import convert
 from bert_jax.kernels import check as kernel_check
 from bert_jax.objectives.tagging import Tagging
-from bert_jax.parallel import pipelining, sharding
-from bert_jax.tasks.rows import batches
+from bert_jax.parallel import sharding
+from bert_jax.tasks.rows import batches, outputs
 
 _MAX_BYTES = 2 << 30  # features that take more memory are not stored, but computed in each step
 
@@ -43,30 +43,16 @@ def compute(
     tokens = sum(len(rows.tokens) for rows in data.values())
     size = tokens * width * np.dtype(np.float16).itemsize
     if size > _MAX_BYTES:
-        log(f"features of {tokens:,} tokens would take {size / 2**30:.1f} GiB: computed anew in each step")
+        log(f"features of {tokens:,} tokens would take {size / 2**30:.1f} GiB: computed again in each step")
         return dict(data)
     kernel_check.ensure(objective.config, log)
     abstract = {"encoder": sharding.abstract_replicated(objective.init, mesh)["encoder"]}
     params, _ = convert.load_params(run["init_from"], abstract, ignore=run["init_ignore"], log=log)
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    batch_size = run["batch_size"]
-    apply = jax.jit(objective.features, out_shardings=replicated)
-    local_rows = sharding.local_rows(mesh, batch_size)
-
-    def call(batch):
-        with sharding.on_mesh(mesh):
-            return apply(params, sharding.global_batch(batch, mesh))
-
+    features = sharding.MeshFunction(jax.jit(objective.features, out_shardings=replicated), mesh)
     result = {}
     for split, rows in data.items():
-        kept = np.empty((len(rows.tokens), width), np.float16)
-        order = batches.eval_order(rows, batch_size)
-        found = batches.eval_batches(rows, batch_size, local_rows=local_rows)
-        for indices, output in pipelining.computed(call, zip(order, found, strict=True)):
-            for place, row in enumerate(indices):
-                if row >= 0:
-                    begin, end = rows.offsets[row : row + 2]
-                    kept[begin:end] = output[place, : end - begin]
-        result[split] = dataclasses.replace(rows, token_features={"features": kept})
-    log(f"features of {tokens:,} tokens computed once: {size / 2**20:.0f} MiB, {width} numbers a token")
+        found = outputs.predict_all(features, params, rows, run["batch_size"], mesh)
+        result[split] = dataclasses.replace(rows, token_features={"features": found})
+    log(f"features of {tokens:,} tokens computed once: {size / 2**20:.0f} MiB, {width} numbers per token")
     return result

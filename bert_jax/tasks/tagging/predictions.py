@@ -52,9 +52,10 @@ class TagPredictions(Predictions):
         return entities.are_of_entities(self.labels)
 
     def records(self) -> list[dict[str, Any]]:
+        """Returns the words, tags and entities of each sentence."""
         rows, begin = [], 0
         for id_, words, tags in zip(self.examples.ids, self.examples.words, self.tags, strict=True):
-            row = {"id": id_, "words": words, "tags": tags}
+            row: dict[str, Any] = {"id": id_, "words": words, "tags": tags}
             if self.of_entities:
                 row["entities"] = [
                     span._asdict()
@@ -71,6 +72,7 @@ class TagPredictions(Predictions):
         return rows
 
     def write(self, path: str) -> None:
+        """Writes JSON-lines, or one word per line in the format of conlleval."""
         if files.suffix(path) == ".jsonl":
             writers.write_json_lines(path, self.records())
             return
@@ -120,9 +122,8 @@ def _write_columns(file, examples, sentences):
     separator = "\t" if any(" " in word for sentence in words for word in sentence) else " "
     for i, tags in enumerate(sentences):
         if examples.has_documents and (i == 0 or examples.documents[i] != examples.documents[i - 1]):
-            width = 2 if examples.tags is None else 3
-            file.write(separator.join([DOCUMENT_START, *["O"] * (width - 1)]) + "\n\n")
-        columns = [words[i], tags] if examples.tags is None else [words[i], examples.tags[i], tags]
+            file.write(separator.join([DOCUMENT_START, *["O"] * (2 if examples.tags else 1)]) + "\n\n")
+        columns = [words[i], examples.tags[i], tags] if examples.tags else [words[i], tags]
         for fields in zip(*columns, strict=True):
             file.write(separator.join(fields) + "\n")
         file.write("\n")

@@ -63,19 +63,23 @@ class WordLines(LineReader):
 
     @property
     def expected(self) -> str:
+        """Returns a description of a line of plain text, for messages."""
         return "the words of a sentence with spaces between"
 
     def from_text(self, text: str) -> dict[str, Any]:
+        """Returns the words of a line of plain text."""
         return {"text_a": [word for word in re.split("[ \t]+", text) if word]}
 
     def value(self, row: Mapping[str, Any], field: str, key: str) -> list[str]:
+        """Returns the words of a JSON object."""
         return json_list(row, key)
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> TaggedSentences:
+        """Returns the sentences, without tags."""
         lines = [line for line, _ in rows]
         words = [row["text_a"] for _, row in rows]
         places = [[line] * len(each) for line, each in zip(lines, words, strict=True)]
-        return TaggedSentences(SOURCE, words, None, lines, places, ids_of(rows), rows=len(rows))
+        return TaggedSentences(SOURCE, words, [], lines, places, ids_of(rows), rows=len(rows))
 
 
 class TaggingTask(FinetuneTask):
@@ -122,6 +126,7 @@ class TaggingTask(FinetuneTask):
         return "encoder/.*" if self.config.frozen else ""
 
     def objective(self) -> Tagging:
+        """Returns the objective of the configured head."""
         c = self.config
         return Tagging(
             self.model_config,
@@ -140,6 +145,7 @@ class TaggingTask(FinetuneTask):
     def precompute(
         self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: Mapping[str, Any], log: Callable
     ) -> dict[str, EncodedRows]:
+        """Returns the rows, with the outputs of the encoder if it is frozen."""
         return frozen_encoder.compute(self.objective(), rows, mesh, run, log) if self.config.frozen else rows
 
     def read(
@@ -187,14 +193,17 @@ class TaggingTask(FinetuneTask):
             examples.tags = [entities.to_bio2(tags) for tags in examples.tags]
 
     def encode(self, examples: TaggedSentences) -> TaggedRows:
+        """Returns the rows of the sentences."""
         return encode(
             examples, self.tokenizer, self.config.max_seq_length, self.labels, self.config.document_context
         )
 
     def decode(self, examples: TaggedSentences, rows: TaggedRows, outputs: np.ndarray) -> TagPredictions:
+        """Returns the predicted tag of each word."""
         return TagPredictions.decode(examples, self.labels, outputs[rows.word_tokens])
 
     def score(self, predictions: TagPredictions) -> dict[str, float]:
+        """Returns the metrics of the entities, or of the tags if they encode no entities."""
         truth, guess = (
             np.array([tag for tags in side for tag in tags])
             for side in (predictions.examples.tags, predictions.tags)
@@ -207,10 +216,11 @@ class TaggingTask(FinetuneTask):
         return {name: found[name] for name in self.metrics}
 
     def describe(self, examples: TaggedSentences, data: TaggedRows) -> str:
+        """Returns the numbers of words, of additional rows, and of entities by type."""
         parts = [f"{len(data.word_tokens):,} words"]
         if windows_more := len(data) - len(examples):
             parts.append(f"{windows_more:,} rows more than sentences, for those longer than a row")
-        if examples.tags is not None and self.of_entities:
+        if examples.tags and self.of_entities:
             counts = entities.count(examples.tags, examples.tags)
             gold = {type or "entities": found.gold for type, found in counts.items()}
             parts.append(f"entities {list_counts(gold)}")

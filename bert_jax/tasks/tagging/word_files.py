@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.tasks.readers.file_formats import FileFormats
-from bert_jax.tasks.readers.file_rows import JsonRows, Lines
+from bert_jax.tasks.readers.file_rows import JsonRows, Lines, find_key
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
 
 FORMATS = FileFormats({".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".csv": ""}, default="conll")
@@ -31,7 +31,7 @@ class TaggedSentences(FileReport):
     Attributes:
         path: the path of the file.
         words: the words of each sentence.
-        tags: the tags of the words of each sentence; None if tags were not requested.
+        tags: the tags of the words of each sentence; empty if tags were not requested.
         documents: the number, from 0, of the document that each sentence belongs to.
         lines: the line of each word in the file, from 1.
         ids: the ids in a JSON-lines file; otherwise the number of each sentence from 0, where malformed
@@ -43,7 +43,7 @@ class TaggedSentences(FileReport):
 
     path: str
     words: list[list[str]] = dataclasses.field(default_factory=list)
-    tags: list[list[str]] | None = None
+    tags: list[list[str]] = dataclasses.field(default_factory=list)
     documents: list[int] = dataclasses.field(default_factory=list)
     lines: list[list[int]] = dataclasses.field(default_factory=list)
     ids: list[str] = dataclasses.field(default_factory=list)
@@ -63,16 +63,10 @@ class TaggedSentences(FileReport):
         """
         kept = []
         for i, (tags, lines) in enumerate(zip(self.tags, self.lines, strict=True)):
-            problem = next(
-                (
-                    f"{self.path}:{line}: {wrong(tag)}"
-                    for tag, line in zip(tags, lines, strict=True)
-                    if wrong(tag)
-                ),
-                None,
-            )
+            problems = zip(lines, map(wrong, tags), strict=True)
+            line, problem = next(filter(lambda each: each[1], problems), (0, ""))
             if problem:
-                self.leave_out(problem)
+                self.leave_out(f"{self.path}:{line}: {problem}")
             else:
                 kept.append(i)
         for name in ("words", "tags", "documents", "lines", "ids"):
@@ -84,7 +78,7 @@ class TaggedSentences(FileReport):
         """Raises UserError if too many sentences are malformed, or if none is left."""
         super().check(max_malformed)
         if not self.words:
-            raise UserError(f"{self.path}: no sentences; expected a word a line, or JSON-lines")
+            raise UserError(f"{self.path}: no sentences; expected one word per line, or JSON-lines")
 
 
 def read_sentences(
@@ -110,7 +104,7 @@ def read_sentences(
     """
     path = str(path)
     checks.check_input(path, "CoNLL or JSON-lines")
-    out = TaggedSentences(path, tags=[] if tagged else None)
+    out = TaggedSentences(path)
     lines = Lines(path)
     if FORMATS.detect(path, format) == "jsonl":
         found = _json_sentences(path, lines, word or WORDS, (tag or TAGS) if tagged else "", id, out)
@@ -214,8 +208,7 @@ def _json_sentences(path, lines, word, tag, id, out) -> Iterator[tuple[int, Any]
             out.has_documents |= key is not None
             document, previous = document + (key != previous), key
             try:
-                yield line, _json_sentence(row, line, document, word, tag, id)
-                continue
+                row = _json_sentence(row, line, document, word, tag, id)
             except Malformed as error:
                 row = error
         yield line, row
@@ -233,11 +226,9 @@ def _json_sentence(row, line, document, word, tag, id):
     return _Sentence(document, words, tags, [line] * len(words), name)
 
 
-def json_list(row, key):
+def json_list(row: Mapping[str, Any], key: str) -> list[str]:
     """Returns the list of strings under a key of a JSON object. Raises Malformed if there is none."""
-    if key not in row:
-        raise Malformed(f"no {key!r} in the object; it has {', '.join(map(repr, list(row)[:20]))}")
-    values = row[key]
+    values = row[find_key(row, [key])]
     if not isinstance(values, list):
         raise Malformed(f"{key!r} is {type(values).__name__}, expected a list of strings")
     for value in values:

@@ -50,7 +50,7 @@ def test_the_first_piece_has_the_tag():
     assert data.token_targets["tags"].tolist() == [none, 1, 0, none, none, none, none, 1, none]
     assert data.word_tokens.tolist() == [1, 2, 7]
     assert (data.first_lengths.tolist(), data.truncated) == ([6, 3], 0)
-    untagged = encode(dataclasses.replace(examples, tags=None), PieceTokenizer(), 8, ("A", "B"))
+    untagged = encode(dataclasses.replace(examples, tags=[]), PieceTokenizer(), 8, ("A", "B"))
     assert untagged.token_targets == {} and np.array_equal(untagged.tokens, data.tokens)
 
 

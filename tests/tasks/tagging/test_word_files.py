@@ -37,7 +37,7 @@ def test_columns(tmp_path, name, separator, end):
     assert (found.documents, found.has_documents, found.ids) == ([0, 1], True, ["0", "1"])
     assert found.lines == [[3, 4], [8]] and found.warning() == ""
     assert read_sentences(path, word="1", tag="-2").tags == [["I-NP", "I-VP"], ["I-NP"]]
-    assert read_sentences(path, tagged=False).tags is None
+    assert read_sentences(path, tagged=False).tags == []
 
 
 def test_only_spaces_and_tabs_separate(tmp_path):
