@@ -38,6 +38,13 @@ class LayerNumbers:
         return tuple(self.template.format(number) for number in self.numbers)
 
 
+@dataclasses.dataclass(frozen=True)
+class StackedLayers(LayerNumbers):
+    """The layers of a parameter that has one value for each of them."""
+
+    axis: int
+
+
 def abstract(model: nn.Module, inputs: int = 4, **options: Any) -> Any:
     """Returns the boxed parameters of a model as shapes and dtypes, without computing anything.
 

@@ -21,7 +21,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.parameters import LayerNumbers, layer_numbers, parameter_shapes
+from bert_jax.models.parameters import StackedLayers, layer_numbers, parameter_shapes
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 
 PARAMS = "params"  # the name of the model's frozen parameters in the tree that `PartlyFrozen.frozen` returns
@@ -58,7 +58,7 @@ class PartlyFrozen(Objective):
         return encoder_config(self.objective)
 
     @functools.cached_property
-    def _layers(self) -> Mapping[str, LayerNumbers]:
+    def _layers(self) -> Mapping[str, StackedLayers]:
         return stacked_parameters(self.objective.init, self.config)
 
     @functools.cached_property
@@ -135,7 +135,7 @@ def encoder_config(objective: Objective) -> EncoderConfig | None:
 
 def stacked_parameters(
     init: Callable[[jax.Array], Params], config: EncoderConfig | None
-) -> dict[str, LayerNumbers]:
+) -> dict[str, StackedLayers]:
     """Returns {name: layers} of the parameters that `init` stacks over layers, or of parts of them.
 
     Args:
@@ -145,15 +145,15 @@ def stacked_parameters(
     if config is None:
         return {}
     found = layer_numbers(_abstract(init), config)
-    return {name: _of_part(name, layers) for name, layers in found.items() if layers.axis is not None}
-
-
-def _of_part(name: str, layers: LayerNumbers) -> LayerNumbers:
-    if not (part := _PART.fullmatch(name)):
-        return layers
-    whole, indices = part["name"], _parse_indices(part["indices"])
-    template = layers.template.removesuffix(name.removeprefix(whole))
-    return LayerNumbers(layers.axis, tuple(layers.numbers[index] for index in indices), template)
+    stacked = {}
+    for name, layers in found.items():
+        if layers.axis is not None:
+            numbers, template = layers.numbers, layers.template
+            if part := _PART.fullmatch(name):
+                numbers = tuple(numbers[index] for index in _parse_indices(part["indices"]))
+                template = template.removesuffix(name.removeprefix(part["name"]))
+            stacked[name] = StackedLayers(layers.axis, numbers, template)
+    return stacked
 
 
 def part_name(name: str, axis: int, indices: Sequence[int]) -> str:

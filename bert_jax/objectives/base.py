@@ -12,21 +12,21 @@ from bert_jax.objectives.losses import Pair
 Params = Any
 Batch = dict[str, jax.Array]
 Pairs = dict[str, Pair]
-Rngs = Mapping[str, jax.Array]
+Rngs = dict[str, jax.Array]
 
 
 class Objective(Protocol):
-    """A training objective.
+    """A training objective. Members besides init, prepare, weights, loss and predict have defaults."""
 
-    All members except `init`, `prepare`, `weights`, `loss` and `predict` have defaults.
+    @property
+    def scales(self) -> Mapping[str, float]:
+        """Returns the factor of each loss, by name, in the sum that is minimized; 1 if it is not listed."""
+        return {}
 
-    Attributes:
-        scales: factor of each loss, by name, in the sum that is minimized; 1 for losses that are not listed.
-        initial_loss: that sum for an untrained model; None if it depends on the data.
-    """
-
-    scales: Mapping[str, float] = {}
-    initial_loss: float | None = None
+    @property
+    def initial_loss(self) -> float | None:
+        """Returns that sum for an untrained model; None if it depends on the data."""
+        return None
 
     def init(self, key: jax.Array) -> Params:
         """Returns new trainable parameters, each boxed with its logical axis names.

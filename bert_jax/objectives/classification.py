@@ -38,6 +38,7 @@ class Classification(RowObjective):
 
     @property
     def model(self) -> ClassificationModel:
+        """Returns the encoder with a classification head."""
         return ClassificationModel(self.config, 1 if self.kind == "regression" else self.num_labels)
 
     @property
@@ -63,6 +64,7 @@ class Classification(RowObjective):
         return self.apply(params, batch, rngs, cls_positions=batch.get("cls_positions"))
 
     def criterion(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> losses.Pair:
+        """Returns the loss of this kind as (sum, weight)."""
         if self.kind == "regression":
             return losses.squared_error(logits[..., 0], targets, weights)
         if self.kind == "multilabel":
@@ -70,9 +72,11 @@ class Classification(RowObjective):
         return losses.cross_entropy(logits, targets, weights)
 
     def metrics(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> Pairs:
+        """Returns the accuracy of a classification; other kinds have no training metrics."""
         return super().metrics(logits, targets, weights) if self.kind == "classification" else {}
 
     def example_weights(self, batch: Batch) -> jax.Array:
+        """Returns the weight of each example, by its class if there are class weights."""
         if not self.class_weights:
             return batch["weights"]
         return batch["weights"] * jnp.asarray(self.class_weights, jnp.float32)[batch["targets"]]
@@ -84,6 +88,7 @@ class Classification(RowObjective):
         return jax.nn.sigmoid(logits) if self.kind == "multilabel" else jax.nn.softmax(logits, axis=-1)
 
     def logits_of(self, outputs: jax.Array) -> jax.Array:
+        """Returns logits for which `outputs` returns these probabilities or predictions."""
         if self.kind == "regression":
             return outputs
         if self.kind == "multilabel":

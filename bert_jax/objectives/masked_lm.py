@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 
 from bert_jax.models import PretrainingModel
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.row_inputs import TYPES, packed_inputs
+from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens
@@ -28,6 +29,7 @@ class MaskedLM(Objective):
 
     @property
     def model(self) -> PretrainingModel:
+        """Returns the encoder with the heads of pre-training."""
         return PretrainingModel(self.config)
 
     @property
@@ -36,6 +38,7 @@ class MaskedLM(Objective):
         return float(np.log(self.config.vocab_size) + np.log(2) * self.next_sentence)
 
     def init(self, key: jax.Array) -> Params:
+        """Returns new parameters of the model."""
         ids = jnp.zeros((1, 8), jnp.int32)
         return self.model.init(key, ids, ids, ids, ids, ids[:, :1], ids[:, :1])["params"]
 
@@ -64,20 +67,14 @@ class MaskedLM(Objective):
         return dict(zip(names, masked, strict=True))
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the numbers of masked tokens and of sequences with a next-sentence label."""
         return {"mlm": jnp.sum(batch["masked_weights"]), "nsp": jnp.sum(batch["next_sentence_weights"])}
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        mlm_logits, nsp_logits = self.model.apply(
-            {"params": params},
-            batch["input_ids"],
-            batch["token_type_ids"],
-            batch["position_ids"],
-            batch["sequence_ids"],
-            batch["masked_positions"],
-            batch["cls_positions"],
-            deterministic=rngs is None,
-            rngs=rngs,
-        )
+        """Returns the masked LM and next-sentence losses and their accuracies."""
+        inputs = (batch[name] for name in (*INPUTS, "masked_positions", "cls_positions"))
+        logits = self.model.apply({"params": params}, *inputs, deterministic=rngs is None, rngs=rngs)
+        mlm_logits, nsp_logits = cast(tuple[jax.Array, jax.Array], logits)
         mlm = (mlm_logits, batch["masked_labels"], batch["masked_weights"])
         nsp = (nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
         return (

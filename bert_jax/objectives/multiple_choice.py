@@ -31,6 +31,7 @@ class MultipleChoice(RowObjective):
 
     @property
     def model(self) -> ClassificationModel:
+        """Returns the encoder with a head that scores one choice."""
         return ClassificationModel(self.config, 1)
 
     @property
@@ -43,13 +44,17 @@ class MultipleChoice(RowObjective):
         return self.apply(params, batch, rngs).reshape(-1, self.choices)
 
     def criterion(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> losses.Pair:
+        """Returns the cross-entropy over the choices as (sum, weight)."""
         return losses.cross_entropy(logits, targets, weights)
 
     def targets(self, batch: Batch) -> jax.Array:
+        """Returns the index of the right choice of each question."""
         return batch["targets"][:, 0]
 
     def present(self, batch: Batch) -> jax.Array:
+        """Returns float32 1 for each question, and 0 for padding."""
         return batch["weights"][:, 0]
 
     def row_weights(self, batch: Batch) -> jax.Array:
+        """Returns the weight of each question's windows."""
         return batch["row_weights"][:, 0]

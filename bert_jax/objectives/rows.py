@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -25,13 +26,18 @@ class RowObjective(Objective):
         choices: the number of consecutive rows that form one example.
     """
 
-    model: Any
     head: str
     windows: bool = False
     token_types: tuple[int, int] = TYPES
     choices: int = 1
 
+    @property
+    def model(self) -> nn.Module:
+        """Returns the model."""
+        raise NotImplementedError
+
     def init(self, key: jax.Array) -> Params:
+        """Returns new parameters of the model."""
         ids = jnp.zeros((1, 8), jnp.int32)
         return self.model.init(key, ids, ids, ids, ids)["params"]
 
@@ -52,13 +58,11 @@ class RowObjective(Objective):
             rngs: as in `loss`.
             **options: further arguments of the model.
         """
-        return self.model.apply(
-            {"params": params},
-            *(batch[name].reshape(-1, batch[name].shape[-1]) for name in INPUTS),
-            deterministic=rngs is None,
-            **options,
-            rngs=rngs,
+        inputs = (batch[name].reshape(-1, batch[name].shape[-1]) for name in INPUTS)
+        output = self.model.apply(
+            {"params": params}, *inputs, deterministic=rngs is None, **options, rngs=rngs
         )
+        return cast(jax.Array, output)
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
         """Returns the float32 logits for a prepared batch."""
@@ -89,9 +93,11 @@ class RowObjective(Objective):
         return batch["row_weights"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the weight of the loss `task`."""
         return {"task": jnp.sum(self.example_weights(batch))}
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        """Returns the loss `task` and the metrics of a prepared batch."""
         logits = self.logits(params, batch, rngs)
         targets, weights = self.targets(batch), self.example_weights(batch)
         counted = weights * self.row_weights(batch) if self.windows else weights
@@ -102,6 +108,7 @@ class RowObjective(Objective):
         return {"task": (total, jnp.sum(weights))}, metrics
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """Returns the outputs for the rows of a batch of the loader; see `outputs`."""
         return self.outputs(self.logits(params, self.prepare(batch, None, False)))
 
     def outputs(self, logits: jax.Array) -> jax.Array:

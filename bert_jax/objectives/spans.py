@@ -33,6 +33,7 @@ class Spans(RowObjective):
 
     @property
     def model(self) -> ClassificationModel:
+        """Returns the encoder with a head for the start and the end."""
         return ClassificationModel(self.config, 2, heads.SPANS)
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
@@ -47,12 +48,14 @@ class Spans(RowObjective):
         return (start_sum + end_sum) / 2, weight
 
     def metrics(self, logits: jax.Array, targets: Targets, weights: jax.Array) -> Pairs:
+        """Returns the accuracies of the start and of the end."""
         return {
             "start_accuracy": losses.accuracy(logits[..., 0], targets["starts"], weights),
             "end_accuracy": losses.accuracy(logits[..., 1], targets["ends"], weights),
         }
 
     def targets(self, batch: Batch) -> Targets:
+        """Returns the first and the last token of each answer."""
         return {name: batch[name] for name in ("starts", "ends")}
 
     def outputs(self, logits: jax.Array) -> jax.Array:
@@ -60,4 +63,5 @@ class Spans(RowObjective):
         return logits
 
     def logits_of(self, outputs: jax.Array) -> jax.Array:
+        """Returns the scores unchanged."""
         return outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,7 @@ class Tagging(RowObjective):
 
     @property
     def model(self) -> ClassificationModel | FeatureTagger:
+        """Returns the encoder with a head for each token, or with one that reads features."""
         if not self.layers:
             return ClassificationModel(self.config, self.num_labels, heads.TOKENS)
         return FeatureTagger(self.config, self.num_labels, self.layers, self.lstm_layers, self.lstm_size)
@@ -59,14 +61,15 @@ class Tagging(RowObjective):
 
     def _features(self, params, batch):
         params = {"params": {"encoder": params["encoder"]}}
-        return self.model.apply(params, *(batch[name] for name in INPUTS), method="features")
+        features = self.model.apply(params, *(batch[name] for name in INPUTS), method="features")
+        return cast(jax.Array, features)
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
         """Returns float32 [B, L, C]."""
         if not self.layers:
             return self.apply(params, batch, rngs)
         features = batch["features"] if "features" in batch else self._features(params, batch)
-        return self.model.apply(
+        logits = self.model.apply(
             {"params": {self.head: params[self.head]}},
             features,
             batch["sequence_ids"],
@@ -74,12 +77,16 @@ class Tagging(RowObjective):
             method="classify",
             rngs=rngs,
         )
+        return cast(jax.Array, logits)
 
     def criterion(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> losses.Pair:
+        """Returns the cross-entropy over the tags as (sum, weight)."""
         return losses.cross_entropy(logits, targets, weights)
 
     def targets(self, batch: Batch) -> jax.Array:
+        """Returns the tag of each token."""
         return batch["tags"]
 
     def present(self, batch: Batch) -> jax.Array:
+        """Returns float32 1 for each token with a tag, and 0 for the others."""
         return (batch["tags"] >= 0).astype(jnp.float32)

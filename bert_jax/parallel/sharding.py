@@ -206,7 +206,7 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
         yield
 
 
-def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> Callable:
+def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> MeshFunction:
     """Returns the train step compiled for the mesh.
 
     Args:
@@ -227,7 +227,7 @@ def jit_train_step(train_step: Callable, mesh: Mesh, shardings: Any) -> Callable
     )
 
 
-def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: Any) -> Callable:
+def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: Any) -> MeshFunction:
     """Returns the evaluation step compiled for the mesh.
 
     Args:

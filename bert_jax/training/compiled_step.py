@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.kernels import dispatch
+from bert_jax.parallel.sharding import MeshFunction
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.state import TrainState
@@ -28,7 +29,7 @@ class CompiledStep:
 
     def __init__(
         self,
-        train_step: Callable,
+        train_step: MeshFunction,
         abstract_state: TrainState,
         seed: np.uint32,
         writer: MetricsWriter,

@@ -36,6 +36,14 @@ BEST_FILE = "best.json"
 _BEST = {"step": int, "last_step": int, "since_best?": int, "scores": {str: (float, None)}}
 
 
+class Batches(Iterator[dict[str, np.ndarray]], Protocol):
+    """An iterator over this process's rows of each batch."""
+
+    def close(self) -> None:
+        """Ends the threads and processes that read ahead."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class EvaluationContext:
     """The services of the train loop with which an evaluator shows its progress and can be interrupted.
@@ -134,7 +142,7 @@ class RecordEvaluator(Evaluator):
         self,
         objective: Objective,
         seed: int,
-        batches: Callable[[np.ndarray], Iterator[dict[str, np.ndarray]]],
+        batches: Callable[[np.ndarray], Batches],
         mesh: jax.sharding.Mesh,
         *,
         batch_size: int,
@@ -225,10 +233,10 @@ class BestCheckpoint(Evaluator):
 
     def _update(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> bool:
         best = self.best
-        score, before = metrics[self._metric], best and best["scores"][self._metric]
+        score, before = metrics[self._metric], best["scores"][self._metric] if best else None
         is_best = before is None or self._sign * score > self._sign * before
         last_step = best["last_step"] if best else 0
-        if is_best:
+        if best is None or is_best:
             scored = set(metrics) - {"loss"}
             saved = checkpoint.Checkpointer(os.path.join(self._workdir.path, BEST), keep=1, log=self._log)
             saved.save(step, state.parameters)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.training import recovery
 from bert_jax.training.compiled_step import CompiledStep
-from bert_jax.training.evaluators import EvaluationContext, Evaluations, Evaluator, is_due
+from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator, is_due
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.training.metrics.profiling import Profiler
@@ -36,8 +36,6 @@ from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import make_train_step, spike_rule
 from bert_jax.training.watchdog import Watchdog
 from bert_jax.workdir.run_directory import WorkDir
-
-Batches = Iterator[dict[str, np.ndarray]]
 
 # Measuring the peak FLOP/s of a CPU takes seconds, which is too long for runs of fewer FLOPs.
 _MFU_FROM_FLOPS = 1e13
@@ -67,7 +65,8 @@ def fit(
             checkpoint.{every, keep, keep_every} (with every=0, only the last step is saved) and model.dtype;
             optionally resume_from and spikes.*.
         objective: see `bert_jax.objectives.base`.
-        optimizer, schedule: see `bert_jax.training.optimization.optimizers`.
+        optimizer: see `bert_jax.training.optimization.optimizers`.
+        schedule: maps a step to its learning rate.
         mesh: see `sharding.make_mesh`.
         train_data: (start step, rows of the global batch that this process feeds) -> iterator over these rows
             of the batch of each step, beginning with the start step. Batches may have a few different shapes;
@@ -179,10 +178,10 @@ class _Run:
         self._flops_per_step, self._writer = flops_per_step, writer
         self._guard, self._watchdog = guard, watchdog
         self._local_rows = sharding.local_rows(mesh, config.batch_size)
-        self._batches: Batches | None = None
+        self._batches: Batches
+        self._open = contextlib.ExitStack()  # closes them
         self._batch: dict[str, jax.Array] = {}  # of the next step
         self._metrics: Mapping[str, jax.Array] = {}  # of the last step
-        self._step_metrics: StepMetrics | None = None
         self._save_due = False
 
     # Before the first step
@@ -196,6 +195,8 @@ class _Run:
         self._workdir.confirm_run()
         self._writer.rewind(self.step)
         self._goodput = Goodput(read_metrics(self._workdir.path, "train"))
+        # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
+        self._step_metrics = StepMetrics(0.0, 0.0, self._config.max_skipped_steps, self._goodput)
         if missed := self._evaluations.missed(self.step, self._workdir.path):
             with self._stopping():
                 self._evaluations.run(missed, self.step, self.state)
@@ -213,14 +214,16 @@ class _Run:
     def open_batches(self) -> None:
         """Opens the iterator over the batches, beginning with that of the next step."""
         self.close()
-        read = self._detour.batches if self._detour else _batches
-        self._batches = read(self._train_data, self.step, self._local_rows)
+        if self._detour:
+            batches = self._detour.batches(self._train_data, self.step, self._local_rows)
+        else:
+            batches = self._train_data(self.step, self._local_rows)
+        self._batches = self._open.enter_context(contextlib.closing(batches))
         self._feed()
 
     def close(self) -> None:
         """Closes the iterator over the batches."""
-        if self._batches is not None:
-            self._batches.close()
+        self._open.close()
 
     def compile(self) -> None:
         """Compiles the train step for the shape of the first batch."""
@@ -342,8 +345,7 @@ class _Run:
 
     def _save_and_stop(self) -> None:
         with self._guard.saving():
-            if self._step_metrics is not None:
-                self._step_metrics.write(self._writer)
+            self._step_metrics.write(self._writer)
             self._writer.flush()
             if self.step and not self._is_skipped():
                 self._checkpointer.save(self.step, self.state)
@@ -356,10 +358,6 @@ class _Run:
         else:
             result = "which was skipped; " + (f"step {saved[-1]} is saved" if saved else "none is saved")
         self._guard.leave(f"stopped at step {self.step}, {result}")
-
-
-def _batches(train_data: Callable[[int, np.ndarray], Batches], step: int, local_rows: np.ndarray) -> Batches:
-    return train_data(step, local_rows)
 
 
 def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable[[str], None]) -> None:

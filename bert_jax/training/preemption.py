@@ -95,6 +95,7 @@ class PreemptionGuard:
             )
 
     def requested(self) -> bool:
+        """Returns whether a stop is requested. All processes get the same answer."""
         if self._distributed:
             self._asked += 1
             if multihost_utils.reached_preemption_sync_point(self._asked):
@@ -126,6 +127,12 @@ class PreemptionGuard:
             self.check()
 
     def leave(self, message: str) -> None:
+        """Ends the run with `message`.
+
+        Raises:
+            KeyboardInterrupt: the process received SIGINT.
+            Preempted: the process received SIGTERM.
+        """
         self._left = True
         message = f"{message}; run the same command to go on"
         raise KeyboardInterrupt(message) if self._signal == signal.SIGINT else Preempted(message)

@@ -10,8 +10,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -20,6 +19,7 @@ from jax.experimental import multihost_utils
 from bert_jax.checkpoint import Checkpointer
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.training.evaluators import Batches
 from bert_jax.training.metrics.throughput import TooManySkipped
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -42,11 +42,12 @@ class Recovery:
     complete: bool = False
 
     def write(self, workdir: WorkDir) -> None:
+        """Writes recovery.json."""
         workdir.write_json(FILE, dataclasses.asdict(self))
 
     def batches(
-        self, train_data: Callable[[int, np.ndarray], Iterator[Any]], step: int, own: np.ndarray
-    ) -> Iterator[Any]:
+        self, train_data: Callable[[int, np.ndarray], Batches], step: int, own: np.ndarray
+    ) -> Batches:
         """Yields the batches of `step` and of each step after it.
 
         Args:
@@ -90,7 +91,8 @@ def plan(steps: list[int], start: int, first: int, last: int) -> Recovery:
     Args:
         steps: the steps of the checkpoints, ascending.
         start: the step at which the run started.
-        first, last: the first and the last skipped step.
+        first: the first skipped step.
+        last: the last skipped step.
     """
     before = [step for step in steps if step < first]
     known = [step for step in before if step < first - 1]

@@ -55,12 +55,14 @@ class Start:
         if resumed is not None:
             self.log(f"resumed from step {resumed[0]} of {directory}")
             return resumed
-        if other := self.config.get("resume_from"):
-            source, state = self._restore(
-                lambda abstract: checkpoint.load_state(other, abstract, log=self.log)
-            )
-            self.log(f"went on from {source}, step {int(state.step)}")
-            return int(state.step), state
+        other = self.config.get("resume_from")
+        if other and (
+            found := self._restore(lambda abstract: checkpoint.load_state(other, abstract, log=self.log))
+        ):
+            source, state = found
+            step = int(jax.device_get(state.step))
+            self.log(f"went on from {source}, step {step}")
+            return step, state
         return 0, self._new()
 
     def _check_frozen(self) -> None:

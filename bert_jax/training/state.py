@@ -17,6 +17,7 @@ from bert_jax.objectives.base import Objective, Params
 from bert_jax.parallel.sharding import parameter_shardings, unbox
 
 _NO_DIMENSION = object()
+_Leaf = jax.Array | jax.ShapeDtypeStruct
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -25,10 +26,10 @@ class TrainState(flax.struct.PyTreeNode):
     The data order, the masks and dropout are not part of it; they follow from `step` and the run's seed.
     """
 
-    step: jax.Array  # int32 []
+    step: _Leaf  # int32 []
     params: Params  # float32
     opt_state: Any
-    recent: jax.Array | None = None  # float32 [window], of the last steps a SpikeRule accepted, newest last
+    recent: _Leaf | None = None  # float32 [window], of the last steps a SpikeRule accepted, newest last
     frozen: Params | None = None  # the objective's frozen parameters, which are read only and saved once
 
     @property

@@ -156,16 +156,22 @@ def test_a_failed_save_is_no_success(tmp_path, monkeypatch):
 
 
 def test_device_values_are_fetched_at_log_steps_alone(tmp_path, monkeypatch):
-    fetched, fetch = [], ArrayImpl._value.fget
+    fetched, requested = [], []
     run = Run(tmp_path / "run", log_every=5, eval__every=0, checkpoint__every=0)
-    requested = []
     run.before_batch = requested.append
 
-    def value(array):
-        fetched.append(requested[-1])
-        return fetch(array)
+    def counted(function):
+        def call(array, *args):
+            fetched.append(requested[-1])
+            return function(array, *args)
 
-    monkeypatch.setattr(ArrayImpl, "_value", property(value))
+        return call
+
+    # The value of a whole array, and the parts of it, which NumPy reads without asking for a value.
+    monkeypatch.setattr(ArrayImpl, "_value", property(counted(ArrayImpl._value.fget)))
+    monkeypatch.setattr(ArrayImpl, "addressable_data", counted(ArrayImpl.addressable_data))
+    shards = ArrayImpl.__dict__["addressable_shards"]
+    monkeypatch.setattr(ArrayImpl, "addressable_shards", property(counted(shards.__get__)))
     train_data = run.train_data
 
     def watched(step, own):

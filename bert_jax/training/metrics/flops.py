@@ -54,7 +54,7 @@ def _products(config: EncoderConfig) -> _Products:
     """Returns the total sizes of the kernels. A kernel that layers share counts once for each use."""
     boxed = parameters.abstract(PretrainingModel(config), 6)
     numbers, axes = parameters.layer_numbers(boxed, config), parameters.layer_axes(boxed)
-    counts = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for name, shape in parameters.parameter_shapes(boxed).items():
         if name.endswith("/kernel"):
             uses = len(numbers[name].numbers) if name in numbers and name not in axes else 1

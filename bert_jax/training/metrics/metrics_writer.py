@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from typing import TextIO
 
 from etils import epy
 
@@ -63,10 +64,10 @@ class MetricsWriter:
         primary: bool = True,
         terminal: bool | None = None,
     ):
-        self._directory = os.fspath(directory) if directory is not None and primary else None
+        self._directory = os.fspath(directory) if directory is not None and primary else ""
         self._total, self._primary = total_steps, primary
         self._lines = _Lines(os.path.join(self._directory, _FILE)) if self._directory else None
-        self._tensorboard = None
+        self._tensorboard: _Events | None = None
         self._begin: tuple[float, int] | None = None
         self._bars = None
         if primary and (sys.stdout.isatty() if terminal is None else terminal):
@@ -266,7 +267,7 @@ class _Lines:
     def __init__(self, path: str):
         self._path = path
         self._local = not files.is_remote(path)
-        self._file = None
+        self._file: TextIO | None = None
         self._kept: list[str] = []
         self._written = 0.0
 

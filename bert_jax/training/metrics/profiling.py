@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 
@@ -38,7 +38,8 @@ class Profiler:
     def __init__(
         self, directory: os.PathLike | str, steps: tuple[int, int] | None, log: Callable[[str], None]
     ):
-        self._directory, self._steps, self._log = os.fspath(directory), steps, log
+        self._directory, self._log = os.fspath(directory), log
+        self._first, self._last = steps or (-1, -1)
         self._tracing = False
         self._cleanup = contextlib.ExitStack()
         self._local = self._directory
@@ -51,15 +52,15 @@ class Profiler:
 
     def before(self, step: int) -> None:
         """Starts the trace if it begins with this step. Call it before each step."""
-        if self._steps and step == self._steps[0]:
+        if step == self._first:
             if files.is_remote(self._directory):  # xprof reads local files only.
                 self._local = self._cleanup.enter_context(scratch.directory())
             jax.profiler.start_trace(self._local)
             self._tracing = True
 
-    def after(self, step: int, metrics: dict[str, jax.Array]) -> None:
+    def after(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         """Ends the trace if this is its last step, after waiting for it. Call it after each dispatch."""
-        if self._tracing and step == self._steps[1]:
+        if self._tracing and step == self._last:
             jax.block_until_ready(metrics)
             self._stop()
 
@@ -70,4 +71,4 @@ class Profiler:
                 jax.profiler.stop_trace()
                 if self._local != self._directory:
                     atomic.copy_directory(self._local, self._directory)
-            self._log(f"wrote a trace of steps {self._steps[0]} to {self._steps[1]}: xprof {self._directory}")
+            self._log(f"wrote a trace of steps {self._first} to {self._last}: xprof {self._directory}")

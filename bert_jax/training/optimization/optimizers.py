@@ -153,7 +153,7 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
     Raises:
         UserError: there is no such optimizer, or it does not accept the arguments.
     """
-    make = getattr(optax, name, None) or getattr(optax.contrib, name, None)
+    make: Any = getattr(optax, name, None) or getattr(optax.contrib, name, None)
     taken = inspect.signature(make).parameters if inspect.isfunction(make) else {}
     if "learning_rate" not in taken:
         near = difflib.get_close_matches(name, (*_ADAM, *_EXAMPLES), n=1)

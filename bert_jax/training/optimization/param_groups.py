@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from bert_jax.errors import UserError
-from bert_jax.models.parameters import LayerNumbers
+from bert_jax.models.parameters import StackedLayers
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config, stacked_parameters
 from bert_jax.objectives.base import Objective
 
@@ -37,7 +37,7 @@ class Layers:
         count: the number of layers of the model; 0 if none of its parameters is stacked.
     """
 
-    stacked: Mapping[str, LayerNumbers] = dataclasses.field(default_factory=dict)
+    stacked: Mapping[str, StackedLayers] = dataclasses.field(default_factory=dict)
     count: int = 0
 
     @classmethod
@@ -48,7 +48,7 @@ class Layers:
             return cls()
         return cls(stacked_parameters(objective.init, config), config.num_hidden_layers)
 
-    def at(self, path: Any) -> LayerNumbers | None:
+    def at(self, path: Any) -> StackedLayers | None:
         """Returns the layers of the parameter at a `jax.tree_util` path, or None if it is not stacked."""
         return self.stacked.get(_name(path))
 
@@ -69,9 +69,11 @@ class Layers:
         return jax.tree_util.tree_map_with_path(of_parameter, params)
 
 
-def _along(layers: LayerNumbers, p: Any, values: Any) -> np.ndarray:
+def _along(layers: StackedLayers, p: Any, values: Any) -> np.ndarray:
     """Returns one value for each layer, as an array that broadcasts to a parameter."""
-    return np.float32(values).reshape([-1 if axis == layers.axis else 1 for axis in range(p.ndim)])
+    return np.asarray(values, np.float32).reshape(
+        [-1 if axis == layers.axis else 1 for axis in range(p.ndim)]
+    )
 
 
 def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
