@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.checkpoint.leaves import flatten
+from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective, Params
 from bert_jax.parallel.sharding import parameter_shardings, unbox
@@ -131,7 +131,8 @@ def init_state(
         return state
     initial = jax.eval_shape(init_frozen, np.uint32(seed))
     if initial is not None:
-        among = {name: shardings.frozen[name] for name in initial}
+        placed = flatten(shardings.frozen)
+        among = nest({name: placed[name] for name in flatten(initial)})
         initial = jax.jit(init_frozen, out_shardings=among)(np.uint32(seed))
     return state.replace(frozen=place_frozen(objective, shardings.frozen, initial))
 
