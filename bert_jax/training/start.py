@@ -60,7 +60,7 @@ class Start:
             found := self._restore(lambda abstract: checkpoint.load_state(other, abstract, log=self.log))
         ):
             source, state = found
-            step = int(jax.device_get(state.step))
+            step = int(state.step)
             self.log(f"went on from {source}, step {step}")
             return step, state
         return 0, self._new()

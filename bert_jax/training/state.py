@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import flax.struct
 import jax
@@ -17,7 +17,6 @@ from bert_jax.objectives.base import Objective, Params
 from bert_jax.parallel.sharding import parameter_shardings, unbox
 
 _NO_DIMENSION = object()
-_Leaf = jax.Array | jax.ShapeDtypeStruct
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -26,10 +25,10 @@ class TrainState(flax.struct.PyTreeNode):
     The data order, the masks and dropout are not part of it; they follow from `step` and the run's seed.
     """
 
-    step: _Leaf  # int32 []
+    step: jax.Array  # int32 []
     params: Params  # float32
     opt_state: Any
-    recent: _Leaf | None = None  # float32 [window], of the last steps a SpikeRule accepted, newest last
+    recent: jax.Array | None = None  # float32 [window], of the last steps a SpikeRule accepted, newest last
     frozen: Params | None = None  # the objective's frozen parameters, which are read only and saved once
 
     @property
@@ -75,7 +74,8 @@ def abstract_state(
     )
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
     recent = jax.ShapeDtypeStruct((window,), jnp.float32, sharding=replicated) if window else None
-    return TrainState(step, params, opt_state, recent, frozen)
+    # The leaves of an abstract state are shapes, where its type says arrays.
+    return TrainState(cast(Any, step), params, opt_state, cast(Any, recent), frozen)
 
 
 def _place(shape: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
