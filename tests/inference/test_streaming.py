@@ -150,7 +150,7 @@ def test_what_is_wrong_with_a_line(run_of, task, line, message):
 def test_a_bad_line_is_answered_in_its_place(run_of, predict):
     text = 'the cat\n{"review": 3}\n{a dog}\n\n{"review": "red", "id": 5}\nbig'
     code, answers, said = predict(text, f"--workdir={run_of('classification')}", "--output=-")
-    assert code == 0 and "6 lines, 3 of them bad" in said
+    assert code == 0 and "6 lines, 3 of them not valid" in said
     assert [answer.get("id") for answer in answers] == ["0", None, None, None, "5", "5"]
     assert [answer["line"] for answer in answers if "error" in answer] == [2, 3, 4]
     code, answers, _ = predict("{a dog}\n", f"--workdir={run_of('classification')}", "--format=tsv")
@@ -202,7 +202,7 @@ def test_a_stream_that_breaks_off(run_of):
 @pytest.mark.parametrize(
     "task, flags, message",
     [
-        ("classification", ["--output=x.tsv"], "write > x.tsv instead"),
+        ("classification", ["--output=x.tsv"], "append > x.tsv to the command"),
         ("classification", ["--header"], "--header is for files"),
         (
             "classification",
