@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bert_jax.errors import UserError
 
@@ -61,7 +62,9 @@ def check_structure(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, j
             raise UserError(f"{path}: {name} is {saved[name].dtype} there and {x.dtype} here")
 
 
-def check_shapes(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+def check_shapes(
+    path: str, saved: Mapping[str, Leaf | np.ndarray], wanted: Mapping[str, jax.ShapeDtypeStruct]
+) -> None:
     """Raises a UserError if a leaf that is both saved and wanted has another shape."""
     differing = [name for name, x in wanted.items() if name in saved and saved[name].shape != tuple(x.shape)]
     if differing:

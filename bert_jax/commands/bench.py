@@ -111,9 +111,9 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
     mesh = sharding.make_mesh(**config.mesh)
 
     def time_steps(batches, length):
-        if length > model.max_position_embeddings:
+        if length > model.max_seq_length:
             raise UserError(
-                f"rows of {length} tokens are longer than the model's {model.max_position_embeddings} "
+                f"rows of {length} tokens are longer than the model's {model.max_seq_length} "
                 "positions; choose a shorter --seq_length or a larger --config.model.max_position_embeddings"
             )
         predictions = config.masking.max_predictions or masking.default_max_predictions(

@@ -16,7 +16,6 @@ from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import TOKENS, ClassificationHead
 from bert_jax.tokenization import Tokenizer
 
 
@@ -60,7 +59,8 @@ class Model:
             )
         required = family.required(self.head)
         groups = [x for x in family.allowed(self.head) if x in self.groups or x in required]
-        expected = assembled.shapes(self.config, tuple(groups), self.classes or 2, self.classification)
+        module = family.module(self.config, groups, self.head, self.classes)
+        expected = {name: one.shape for name, one in assembled.parameters(module).items()}
         missing = [name for name in expected if name not in self.params]
         unexpected = [name for name in self.params if name not in expected]
         misshapen = [
@@ -98,14 +98,9 @@ class Model:
         return 0 if bias is None else bias.shape[0]
 
     @property
-    def classification(self) -> ClassificationHead:
-        """The architecture of the classifier, which depends on the family and the head."""
-        return self.family.classifiers.get(self.head, TOKENS)
-
-    @property
     def module(self) -> AssembledModel:
         """The Flax module that computes every part of the model."""
-        return AssembledModel(self.config, self.groups, self.classes or 2, self.classification)
+        return self.family.module(self.config, self.groups, self.head, self.classes)
 
     def replace(self, **changes: Any) -> Model:
         """Returns the model with some fields replaced; the result is validated again."""

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.models import runs
 from bert_jax.models.assembled import Parameter
+from bert_jax.models.config import EncoderConfig
 
 HUGGINGFACE, TENSORFLOW = "huggingface", "tensorflow"
+LAYERS = "encoder/layers/{place}"  # the parameters of a layer, at each of `runs.places`
 
 # The layout of a parameter in the files. In bert_jax a kernel is [inputs..., outputs...].
 VECTOR = "vector"  # [N] in both
@@ -28,37 +31,55 @@ _TRANSPOSED = {HUGGINGFACE: (DENSE, HEAD), TENSORFLOW: (HEAD,)}
 class Entry(NamedTuple):
     """One parameter: its path in bert_jax, its name in each kind of file, and its layout in the files.
 
-    In the name of a layer's parameter, `{layer}` is the number of the layer, which is the leading axis in
-    bert_jax.
+    The path of a layer's parameter begins with `LAYERS`. Its name in files has `{layer}`, the number of the
+    layer, or, for layers that share their parameters, `{group}` and `{member}`, the number of the group and
+    that of the layer in it.
+
+    Attributes:
+        ours: The path in bert_jax.
+        names: The name by kind of file.
+        layout: The layout in the files.
+        heads: The heads in whose models the parameter has these names; empty for all. A parameter whose name
+            depends on the head has several entries.
     """
 
     ours: str
     names: Mapping[str, str]
     layout: str
+    heads: tuple[str, ...] = ()
 
-    def name(self, kind: str, layer: int | None = None) -> str:
-        """Returns the name in a kind of file; `layer` is given for a parameter that every layer has."""
-        name = self.names[kind]
-        return name if layer is None else name.format(layer=layer)
+    def tensors(self, kind: str, config: EncoderConfig) -> Iterator[tuple[str, list[str], bool]]:
+        """Yields the name of each parameter, the names of its tensors in a file, and whether it is stacked.
 
-    @property
-    def layered(self) -> bool:
-        """Whether every layer has a separate tensor in the files."""
-        return any("{layer}" in name for name in self.names.values())
+        A stacked parameter has one tensor for each index of its first axis.
+        """
+        theirs = self.names[kind]
+        if not self.ours.startswith(LAYERS):
+            yield self.ours, [theirs], False
+            return
+        for place in runs.places(config):
+            numbers = place.numbers[:1] if place.shared else place.numbers
+            fields = {"group": place.group, "member": place.member}
+            names = [theirs.format(layer=number, **fields) for number in numbers]
+            yield self.ours.format(place=place.path), names, not place.shared
 
 
-def entry(ours: str, huggingface: str, tensorflow: str | None, layout: str) -> Entry:
+def entry(
+    ours: str, huggingface: str, tensorflow: str | None, layout: str, heads: tuple[str, ...] = ()
+) -> Entry:
     """Returns the entry of a parameter; `tensorflow` is None if TF1 checkpoints do not have it."""
     names = {HUGGINGFACE: huggingface}
-    return Entry(ours, names if tensorflow is None else names | {TENSORFLOW: tensorflow}, layout)
+    return Entry(ours, names if tensorflow is None else names | {TENSORFLOW: tensorflow}, layout, heads)
 
 
-def dense(ours: str, huggingface: str, tensorflow: str | None = None, bias: bool = True) -> list[Entry]:
+def dense(
+    ours: str, huggingface: str, tensorflow: str | None = None, heads: tuple[str, ...] = ()
+) -> list[Entry]:
     """Returns the entries of a dense layer."""
-    kernel = entry(f"{ours}/kernel", f"{huggingface}.weight", _below(tensorflow, "/kernel"), DENSE)
-    if not bias:
-        return [kernel]
-    return [kernel, entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "/bias"), VECTOR)]
+    return [
+        entry(f"{ours}/kernel", f"{huggingface}.weight", _below(tensorflow, "/kernel"), DENSE, heads),
+        entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "/bias"), VECTOR, heads),
+    ]
 
 
 def norm(ours: str, huggingface: str, tensorflow: str | None = None) -> list[Entry]:
@@ -69,11 +90,13 @@ def norm(ours: str, huggingface: str, tensorflow: str | None = None) -> list[Ent
     ]
 
 
-def head(ours: str, huggingface: str, tensorflow: str | None = None) -> list[Entry]:
+def head(
+    ours: str, huggingface: str, tensorflow: str | None = None, heads: tuple[str, ...] = ()
+) -> list[Entry]:
     """Returns the entries of the last dense layer of a head."""
     return [
-        entry(f"{ours}/kernel", f"{huggingface}.weight", _below(tensorflow, "output_weights"), HEAD),
-        entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "output_bias"), VECTOR),
+        entry(f"{ours}/kernel", f"{huggingface}.weight", _below(tensorflow, "output_weights"), HEAD, heads),
+        entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "output_bias"), VECTOR, heads),
     ]
 
 
@@ -102,27 +125,23 @@ def _stored_shape(shape: tuple[int, ...], layout: str, kind: str, hidden_size: i
 
 
 def to_files(
-    params: Mapping[str, np.ndarray], table: Sequence[Entry], kind: str, layers: int, hidden_size: int
+    params: Mapping[str, np.ndarray], table: Iterable[Entry], kind: str, config: EncoderConfig
 ) -> dict[str, np.ndarray]:
     """Returns the arrays to store in a file, by their names in the file.
 
     Args:
         params: Parameters by flat names; those that are not in the table are left out.
-        table: The family's table.
+        table: The entries of the family's table that apply to the model's head.
         kind: HUGGINGFACE or TENSORFLOW.
-        layers: The number of layers.
-        hidden_size: The hidden size of the encoder.
+        config: The architecture of the encoder.
     """
     tensors = {}
     for one in table:
-        if one.ours not in params:
-            continue
-        array = np.asarray(params[one.ours])
-        if not one.layered:
-            tensors[one.name(kind)] = _stored(array, one.layout, kind, hidden_size)
-            continue
-        for layer in range(layers):
-            tensors[one.name(kind, layer)] = _stored(array[layer], one.layout, kind, hidden_size)
+        for ours, names, stacked in one.tensors(kind, config):
+            if ours in params:
+                arrays = params[ours] if stacked else [params[ours]]
+                for name, array in zip(names, arrays, strict=True):
+                    tensors[name] = _stored(np.asarray(array), one.layout, kind, config.hidden_size)
     return tensors
 
 
@@ -138,10 +157,10 @@ class Found(NamedTuple):
 
 def from_files(
     tensors: Mapping[str, np.ndarray],
-    table: Sequence[Entry],
+    table: Iterable[Entry],
     expected: Mapping[str, Parameter],
     kind: str,
-    hidden_size: int,
+    config: EncoderConfig,
     beside: re.Pattern[str],
 ) -> Found:
     """Returns the parameters of a file by their names in bert_jax, with its missing and unknown tensors.
@@ -149,36 +168,34 @@ def from_files(
     Args:
         tensors: Tensors by name in the file; any objects with a shape that `numpy.asarray` accepts.
         table: The family's table.
-        expected: Every parameter in the table, as the modules define it.
+        expected: Every parameter of the family for this architecture, as the modules define it.
         kind: HUGGINGFACE or TENSORFLOW.
-        hidden_size: The hidden size of the encoder.
+        config: The architecture of the encoder.
         beside: Matches the names of tensors that are not parameters.
     """
     found = Found({}, [], [], [], [])
     used = set()
-    for one in table:
-        shape = expected[one.ours].shape
-        layers: Sequence[int | None] = [None]
-        if one.layered:
-            # A file cannot have more layers than tensors, even if its configuration claims so.
-            layers, shape = range(min(shape[0], len(tensors) + 1)), shape[1:]
-        names = [one.name(kind, layer) for layer in layers]
+    parameters = (
+        (one.layout, *each) for one in table for each in one.tensors(kind, config) if each[0] in expected
+    )
+    for layout, ours, names, stacked in parameters:
+        shape = expected[ours].shape[1:] if stacked else expected[ours].shape
         present = [name for name in names if name in tensors]
         used.update(present)
         if len(present) < len(names):
             found.missing.extend(name for name in names if present and name not in tensors)
             continue
-        stored_shape = _stored_shape(shape, one.layout, kind, hidden_size)
+        stored_shape = _stored_shape(shape, layout, kind, config.hidden_size)
         wrong = [name for name in names if tuple(tensors[name].shape) != stored_shape]
         if wrong:
             found.misshapen.extend(
                 f"{name} is {list(tensors[name].shape)}, expected {list(stored_shape)}" for name in wrong
             )
             continue
-        transposed = one.layout in _TRANSPOSED[kind]
+        transposed = layout in _TRANSPOSED[kind]
         arrays = [np.asarray(tensors[name]) for name in names]
         arrays = [(array.T if transposed else array).reshape(shape) for array in arrays]
-        found.params[one.ours] = np.stack(arrays) if one.layered else np.ascontiguousarray(arrays[0])
+        found.params[ours] = np.stack(arrays) if stacked else np.ascontiguousarray(arrays[0])
     for name in tensors:
         if name not in used:
             (found.beside if beside.fullmatch(name) else found.unknown).append(name)

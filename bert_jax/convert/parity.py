@@ -22,7 +22,7 @@ _ADVICE = "the conversion is not to be trusted, and nothing is kept"
 def random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
     """Returns int32 [2, L] `input_ids`, `token_type_ids` and `mask`; a third of the last row is padding."""
     generator = np.random.default_rng(0)
-    length = min(_LENGTH, config.max_position_embeddings)
+    length = min(_LENGTH, config.max_seq_length)
     mask = np.ones((_ROWS, length), np.int32)
     mask[-1, length - length // 3 :] = 0
     ids = generator.integers(0, config.vocab_size, (_ROWS, length), np.int32)
@@ -37,13 +37,15 @@ def flax_outputs(model: Model, classification: ClassificationHead | None = None)
 
     Args:
         model: The model to compute.
-        classification: The architecture of its classifier; by default that of its family and head.
+        classification: The structure of its classifier; by default that of its family and head.
     """
     plain = model.config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
     inputs = random_inputs(plain)
     params = nest({name: jnp.asarray(array, jnp.float32) for name, array in model.params.items()})
     positions = np.broadcast_to(np.arange(inputs["mask"].shape[1]), inputs["mask"].shape)
-    module = model.module.clone(config=plain, classification=classification or model.classification)
+    module = model.module.clone(config=plain)
+    if classification is not None:
+        module = module.clone(classification=classification)
     forward = jax.jit(lambda params, *arrays: module.apply({"params": params}, *arrays))
     arrays = (inputs["input_ids"], inputs["token_type_ids"], positions, inputs["mask"])
     with jax.default_matmul_precision("highest"):
@@ -75,7 +77,7 @@ def check_same(what: str, one: Model, other: Model) -> float:
         if bits[0].shape != bits[1].shape or np.any(bits[0] != bits[1]):
             raise UserError(f"{what}: the values of {name} differ; {_ADVICE}")
     # Not every format stores the kind of a classifier: a TF1 checkpoint only has its weights.
-    return compare(what, flax_outputs(one), flax_outputs(other, one.classification))
+    return compare(what, flax_outputs(one), flax_outputs(other, one.module.classification))
 
 
 def compare(what: str, one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:

@@ -149,7 +149,7 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     unknown = [layer for layer in layers if not 0 <= layer < depth]
     if unknown:
         raise UserError(f"the model has no layer {unknown[0]}; its {depth} layers are 0 to {depth - 1}")
-    known = assembled.parameters(model.config, model.groups, model.classes or 2, model.classification)
+    known = assembled.parameters(model.module)
     params = {
         name: array[list(layers)] if known[name].layered else array for name, array in model.params.items()
     }

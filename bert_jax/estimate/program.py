@@ -48,7 +48,7 @@ def synthetic_rows(config: Any, length: int | None) -> Rows:
         config: the pre-training config.
         length: tokens per row; None for the model's number of positions.
     """
-    length = length or config.model.max_position_embeddings
+    length = length or config.model.max_position_embeddings - config.model.position_offset
     vocab_size = config.model.vocab_size or EncoderConfig.vocab_size
     batch = benchmark.synthetic_batch("full", 1, length, vocab_size)
     # Rows of records have room for more sequences than the one that these rows have.
@@ -127,10 +127,10 @@ class TrainStep:
         self.config, self.rows = config, rows
         self._compiler_options, self.memory_limit = compiler_options, memory_limit
         self.model = from_dict(config.model.to_dict() | {"vocab_size": rows.vocab_size})
-        if rows.length > self.model.max_position_embeddings:
+        if rows.length > self.model.max_seq_length:
             raise UserError(
                 f"rows of {rows.length} tokens are longer than the model's "
-                f"{self.model.max_position_embeddings} positions; choose a shorter --seq_length or a larger "
+                f"{self.model.max_seq_length} positions; choose a shorter --seq_length or a larger "
                 "--config.model.max_position_embeddings"
             )
         masking = config.masking.to_dict()

@@ -64,7 +64,7 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
             f"{unlike[0]}={getattr(model.config, unlike[0])}"
         )
     tokenizer = tokenizer_of(model)
-    limit = model.config.max_position_embeddings
+    limit = model.config.max_seq_length
     texts = [text if text_b is None else (text, text_b)]
     (row,) = text_rows(tokenizer, texts, limit, special=tuple(tokenizer.special_tokens.values()))
     if row.cut:

@@ -79,7 +79,7 @@ class Embedder:
         self.layers = tuple(layers)
         self.pooling = pooling
         self.config = model.config.for_inference(platform.target(), dtype)
-        self.max_seq_length = max_seq_length or self.config.max_position_embeddings
+        self.max_seq_length = max_seq_length or self.config.max_seq_length
         last = self.config.num_hidden_layers
         numbers = tuple(layer % (last + 1) for layer in self.layers)
         source = model.source or "the model"
@@ -100,7 +100,7 @@ class Embedder:
             raise UserError(f"{source} has no pooler; try --pooling=mean or cls")
         if pooling == "none" and normalize:
             raise UserError("--normalize scales one vector per text: expected --pooling=mean, cls or pooler")
-        limit = self.config.max_position_embeddings
+        limit = self.config.max_seq_length
         if not 4 <= self.max_seq_length <= limit:
             raise UserError(
                 f"--max_seq_length={self.max_seq_length}: expected 4 to {limit}, the positions of {source}"

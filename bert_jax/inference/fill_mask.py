@@ -17,7 +17,7 @@ from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
+from bert_jax.models.heads import MASKED_LM, MaskedLanguageModelHead, MaskedLMHead, gather_positions
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 
 MASK = "[MASK]"
@@ -54,12 +54,13 @@ class MaskFiller:
                 f"{model.source} has no masked LM head: expected a pre-trained checkpoint with its heads"
             )
         self.tokenizer = tokenizer_of(model)
-        self._limit = model.config.max_position_embeddings
-        config, types = model.config.for_inference(platform.target(), dtype), self.tokenizer.layout.types
+        self._limit = model.config.max_seq_length
+        config = model.config.for_inference(platform.target(), dtype)
+        options = dict(config=config, types=self.tokenizer.layout.types, head=model.family.masked_lm)
 
         def compute(params, batch):
             lengths, positions = batch["lengths"][:, None], batch["positions"]
-            return probabilities(params, batch["input_ids"], lengths, positions, config=config, types=types)
+            return probabilities(params, batch["input_ids"], lengths, positions, **options)
 
         lengths = dict(max_seq_length=self._limit, batch_tokens=_BATCH_TOKENS)
         self._engine = Engine(model, config, ("encoder", "mlm"), compute, **lengths, log=log)
@@ -111,7 +112,7 @@ class MaskFiller:
         return [Candidate(tokens[i], float(probabilities[i])) for i in order]
 
 
-@functools.partial(jax.jit, static_argnames=("config", "types"))
+@functools.partial(jax.jit, static_argnames=("config", "types", "head"))
 def probabilities(
     params,
     ids: jax.Array,
@@ -120,6 +121,7 @@ def probabilities(
     *,
     config: EncoderConfig,
     types: tuple[int, int] = TYPES,
+    head: MaskedLMHead = MASKED_LM,
 ) -> jax.Array:
     """Returns the probability of each token of the vocabulary at some positions: float32 [B, P, V].
 
@@ -130,11 +132,12 @@ def probabilities(
         positions: int32 [B, P], the positions in each row.
         config: the configuration of the encoder.
         types: the token types of the first and the second text.
+        head: the structure of the masked LM head.
     """
     inputs = row_inputs(ids, lengths, types=types)
     hidden: Any = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))
     words = params["encoder"]["embeddings"]["word_embeddings"]
-    logits: Any = MaskedLanguageModelHead(config).apply(
+    logits: Any = MaskedLanguageModelHead(config, head).apply(
         {"params": params["mlm"]}, gather_positions(hidden, positions), words
     )
     return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bert_jax.models.config import EncoderConfig, Execution
 from bert_jax.models.encoder import Encoder, Pooler
-from bert_jax.models.heads import POOLINGS, TOKENS, ClassificationHead, MaskedLanguageModelHead
+from bert_jax.models.heads import (
+    MASKED_LM,
+    POOLINGS,
+    TOKENS,
+    ClassificationHead,
+    MaskedLanguageModelHead,
+    MaskedLMHead,
+)
 from bert_jax.models.layers import Module
 from bert_jax.models.parameters import abstract, layer_axes, parameter_shapes
 
@@ -20,12 +27,14 @@ class AssembledModel(Module):
         groups: names of the parameter groups: "encoder", "pooler", "mlm", "nsp", "classifier", "qa", and
             "head", which is the dense layer of a classifier that does not use the pooler.
         classes: number of outputs of `classifier`.
-        classification: structure of the classification head.
+        classification: structure of the head whose output layer is "classifier" or "qa".
+        masked_lm: structure of the masked LM head.
     """
 
     groups: tuple[str, ...] = ("encoder",)
     classes: int = 2
     classification: ClassificationHead = TOKENS
+    masked_lm: MaskedLMHead = MASKED_LM
 
     def setup(self):
         head = self.classification
@@ -33,7 +42,7 @@ class AssembledModel(Module):
         if "pooler" in self.groups:
             self.pooler = Pooler(self.config)
         if "mlm" in self.groups:
-            self.mlm = MaskedLanguageModelHead(self.config)
+            self.mlm = MaskedLanguageModelHead(self.config, self.masked_lm)
         if "head" in self.groups:
             # The attribute is not called `head`, which in models with one head is the head's description.
             self.between = Pooler(self.config, head.activation, head.dense_bias, head.norm, name="head")
@@ -68,26 +77,25 @@ class AssembledModel(Module):
             outputs["mlm"] = self.mlm(hidden, self.encoder.embeddings.word)
         if "nsp" in self.groups:
             outputs["nsp"] = self.nsp(outputs["pooled"])
-        if "classifier" in self.groups:
-            outputs["classifier"] = self.classify(hidden, sequence_ids, deterministic)
-        if "qa" in self.groups:
-            outputs["qa"] = self.qa(hidden)
+        for name in ("classifier", "qa"):
+            if name == self.classification.name and name in self.groups:
+                outputs[name] = self.classify(hidden, sequence_ids, deterministic)
+            elif name in self.groups:
+                outputs[name] = getattr(self, name)(hidden)
         return outputs
 
     def classify(self, hidden, sequence_ids, deterministic=True):
-        """Returns the classifier's logits for hidden states [B, L, H]."""
+        """Returns the logits of the head `classification` for hidden states [B, L, H]."""
         head = self.classification
-        x = self.drop(head.drop_in, POOLINGS[head.pooling](hidden, sequence_ids, None), deterministic)
+        drop_in, drop_out = (
+            self.dropout(rate.of(self.config), deterministic) for rate in (head.drop_in, head.drop_out)
+        )
+        x = drop_in(POOLINGS[head.pooling](hidden, sequence_ids, None))
         if head.dense == "pooler":
             x = self.pooler(x)
         elif head.dense == "head":
             x = self.between(x)
-        return self.classifier(self.drop(head.drop_out, x, deterministic))
-
-    def drop(self, rate, x, deterministic):
-        """Applies dropout to x; a rate of None means `hidden_dropout_prob`."""
-        rate = self.config.hidden_dropout_prob if rate is None else rate
-        return self.dropout(rate, deterministic)(x)
+        return getattr(self, head.name)(drop_out(x))
 
 
 class Parameter(NamedTuple):
@@ -97,39 +105,22 @@ class Parameter(NamedTuple):
     layered: bool
 
 
-def parameters(
-    config: EncoderConfig,
-    groups: tuple[str, ...],
-    classes: int = 2,
-    classification: ClassificationHead = TOKENS,
-) -> Mapping[str, Parameter]:
-    """Returns {name: `Parameter`} of a model without computing any parameter.
-
-    Args:
-        config: configuration of the encoder.
-        groups: names of the parameter groups, see `AssembledModel`.
-        classes: number of outputs of `classifier`.
-        classification: structure of the classification head.
-    """
-    return _parameters(config.replace(execution=Execution()), groups, classes, classification)
+def parameters(model: AssembledModel) -> Mapping[str, Parameter]:
+    """Returns {name: `Parameter`} of a model without computing any parameter."""
+    return _parameters(model.clone(config=model.config.replace(execution=Execution())))
 
 
 @functools.lru_cache(maxsize=64)
-def _parameters(config, groups, classes, classification):
-    boxed = abstract(AssembledModel(config, groups, classes, classification))
+def _parameters(model: AssembledModel) -> Mapping[str, Parameter]:
+    boxed = abstract(model)
     axes = layer_axes(boxed)
     return {
         name: Parameter(shape, name in axes)
         for name, shape in parameter_shapes(boxed).items()
-        if name.split("/")[0] in groups
+        if name.split("/")[0] in model.groups
     }
 
 
-def shapes(
-    config: EncoderConfig,
-    groups: tuple[str, ...],
-    classes: int = 2,
-    classification: ClassificationHead = TOKENS,
-) -> dict[str, tuple[int, ...]]:
-    """Returns {name: shape} of the model's parameters; see `parameters` for the arguments."""
-    return {name: x.shape for name, x in parameters(config, groups, classes, classification).items()}
+def shapes(config: EncoderConfig, groups: tuple[str, ...], *heads: Any) -> dict[str, tuple[int, ...]]:
+    """Returns {name: shape} of the parameters of an `AssembledModel` with these fields."""
+    return {name: x.shape for name, x in parameters(AssembledModel(config, groups, *heads)).items()}

@@ -27,7 +27,7 @@ REMAT_POLICIES = ("none", "full", "dots")
 # "gelu_new".
 _ACTIVATION_SYNONYMS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_erf": "gelu"}
 
-_RATE = {"minimum": 0, "below": 1}
+_RATE: dict[str, Any] = {"minimum": 0, "below": 1, "dropout": True}
 _COUNT = range(-1, 1 << 31)  # no size of a model comes near the limit
 
 
@@ -40,7 +40,8 @@ def _field(default: Any, *, choices: tuple[str, ...] = (), **metadata: Any) -> A
         metadata: `minimum`, `maximum`, `below`, `above`: bounds. `shape`: whether the set or shapes of the
             parameters depend on the field. `size`: whether the field is printed as one of the model's sizes.
             `of_run`: whether a run sets the value regardless of the checkpoint that it starts from.
-            `optional`: the type of a field whose default is None.
+            `optional`: the type of a field whose default is None. `dropout`: whether the field is a dropout
+            rate, which affects training only.
     """
     return dataclasses.field(default=default, metadata={"choices": choices, **metadata})
 
@@ -170,6 +171,8 @@ class EncoderConfig:
         layers_per_group: layers of a group, which are applied one after the other.
         embedding_dropout: dropout rate after the embeddings; None for hidden_dropout_prob.
         inner_dropout: dropout rate after the feed-forward block; None for hidden_dropout_prob.
+        classifier_dropout, qa_dropout: dropout rates in a classification head and before the answer spans;
+            None for those of the model family.
         initializer: "truncated_normal" at two standard deviations, "normal", or "megatron": truncated, with
             a standard deviation divided by sqrt(2 layers) for the last product of each half of a layer.
         execution: how the model is computed.
@@ -212,6 +215,8 @@ class EncoderConfig:
     layers_per_group: int = _field(1, minimum=1, maximum=10_000, shape=True)
     embedding_dropout: float | None = _field(None, **_RATE, of_run=True, optional=float)
     inner_dropout: float | None = _field(None, **_RATE, of_run=True, optional=float)
+    classifier_dropout: float | None = _field(None, **_RATE, optional=float)
+    qa_dropout: float | None = _field(None, **_RATE, optional=float)
     initializer: str = _field("truncated_normal", choices=INITIALIZERS)
 
     execution: Execution = Execution()
@@ -231,6 +236,11 @@ class EncoderConfig:
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def max_seq_length(self) -> int:
+        """Returns the number of tokens of the longest sequence."""
+        return self.max_position_embeddings - self.position_offset
 
     @property
     def embedding_width(self) -> int:
@@ -360,10 +370,10 @@ RUN_FIELDS = (
     *(field.name for field in dataclasses.fields(EncoderConfig) if field.metadata.get("of_run")),
 )
 
-# Fields that determine the set and the shapes of the parameters, and the fields that are BERT's sizes.
-SHAPE_FIELDS, SIZE_FIELDS = (
+# Fields that determine the set and the shapes of the parameters, BERT's sizes, and dropout rates.
+SHAPE_FIELDS, SIZE_FIELDS, DROPOUT_FIELDS = (
     tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.metadata.get(kind))
-    for kind in ("shape", "size")
+    for kind in ("shape", "size", "dropout")
 )
 
 

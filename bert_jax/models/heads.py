@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import tied_table
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.encoder import Encoder, Pooler
 from bert_jax.models.layers import ACTIVATIONS, Module, identity
 
@@ -36,6 +37,33 @@ class MaskedLMHead:
     decoder_bias: bool = True
 
 
+MASKED_LM = MaskedLMHead()
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """A dropout rate of a head.
+
+    Attributes:
+        default: the rate; None for `hidden_dropout_prob`.
+        field: the field of `EncoderConfig` that replaces it unless its value is None; "" for no field.
+    """
+
+    default: float | None = None
+    field: str = ""
+
+    def of(self, config: EncoderConfig) -> float:
+        """Returns the rate for an encoder."""
+        configured = getattr(config, self.field) if self.field else None
+        if configured is not None:
+            return configured
+        return config.hidden_dropout_prob if self.default is None else self.default
+
+
+NO_DROPOUT, HIDDEN_DROPOUT = Rate(0.0), Rate()
+CLASSIFIER_DROPOUT = Rate(field="classifier_dropout")
+
+
 @dataclasses.dataclass(frozen=True)
 class ClassificationHead:
     """Structure of a classification head: pooling, dropout, dense, activation, norm, dropout, dense.
@@ -45,8 +73,7 @@ class ClassificationHead:
     Attributes:
         pooling: a name in `POOLINGS`: "cls", "mean" over the tokens of each sequence, its "last" token, or
             "none", which gives logits for every token.
-        drop_in, drop_out: dropout rates before the dense layer and before the output layer; None for
-            `hidden_dropout_prob`.
+        drop_in, drop_out: dropout rates before the dense layer and before the output layer.
         dense: "pooler" uses the pooler's dense layer, which pre-training may have trained; "head" uses a
             separate one; "none" has no dense layer.
         dense_bias: whether the dense layer has a bias.
@@ -57,20 +84,25 @@ class ClassificationHead:
     """
 
     pooling: str = "cls"
-    drop_in: float | None = 0.0
+    drop_in: Rate = NO_DROPOUT
     dense: str = "pooler"
     dense_bias: bool = True
     activation: str = "tanh"
     norm: bool = False
-    drop_out: float | None = None
+    drop_out: Rate = CLASSIFIER_DROPOUT
     out_bias: bool = True
     name: str = "classifier"
+
+    @property
+    def new_groups(self) -> tuple[str, ...]:
+        """Returns the parameter groups that fine-tuning always initializes, unlike a pre-trained pooler."""
+        return ("head", self.name) if self.dense == "head" else (self.name,)
 
 
 # BERT's heads: sequence and token classification (sections 4.1 and 5.3) and answer spans (section 4.2).
 SEQUENCE = ClassificationHead()
 TOKENS = ClassificationHead(pooling="none", dense="none")
-SPANS = ClassificationHead(pooling="none", dense="none", drop_out=0.0, name="qa")
+SPANS = ClassificationHead(pooling="none", dense="none", drop_out=NO_DROPOUT, name="qa")
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
@@ -128,7 +160,7 @@ POOLINGS: dict[str, Callable[..., jax.Array]] = {
 class MaskedLanguageModelHead(Module):
     """Dense, activation, norm, then the transposed word embeddings and a bias: [B, P, H] -> [B, P, V]."""
 
-    head: MaskedLMHead = MaskedLMHead()
+    head: MaskedLMHead = MASKED_LM
 
     def setup(self):
         config, head = self.config, self.head
@@ -148,15 +180,17 @@ class MaskedLanguageModelHead(Module):
 
 
 class PretrainingModel(Module):
-    """Encoder with the masked LM and next-sentence heads (paper, section 3.1)."""
+    """Encoder with the masked LM and, if `next_sentence`, the next-sentence head (paper, section 3.1)."""
 
-    head: MaskedLMHead = MaskedLMHead()
+    head: MaskedLMHead = MASKED_LM
+    next_sentence: bool = True
 
     def setup(self):
         self.encoder = Encoder(self.config)
-        self.pooler = Pooler(self.config)
         self.mlm = MaskedLanguageModelHead(self.config, self.head)
-        self.nsp = self.dense(None, (2,), ("embed",), ("classes",))
+        if self.next_sentence:
+            self.pooler = Pooler(self.config)
+            self.nsp = self.dense(None, (2,), ("embed",), ("classes",))
 
     def __call__(
         self,
@@ -177,14 +211,15 @@ class PretrainingModel(Module):
             deterministic: whether dropout is disabled.
 
         Returns:
-            Masked LM logits [B, P, V] and next-sentence logits [B, S, 2] (1 = random next), in the dtype of
-            `config`.
+            Masked LM logits [B, P, V] and next-sentence logits [B, S, 2] (1 = random next; None without that
+            head), in the dtype of `config`.
         """
         word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word)
         mlm_logits = self.mlm(gather_positions(hidden, masked_positions), word)
-        nsp_logits = self.nsp(self.pooler(gather_positions(hidden, cls_positions)))
-        return mlm_logits, nsp_logits
+        if not self.next_sentence:
+            return mlm_logits, None
+        return mlm_logits, self.nsp(self.pooler(gather_positions(hidden, cls_positions)))
 
 
 class ClassificationModel(Module):
@@ -219,10 +254,9 @@ class ClassificationModel(Module):
             [B, num_labels]; [B, S, num_labels] with `cls_positions`; [B, L, num_labels] without pooling.
         """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
-        x = self.drop_at(self.head.drop_in, self.pool(hidden, sequence_ids, cls_positions), deterministic)
-        x = self.drop_at(self.head.drop_out, self.between(x), deterministic)
-        return self.classifier(x).astype(jnp.float32)
-
-    def drop_at(self, rate, x, deterministic):
-        rate = self.config.hidden_dropout_prob if rate is None else rate
-        return self.dropout(rate, deterministic)(x)
+        drop_in, drop_out = (
+            self.dropout(rate.of(self.config), deterministic)
+            for rate in (self.head.drop_in, self.head.drop_out)
+        )
+        x = self.between(drop_in(self.pool(hidden, sequence_ids, cls_positions)))
+        return self.classifier(drop_out(x)).astype(jnp.float32)

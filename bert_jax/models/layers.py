@@ -102,23 +102,24 @@ class Dense(nn.Module):
         With `separate_bias` it returns x W and b (None if there is no bias), and the caller adds them.
         """
         rows, inputs = x.shape[: -len(self.in_axes)], x.shape[-len(self.in_axes) :]
-        kernel = self.param(
+        kernel: jax.Array = self.param(  # type: ignore[assignment]  # Flax returns it without its box
             "kernel",
             nn.with_logical_partitioning(self.initializer, (*self.in_axes, *self.out_axes)),
             (*inputs, *self.features),
             jnp.float32,
         )
-        bias = None
+        bias: jax.Array | None = None
         if self.use_bias:
-            bias = self.param(
+            bias = self.param(  # type: ignore[assignment]  # as above
                 "bias",
                 nn.with_logical_partitioning(nn.initializers.zeros, tuple(self.out_axes)),
                 tuple(self.features),
                 jnp.float32,
             )
         x = x.reshape(-1, math.prod(inputs)).astype(self.dtype)
-        kernel = kernel.reshape(x.shape[1], -1)
-        y = dense(x, kernel, None if bias is None or separate_bias else bias.reshape(-1))
+        y = dense(
+            x, kernel.reshape(x.shape[1], -1), None if bias is None or separate_bias else bias.reshape(-1)
+        )
         y = y.reshape(*rows, *self.features)
         return (y, bias) if separate_bias else y
 

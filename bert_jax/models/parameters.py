@@ -95,18 +95,13 @@ def layer_numbers(boxed: Any, config: EncoderConfig) -> dict[str, LayerNumbers]:
         config: configuration of the encoder.
     """
     axes = layer_axes(boxed)
-    prefixes = {
-        f"{LAYERS}/{name}/{runs.member_name(run, member)}/": run.numbers(member)
-        for name, run in runs.named(runs.layer_runs(config))
-        for member in range(len(run.layers))
-    }
-    found = {}
+    places, found = runs.places(config), {}
     for name in _named(boxed):
-        for prefix, numbers in prefixes.items():
-            before, matched, after = f"/{name}".partition(f"/{prefix}")
+        for place in places:
+            before, matched, after = f"/{name}".partition(f"/{LAYERS}/{place.path}/")
             if matched:
                 template = f"{before}/{LAYERS}/{{}}/{after}".removeprefix("/")
-                found[name] = LayerNumbers(axes.get(name), numbers, template)
+                found[name] = LayerNumbers(axes.get(name), place.numbers, template)
     return found
 
 

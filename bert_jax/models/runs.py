@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from bert_jax.models.config import EncoderConfig
 
@@ -82,6 +83,32 @@ def _spec(config: EncoderConfig, layer: int) -> LayerSpec:
     if layer % config.global_every == 0:
         return LayerSpec(0, config.rotary_theta, has_norm)
     return LayerSpec(config.local_window, config.local_rotary_theta, has_norm)
+
+
+class Place(NamedTuple):
+    """Where the parameters of some layers are.
+
+    Attributes:
+        path: the name of these parameters under `layers`, such as `stack/layer`.
+        numbers: indices of the layers, in the order of the parameters' first axis.
+        shared: whether the layers share the parameters, which then have no layer axis.
+        group, member: index of the run, and of the layer in one of its repeats.
+    """
+
+    path: str
+    numbers: tuple[int, ...]
+    shared: bool
+    group: int
+    member: int
+
+
+def places(config: EncoderConfig) -> list[Place]:
+    """Returns the places of the parameters of all layers."""
+    return [
+        Place(f"{name}/{member_name(run, member)}", run.numbers(member), run.shared, group, member)
+        for group, (name, run) in enumerate(named(layer_runs(config)))
+        for member in range(len(run.layers))
+    ]
 
 
 def named(runs: tuple[Run, ...]) -> Iterator[tuple[str, Run]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_jax.models import ClassificationModel
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import SEQUENCE, ClassificationHead
 from bert_jax.models.row_inputs import TYPES, packed_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
@@ -33,13 +34,13 @@ class Classification(RowObjective):
     class_weights: tuple[float, ...] = ()  # weight of each label in the loss; empty: all 1
     windows: bool = False
     token_types: tuple[int, int] = TYPES
-
-    head = "classifier"
+    classifier: ClassificationHead = SEQUENCE
 
     @property
     def model(self) -> ClassificationModel:
         """Returns the encoder with a classification head."""
-        return ClassificationModel(self.config, 1 if self.kind == "regression" else self.num_labels)
+        outputs = 1 if self.kind == "regression" else self.num_labels
+        return ClassificationModel(self.config, outputs, self.classifier)
 
     @property
     def initial_loss(self) -> float | None:

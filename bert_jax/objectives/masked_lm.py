@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax.models import PretrainingModel
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import MASKED_LM, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
@@ -26,16 +27,20 @@ class MaskedLM(Objective):
     masking: MaskingOptions
     next_sentence: bool = True  # whether the records have next-sentence labels
     token_types: tuple[int, int] = TYPES
+    head: MaskedLMHead = MASKED_LM
+    next_sentence_head: bool = True  # whether the model has one; without it, the labels are not used
 
     @property
     def model(self) -> PretrainingModel:
         """Returns the encoder with the heads of pre-training."""
-        return PretrainingModel(self.config)
+        return PretrainingModel(self.config, self.head, self.next_sentence_head)
 
     @property
     def initial_loss(self) -> float:
         """Returns ln V + ln 2, or ln V without next-sentence labels."""
-        return float(np.log(self.config.vocab_size) + np.log(2) * self.next_sentence)
+        return float(
+            np.log(self.config.vocab_size) + np.log(2) * (self.next_sentence and self.next_sentence_head)
+        )
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters of the model."""
@@ -68,16 +73,20 @@ class MaskedLM(Objective):
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the numbers of masked tokens and of sequences with a next-sentence label."""
-        return {"mlm": jnp.sum(batch["masked_weights"]), "nsp": jnp.sum(batch["next_sentence_weights"])}
+        weights = {"mlm": jnp.sum(batch["masked_weights"])}
+        if self.next_sentence_head:
+            weights["nsp"] = jnp.sum(batch["next_sentence_weights"])
+        return weights
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
         """Returns the masked LM and next-sentence losses and their accuracies."""
         inputs = (batch[name] for name in (*INPUTS, "masked_positions", "cls_positions"))
         logits = self.model.apply({"params": params}, *inputs, deterministic=rngs is None, rngs=rngs)
-        mlm_logits, nsp_logits = cast(tuple[jax.Array, jax.Array], logits)
-        mlm = (mlm_logits, batch["masked_labels"], batch["masked_weights"])
-        nsp = (nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
+        mlm_logits, nsp_logits = cast(tuple[jax.Array, jax.Array | None], logits)
+        heads = {"mlm": (mlm_logits, batch["masked_labels"], batch["masked_weights"])}
+        if nsp_logits is not None:
+            heads["nsp"] = (nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
         return (
-            {"mlm": losses.cross_entropy(*mlm), "nsp": losses.cross_entropy(*nsp)},
-            {"mlm_accuracy": losses.accuracy(*mlm), "nsp_accuracy": losses.accuracy(*nsp)},
+            {name: losses.cross_entropy(*head) for name, head in heads.items()},
+            {f"{name}_accuracy": losses.accuracy(*head) for name, head in heads.items()},
         )

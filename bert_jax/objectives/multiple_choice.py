@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_jax.models import ClassificationModel
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import SEQUENCE, ClassificationHead
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Params, Rngs
@@ -26,13 +27,12 @@ class MultipleChoice(RowObjective):
     choices: int
     windows: bool = False
     token_types: tuple[int, int] = TYPES
-
-    head = "classifier"
+    classifier: ClassificationHead = SEQUENCE
 
     @property
     def model(self) -> ClassificationModel:
         """Returns the encoder with a head that scores one choice."""
-        return ClassificationModel(self.config, 1)
+        return ClassificationModel(self.config, 1, self.classifier)
 
     @property
     def initial_loss(self) -> float | None:

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.heads import ClassificationHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
@@ -20,13 +21,13 @@ class RowObjective(Objective):
     `evaluation_loss` with the outputs of `predict`.
 
     Attributes:
-        head: the parameter group that is always newly initialized in fine-tuning.
+        classifier: the structure of the model's head, which depends on the model family.
         windows: whether rows are windows of longer texts, which are weighted by their `row_weights`.
         token_types: token types of the first and of the second text.
         choices: the number of consecutive rows that form one example.
     """
 
-    head: str
+    classifier: ClassificationHead
     windows: bool = False
     token_types: tuple[int, int] = TYPES
     choices: int = 1
@@ -35,6 +36,11 @@ class RowObjective(Objective):
     def model(self) -> nn.Module:
         """Returns the model."""
         raise NotImplementedError
+
+    @property
+    def new_groups(self) -> tuple[str, ...]:
+        """Returns the parameter groups that are always newly initialized in fine-tuning."""
+        return self.classifier.new_groups
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters of the model."""

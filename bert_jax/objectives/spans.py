@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models import ClassificationModel, heads
+from bert_jax.models import ClassificationModel
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import SPANS, ClassificationHead
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
@@ -27,14 +28,14 @@ class Spans(RowObjective):
 
     config: EncoderConfig
     token_types: tuple[int, int] = TYPES
+    classifier: ClassificationHead = SPANS
 
-    head = "qa"
     initial_loss = None  # it is the mean of ln(tokens of the row), which depends on the data
 
     @property
     def model(self) -> ClassificationModel:
         """Returns the encoder with a head for the start and the end."""
-        return ClassificationModel(self.config, 2, heads.SPANS)
+        return ClassificationModel(self.config, 2, self.classifier)
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
         """Returns float32 [B, L, 2] start and end scores; padding has the lowest finite number."""

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models import ClassificationModel, FeatureTagger, heads
+from bert_jax.models import ClassificationModel, FeatureTagger
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import TOKENS, ClassificationHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Params, Rngs
@@ -33,14 +34,13 @@ class Tagging(RowObjective):
     lstm_layers: int = 0
     lstm_size: int = 768
     token_types: tuple[int, int] = TYPES
-
-    head = "classifier"
+    classifier: ClassificationHead = TOKENS
 
     @property
     def model(self) -> ClassificationModel | FeatureTagger:
         """Returns the encoder with a head for each token, or with one that reads features."""
         if not self.layers:
-            return ClassificationModel(self.config, self.num_labels, heads.TOKENS)
+            return ClassificationModel(self.config, self.num_labels, self.classifier)
         return FeatureTagger(self.config, self.num_labels, self.layers, self.lstm_layers, self.lstm_size)
 
     @property
@@ -70,7 +70,7 @@ class Tagging(RowObjective):
             return self.apply(params, batch, rngs)
         features = batch["features"] if "features" in batch else self._features(params, batch)
         logits = self.model.apply(
-            {"params": {self.head: params[self.head]}},
+            {"params": {"classifier": params["classifier"]}},
             features,
             batch["sequence_ids"],
             deterministic=rngs is None,

@@ -172,21 +172,21 @@ def _train(config, task, data, examples, held, writer, fit_options):
         if not task.freeze
         else 0.0,
         writer=writer,
-        initial_params=_initial_params(config, task.objective().head, held, writer.message),
+        initial_params=_initial_params(config, task.objective().new_groups, held, writer.message),
         **fit_options,
     )
     return best.best if best else {"step": int(state.step), "scores": {}}
 
 
-def _initial_params(config, head, held, log):
+def _initial_params(config, new_groups, held, log):
     if not config.init_from or config.from_scratch:
         return None
 
     def load(abstract_params):
         # The head is always initialized, because a head in the checkpoint may be for another task's labels.
-        body = {name: tree for name, tree in abstract_params.items() if name != head}
+        body = {name: tree for name, tree in abstract_params.items() if name not in new_groups}
         params, report = convert.load_params(config.init_from, body, ignore=config.init_ignore, log=log)
-        new = [f"{head}/{name}" for name in flatten(abstract_params[head])]
+        new = flatten({name: abstract_params[name] for name in new_groups})
         report = dataclasses.replace(report, new=(*report.new, *new))
         log(
             f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(report.new)}; "

@@ -11,6 +11,7 @@ import jax
 import ml_collections
 
 from bert_jax import convert, tokenization
+from bert_jax.convert import families
 from bert_jax.data import cache, google, loader, records
 from bert_jax.errors import UserError
 from bert_jax.io import files
@@ -90,6 +91,11 @@ def pretrain(
             if adopted:
                 writer.message(adopted)
             _describe_data(config, train_set, eval_set, writer.message)
+            if objective.next_sentence and not objective.next_sentence_head:
+                writer.message(
+                    "the next-sentence labels of the records are not used: the model's family has no head "
+                    "for them"
+                )
             if config.resume_from and not files.exists(held.checkpoints):
                 theirs = convert.load_architecture(config.resume_from)[1]
                 _check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
@@ -135,11 +141,7 @@ def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, l
         eval_set = records.open_dataset(data_dir, data.eval_split, data.vocab, index_dir)
     settings = train_set.manifest["vocabulary"]
     directory = data_dir.split(",")[0].strip()
-    tokenizer = tokenization.load(
-        os.path.join(directory, settings["file"]),
-        lower_case=settings["lower_case"],
-        strip_accents=settings["strip_accents"],
-    )
+    tokenizer = tokenization.restore(os.path.join(directory, settings["file"]), settings)
     if tokenizer.digest != settings["digest"]:
         raise UserError(
             f"{tokenizer.path} is not the vocabulary that the records beside it were made with; copy that "
@@ -155,11 +157,12 @@ def _resolve(config: ml_collections.ConfigDict, train_set, tokenizer: Tokenizer)
         UserError: the model has too few positions for the records, or too small a vocabulary.
     """
     length = train_set.max_seq_length
-    if length > config.model.max_position_embeddings:
-        enlarge = f", or set --config.model.max_position_embeddings={length}"
+    positions = config.model.max_position_embeddings - config.model.position_offset
+    if length > positions:
+        enlarge = f", or set --config.model.max_position_embeddings={length + config.model.position_offset}"
         raise UserError(
             f"the records {config.data.dir} have rows of {length} tokens and the model has "
-            f"{config.model.max_position_embeddings} positions; make records with a --max_seq_length of at "
+            f"{positions} positions; make records with a --max_seq_length of at "
             f"most that{'' if config.init_from else enlarge}"
         )
     if config.model.vocab_size == 0:
@@ -177,12 +180,15 @@ def _resolve(config: ml_collections.ConfigDict, train_set, tokenizer: Tokenizer)
 
 
 def _objective(config, model: EncoderConfig, train_set, tokenizer: Tokenizer) -> MaskedLM:
+    family = families.of(model)
     return MaskedLM(
         model,
         Vocabulary.of(tokenizer),
         MaskingOptions(**config.masking),
         next_sentence=train_set.manifest.get("nsp") != "none",
         token_types=tokenizer.layout.types,
+        head=family.masked_lm,
+        next_sentence_head="pretraining" in family.heads,
     )
 
 
@@ -321,4 +327,9 @@ def _check_vocabulary(field: str, path: str, theirs, tokenizer) -> None:
         raise UserError(
             f"{field}={path} was trained with another vocabulary than that of the records; make the records "
             "with its vocabulary"
+        )
+    if theirs.template != tokenizer.template:
+        raise UserError(
+            f"{field}={path} was trained with rows {theirs.template.pair!r}, and the records have "
+            f"{tokenizer.template.pair!r}; make records of the form of the checkpoint"
         )

@@ -150,6 +150,8 @@ _SHARED = {
     "model.layers_per_group": _size(10_000),
     "model.embedding_dropout": dataclasses.replace(_RATE, optional=True),
     "model.inner_dropout": dataclasses.replace(_RATE, optional=True),
+    "model.classifier_dropout": dataclasses.replace(_RATE, optional=True),
+    "model.qa_dropout": dataclasses.replace(_RATE, optional=True),
     "model.initializer": _TEXT,
     "model.dtype": _TEXT,
     "model.attention": Field("str", resume="free"),

@@ -14,7 +14,9 @@ import jax
 import numpy as np
 
 from bert_jax import tokenization
+from bert_jax.convert import families
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import ClassificationHead
 from bert_jax.objectives.rows import RowObjective
 from bert_jax.tasks import metrics
 from bert_jax.tasks.config import TaskConfig
@@ -93,7 +95,12 @@ class FinetuneTask(abc.ABC):
 
     @abc.abstractmethod
     def objective(self) -> RowObjective:
-        """Returns the training objective. Its `head` names the parameter group that is always initialized."""
+        """Returns the training objective."""
+
+    @property
+    def classifier(self) -> ClassificationHead:
+        """Returns the structure of the head in the model's family."""
+        return families.of(self.model_config).classifiers[self.export_head]
 
     @abc.abstractmethod
     def decode(self, examples: Any, rows: Any, outputs: np.ndarray) -> Predictions:

@@ -118,9 +118,9 @@ def resolve_model(config: Any) -> tuple[model_config.EncoderConfig, tokenization
             f"{tokenizer.path} has {tokenizer.vocab_size} tokens and the model {encoder.vocab_size} "
             "embeddings: it is not the vocabulary that the model was trained with"
         )
-    if not 4 <= config.max_seq_length <= encoder.max_position_embeddings:
+    if not 4 <= config.max_seq_length <= encoder.max_seq_length:
         raise UserError(
-            f"max_seq_length={config.max_seq_length}: expected 4 to {encoder.max_position_embeddings}, "
+            f"max_seq_length={config.max_seq_length}: expected 4 to {encoder.max_seq_length}, "
             "the number of positions that the model has"
         )
     return encoder, tokenizer

@@ -1,17 +1,24 @@
 """Provides one interface to tokenizers of several kinds: `load(path)` returns a `Tokenizer`."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.tokenization import templates
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, set_parallelism
 from bert_jax.tokenization.kinds import FILE_NAMES, KINDS, find
 
-__all__ = ["FILE_NAMES", "KINDS", "SPECIAL_TOKENS", "Tokenizer", "find", "load", "set_parallelism"]
+__all__ = ["FILE_NAMES", "KINDS", "SPECIAL_TOKENS", "Tokenizer", "find", "load", "restore", "set_parallelism"]
 
 
 def load(
-    path: str | os.PathLike, *, lower_case: bool | None = None, strip_accents: bool | None = None
+    path: str | os.PathLike,
+    *,
+    lower_case: bool | None = None,
+    strip_accents: bool | None = None,
+    template: templates.Template = templates.BERT,
 ) -> Tokenizer:
     """Loads a tokenizer from its vocabulary.
 
@@ -20,6 +27,7 @@ def load(
             path or a URL.
         lower_case: Whether text is lower-cased; None detects it from the vocabulary.
         strip_accents: Whether accents are removed; None means the same as `lower_case`.
+        template: How rows are assembled, which depends on the model family.
 
     Returns:
         The tokenizer. It can be pickled; the process that unpickles it reads the file again.
@@ -38,4 +46,15 @@ def load(
             raise UserError(f"no vocabulary in the directory {path}; expected one of {names}")
         path = found
     kinds = [kind for kind in KINDS.values() if path.endswith(kind.ending)]
-    return (kinds or [KINDS["wordpiece"]])[0].tokenizer()(path, lower_case, strip_accents)
+    return (kinds or [KINDS["wordpiece"]])[0].tokenizer()(path, lower_case, strip_accents, template)
+
+
+def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
+    """Loads the tokenizer that `Tokenizer.settings` describes.
+
+    Args:
+        path: Its vocabulary.
+        settings: The description; entries that are missing have their default values.
+    """
+    options = {name: settings[name] for name in ("lower_case", "strip_accents") if name in settings}
+    return load(path, template=templates.of(settings), **options)

@@ -1,6 +1,7 @@
 """Defines the interface of all tokenizers and the code that they share."""
 
 import abc
+import dataclasses
 import functools
 import hashlib
 import multiprocessing
@@ -29,6 +30,7 @@ class Tokenizer(abc.ABC):
         lower_case: Whether text is lower-cased. None detects it: yes for a vocabulary that, but for a few
             stray tokens, has no upper-case letters.
         strip_accents: Whether accents are removed. None means the same as `lower_case`.
+        template: How rows are assembled.
 
     Attributes:
         kind: The name of the kind in `kinds.KINDS`.
@@ -43,7 +45,8 @@ class Tokenizer(abc.ABC):
         special_tokens: The spellings of the special tokens in a text, by role ("pad", "unk", "cls", "sep",
             "mask").
         special_ids: The ids of the special tokens by role.
-        layout: How rows are assembled, with the ids of this vocabulary.
+        template: How rows are assembled, by roles.
+        layout: The same with the ids of this vocabulary.
 
     Raises:
         UserError: The file is missing, empty or not a vocabulary of this kind, or lacks a special token.
@@ -52,17 +55,23 @@ class Tokenizer(abc.ABC):
     kind: ClassVar[str]
     continuation: ClassVar[str] = ""
     word_start: ClassVar[str] = ""
-    template: ClassVar[templates.Template] = templates.BERT
     special_tokens: ClassVar[Mapping[str, str]] = SPECIAL_TOKENS
     tokens: list[str]
     is_continuation: np.ndarray
     special_ids: dict[str, int]
 
-    def __init__(self, path: str, lower_case: bool | None = None, strip_accents: bool | None = None):
+    def __init__(
+        self,
+        path: str,
+        lower_case: bool | None = None,
+        strip_accents: bool | None = None,
+        template: templates.Template = templates.BERT,
+    ):
         self.path = path
         data, self.digest = _read_vocabulary_file(path)
         self._parse(data)
-        self.layout = self.template.layout(self.special_ids)
+        self.template = template
+        self.layout = template.layout(self.special_ids)
         self.lower_case = _looks_lower_case(self.tokens) if lower_case is None else lower_case
         self.strip_accents = self.lower_case if strip_accents is None else strip_accents
 
@@ -173,11 +182,11 @@ class Tokenizer(abc.ABC):
         return self._join([self.tokens[i] for i in ids if i not in hidden])
 
     def settings(self) -> dict[str, object]:
-        """Returns a JSON-serializable description.
+        """Returns a JSON-serializable description, from which `tokenization.restore` loads the tokenizer.
 
-        `load` restores the tokenizer from the path and the flags `lower_case` and `strip_accents`.
+        The template of BERT is left out.
         """
-        return {
+        settings: dict[str, object] = {
             "kind": self.kind,
             "file": os.path.basename(self.path),
             "digest": self.digest,
@@ -185,9 +194,13 @@ class Tokenizer(abc.ABC):
             "lower_case": self.lower_case,
             "strip_accents": self.strip_accents,
         }
+        if self.template != templates.BERT:
+            settings["template"] = dataclasses.asdict(self.template)
+        return settings
 
     def __reduce__(self):
-        return _loaded, (type(self), files.absolute(self.path), self.lower_case, self.strip_accents)
+        path = files.absolute(self.path)
+        return _loaded, (type(self), path, self.lower_case, self.strip_accents, self.template)
 
     def __repr__(self) -> str:
         return (
@@ -197,9 +210,11 @@ class Tokenizer(abc.ABC):
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(cls: type[Tokenizer], path: str, lower_case: bool, strip_accents: bool) -> Tokenizer:
+def _loaded(
+    cls: type[Tokenizer], path: str, lower_case: bool, strip_accents: bool, template: templates.Template
+) -> Tokenizer:
     """Returns an unpickled tokenizer. A process that unpickles it several times loads it once."""
-    return cls(path, lower_case, strip_accents)
+    return cls(path, lower_case, strip_accents, template)
 
 
 def _read_vocabulary_file(path: str) -> tuple[bytes, str]:

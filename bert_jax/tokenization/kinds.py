@@ -46,7 +46,8 @@ KINDS = {
 FILE_NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in (kind.file, *kind.released)))
 
 
-def find(folder: str | os.PathLike) -> str | None:
-    """Returns the path of the vocabulary in a folder, or None if there is none."""
-    paths = (os.path.join(folder, name) for name in FILE_NAMES)
+def find(folder: str | os.PathLike, kind: str = "") -> str | None:
+    """Returns the path of the vocabulary in a folder, preferably of one kind, or None if there is none."""
+    preferred = (KINDS[kind].file, *KINDS[kind].released) if kind else ()
+    paths = (os.path.join(folder, name) for name in (*preferred, *FILE_NAMES))
     return next((path for path in paths if files.exists(path)), None)

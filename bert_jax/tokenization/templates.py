@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -104,6 +105,11 @@ class Template:
 
 
 BERT = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:1 sep:1")
+
+
+def of(settings: Mapping[str, Any]) -> Template:
+    """Returns the template in the settings of a tokenizer, which is BERT's if they have none."""
+    return Template(**settings["template"]) if settings.get("template") else BERT
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -30,6 +30,7 @@ from bert_jax.workdir.lock import Lock
 FREE_FIELDS = (
     *(f"config.{name}" for name in config_fields.with_resume("free")),
     "command_line",
+    "head",  # follows from the task; runs of older versions have a wrong one for questions
     "vocabulary.file",
     "vocabulary.path",
 )
@@ -38,7 +39,11 @@ FREE_FIELDS = (
 _RUN = {
     "command": str,
     "config": dict,
-    "vocabulary?": {"lower_case?": bool, "strip_accents?": bool},
+    "vocabulary?": {
+        "lower_case?": bool,
+        "strip_accents?": bool,
+        "template?": {"single": str, "pair": str},
+    },
     "labels?": ([str], None),
     "head?": str,
 }
@@ -291,9 +296,7 @@ def find_vocabulary(path: files.PathLike) -> str:
 
 def load_tokenizer(path: files.PathLike):
     """Returns the tokenizer of the run that a work directory or checkpoint belongs to."""
-    settings = read_run(path).get("vocabulary", {})
-    options = {name: settings[name] for name in ("lower_case", "strip_accents") if name in settings}
-    return tokenization.load(find_vocabulary(path), **options)
+    return tokenization.restore(find_vocabulary(path), read_run(path).get("vocabulary", {}))
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.models import ClassificationModel, Encoder, PretrainingModel, config, heads, parameters
-from bert_jax.models.heads import ClassificationHead, MaskedLMHead
+from bert_jax.models.heads import CLASSIFIER_DROPOUT, ClassificationHead, MaskedLMHead
 
 
 def sizes(layers, hidden, inner, number_of_heads, vocabulary, **fields):
@@ -89,7 +89,7 @@ def test_encoders_and_masked_lm_heads(name):
         assert parameters.count({name: params.get(name, {}) for name in ("encoder", "mlm")}) == with_head
 
 
-ROBERTA_HEAD = ClassificationHead(drop_in=None, dense="head")
+ROBERTA_HEAD = ClassificationHead(drop_in=CLASSIFIER_DROPOUT, dense="head")
 
 
 @pytest.mark.parametrize(
@@ -97,17 +97,15 @@ ROBERTA_HEAD = ClassificationHead(drop_in=None, dense="head")
     [
         (config.named("base"), heads.SEQUENCE, 109_483_778),
         (roberta(12, 768, 3072, 12), ROBERTA_HEAD, 124_647_170),
-        (DISTILBERT, ClassificationHead(dense="head", activation="relu", drop_out=0.2), 66_955_010),
+        (DISTILBERT, ClassificationHead(dense="head", activation="relu"), 66_955_010),
         (
             sizes(12, 256, 1024, 4, 30_522, embedding_size=128),
-            ClassificationHead(drop_in=None, dense="head", activation="gelu"),
+            ClassificationHead(drop_in=CLASSIFIER_DROPOUT, dense="head", activation="gelu"),
             13_549_314,
         ),
         (
             modern(22, 768, 1152, 12),
-            ClassificationHead(
-                pooling="mean", dense="head", dense_bias=False, activation="gelu", norm=True, drop_out=0.0
-            ),
+            ClassificationHead(pooling="mean", dense="head", dense_bias=False, activation="gelu", norm=True),
             149_606_402,
         ),
     ],

@@ -113,7 +113,7 @@ def _add_tokens(
     tokens = vocabulary.add_tokens(old, vocabulary.read_tokens(path))
     atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())
     # These options are those of the old tokenizer: added words must not change what is detected.
-    tokenizer = tokenization.load(vocab_path, lower_case=old.lower_case, strip_accents=old.strip_accents)
+    tokenizer = tokenization.restore(vocab_path, old.settings())
     model, report = vocabulary.replace_vocabulary(model, tokenizer)
     log(str(report))
     return model

@@ -1,6 +1,33 @@
-"""Registers the model families that files may hold, with one record each.
+"""Registers the model families that files may hold, with one record for each.
 
-To add a family, add a module with its record and an entry here.
+To add a family, add a module with its `Family`, of about 100 lines, and an entry in `FAMILIES`. The record
+states:
+
+1. Configuration. `fields` pairs the fields of config.json with those of `EncoderConfig`; `fixed` gives what
+   config.json does not say, such as `position_offset=2` (RoBERTa) or `embedding_projection=True` (ALBERT);
+   `constants` and `checked` refuse what cannot be computed. If a number of `EncoderConfig` is missing, it
+   is added there, with BERT's value as the default.
+2. Names. `table` has the name of each parameter in each kind of file. Parameters of layers are under
+   `param_mapping.LAYERS`, and their names in files have `{layer}`, or `{group}` and `{member}` for layers
+   that share their parameters (ALBERT). A name that depends on the head, such as RoBERTa's
+   `classifier.out_proj`, is an entry with `heads`. Entries of parameters that an architecture does not have
+   are ignored. `tied` and `beside` list the other tensors that files may have, and `base` is the prefix of
+   the encoder's names.
+3. Heads. `heads` lists the parameter groups of each head, "head" being a dense layer that is not the
+   pooler; a family without "pretraining" is pre-trained without next-sentence prediction. `classifiers` and
+   `masked_lm` describe how the heads compute: pooling, dense layer, activation, norm, biases and dropout,
+   where a `Rate` may refer to a field such as `classifier_dropout`. These values decide fine-tuning, pre-
+   training, prediction and export alike.
+4. Tokenizer. `tokenizer` has the kind, the template of rows with their token types, and the names in
+   tokenizer_config.json. A kind that does not exist yet is a module in `bert_jax.tokenization`.
+5. TF1 checkpoints, if there are any. `tensorflow` has the configuration file, its fields, and activations
+   that have another name there (google-research/albert's "gelu" is the tanh version).
+6. `sizes` of the released models. Their published parameter counts belong in the tests, together with
+   folders and outputs of transformers for every head (tests/testdata/make_distilbert.py).
+
+What a record cannot say yet: a file's tensor that holds several parameters (ModernBERT's fused query, key
+and value), one with the kernel's axes in another order (GPT's), and dropout before the next-sentence head
+(ALBERT in transformers).
 """
 
 from bert_jax.convert.families import bert, distilbert

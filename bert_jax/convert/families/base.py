@@ -4,22 +4,57 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax.convert import param_mapping
 from bert_jax.convert.heads import HEADS
-from bert_jax.convert.param_mapping import HUGGINGFACE, Entry, Found
+from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW, Entry, Found
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
-from bert_jax.models.config import ENCODER_FIELDS, EncoderConfig, from_dict
-from bert_jax.models.heads import ClassificationHead
+from bert_jax.models.assembled import AssembledModel
+from bert_jax.models.config import DROPOUT_FIELDS, ENCODER_FIELDS, EncoderConfig, from_dict
+from bert_jax.models.heads import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead
+from bert_jax.tokenization import templates
 
 CLASSIFIER = "classifier/bias"  # the parameter with one value per class
 
 _ACTIVATION = {"gelu_tanh": "gelu_pytorch_tanh"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerRecord:
+    """The tokenizer of a family.
+
+    Attributes:
+        class_name: The class in tokenizer_config.json for a vocabulary of this kind.
+        kind: A key of `tokenization.KINDS`. A model may also have a vocabulary of another kind, whose
+            class in tokenizer_config.json is then that of the kind.
+        template: How rows are assembled.
+        fields: Further fields of tokenizer_config.json.
+    """
+
+    class_name: str
+    kind: str = "wordpiece"
+    template: templates.Template = templates.BERT
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorFlowConfig:
+    """The configuration file next to the TF1 checkpoints of a family.
+
+    Attributes:
+        file: Its name.
+        fields: The keys of `Family.fields` that it has.
+        activations: {name of an activation in the file: value of `hidden_act`}, where they differ.
+    """
+
+    file: str
+    fields: tuple[str, ...]
+    activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,20 +68,18 @@ class Family:
         base: The prefix of the encoder's tensor names in models with a head, such as "bert".
         table: Every parameter, with its name and layout in each kind of file.
         heads: {head: its parameter groups}; a group in parentheses is optional.
-        classifiers: {head: architecture of its classifier}. The masked LM and next sentence heads of all
-            families are those of BERT.
+        classifiers: {head: structure of its classifier}.
+        masked_lm: Structure of the masked LM head.
         fields: {field of config.json: field of `EncoderConfig`}, in the order of config.json.
         activation: The field of config.json that names the activation function.
         constants: Fields of config.json that have the same value in every supported model.
         checked: As `constants`, for fields that are not written because transformers has the same default.
-        fixed: Fields of `EncoderConfig` that config.json does not have, with the value of every such model.
+        fixed: Fields of `EncoderConfig` that config.json does not have or may leave out, with their values.
         beside: {kind of file: pattern of the names of tensors that are not parameters}, such as optimizer
             state, counters, buffers and the second names of tied weights.
         tied: (second name, first name) pairs of the same tensor in Hugging Face files.
-        tokenizer_class: The class in tokenizer_config.json for a WordPiece vocabulary.
-        tokenizer_fields: Further fields of tokenizer_config.json.
-        tensorflow_config: The name of the config file next to a TF1 checkpoint; "" if the family has no TF1
-            checkpoints.
+        tokenizer: The kind of tokenizer, how rows are assembled, and the names of both in files.
+        tensorflow: The configuration next to a TF1 checkpoint; None if the family has no TF1 checkpoints.
         sizes: {name of a released model: fields of `EncoderConfig`}.
     """
 
@@ -61,12 +94,12 @@ class Family:
     activation: str
     tied: tuple[tuple[str, str], ...]
     beside: Mapping[str, re.Pattern[str]]
-    tokenizer_class: str
+    tokenizer: TokenizerRecord
+    masked_lm: MaskedLMHead = MASKED_LM
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    tokenizer_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    tensorflow_config: str = ""
+    tensorflow: TensorFlowConfig | None = None
     sizes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def required(self, head: str) -> list[str]:
@@ -90,8 +123,22 @@ class Family:
         """Returns the head of one of transformers' classes; None if the class is not of this family."""
         return next((head for head in self.heads if self.class_name(head) == name), None)
 
-    def read_config(self, fields: Mapping[str, Any]) -> EncoderConfig:
-        """Returns the architecture that a config.json describes.
+    def module(
+        self, config: EncoderConfig, groups: Sequence[str], head: str, classes: int = 2
+    ) -> AssembledModel:
+        """Returns the Flax module with some parameter groups of the family.
+
+        Args:
+            config: The architecture of the encoder.
+            groups: The names of the parameter groups.
+            head: The head whose classifier the module has, if any.
+            classes: The number of outputs of a classifier.
+        """
+        classifier = self.classifiers.get(head, TOKENS)
+        return AssembledModel(config, tuple(groups), classes or 2, classifier, self.masked_lm)
+
+    def read_config(self, fields: Mapping[str, Any], kind: str = HUGGINGFACE) -> EncoderConfig:
+        """Returns the architecture that the configuration in a kind of files describes.
 
         Raises:
             UserError: A field that changes the computed function is not supported, or a value is invalid.
@@ -101,48 +148,62 @@ class Family:
                 raise UserError(f"{name} is {fields[name]!r}; only {expected!r} can be read")
         known = {**self.fields, self.activation: "hidden_act"}
         found = {ours: fields[theirs] for theirs, ours in known.items() if theirs in fields}
+        if kind == TENSORFLOW and self.tensorflow and isinstance(act := found.get("hidden_act"), str):
+            found["hidden_act"] = self.tensorflow.activations.get(act, act)
         return from_dict({"model_type": self.model_type, **self.fixed, **found})
 
     def write_config(self, config: EncoderConfig, head: str) -> dict[str, Any]:
         """Returns the fields of config.json that depend on the architecture and the class.
 
+        Dropout rates that config.json has no field for are left out, since they affect training only.
+
         Raises:
             UserError: The class of transformers computes a different function.
         """
-        fields: dict[str, Any] = {theirs: getattr(config, ours) for theirs, ours in self.fields.items()}
+        values = {theirs: getattr(config, ours) for theirs, ours in self.fields.items()}
+        fields = {name: value for name, value in values.items() if value is not None}
         fields |= {"architectures": [self.class_name(head)], "model_type": self.model_type}
         fields[self.activation] = _ACTIVATION.get(config.hidden_act, config.hidden_act)
         fields |= self.constants
         again = self.read_config(fields)
-        for name in ENCODER_FIELDS:
+        for name in (name for name in ENCODER_FIELDS if name not in DROPOUT_FIELDS):
             ours, theirs = getattr(config, name), getattr(again, name)
             if ours != theirs:
                 raise UserError(f"transformers' {self.name} has no {name}={ours!r}, only {theirs!r}")
         return fields
 
+    def tensorflow_fields(self, tensorflow: TensorFlowConfig, config: EncoderConfig) -> dict[str, Any]:
+        """Returns the fields of the configuration next to a TF1 checkpoint."""
+        ours = {**self.fields, self.activation: "hidden_act"}
+        fields = {name: getattr(config, ours[name]) for name in tensorflow.fields}
+        spellings = {act: name for name, act in tensorflow.activations.items()}
+        fields[self.activation] = spellings.get(config.hidden_act, config.hidden_act)
+        return fields
+
     def to_files(
-        self, params: Mapping[str, np.ndarray], config: EncoderConfig, kind: str
+        self, params: Mapping[str, np.ndarray], config: EncoderConfig, kind: str, head: str = "none"
     ) -> dict[str, np.ndarray]:
         """Returns the arrays to store, by their names in the file; see `param_mapping.to_files`.
 
         Raises:
             UserError: This kind of file has no name for a parameter.
         """
-        nameless = [one.ours for one in self.table if one.ours in params and kind not in one.names]
+        table = [one for one in self.table if not one.heads or head in one.heads]
+        nameless = [one.ours for one in table if one.ours in params and kind not in one.names]
         if nameless:
             raise UserError(f"a {self.name} has no names in a file of the kind {kind} for {nameless[0]}")
-        layers = config.num_hidden_layers
-        return param_mapping.to_files(params, self.table, kind, layers, config.hidden_size)
+        return param_mapping.to_files(params, table, kind, config)
 
     def from_files(self, tensors: Mapping[str, Any], config: EncoderConfig, kind: str) -> Found:
         """Returns the parameters and other tensors of a file; see `param_mapping.from_files`."""
         table = [one for one in self.table if kind in one.names]
-        last = next((one.name(kind) for one in table if one.ours == CLASSIFIER), "")
-        classes = tensors[last].shape[0] if last in tensors else 2
+        last = [
+            tensors[one.names[kind]] for one in table if one.ours == CLASSIFIER and one.names[kind] in tensors
+        ]
+        classes = last[0].shape[0] if last else 2
         # The classifier with the most parameters, since every parameter of the table must be in `expected`.
-        classification = self.classifiers["sequence_classification"]
-        expected = assembled.parameters(config, self.groups, classes, classification)
-        return param_mapping.from_files(tensors, table, expected, kind, config.hidden_size, self.beside[kind])
+        expected = assembled.parameters(self.module(config, self.groups, "sequence_classification", classes))
+        return param_mapping.from_files(tensors, table, expected, kind, config, self.beside[kind])
 
     def canonical(self, tensors: Mapping[str, np.ndarray], folder: str) -> dict[str, np.ndarray]:
         """Returns the tensors of a Hugging Face folder in float32, named as in a class with a head.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from bert_jax.convert.families.base import Family
+from bert_jax.convert.families.base import Family, TensorFlowConfig, TokenizerRecord
 from bert_jax.convert.param_mapping import (
     HUGGINGFACE,
+    LAYERS,
     TABLE,
     TENSORFLOW,
     VECTOR,
@@ -21,7 +22,7 @@ from bert_jax.models.config import SIZES
 from bert_jax.models.heads import SEQUENCE, SPANS, TOKENS
 
 _EMBEDDINGS = ("encoder/embeddings", "bert.embeddings", "bert/embeddings")
-_LAYER = ("encoder/layers/stack/layer", "bert.encoder.layer.{layer}", "bert/encoder/layer_{layer}")
+_LAYER = (LAYERS, "bert.encoder.layer.{layer}", "bert/encoder/layer_{layer}")
 
 
 def _in(parents: tuple[str, str, str], make: Callable, ours: str, theirs: str) -> list[Entry]:
@@ -32,7 +33,7 @@ def _in(parents: tuple[str, str, str], make: Callable, ours: str, theirs: str) -
 
 _TABLES = ("word_embeddings", "token_type_embeddings", "position_embeddings")
 _TRANSFORM = ("cls.predictions.transform", "cls/predictions/transform")
-_FIELDS = (
+_RELEASED = (  # in every released configuration
     "vocab_size",
     "hidden_size",
     "num_hidden_layers",
@@ -43,7 +44,6 @@ _FIELDS = (
     "max_position_embeddings",
     "type_vocab_size",
     "initializer_range",
-    "layer_norm_eps",
 )
 
 FAMILY = Family(
@@ -88,7 +88,7 @@ FAMILY = Family(
         "multiple_choice": SEQUENCE,
         "question_answering": SPANS,
     },
-    fields={name: name for name in _FIELDS},
+    fields={name: name for name in (*_RELEASED, "layer_norm_eps", "classifier_dropout")},
     activation="hidden_act",
     constants={"position_embedding_type": "absolute"},
     checked={"is_decoder": False, "add_cross_attention": False},
@@ -104,7 +104,7 @@ FAMILY = Family(
             r".*/(adam|lamb)_[mv](_\d+)?|.*/Adam(_1)?|global_step|.*loss_scale|.*(good|bad)_steps"
         ),
     },
-    tokenizer_class="BertTokenizer",
-    tensorflow_config="bert_config.json",
+    tokenizer=TokenizerRecord("BertTokenizer"),
+    tensorflow=TensorFlowConfig("bert_config.json", (*_RELEASED, "hidden_act")),
     sizes=SIZES,
 )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
-from bert_jax.convert.families.base import Family
-from bert_jax.convert.param_mapping import HUGGINGFACE, TABLE, VECTOR, dense, entry, head, norm
-from bert_jax.models.heads import SPANS, TOKENS, ClassificationHead
+from bert_jax.convert.families.base import Family, TokenizerRecord
+from bert_jax.convert.param_mapping import HUGGINGFACE, LAYERS, TABLE, VECTOR, dense, entry, head, norm
+from bert_jax.models.heads import HIDDEN_DROPOUT, SPANS, TOKENS, ClassificationHead, Rate
 
 _EMBEDDINGS = ("encoder/embeddings", "distilbert.embeddings")
-_LAYER = ("encoder/layers/stack/layer", "distilbert.transformer.layer.{layer}")
+_LAYER = (LAYERS, "distilbert.transformer.layer.{layer}")
 _DENSES = {
     "query": "attention.q_lin",
     "key": "attention.k_lin",
@@ -21,7 +22,7 @@ _DENSES = {
 _NORMS = {"attention_norm": "sa_layer_norm", "output_norm": "output_layer_norm"}
 
 # In transformers: pre_classifier, relu, and dropout with the rate seq_classif_dropout.
-_SEQUENCE = ClassificationHead(dense="head", activation="relu", drop_out=0.2)
+_SEQUENCE = ClassificationHead(dense="head", activation="relu", drop_out=Rate(0.2, "classifier_dropout"))
 
 FAMILY = Family(
     name="DistilBERT",
@@ -53,9 +54,9 @@ FAMILY = Family(
     },
     classifiers={
         "sequence_classification": _SEQUENCE,
-        "token_classification": TOKENS,
+        "token_classification": dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT),
         "multiple_choice": _SEQUENCE,
-        "question_answering": SPANS,
+        "question_answering": dataclasses.replace(SPANS, drop_out=Rate(0.1, "qa_dropout")),
     },
     fields={
         "vocab_size": "vocab_size",
@@ -67,14 +68,17 @@ FAMILY = Family(
         "attention_dropout": "attention_probs_dropout_prob",
         "max_position_embeddings": "max_position_embeddings",
         "initializer_range": "initializer_range",
+        "seq_classif_dropout": "classifier_dropout",
+        "qa_dropout": "qa_dropout",
     },
     activation="activation",
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-12},
     # Buffers. The position table is read whether or not sinusoidal_pos_embds initialized it.
     beside={HUGGINGFACE: re.compile(r"distilbert\.embeddings\.position_ids|vocab_projector\.weight")},
     tied=(("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
-    tokenizer_class="DistilBertTokenizer",
-    tokenizer_fields={"model_input_names": ["input_ids", "attention_mask"]},
+    tokenizer=TokenizerRecord(
+        "DistilBertTokenizer", fields={"model_input_names": ["input_ids", "attention_mask"]}
+    ),
     sizes={
         "distilbert-base-uncased": {"num_hidden_layers": 6, "vocab_size": 30522},
         "distilbert-base-cased": {"num_hidden_layers": 6, "vocab_size": 28996},

@@ -12,7 +12,7 @@ import safetensors
 from safetensors.numpy import load_file
 
 from bert_jax import tokenization
-from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family
+from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family, bert
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.formats.huggingface_export import CONFIG, INDEX, WEIGHTS
@@ -62,7 +62,8 @@ class HuggingFace(Format):
     ) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer | None]:
         """Returns the architecture and the tokenizer, from config.json and the tokenizer files."""
         folder = os.fspath(path)
-        return _read_config(folder)[0], read_tokenizer(folder)
+        config, family, _ = _read_config(folder)
+        return config, read_tokenizer(folder, family)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
         """Reads the model in float32.
@@ -86,7 +87,7 @@ class HuggingFace(Format):
             labels = _labels(fields, found.params[CLASSIFIER].shape[0])
         if head == "sequence_classification":
             problem_type = fields.get("problem_type") or ""
-        return Model(config, found.params, head, read_tokenizer(folder), labels, folder, problem_type)
+        return Model(config, found.params, head, read_tokenizer(folder, family), labels, folder, problem_type)
 
     def write(
         self,
@@ -127,12 +128,12 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[s
         raise UserError(f"{file}: {error}") from error
 
 
-def read_tokenizer(folder: files.PathLike) -> tokenization.Tokenizer | None:
+def read_tokenizer(folder: str, family: Family = bert.FAMILY) -> tokenization.Tokenizer | None:
     """Returns the tokenizer of a folder; None if the folder has no vocabulary.
 
-    The vocabulary is vocab.txt or a SentencePiece model, else that of tokenizer.json. The settings for
-    lower-casing and accents are those of tokenizer_config.json, else those of tokenizer.json, else they are
-    detected from the vocabulary.
+    The vocabulary is a file of the family's kind, else of another kind, else that of tokenizer.json. The
+    settings for lower-casing and accents are those of tokenizer_config.json, else those of tokenizer.json,
+    else they are detected from the vocabulary. Rows are assembled by the template of the family.
     """
     there = files.names(folder)
     settings, rust = (
@@ -149,12 +150,13 @@ def read_tokenizer(folder: files.PathLike) -> tokenization.Tokenizer | None:
             f"{folder}: its tokenizer keeps Chinese characters together (tokenize_chinese_chars is false), "
             "which bert_jax's does not do"
         )
-    path = tokenization.find(folder)
+    path = tokenization.find(folder, family.tokenizer.kind)
     if path is None:
         if not rust:
             return None
         path = _extract_vocabulary(rust, folder)
-    return tokenization.load(path, lower_case=lower_case, strip_accents=strip_accents)
+    template = family.tokenizer.template
+    return tokenization.load(path, lower_case=lower_case, strip_accents=strip_accents, template=template)
 
 
 def _bert_normalizer(rust: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -174,7 +176,7 @@ def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
         )
     json_files.check(model["vocab"], {str: int}, os.path.join(folder, "tokenizer.json"), "model.vocab")
     ids = dict(model["vocab"]) | {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}
-    tokens = sorted(ids, key=ids.get)
+    tokens = sorted(ids, key=ids.__getitem__)
     if [ids[token] for token in tokens] != list(range(len(tokens))) or any("\n" in token for token in tokens):
         raise UserError(f"{folder}/tokenizer.json: its ids are not 0 to {len(tokens) - 1}, one a token")
     _extracted.append(tempfile.TemporaryDirectory(prefix="bert_jax-vocabulary-"))

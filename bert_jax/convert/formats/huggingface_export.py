@@ -23,6 +23,9 @@ from bert_jax.io import atomic
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 DEFAULT_SHARD_BYTES = 5_000_000_000
 
+# By kind of tokenizer: the class of transformers for a vocabulary that is not of the family's usual kind.
+_CLASSES = {"wordpiece": "BertTokenizer", "sentencepiece": "AlbertTokenizer"}
+
 
 def write(
     model: Model, folder: str | os.PathLike, *, card: str = "", max_shard_bytes: int = DEFAULT_SHARD_BYTES
@@ -43,14 +46,14 @@ def write(
     except UserError as error:
         raise UserError(f"{model.source}: {error}") from error
     folder = os.fspath(folder)
-    tensors = model.family.to_files(model.params, model.config, HUGGINGFACE)
+    tensors = model.family.to_files(model.params, model.config, HUGGINGFACE, model.head)
     if model.head == "none":
         prefix = f"{model.family.base}."
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     _write_json(folder, CONFIG, config)
     _write_weights(tensors, folder, max_shard_bytes)
     if model.tokenizer is not None:
-        _write_tokenizer(model, folder)
+        _write_tokenizer(model, model.tokenizer, folder)
     if model.head in PRETRAINED:
         _write_sentence_transformers(model, folder)
     if card:
@@ -87,7 +90,7 @@ def _write_weights(tensors: Mapping[str, np.ndarray], folder: str, limit: int) -
     if len(shards) == 1:
         _save(shards[0], os.path.join(folder, WEIGHTS))
         return
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
         _save(shard, os.path.join(folder, name))
@@ -102,23 +105,26 @@ def _save(tensors: dict[str, np.ndarray], path: str) -> None:
     shutil.copymode(os.path.join(os.path.dirname(path), CONFIG), path)
 
 
-def _write_tokenizer(model: Model, folder: str) -> None:
-    tokenizer = model.tokenizer
+def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: str) -> None:
     special = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     settings: dict[str, Any] = {
         "do_lower_case": tokenizer.lower_case,
         "strip_accents": tokenizer.strip_accents,
-        "model_max_length": model.config.max_position_embeddings,
+        "model_max_length": model.config.max_seq_length,
     }
+    record = model.family.tokenizer
+    settings["tokenizer_class"] = (
+        record.class_name if record.kind == tokenizer.kind else _CLASSES[tokenizer.kind]
+    )
     if tokenizer.kind == "sentencepiece":
         special = {f"{role}_token": tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
-        settings |= {"tokenizer_class": "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents}
+        settings["keep_accents"] = not tokenizer.strip_accents
     else:
-        settings |= {"tokenizer_class": model.family.tokenizer_class, "tokenize_chinese_chars": True}
+        settings["tokenize_chinese_chars"] = True
         _rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
     name = tokenization.KINDS[tokenizer.kind].released[0]
     atomic.copy_file(tokenizer.path, os.path.join(folder, name))
-    settings |= model.family.tokenizer_fields
+    settings |= record.fields
     _write_json(folder, "tokenizer_config.json", settings | special)
     _write_json(folder, "special_tokens_map.json", special)
 
@@ -158,7 +164,7 @@ def _write_sentence_transformers(model: Model, folder: str) -> None:
         "config.json",
         {"word_embedding_dimension": model.config.hidden_size, "pooling_mode_mean_tokens": True},
     )
-    _write_json(folder, "sentence_bert_config.json", {"max_seq_length": model.config.max_position_embeddings})
+    _write_json(folder, "sentence_bert_config.json", {"max_seq_length": model.config.max_seq_length})
 
 
 def _write_json(folder: str, name: str, content: Any) -> None:

@@ -23,24 +23,9 @@ from bert_jax.models import config as bert_config
 
 PREFIX = "bert_model.ckpt"  # the prefix of the released checkpoints
 
-# Fields that a bert_config.json does not have and that are not compared with its defaults when one is written
-# (`causal` is checked separately).
-_UNSAID = ("layer_norm_eps", "model_type", "causal", "initializer")
-
-# The fields of a released bert_config.json.
-_FIELDS = (
-    "attention_probs_dropout_prob",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "hidden_size",
-    "initializer_range",
-    "intermediate_size",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "type_vocab_size",
-    "vocab_size",
-)
+# Fields that a released configuration does not have and that are not compared with their defaults when one is
+# written (`causal` is checked separately).
+_NOT_COMPARED = ("layer_norm_eps", "model_type", "causal", "initializer", *bert_config.DROPOUT_FIELDS)
 
 
 def find_prefix(path: files.PathLike) -> str | None:
@@ -81,7 +66,8 @@ class TensorFlow1(Format):
     ) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer | None]:
         """Returns the architecture and the tokenizer, from the files next to the variables."""
         folder = files.parent(_prefix(path))
-        return _read_config(folder)[0], read_tokenizer(folder)
+        config, family = _read_config(folder)
+        return config, read_tokenizer(folder, family)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
         """Reads the model without the optimizer state.
@@ -101,7 +87,7 @@ class TensorFlow1(Format):
         found = family.from_files(_Variables(prefix), config, TENSORFLOW)
         check_found(prefix, family, found, ignore)
         head = head_of({name.split("/")[0] for name in found.params})
-        model = Model(config, found.params, head, read_tokenizer(folder), source=prefix)
+        model = Model(config, found.params, head, read_tokenizer(folder, family), source=prefix)
         if model.classes > 1:
             model = model.replace(labels=tuple(f"LABEL_{i}" for i in range(model.classes)))
         return model
@@ -114,19 +100,20 @@ class TensorFlow1(Format):
             StorageError: TensorFlow cannot write the files.
         """
         family = model.family
-        if not family.tensorflow_config:
+        if family.tensorflow is None:
             raise UserError(
                 f"{model.source}: there are no TF1 checkpoints of {family.name}; choose another format"
             )
         if model.config.causal:
             raise UserError(f"{model.source}: google-research/bert has no left-to-right attention (causal)")
-        plain = bert_config.from_dict(family.fixed)
+        fields = family.tensorflow_fields(family.tensorflow, model.config)
+        again = family.read_config(fields, TENSORFLOW)
         for name in bert_config.ENCODER_FIELDS:
             value = getattr(model.config, name)
-            if name not in (*_FIELDS, *_UNSAID) and value != getattr(plain, name):
+            if name not in _NOT_COMPARED and value != getattr(again, name):
                 raise UserError(f"{model.source}: google-research/bert has no {name}={value!r}")
         tf = tensorflow()
-        tensors = family.to_files(model.params, model.config, TENSORFLOW)
+        tensors = family.to_files(model.params, model.config, TENSORFLOW, model.head)
         prefix = os.path.join(os.fspath(folder), PREFIX)
         ordered = sorted(tensors)
         arrays = [tf.constant(np.asarray(tensors[name], np.float32)) for name in ordered]
@@ -140,9 +127,8 @@ class TensorFlow1(Format):
             )
         except tf.errors.OpError as error:
             raise StorageError(f"{prefix}: TensorFlow cannot write it ({_one_line(error)})") from error
-        fields: dict[str, Any] = {name: getattr(model.config, name) for name in _FIELDS}
         content = json.dumps(fields, indent=2, sort_keys=True) + "\n"
-        atomic.write_text(os.path.join(folder, family.tensorflow_config), content)
+        atomic.write_text(os.path.join(folder, family.tensorflow.file), content)
         if model.tokenizer is not None:
             name = tokenization.KINDS[model.tokenizer.kind].released[0]
             atomic.copy_file(model.tokenizer.path, os.path.join(folder, name))
@@ -163,29 +149,27 @@ def _prefix(path: files.PathLike) -> str:
 
 
 def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family]:
-    released = [family for family in FAMILIES.values() if family.tensorflow_config]
-    for family in released:
-        file = os.path.join(folder, family.tensorflow_config)
-        if files.exists(file):
-            break
-    else:
-        expected = " or ".join(family.tensorflow_config for family in released)
+    released = {one.tensorflow.file: one for one in FAMILIES.values() if one.tensorflow}
+    name = next((name for name in released if files.exists(os.path.join(folder, name))), None)
+    if name is None:
+        expected = " or ".join(released)
         raise UserError(f"{folder}: no {expected} beside the checkpoint; copy the model's there")
+    file, family = os.path.join(folder, name), released[name]
     try:
-        return bert_config.from_dict(json_files.read(file), ignore_unknown=True), family
+        return family.read_config(json_files.read(file), TENSORFLOW), family
     except UserError as error:
         if str(error).startswith(str(file)):
             raise
         raise UserError(f"{file}: {error}") from error
 
 
-def read_tokenizer(folder: str) -> tokenization.Tokenizer | None:
+def read_tokenizer(folder: str, family: Family) -> tokenization.Tokenizer | None:
     """Returns the tokenizer of the vocabulary in a folder; None if there is none.
 
     Whether text is lower-cased is detected from the vocabulary.
     """
-    path = tokenization.find(folder)
-    return tokenization.load(path) if path else None
+    path = tokenization.find(folder, family.tokenizer.kind)
+    return tokenization.load(path, template=family.tokenizer.template) if path else None
 
 
 class _Variable:

@@ -14,7 +14,6 @@ from bert_jax.data.inspection.report import Report
 from bert_jax.data.inspection.rows import LABELS, Counts, inspect_splits
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.tokenization import templates
 
 _SETTINGS = [
     *"max_seq_length max_predictions_per_seq seed dupe_factor whole_word_mask max_ngram".split(),
@@ -78,7 +77,7 @@ class _GoogleCounts(Counts):
         if self.special_ids:
             ids = unmasked(batch)
             rows, real = np.arange(len(ids)), np.arange(self.length) < lengths[:, None]
-            layout = templates.BERT.layout(self.special_ids)
+            layout = self.template.layout(self.special_ids)
             placed = layout.matches(ids, rows, np.zeros_like(lengths), lengths, batch["first_lengths"][:, 0])
             fixed = np.isin(batch["masked_labels"], [self.special_ids["pad"], *layout.special_ids])
             found |= {

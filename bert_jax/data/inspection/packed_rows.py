@@ -16,7 +16,6 @@ from bert_jax.data.inspection.rows import Counts, inspect_splits
 from bert_jax.data.inspection.vocabularies import compare_vocabulary
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.tokenization import templates
 
 _SETTINGS = (
     "max_seq_length max_sequences_per_row nsp seed dupe_factor input_format fingerprint text cleaned".split()
@@ -106,7 +105,7 @@ class _PackedCounts(Counts):
         starts, ends, firsts = starts[present], ends[present], batch["first_lengths"][present]
         self._row_lengths += np.bincount(lengths, minlength=self.length + 1)
         self._per_row += np.bincount(present.sum(axis=1), minlength=len(self._per_row))
-        placed = templates.BERT.layout(self.special_ids).matches(ids, rows, starts, ends, firsts)
+        placed = self.template.layout(self.special_ids).matches(ids, rows, starts, ends, firsts)
         real = np.arange(self.length) < lengths[:, None]
         unknown = ((ids == self.special_ids["unk"]) & real).sum()
         self.count(batch, {"misplaced": (~placed).sum(), "unknown": unknown}, ends - starts)

@@ -14,6 +14,7 @@ from bert_jax.data.inspection.approx_distinct import DistinctSample
 from bert_jax.data.inspection.report import Report
 from bert_jax.data.inspection.vocabularies import load_vocabulary
 from bert_jax.errors import UserError
+from bert_jax.tokenization import templates
 
 _CHUNK = 512
 _HIGH_UNKNOWN_SHARE = 0.05
@@ -48,6 +49,7 @@ class Counts:
 
     def __init__(self, manifest: dict[str, Any]):
         self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
+        self.template = templates.of(manifest["vocabulary"])
         self.labels = LABELS[manifest.get("nsp", "next")]
         self._usual = _SHARES.get(manifest.get("nsp", "next"))
         self.sums: collections.Counter[str] = collections.Counter()

@@ -40,9 +40,7 @@ def load_vocabulary(
         return None
     path = os.path.join(directory, settings["file"])
     try:
-        tokenizer = tokenization.load(
-            path, lower_case=settings["lower_case"], strip_accents=settings["strip_accents"]
-        )
+        tokenizer = tokenization.restore(path, settings)
     except UserError as error:
         report.problems.append(str(error))
         return None
@@ -56,9 +54,7 @@ def load_vocabulary(
 
 def compare_vocabulary(path: str, settings: dict[str, Any], report: Report) -> None:
     """Adds a problem if a vocabulary is not the one in the manifest of the records."""
-    other = tokenization.load(
-        path, lower_case=settings["lower_case"], strip_accents=settings["strip_accents"]
-    ).settings()
+    other = tokenization.restore(path, settings).settings()
     different = [
         f"{name} {other[name]!r}, not {settings[name]!r}"
         for name in ("kind", "size", "digest")

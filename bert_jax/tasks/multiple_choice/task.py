@@ -82,6 +82,7 @@ class MultipleChoiceTask(TableTask):
             len(self.labels),
             windows=self.has_windows,
             token_types=self.tokenizer.layout.types,
+            classifier=self.classifier,
         )
 
     def read(

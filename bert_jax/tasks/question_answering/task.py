@@ -76,6 +76,7 @@ class QuestionAnsweringTask(FinetuneTask):
     Config = QuestionConfig
     config: QuestionConfig
     title = "questions (squad, squad2)"
+    export_head = "question_answering"
     Lines = QuestionLines
     file_formats = question_files.FORMATS
     fields_of_formats: ClassVar = {
@@ -101,7 +102,7 @@ class QuestionAnsweringTask(FinetuneTask):
 
     def objective(self) -> Spans:
         """Returns the objective that scores each token as the start and the end of the answer."""
-        return Spans(self.model_config, self.tokenizer.layout.types)
+        return Spans(self.model_config, self.tokenizer.layout.types, self.classifier)
 
     @property
     def known_metrics(self) -> tuple[str, ...]:

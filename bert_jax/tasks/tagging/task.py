@@ -135,6 +135,7 @@ class TaggingTask(FinetuneTask):
             _HEADS[c.head],
             c.head_size,
             token_types=self.tokenizer.layout.types,
+            classifier=self.classifier,
         )
 
     @property

@@ -63,6 +63,7 @@ class TextTask(TableTask):
             self.class_weights,
             windows=self.has_windows,
             token_types=self.tokenizer.layout.types,
+            classifier=self.classifier,
         )
 
 

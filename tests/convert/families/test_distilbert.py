@@ -3,17 +3,19 @@
 import json
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax import cli, convert
+from bert_jax import cli, convert, tasks
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert import conversion
+from bert_jax.convert import conversion, parity
 from bert_jax.convert.families import distilbert
 from bert_jax.errors import UserError
-from bert_jax.models import Encoder, assembled
+from bert_jax.models import Encoder, assembled, parameters
 from bert_jax.models.config import EncoderConfig
+from bert_jax.tasks import fields as task_fields
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "distilbert"
 FAMILY = distilbert.FAMILY
@@ -82,6 +84,60 @@ def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, head):
     assert settings["model_input_names"] == ["input_ids", "attention_mask"]
 
 
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("classification", "sequence_classification"),
+        ("tagging", "token_classification"),
+        ("squad", "question_answering"),
+        ("multiple_choice", "multiple_choice"),
+    ],
+)
+def test_a_fine_tuned_model_has_the_heads_of_transformers(expected, name, head):
+    """It has every tensor that transformers' class has, no other, and computes what the exported one does."""
+    golden = convert.load(FOLDER / head)
+    spec = tasks.get(name)
+    config = task_fields.default_config(task=name)
+    config.max_seq_length, config.max_query_length, config.task = 16, 4, name
+    task = spec.task(
+        task_fields.of_task(config), spec, "abc"[: golden.classes or 2], golden.tokenizer, golden.config
+    )
+    objective = task.objective()
+    boxed = jax.eval_shape(objective.init, jax.random.key(0))
+    assert parameters.parameter_shapes(boxed) == {name: x.shape for name, x in golden.params.items()}
+    assert set(objective.new_groups) == set(golden.groups) - {"encoder"}
+    arrays = inputs(expected)
+    ids, mask = arrays[0], arrays[-1]
+    batch = {"input_ids": ids, "lengths": mask.sum(-1), "first_lengths": mask.sum(-1)}
+    batch |= {"weights": np.ones(len(ids), np.float32)}
+    if head == "multiple_choice":
+        batch = {name: x[None] for name, x in batch.items()}
+    logits = np.asarray(objective.logits(nest(golden.params), objective.prepare(batch, None, False)))
+    ours = parity.without_padding({"it": logits}, mask)["it"]
+    module = golden.module.clone(config=golden.config.replace(dtype="float32"))
+    exported = module.apply({"params": nest(golden.params)}, *arrays)
+    theirs = parity.without_padding({"it": np.asarray(exported[objective.classifier.name])}, mask)["it"]
+    assert np.allclose(ours.reshape(theirs.shape), theirs, atol=1e-5)
+
+
+def test_the_dropout_of_the_heads_is_that_of_the_file():
+    model = convert.load(FOLDER / "question_answering")
+    assert (model.config.classifier_dropout, model.config.qa_dropout) == (0.2, 0.1)
+    fields = FAMILY.write_config(model.config.replace(classifier_dropout=0.5, qa_dropout=0.4), "none")
+    assert (fields["seq_classif_dropout"], fields["qa_dropout"]) == (0.5, 0.4)
+    config = FAMILY.read_config(fields)
+    rates = {head: one.drop_out.of(config) for head, one in FAMILY.classifiers.items()}
+    assert rates == {
+        "sequence_classification": 0.5,
+        "token_classification": config.hidden_dropout_prob,
+        "multiple_choice": 0.5,
+        "question_answering": 0.4,
+    }
+    plain = FAMILY.read_config({name: x for name, x in fields.items() if not name.endswith("_dropout")})
+    assert FAMILY.classifiers["question_answering"].drop_out.of(plain) == 0.1
+    assert FAMILY.classifiers["sequence_classification"].drop_out.of(plain) == 0.2
+
+
 def test_it_is_a_checkpoint_like_any_other(capsys):
     assert cli.main(["inspect", str(FOLDER / "masked_lm")]) == 0
     assert "parts: encoder, mlm" in capsys.readouterr().out
@@ -108,7 +164,6 @@ def test_published_parameter_counts():
     for name, published in counts.items():
         config = EncoderConfig(**FAMILY.fixed, **FAMILY.sizes[name])
         for head, number in zip(("none", "masked_lm", "sequence_classification"), published, strict=True):
-            shapes = assembled.shapes(
-                config, FAMILY.heads[head], 2, FAMILY.classifiers["sequence_classification"]
-            )
-            assert sum(int(np.prod(shape)) for shape in shapes.values()) == number, (name, head)
+            module = FAMILY.module(config, FAMILY.heads[head], head)
+            shapes = [one.shape for one in assembled.parameters(module).values()]
+            assert sum(int(np.prod(shape)) for shape in shapes) == number, (name, head)
