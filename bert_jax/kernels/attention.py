@@ -41,7 +41,8 @@ def choose_here(
         dtype: dtype of query, key and value.
         dropout_rate: dropout rate of the attention probabilities.
         length: number of tokens of a row.
-        heads, head_size: number and size of the heads of the whole model.
+        heads: number of heads of the whole model.
+        head_size: features of a head.
         window: number of tokens to each side that a token attends to; 0 for all.
         bias: whether a bias is added to the logits.
 
@@ -75,7 +76,9 @@ def attention(
     """Returns scaled dot-product attention, in which a token attends only to tokens of its own sequence.
 
     Args:
-        query, key, value: [B, L, N, D], float32 or bfloat16.
+        query: [B, L, N, D], float32 or bfloat16.
+        key: as `query`.
+        value: as `query`.
         sequence_ids: int32 [B, L]; tokens attend to each other where their ids are equal. Padding has id 0
             and attends to padding.
         biases: float32 [N, D] each, not yet added to query, key and value. "pallas" adds them itself, and

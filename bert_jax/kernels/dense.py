@@ -31,6 +31,7 @@ def sum_rows(x: jax.Array) -> jax.Array:
 
 
 def materialise(x: jax.Array) -> jax.Array:
+    """Returns x, which XLA must compute before its use on a CPU."""
     # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and then computes
     # it with strided access.
     return jax.lax.optimization_barrier(x) if platform.target_platform() == "cpu" else x

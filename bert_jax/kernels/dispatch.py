@@ -120,6 +120,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
+        """Returns the kernel as it is requested in a configuration, such as `attention=pallas`."""
         return f"{self.operation}={self.implementation}"
 
 
@@ -266,7 +267,8 @@ def check_case(operation: str, requested: str, case: AttentionCase | ResidualCas
     """Raises UserError if a kernel is requested by name that cannot compute the case on any device.
 
     Args:
-        operation, requested: as in `choose`.
+        operation: as in `choose`.
+        requested: as in `choose`.
         case: as much of the case as is known; what is None is not checked.
     """
     if requested not in ("auto", "xla"):

@@ -85,7 +85,8 @@ def keep(index: jax.Array, first: jax.Array, second: jax.Array, least: np.uint32
 
     Args:
         index: uint32 indices inside a row.
-        first, second: the two values of the row from `row_words`.
+        first: the first value of the row from `row_words`.
+        second: the second one.
         least: smallest hash value that is kept, see `threshold`.
     """
     x = index ^ first

@@ -48,7 +48,9 @@ def row_attention(
     """Returns scaled dot-product attention within each sequence of a row.
 
     Args:
-        query, key, value: [B, L, N D], float32 or bfloat16, of shapes that `dispatch` allows for this kernel.
+        query: [B, L, N D], float32 or bfloat16, of a shape that `dispatch` allows for this kernel.
+        key: as `query`.
+        value: as `query`.
         sequence_ids: int32 [B, L]; tokens attend to each other where their ids are equal.
         biases: float32 [3, N D], added to query, key and value.
         words: int32 [B, 3] for dropout: the two values of `dropout.kernel_words`, and the index of the first

@@ -41,12 +41,15 @@ def residual_norm(
     Without a TPU the kernel is interpreted, which is slow.
 
     Args:
-        x, h: [B, L, F], float32 or bfloat16, of shapes that `dispatch` allows for this kernel. On a mesh the
+        x: [B, L, F], float32 or bfloat16, of a shape that `dispatch` allows for this kernel. On a mesh the
             rows may be split.
+        h: as `x`.
         bias: float32 [F], added to h.
-        scale, offset: float32 [F], parameters of LayerNorm.
+        scale: float32 [F], the factor of LayerNorm.
+        offset: float32 [F], what LayerNorm adds.
         epsilon: added to the variance.
-        rate, key: as in `dropout`, which uses the same mask.
+        rate: dropout rate.
+        key: as in `dropout`, which uses the same mask.
 
     Returns:
         [B, L, F] in the dtype of x.

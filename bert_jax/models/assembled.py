@@ -37,6 +37,7 @@ class AssembledModel(Module):
     masked_lm: MaskedLMHead = MASKED_LM
 
     def setup(self):
+        """Creates the parts."""
         head = self.classification
         self.encoder = Encoder(self.config)
         if "pooler" in self.groups:

@@ -235,6 +235,7 @@ class EncoderConfig:
 
     @property
     def head_dim(self) -> int:
+        """Returns D, the features of an attention head."""
         return self.hidden_size // self.num_attention_heads
 
     @property
@@ -254,10 +255,12 @@ class EncoderConfig:
 
     @property
     def embedding_dropout_rate(self) -> float:
+        """Returns the dropout rate after the embeddings."""
         return self.hidden_dropout_prob if self.embedding_dropout is None else self.embedding_dropout
 
     @property
     def inner_dropout_rate(self) -> float:
+        """Returns the dropout rate after the feed-forward block."""
         return self.hidden_dropout_prob if self.inner_dropout is None else self.inner_dropout
 
     def attention_case(self) -> AttentionCase:

@@ -38,6 +38,7 @@ class EncoderLayer(Module):
     spec: LayerSpec = LayerSpec()
 
     def setup(self):
+        """Creates the parts."""
         config, hidden = self.config, (self.config.hidden_size,)
         heads = (config.num_attention_heads, config.head_dim)
         bias = config.attention_bias
@@ -200,6 +201,7 @@ class Pooler(Module):
 
     @nn.compact
     def __call__(self, x):
+        """Returns [..., H] for states [..., H]."""
         dense = self.dense(
             "dense", (self.config.hidden_size,), ("embed",), ("embed_out",), use_bias=self.use_bias
         )
@@ -217,12 +219,14 @@ class Encoder(Module):
     """
 
     def setup(self):
+        """Creates the parts."""
         self.embeddings = Embeddings(self.config)
         self.layers = Layers(self.config)
         self.final_norm = self.norm() if self.config.final_norm else identity
         self.scheme = positions.scheme(self.config)
 
     def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, word=None):
+        """Returns the hidden states [B, L, H] of the last layer."""
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)
         angles = self.scheme.angles(position_ids)
         return self.final_norm(self.layers(x, sequence_ids, angles, deterministic)[0])

@@ -28,6 +28,7 @@ class Lstm(Module):
 
     @nn.compact
     def __call__(self, x, mask):
+        """Returns [B, L, features] for x [B, L, F] and a mask bool [B, L]."""
         size = self.features
         # The products that do not depend on the state are computed for all tokens at once, outside the loop.
         gates = self.dense("inputs", (4, size), ("embed",), ("gates", "state"))(x)
@@ -67,6 +68,7 @@ class FeatureHead(Module):
 
     @nn.compact
     def __call__(self, x, mask, deterministic):
+        """Returns float32 logits [B, L, num_labels] for x [B, L, F] and a mask bool [B, L]."""
         x = x.astype(self.dtype)
         for layer in range(self.lstm_layers):
             x = self.drop(x, deterministic)
@@ -90,6 +92,7 @@ class FeatureTagger(Module):
     lstm_size: int = 768
 
     def setup(self):
+        """Creates the parts."""
         self.encoder = Encoder(self.config)
         self.classifier = FeatureHead(self.config, self.num_labels, self.lstm_layers, self.lstm_size)
 
@@ -110,5 +113,6 @@ class FeatureTagger(Module):
         return self.classifier(features, sequence_ids > 0, deterministic)
 
     def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
+        """Returns float32 logits [B, L, num_labels]."""
         features = self.features(input_ids, token_type_ids, position_ids, sequence_ids)
         return self.classify(features, sequence_ids, deterministic)

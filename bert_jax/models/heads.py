@@ -163,6 +163,7 @@ class MaskedLanguageModelHead(Module):
     head: MaskedLMHead = MASKED_LM
 
     def setup(self):
+        """Creates the parts."""
         config, head = self.config, self.head
         self.transform, self.activate = identity, identity
         if head.transform:
@@ -175,6 +176,7 @@ class MaskedLanguageModelHead(Module):
             self.bias = self.table("bias", ("vocab",), (config.vocab_size,), nn.initializers.zeros)
 
     def __call__(self, x, word_embeddings):
+        """Returns the logits [B, P, V] of states [B, P, H]."""
         x = self.transform_norm(self.activate(self.transform(x)))
         return tied_table.logits(x, word_embeddings, self.bias)
 
@@ -186,6 +188,7 @@ class PretrainingModel(Module):
     next_sentence: bool = True
 
     def setup(self):
+        """Creates the parts."""
         self.encoder = Encoder(self.config)
         self.mlm = MaskedLanguageModelHead(self.config, self.head)
         if self.next_sentence:
@@ -205,7 +208,10 @@ class PretrainingModel(Module):
         """Returns the logits at the given positions only.
 
         Args:
-            input_ids, token_type_ids, position_ids, sequence_ids: int32 [B, L], see `Encoder`.
+            input_ids: int32 [B, L]; see `Encoder` for this and the next three.
+            token_type_ids: int32 [B, L].
+            position_ids: int32 [B, L].
+            sequence_ids: int32 [B, L].
             masked_positions: int32 [B, P], positions to predict.
             cls_positions: int32 [B, S], position of [CLS] for each sequence of a row.
             deterministic: whether dropout is disabled.
@@ -229,6 +235,7 @@ class ClassificationModel(Module):
     head: ClassificationHead = SEQUENCE
 
     def setup(self):
+        """Creates the parts."""
         head = self.head
         self.encoder = Encoder(self.config)
         between = {"activation": head.activation, "use_bias": head.dense_bias, "has_norm": head.norm}
@@ -244,9 +251,14 @@ class ClassificationModel(Module):
     def __call__(
         self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
     ):
-        """Returns float32 logits; the inputs are those of `Encoder`.
+        """Returns float32 logits.
 
         Args:
+            input_ids: int32 [B, L]; see `Encoder` for this and the next three.
+            token_type_ids: int32 [B, L].
+            position_ids: int32 [B, L].
+            sequence_ids: int32 [B, L].
+            deterministic: whether dropout is disabled.
             cls_positions: int32 [B, S], the first token of each sequence of a packed row; None if each row is
                 one sequence.
 

@@ -137,6 +137,7 @@ class Norm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, fused: Callable | None = None) -> jax.Array:
+        """Returns the norm of x over its last axis, or the result of `fused`."""
         size = x.shape[-1:]
         scale = self.param(
             "scale", nn.with_logical_partitioning(nn.initializers.ones, ("norm",)), size, jnp.float32
@@ -173,9 +174,11 @@ class Dropout:
 
     @property
     def key(self) -> jax.Array | None:
+        """Returns a new key, or None without dropout."""
         return self.make_key() if self.rate else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns x after dropout."""
         return dropout(x, self.make_key(), self.rate) if self.rate else x
 
 
@@ -216,6 +219,7 @@ class PostNorm:
         self.norm = config.norm
 
     def __call__(self, x, norm, inner, project, drop, requested):
+        """Returns the states after the half; see `Residual`."""
         h = inner(x)
         if not _is_fused(requested, ResidualCase(*x.shape[1:], "post", self.norm)):
             return norm(x + drop(project(h)))
@@ -239,6 +243,7 @@ class PreNorm:
         self.norm = config.norm
 
     def __call__(self, x, norm, inner, project, drop, requested):
+        """Returns the states after the half; see `Residual`."""
         # Pre-norm is never fused; the call only records the choice for the log.
         _is_fused(requested, ResidualCase(*x.shape[1:], "pre", self.norm))
         return x + drop(project(inner(norm(x))))
@@ -254,6 +259,7 @@ class Module(nn.Module):
 
     @property
     def dtype(self) -> jnp.dtype:
+        """Returns the dtype of computations."""
         return product_dtype(self.config.execution.dtype)
 
     def dense(

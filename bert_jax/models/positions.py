@@ -64,18 +64,23 @@ class NoPositions:
         self.config = config
 
     def tables(self) -> Mapping[str, Table]:
+        """Returns the parameters that `embed` takes; see `PositionScheme`."""
         return {}
 
     def embed(self, x, position_ids, tables):
+        """Returns x with positions added; see `PositionScheme`."""
         return x
 
     def angles(self, position_ids) -> Angles | None:
+        """Returns the argument of `rotate`; see `PositionScheme`."""
         return None
 
     def rotate(self, query, key, angles, theta):
+        """Returns rotated queries and keys; see `PositionScheme`."""
         return query, key
 
     def bias(self, length: int) -> jax.Array | None:
+        """Returns the bias of the attention logits; see `PositionScheme`."""
         return None
 
 
@@ -83,10 +88,12 @@ class Learned(NoPositions):
     """A table that is added to the embeddings (BERT). The first token uses row `position_offset`."""
 
     def tables(self):
+        """Returns the parameters that `embed` takes; see `PositionScheme`."""
         rows = self.config.max_position_embeddings
         return {"position_embeddings": Table((rows, self.config.embedding_width), ("position", "embed"))}
 
     def embed(self, x, position_ids, tables):
+        """Returns x with positions added; see `PositionScheme`."""
         if self.config.position_offset:
             position_ids = position_ids + self.config.position_offset
         return x + jnp.take(tables["position_embeddings"], position_ids, axis=0, mode="clip")
@@ -96,6 +103,7 @@ class Sinusoid(NoPositions):
     """Sines in even and cosines in odd columns; wavelengths from 2 pi to 20,000 pi (Vaswani et al. 2017)."""
 
     def embed(self, x, position_ids, tables):
+        """Returns x with positions added; see `PositionScheme`."""
         return x + self._waves(position_ids)
 
     def _waves(self, position_ids):
@@ -108,9 +116,11 @@ class ScaledSinusoid(Sinusoid):
     """`Sinusoid` times one learned scalar, initially 1 / sqrt(E) (Hua et al. 2022)."""
 
     def tables(self):
+        """Returns the parameters that `embed` takes; see `PositionScheme`."""
         return {"position_scale": Table((1,), ("norm",), self.config.embedding_width**-0.5)}
 
     def embed(self, x, position_ids, tables):
+        """Returns x with positions added; see `PositionScheme`."""
         return x + tables["position_scale"] * self._waves(position_ids)
 
 
@@ -121,12 +131,14 @@ class Rotary(NoPositions):
     """
 
     def angles(self, position_ids):
+        """Returns the argument of `rotate`; see `PositionScheme`."""
         thetas = {spec.theta for run in layer_runs(self.config) for spec in run.layers}
         each = {theta: _angles(position_ids, self.config.head_dim, theta) for theta in sorted(thetas)}
         # [B, L, 1, D/2]: all heads use the same angles.
         return {theta: (jnp.cos(x)[:, :, None], jnp.sin(x)[:, :, None]) for theta, x in each.items()}
 
     def rotate(self, query, key, angles, theta):
+        """Returns rotated queries and keys; see `PositionScheme`."""
         return tuple(_turn(x, *angles[theta]) for x in (query, key))
 
 
@@ -134,6 +146,7 @@ class Alibi(NoPositions):
     """Subtracts the distance of two tokens, times a slope per head, from the logits (Press et al. 2022)."""
 
     def bias(self, length):
+        """Returns the bias of the attention logits; see `PositionScheme`."""
         slopes = np.float32(alibi_slopes(self.config.num_attention_heads))
         return -slopes[:, None, None] * distances(length).astype(jnp.float32)
 
