@@ -259,6 +259,7 @@ class MeshFunction:
         self._function, self._mesh = function, mesh
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function in the context of the mesh."""
         with on_mesh(self._mesh):
             return self._function(*args, **kwargs)
 
