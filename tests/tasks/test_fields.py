@@ -30,6 +30,7 @@ from bert_jax.tasks.rows import outputs as task_outputs
 from bert_jax.tasks.setup import split_file
 from bert_jax.tasks.tagging import TaggingTask
 from bert_jax.training.evaluators import EvaluationContext
+from bert_jax.training.state import TrainState
 
 PACKAGE = Path(bert_jax.__file__).parent
 # What is read in order to check it, or to copy it, has no effect by that.
@@ -183,7 +184,7 @@ def loop(**given):
     """Stands for `train.fit`, which every task calls: traces the loss, and scores drawn weights."""
     config, task = given["config"], given["objective"]
     batch, key = next(given["train_data"](0, np.arange(config.batch_size))), jax.random.key(0)
-    state = types.SimpleNamespace(step=config.steps, params=draw_parameters(task), frozen=None)
+    state = TrainState(config.steps, draw_parameters(task), opt_state=())
     jax.eval_shape(lambda params: task.loss(params, task.prepare(batch, key, True), key), state.params)
     quiet = types.SimpleNamespace(
         check=lambda: None, heartbeat=lambda: None, paused=contextlib.nullcontext, wait_for=lambda f: f(),
