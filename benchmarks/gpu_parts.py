@@ -291,13 +291,10 @@ def tasks(args) -> None:
 
 
 def _optimizer(objective):
+    from bert_jax.settings.run_config import OptimizerConfig
     from bert_jax.training.optimization.optimizers import make_optimizer
 
-    settings = types.SimpleNamespace(
-        name="adamw", schedule="reference", learning_rate=1e-4, warmup_steps=10, weight_decay=0.01,
-        b1=0.9, b2=0.999, eps=1e-6, clip_norm=1.0,
-    )  # fmt: skip
-    return make_optimizer(settings, 1000, objective)
+    return make_optimizer(OptimizerConfig(warmup_steps=10), 1000, objective)
 
 
 def _peak_bytes() -> int | None:

@@ -10,6 +10,7 @@ computed by a formula from the sizes of the model.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from typing import Any
 
@@ -29,7 +30,8 @@ with epy.lazy_imports():
     from bert_jax.objectives import masking
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark, pretrain
-    from bert_jax.settings import defaults
+    from bert_jax.settings import defaults, run_config
+    from bert_jax.settings.run_config import PretrainConfig
     from bert_jax.training.optimization import optimizers, param_groups
 
 
@@ -71,30 +73,35 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     print(json.dumps(result, indent=1) if flags.json else report(result))
 
 
-def _resolve(flags) -> Any:
+def _resolve(flags) -> PretrainConfig:
     """Returns the config to measure: `--config`, or that of `--size`, with the other flags applied."""
-    config = flags.config
-    if config is None:
-        config = defaults.pretrain(flags.size)
-        config.batch_size = 8
-    elif adopted := pretrain.adopt_architecture(config, config_flag.overridden(flags, "model.")):
-        progress.log(adopted)
+    given = flags.config
+    if given is None:
+        given = defaults.pretrain(flags.size)
+        given.batch_size = 8
     if flags.batch_size is not None:
-        config.batch_size = flags.batch_size
+        given.batch_size = flags.batch_size
     if flags.dtype is not None:
-        config.model.dtype = flags.dtype
+        given.model.dtype = flags.dtype
     if flags.dropout is not None:
-        config.model.hidden_dropout_prob = flags.dropout
-        config.model.attention_probs_dropout_prob = flags.dropout
-    config.model.dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
-    return config
+        given.model.hidden_dropout_prob = flags.dropout
+        given.model.attention_probs_dropout_prob = flags.dropout
+    config, adopted = pretrain.adopt_architecture(
+        run_config.pretraining(given), config_flag.overridden(flags, "model.")
+    )
+    if adopted:
+        progress.log(adopted)
+    dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=dtype))
 
 
-def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None) -> dict[str, Any]:
+def measure(
+    config: PretrainConfig, rows: str, length: int, steps: int, dataset: Any = None
+) -> dict[str, Any]:
     """Times the train step of a pre-training config.
 
     Args:
-        config: a pre-training config, see `defaults.pretrain`.
+        config: the pre-training config.
         rows: the kind of rows of the synthetic batch, see `benchmark.synthetic_batch`.
         length: the number of tokens in a synthetic row.
         steps: the number of steps to time.
@@ -108,7 +115,7 @@ def measure(config: Any, rows: str, length: int, steps: int, dataset: Any = None
         dataset.vocab_size if dataset else model_config.EncoderConfig.vocab_size
     )
     model = model_config.from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
-    mesh = sharding.make_mesh(**config.mesh)
+    mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
 
     def time_steps(batches, length):
         if length > model.max_seq_length:

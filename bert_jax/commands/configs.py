@@ -17,7 +17,7 @@ from absl import flags as absl_flags
 
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files
-from bert_jax.settings import config_files
+from bert_jax.settings import config_fields, config_files
 from bert_jax.settings.flags import Define
 
 ARGUMENTS = "[NAME]"
@@ -48,7 +48,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
                 "--fields and --output exclude each other: the list of fields is not a config file"
             )
         config = config_files.load(args[0])
-        print("\n".join(f"{field} = {value!r}" for field, value in config_files.fields(config)))
+        print("\n".join(f"{field} = {value!r}" for field, value in config_fields.flatten(config)))
         return
     source = path.read_text(encoding="utf-8")
     if not flags.output:

@@ -18,13 +18,14 @@ from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.io import progress
-from bert_jax.settings import config_fields, config_flag
+from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax.estimate import measure, program, report
     from bert_jax.estimate.chips import gpu_topology, gpus, tpu_topology, tpus
     from bert_jax.runs import pretrain
+    from bert_jax.settings import run_config
 
 
 # Fraction of a GPU's memory that jax takes by default.
@@ -75,8 +76,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         raise UserError("--seq_length is for runs without records; leave out either it or --config.data.dir")
     compiler = gpu_topology if on_gpus else tpu_topology
     compiler.prepare()  # before jax is imported
-    config_fields.check_pretraining(config)
-    if adopted := pretrain.adopt_architecture(config, config_flag.overridden(flags, "model.")):
+    config, adopted = pretrain.adopt_architecture(
+        run_config.pretraining(config), config_flag.overridden(flags, "model.")
+    )
+    if adopted:
         progress.log(adopted)
     if config.data.dir:
         rows = program.rows_of_records(config, progress.log)

@@ -19,6 +19,7 @@ from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
+from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.training.metrics import flops
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
@@ -41,7 +42,7 @@ class Rows:
     source: str
 
 
-def synthetic_rows(config: Any, length: int | None) -> Rows:
+def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
     """Returns full rows of one sequence each, in the format of packed records.
 
     Args:
@@ -59,7 +60,7 @@ def synthetic_rows(config: Any, length: int | None) -> Rows:
     return Rows(arrays, length, 1.0, 1.0, vocab_size, 0, "full rows of one sequence, no records given")
 
 
-def rows_of_records(config: Any, log: Callable[[str], None]) -> Rows:
+def rows_of_records(config: PretrainConfig, log: Callable[[str], None]) -> Rows:
     """Returns the rows of `data.dir`, with the means in its manifest."""
     directory = cache.localize(config.data.dir, log)
     dataset = records.open_dataset(directory, config.data.train_split, config.data.vocab)
@@ -117,7 +118,7 @@ class TrainStep:
 
     def __init__(
         self,
-        config: Any,
+        config: PretrainConfig,
         rows: Rows,
         devices: list[Any],
         *,
@@ -140,7 +141,9 @@ class TrainStep:
             or default_max_predictions(rows.length, masking["prob"])
         )
         self.model = self.model.resolve(platform.target_of(devices[0]))
-        self.mesh = sharding.make_mesh(**config.mesh, devices=devices)
+        self.mesh = sharding.make_mesh(
+            config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices=devices
+        )
         masking = MaskingOptions(**masking | {"max_predictions": self.predictions})
         task = freeze(benchmark.make_task(self.model, rows.length, masking), config.optimizer.freeze)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)

@@ -15,7 +15,6 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
-from bert_jax.models import config as bert_config
 from bert_jax.parallel import sharding
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.predictions import Predictions
@@ -51,12 +50,13 @@ class Predictor:
             raise UserError(f"{directory} is a work directory of {run['command']}, expected one of finetune")
         if which not in (BEST, "last"):
             raise UserError(f"--checkpoint={which}: expected best or last")
-        config = fields.complete(ml_collections.ConfigDict(run["config"]))
+        recorded = fields.complete(ml_collections.ConfigDict(run["config"]))
         for name, value in overrides.items():
-            fields.override(config, name, value)
+            fields.override(recorded, name, value)
+        config = fields.of_run(recorded)
         tokenizer = run_directory.load_tokenizer(directory)
         spec = registry.get(config.task)
-        model = bert_config.from_dict(config.model)
+        model = config.model.encoder()
         self.config = config
         self.task = spec.task(
             fields.of_task(config), spec, run["labels"], tokenizer, model.for_inference(platform.target())

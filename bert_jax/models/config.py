@@ -28,22 +28,29 @@ REMAT_POLICIES = ("none", "full", "dots")
 _ACTIVATION_SYNONYMS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_erf": "gelu"}
 
 _RATE: dict[str, Any] = {"minimum": 0, "below": 1, "dropout": True}
+_SIZE: dict[str, Any] = {"shape": True, "size": True}
 _COUNT = range(-1, 1 << 31)  # no size of a model comes near the limit
 
 
-def _field(default: Any, *, choices: tuple[str, ...] = (), **metadata: Any) -> Any:
-    """Returns a dataclass field whose metadata drives validation and the lists of fields below.
+def _field(
+    default: Any, meaning: str, *, choices: tuple[str, ...] = (), resume: str = "same", **metadata: Any
+) -> Any:
+    """Returns a dataclass field with the metadata for validation, docs/config.md, and the lists below.
 
     Args:
         default: the default value; its type is the type of the field, unless `optional` is given.
+        meaning: the description in docs/config.md.
         choices: the allowed values of a string field.
+        resume: whether the field may change when a run resumes; see `bert_jax.settings.config_fields.Field`.
         metadata: `minimum`, `maximum`, `below`, `above`: bounds. `shape`: whether the set or shapes of the
             parameters depend on the field. `size`: whether the field is printed as one of the model's sizes.
             `of_run`: whether a run sets the value regardless of the checkpoint that it starts from.
             `optional`: the type of a field whose default is None. `dropout`: whether the field is a dropout
             rate, which affects training only.
     """
-    return dataclasses.field(default=default, metadata={"choices": choices, **metadata})
+    resume = "fixed" if metadata.get("shape") else resume
+    metadata |= {"meaning": meaning, "choices": choices, "resume": resume}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def _check_fields(config: Any) -> None:
@@ -80,25 +87,47 @@ def _check_type(name: str, value: Any, expected: type) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """Settings for how a model is computed; none of them changes the parameters or the function.
+    """Settings for how a model is computed; none of them changes the parameters or the function."""
 
-    Attributes:
-        dtype: dtype of activations and matrix products; parameters are always float32. "auto" is bfloat16 on
-            TPU and GPU, and float32 on CPU and on GPUs without bfloat16 products.
-        attention: implementation of attention: "xla", "cudnn" (NVIDIA), "pallas" or "splash" (TPU); "auto"
-            chooses one, see `bert_jax.kernels.dispatch`.
-        residual: implementation of dropout, residual sum and LayerNorm: "xla" or "pallas" (TPU); "auto"
-            chooses one.
-        remat: rematerialization: "none"; "full" keeps only the input of each layer for the backward pass,
-            "dots" also keeps the results of matrix products.
-        scan_unroll: layers per iteration of the scan; 0 unrolls all layers.
-    """
-
-    dtype: str = _field("auto", choices=dispatch.DTYPES)
-    attention: str = _field("auto", choices=ATTENTION_IMPLEMENTATIONS)
-    residual: str = _field("auto", choices=RESIDUAL_IMPLEMENTATIONS)
-    remat: str = _field("none", choices=REMAT_POLICIES)
-    scan_unroll: int = _field(1, minimum=0)
+    dtype: str = _field(
+        "auto",
+        "of activations and matrix products: `bfloat16` on TPU and GPU, `float32` on CPU and on GPUs before "
+        "Ampere; `config.json` records what it became, and a run that resumes on another platform keeps it. "
+        "Parameters are float32. On NVIDIA GPUs XLA computes float32 products in TF32, on TPUs in one "
+        "bfloat16 pass",
+        choices=dispatch.DTYPES,
+    )
+    attention: str = _field(
+        "auto",
+        "`xla`, `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
+        "up to 128), `pallas` (TPU, rows of a multiple of 128 up to 512 tokens), `splash` (TPU, rows of a "
+        "multiple of 128 tokens); cuDNN and splash have no attention dropout, and none of the three has "
+        "`local_window` or `alibi`. `auto` takes the first that can compute the case, else `xla`; one that "
+        "is named and cannot is refused",
+        choices=ATTENTION_IMPLEMENTATIONS,
+        resume="free",
+    )
+    residual: str = _field(
+        "auto",
+        "dropout, sum and LayerNorm at the end of each half of a layer: `xla`, or `pallas`, one kernel "
+        "(TPU, rows of a multiple of 128 tokens, `norm_placement=post`, `norm=layernorm`)",
+        choices=RESIDUAL_IMPLEMENTATIONS,
+        resume="free",
+    )
+    remat: str = _field(
+        "none",
+        "rematerialization, which trades time for memory: `full` keeps only the input of each layer for the "
+        "backward pass, `dots` also the results of matrix products",
+        choices=REMAT_POLICIES,
+        resume="free",
+    )
+    scan_unroll: int = _field(
+        1,
+        "layers that are compiled as one block; 0 is all: faster steps, longer compilation",
+        minimum=0,
+        maximum=10_000,
+        resume="free",
+    )
 
     def __post_init__(self):
         _check_fields(self)
@@ -129,95 +158,172 @@ class EncoderConfig:
     Fields that BERT has are named as in a released `bert_config.json`.
 
     Attributes:
-        vocab_size: rows of the word embeddings.
-        hidden_size, num_hidden_layers, num_attention_heads, intermediate_size: H, layers, heads, and the
-            width of the feed-forward block.
-        hidden_act: activation of the feed-forward block; "gelu" is the exact one (erf), "gelu_tanh" its
-            approximation.
-        hidden_dropout_prob: dropout rate wherever no other rate is given.
-        attention_probs_dropout_prob: dropout rate of the attention probabilities.
-        max_position_embeddings: rows of the learned position embeddings, or the length of the longest
-            sequence.
-        type_vocab_size: rows of the token type embeddings; 0 for none. With one row, every token uses it.
-        initializer_range: standard deviation of untrained weights, before truncation.
-        layer_norm_eps: added to the variance, or to the mean square, by every norm.
-        causal: whether attention is left-to-right, the paper's ablation (section 5.1).
-        model_type: the model family whose file format the model is read from and written to; it does not
-            affect the computation.
-        embedding_size: E, width of the embedding tables; 0 for H.
-        embedding_projection: whether a dense layer from E to H follows the embeddings even if E equals H; if
-            E differs from H there always is one.
-        position: "learned", "sinusoid" (Vaswani et al. 2017) and "scaled_sinusoid" (with one learned factor)
-            are added to the embeddings, "rotary" (Su et al. 2021) rotates queries and keys, "alibi" (Press et
-            al. 2022) adds a bias to the attention logits that depends on the distance in either direction.
-        position_offset: row of the position embeddings that the first token of a sequence uses.
-        rotary_theta, local_rotary_theta: base of the rotary angles, in global and in local layers.
-        local_window: a token of a local layer attends to the tokens at most this far to each side; 0: no
-            layer is local.
-        global_every: layers whose index (from 0) is divisible by this number are global.
-        norm_placement: "post", norm(x + f(x)), or "pre", x + f(norm(x)).
-        final_norm: whether a norm follows the last layer.
-        embedding_norm: whether a norm follows the sum of the embeddings.
-        first_attention_norm: whether the first layer has a norm before its attention.
-        norm: "layernorm" (Ba et al. 2016) or "rmsnorm" (Zhang and Sennrich 2019).
-        norm_bias: whether norms add a bias.
-        attention_bias: whether the dense layers of attention have a bias.
-        inner_bias, output_bias: whether the first and the second dense layer of the feed-forward block have a
-            bias.
-        feed_forward: "mlp", or "glu": one half of the first dense layer's output is activated and multiplied
-            by the other half (Shazeer 2020).
-        layer_groups: number of groups of layers that share their parameters, as in ALBERT (Lan et al. 2020);
-            0: no layers share parameters.
-        layers_per_group: layers of a group, which are applied one after the other.
-        embedding_dropout: dropout rate after the embeddings; None for hidden_dropout_prob.
-        inner_dropout: dropout rate after the feed-forward block; None for hidden_dropout_prob.
-        classifier_dropout, qa_dropout: dropout rates in a classification head and before the answer spans;
-            None for those of the model family.
-        initializer: "truncated_normal" at two standard deviations, "normal", or "megatron": truncated, with
-            a standard deviation divided by sqrt(2 layers) for the last product of each half of a layer.
         execution: how the model is computed.
     """
 
-    vocab_size: int = _field(30522, minimum=1, shape=True, size=True)
-    hidden_size: int = _field(768, minimum=1, shape=True, size=True)
-    num_hidden_layers: int = _field(12, minimum=1, maximum=10_000, shape=True, size=True)
-    num_attention_heads: int = _field(12, minimum=1, shape=True, size=True)
-    intermediate_size: int = _field(3072, minimum=1, shape=True, size=True)
-    hidden_act: str = _field("gelu", choices=ACTIVATIONS)
-    hidden_dropout_prob: float = _field(0.1, **_RATE, of_run=True)
-    attention_probs_dropout_prob: float = _field(0.1, **_RATE, of_run=True)
-    max_position_embeddings: int = _field(512, minimum=1, shape=True, size=True)
-    type_vocab_size: int = _field(2, minimum=0, shape=True, size=True)
-    initializer_range: float = _field(0.02)
-    layer_norm_eps: float = _field(1e-12)
-    causal: bool = _field(False)
+    vocab_size: int = _field(
+        30522, "rows of the word embeddings; 0: those of the vocabulary", minimum=1, maximum=10**8, **_SIZE
+    )
+    hidden_size: int = _field(768, "H, the width of the layers", minimum=1, maximum=2**20, **_SIZE)
+    num_hidden_layers: int = _field(12, "layers", minimum=1, maximum=10_000, **_SIZE)
+    num_attention_heads: int = _field(12, "attention heads of a layer", minimum=1, maximum=2**20, **_SIZE)
+    intermediate_size: int = _field(
+        3072, "width of the feed-forward block", minimum=1, maximum=2**24, **_SIZE
+    )
+    hidden_act: str = _field(
+        "gelu",
+        "activation of the feed-forward block: `gelu` (exact, by erf), `gelu_tanh` (its approximation), "
+        "`relu`, `silu`",
+        choices=ACTIVATIONS,
+    )
+    hidden_dropout_prob: float = _field(
+        0.1, "dropout rate wherever no other rate is given", **_RATE, of_run=True
+    )
+    attention_probs_dropout_prob: float = _field(
+        0.1, "dropout rate of the attention probabilities", **_RATE, of_run=True
+    )
+    max_position_embeddings: int = _field(
+        512,
+        "rows of the learned position embeddings, or the length of the longest sequence",
+        minimum=1,
+        maximum=2**24,
+        **_SIZE,
+    )
+    type_vocab_size: int = _field(
+        2,
+        "rows of the token type embeddings; 0: no token types; 1: every token has the same",
+        minimum=0,
+        maximum=10**6,
+        **_SIZE,
+    )
+    initializer_range: float = _field(
+        0.02, "standard deviation of the untrained weights, before truncation", minimum=0, maximum=1000
+    )
+    layer_norm_eps: float = _field(
+        1e-12,
+        "added to the variance, or to the mean square, by every norm",
+        minimum=1e-37,
+        maximum=1,
+    )
+    causal: bool = _field(False, "left-to-right attention, the paper's ablation (section 5.1)")
 
-    model_type: str = _field("bert")
-    embedding_size: int = _field(0, minimum=0, shape=True)
-    embedding_projection: bool = _field(False, shape=True)
-    position: str = _field("learned", choices=POSITIONS, shape=True)
-    position_offset: int = _field(0, minimum=0)
-    rotary_theta: float = _field(10_000.0, above=0)
-    local_rotary_theta: float = _field(10_000.0, above=0)
-    local_window: int = _field(0, minimum=0)
-    global_every: int = _field(1, minimum=1)
-    norm_placement: str = _field("post", choices=NORM_PLACEMENTS)
-    final_norm: bool = _field(False, shape=True)
-    embedding_norm: bool = _field(True, shape=True)
-    first_attention_norm: bool = _field(True, shape=True)
-    norm: str = _field("layernorm", choices=NORMS)
-    norm_bias: bool = _field(True, shape=True)
-    attention_bias: bool = _field(True, shape=True)
-    inner_bias: bool = _field(True, shape=True)
-    output_bias: bool = _field(True, shape=True)
-    feed_forward: str = _field("mlp", choices=FEED_FORWARDS, shape=True)
-    layer_groups: int = _field(0, minimum=0, shape=True)
-    layers_per_group: int = _field(1, minimum=1, maximum=10_000, shape=True)
-    embedding_dropout: float | None = _field(None, **_RATE, of_run=True, optional=float)
-    inner_dropout: float | None = _field(None, **_RATE, of_run=True, optional=float)
-    classifier_dropout: float | None = _field(None, **_RATE, optional=float)
-    qa_dropout: float | None = _field(None, **_RATE, optional=float)
-    initializer: str = _field("truncated_normal", choices=INITIALIZERS)
+    model_type: str = _field(
+        "bert",
+        "the family whose file format the model is read from and written to; it does not affect the "
+        "computation",
+    )
+    embedding_size: int = _field(
+        0,
+        "E, width of the embedding tables, projected to `hidden_size`; 0: `hidden_size` itself",
+        minimum=0,
+        maximum=2**20,
+        shape=True,
+    )
+    embedding_projection: bool = _field(
+        False, "a dense layer from E to H after the embeddings even if E equals H", shape=True
+    )
+    position: str = _field(
+        "learned",
+        "`learned`, `sinusoid` (Vaswani et al. 2017) and `scaled_sinusoid` (with one learned factor) are "
+        "added to the embeddings, `rotary` (Su et al. 2021) rotates queries and keys, `alibi` (Press et al. "
+        "2022) adds a bias to the attention logits that depends on the distance in either direction; `none`",
+        choices=POSITIONS,
+        shape=True,
+    )
+    position_offset: int = _field(
+        0,
+        "row of the position embeddings that the first token of a sequence uses; RoBERTa: 2",
+        minimum=0,
+        maximum=2**24,
+    )
+    rotary_theta: float = _field(
+        10_000.0, "base of the rotary angles in global layers", above=0, maximum=10**12
+    )
+    local_rotary_theta: float = _field(
+        10_000.0, "base of the rotary angles in local layers", above=0, maximum=10**12
+    )
+    local_window: int = _field(
+        0,
+        "a token of a local layer attends to the tokens at most this far to each side; 0: no layer is local. "
+        "ModernBERT: 64",
+        minimum=0,
+        maximum=2**24,
+    )
+    global_every: int = _field(
+        1,
+        "layers whose index (from 0) is divisible by this number are global. ModernBERT: 3",
+        minimum=1,
+        maximum=10_000,
+    )
+    norm_placement: str = _field(
+        "post", "`post`: norm(x + f(x)); `pre`: x + f(norm(x))", choices=NORM_PLACEMENTS
+    )
+    final_norm: bool = _field(False, "a norm after the last layer", shape=True)
+    embedding_norm: bool = _field(True, "a norm after the sum of the embeddings", shape=True)
+    first_attention_norm: bool = _field(True, "a norm before the attention of the first layer", shape=True)
+    norm: str = _field(
+        "layernorm", "`layernorm` (Ba et al. 2016) or `rmsnorm` (Zhang and Sennrich 2019)", choices=NORMS
+    )
+    norm_bias: bool = _field(True, "norms add a bias", shape=True)
+    attention_bias: bool = _field(True, "the dense layers of attention have a bias", shape=True)
+    inner_bias: bool = _field(True, "the first dense layer of the feed-forward block has a bias", shape=True)
+    output_bias: bool = _field(
+        True, "the second dense layer of the feed-forward block has a bias", shape=True
+    )
+    feed_forward: str = _field(
+        "mlp",
+        "`mlp`, or `glu`: one half of the first dense layer's output is activated and multiplied by the "
+        "other half (Shazeer 2020)",
+        choices=FEED_FORWARDS,
+        shape=True,
+    )
+    layer_groups: int = _field(
+        0,
+        "groups of layers that share their parameters; 0: no layers share parameters. ALBERT (Lan et al. "
+        "2020): 1",
+        minimum=0,
+        maximum=10_000,
+        shape=True,
+    )
+    layers_per_group: int = _field(
+        1,
+        "layers of a group, which are applied one after the other",
+        minimum=1,
+        maximum=10_000,
+        shape=True,
+    )
+    embedding_dropout: float | None = _field(
+        None,
+        "dropout rate after the embeddings; None for `hidden_dropout_prob`",
+        **_RATE,
+        of_run=True,
+        optional=float,
+    )
+    inner_dropout: float | None = _field(
+        None,
+        "dropout rate after the feed-forward block; None for `hidden_dropout_prob`",
+        **_RATE,
+        of_run=True,
+        optional=float,
+    )
+    classifier_dropout: float | None = _field(
+        None,
+        "dropout rate in a classification head; None for that of the model family",
+        **_RATE,
+        optional=float,
+    )
+    qa_dropout: float | None = _field(
+        None,
+        "dropout rate before the answer spans; None for that of the model family",
+        **_RATE,
+        optional=float,
+    )
+    initializer: str = _field(
+        "truncated_normal",
+        "`truncated_normal` at two standard deviations, `normal`, or `megatron`: truncated, with a standard "
+        "deviation divided by sqrt(2 layers) for the last product of each half of a layer",
+        choices=INITIALIZERS,
+    )
 
     execution: Execution = Execution()
 

@@ -6,9 +6,10 @@ Evaluation and prediction therefore need only the work directory.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import model_card
 from bert_jax.kernels import platform
 from bert_jax.parallel import distributed, sharding
+from bert_jax.settings.run_config import FinetuneConfig, ModelConfig
 from bert_jax.tasks import fields, metrics
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
@@ -33,11 +35,11 @@ from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.workdir import run_directory
-from bert_jax.workdir.run_directory import REPORT_FILE
+from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
 
 
 def finetune(
-    config: Any,
+    config: ml_collections.ConfigDict,
     directory: str,
     log: Callable[[str], None] = print,
     *,
@@ -68,39 +70,59 @@ def finetune(
     if dev := split_file(config, task.spec, "dev"):
         examples["dev"] = task.read(dev)
     data = {split: task.encode(found) for split, found in examples.items()}
-    resolve_schedule(config, len(data["train"].group_lengths))
-    config.model = ml_collections.ConfigDict(task.model_config.to_dict())
+    config = resolve_schedule(config, len(data["train"].group_lengths))
+    config = dataclasses.replace(config, model=ModelConfig(**task.model_config.to_dict()))
     for split, found in examples.items():
         log(_describe(split, found, data[split], task))
+    mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    objective = freeze(task.objective(), task.freeze, config.optimizer.freeze)
+    optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
 
-    run = {
-        "command": "finetune",
-        "config": config.to_dict(),
-        "vocabulary": task.tokenizer.settings(),
-        "labels": task.labels or None,
-        "head": task.export_head,
-        "problem_type": task.problem_type,
-        "files": {split: sources.digest(found.path) for split, found in examples.items()},
-    }
-    if command_line:
-        run["command_line"] = command_line
     primary = jax.process_index() == 0
     writer = MetricsWriter(directory, total_steps=config.steps, primary=primary)
-    with run_directory.WorkDir(directory, primary=primary, log=writer.message) as held:
-        try:
-            held.open_run(run)
-            held.copy_vocabulary(task.tokenizer.path)
-            best = _train(config, task, data, examples, held, writer, fit_options)
-            if primary:
-                held.write_text(model_card.FILE, model_card.of_run(directory))
-            return best
-        finally:
-            writer.close()
+    log = writer.message
+    with WorkDir(directory, primary=primary, log=log) as workdir, contextlib.closing(writer):
+        workdir.open_run(_describe_run(config, task, examples, command_line), fields.declared())
+        workdir.copy_vocabulary(task.tokenizer.path)
+        data = task.precompute(data, mesh, config, log)
+        best = None
+        if "dev" in data:
+            evaluator = TaskEvaluator(
+                task,
+                objective,
+                data["dev"],
+                examples["dev"],
+                config.batch_size,
+                mesh,
+                workdir,
+                every=config.eval.every,
+            )
+            best = _best_checkpoint(config, task, evaluator, workdir, log)
+        training_batches = TrainingBatches(config, task, data["train"], mesh)
+        if training_batches.packing:
+            log(training_batches.describe_packing())
+        state = loop.fit(
+            workdir=workdir,
+            config=config,
+            objective=objective,
+            optimizer=optimizer,
+            schedule=schedule,
+            mesh=mesh,
+            train_data=training_batches,
+            evaluators=[best] if best else [],
+            flops_per_step=training_batches.flops_per_step(),
+            writer=writer,
+            initial_params=_initial_params(config, task.objective().new_groups, workdir, log),
+            **fit_options,
+        )
+        if primary:
+            workdir.write_text(model_card.FILE, model_card.of_run(directory))
+        return best.best if best else {"step": int(state.step), "scores": {}}
 
 
 def prepare(
-    config: Any, directory: str, log: Callable[[str], None] = lambda line: None
-) -> tuple[ml_collections.ConfigDict, FinetuneTask, Any]:
+    config: ml_collections.ConfigDict, directory: str, log: Callable[[str], None] = lambda line: None
+) -> tuple[FinetuneConfig, FinetuneTask, Any]:
     """Returns the complete configuration, the task that it describes, and the examples of its training file.
 
     Args:
@@ -113,10 +135,10 @@ def prepare(
             ignored, a value out of range, a missing file or column, or a mesh with more devices than there
             are.
     """
-    config = fields.complete(config)
-    fields.check(config)
-    config.model.dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
-    mesh = sharding.make_mesh(**config.mesh)
+    config = fields.finetuning(config)
+    dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=dtype))
+    mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
     task, training = from_training_file(config)
@@ -125,60 +147,102 @@ def prepare(
     return config, task, training
 
 
-def _train(config, task, data, examples, held, writer, fit_options):
-    mesh = sharding.make_mesh(**config.mesh)
-    objective = freeze(task.objective(), task.freeze, config.optimizer.freeze)
-    optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
-    data = task.precompute(data, mesh, config, writer.message)
-    best = None
-    if "dev" in data:
-        evaluator = TaskEvaluator(
-            task,
-            objective,
-            data["dev"],
-            examples["dev"],
-            config.batch_size,
-            mesh,
-            held,
-            every=config.eval.every,
-        )
-        best = BestCheckpoint(
-            evaluator,
-            held,
-            metric=task.metrics[0],
-            lower_is_better=task.metrics[0] in metrics.LOWER_IS_BETTER,
-            patience=config.early_stopping,
-            on_best=evaluator.write_results,
-            log=writer.message,
-        )
-    packed = _plan_packing(config, task, data["train"], mesh)
-    lengths = data["train"].group_lengths
-    buckets = batches.bucket_lengths(lengths, config.batch_size, data["train"].max_seq_length, config.steps)
-    if packed:
-        rows = " or ".join(map(str, packed.rows))
-        writer.message(
-            f"a batch of {config.batch_size} examples is packed into {rows} rows of {packed.length} tokens"
-        )
-    state = loop.fit(
-        workdir=held,
-        config=config,
-        objective=objective,
-        optimizer=optimizer,
-        schedule=schedule,
-        train_data=lambda step, own: _train_batches(data["train"], packed, buckets, config, mesh, step, own),
-        evaluators=[best] if best else [],
-        mesh=mesh,
-        flops_per_step=_flops_per_step(task.model_config, data["train"], config.batch_size, packed, buckets)
-        if not task.freeze
-        else 0.0,
-        writer=writer,
-        initial_params=_initial_params(config, task.objective().new_groups, held, writer.message),
-        **fit_options,
+def _describe_run(
+    config: FinetuneConfig, task: FinetuneTask, examples: Mapping[str, Any], command_line: str
+) -> dict[str, Any]:
+    """Returns the content of config.json."""
+    run = {
+        "command": "finetune",
+        "config": config.to_dict(),
+        "vocabulary": task.tokenizer.settings(),
+        "labels": task.labels or None,
+        "head": task.export_head,
+        "problem_type": task.problem_type,
+        "files": {split: sources.digest(found.path) for split, found in examples.items()},
+    }
+    return run | ({"command_line": command_line} if command_line else {})
+
+
+def _best_checkpoint(
+    config: FinetuneConfig,
+    task: FinetuneTask,
+    evaluator: TaskEvaluator,
+    workdir: WorkDir,
+    log: Callable[[str], None],
+) -> BestCheckpoint:
+    return BestCheckpoint(
+        evaluator,
+        workdir,
+        metric=task.metrics[0],
+        lower_is_better=task.metrics[0] in metrics.LOWER_IS_BETTER,
+        patience=config.early_stopping,
+        on_best=evaluator.write_results,
+        log=log,
     )
-    return best.best if best else {"step": int(state.step), "scores": {}}
 
 
-def _initial_params(config, new_groups, held, log):
+class TrainingBatches:
+    """The batches of a training file: packed if that saves computation, otherwise grouped by length.
+
+    Args:
+        config: the configuration of the run.
+        task: the task that is trained.
+        data: the encoded rows of the training file.
+        mesh: the device mesh that the batches are placed on.
+    """
+
+    def __init__(
+        self, config: FinetuneConfig, task: FinetuneTask, data: batches.EncodedRows, mesh: jax.sharding.Mesh
+    ):
+        self._config, self._task, self._data, self._mesh = config, task, data, mesh
+        self.packing = None
+        if getattr(task.config, "pack", False):
+            devices = mesh.shape["data"] * mesh.shape["fsdp"]
+            self.packing = packing.plan(
+                data, config.batch_size, config.steps, devices, task.model_config, config.accumulate_steps
+            )
+        self._buckets = batches.bucket_lengths(
+            data.group_lengths, config.batch_size, data.max_seq_length, config.steps
+        )
+
+    def __call__(self, start_step: int, local_rows: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the rows of each batch that this process feeds; see `loop.fit`."""
+        config, data = self._config, self._data
+        if self.packing:
+            # The number of rows differs between packed batches, and so do the rows that this process feeds.
+            rows_of = functools.partial(sharding.local_rows, self._mesh)
+            return packing.train_batches(
+                data, self.packing, config.batch_size, config.seed, start_step, rows_of
+            )
+        return batches.train_batches(
+            data, config.batch_size, config.seed, start_step,
+            group_by_length=config.group_by_length, buckets=self._buckets, local_rows=local_rows,
+        )  # fmt: skip
+
+    def describe_packing(self) -> str:
+        """Returns one line about the shapes of packed batches."""
+        rows = " or ".join(map(str, self.packing.rows))
+        return (
+            f"a batch of {self._config.batch_size} examples is packed into {rows} rows of "
+            f"{self.packing.length} tokens"
+        )
+
+    def flops_per_step(self) -> float:
+        """Returns the mean model FLOPs of a batch; 0 if the encoder is not trained."""
+        if self._task.freeze:
+            return 0.0
+        model, data = self._task.model_config, self._data
+        if self.packing:
+            return self.packing.mean_rows * flops.train_flops_per_row(model, self.packing.length, 0)
+        # Rows are padded to the length of their bucket. The mean over examples approximates that of batches.
+        widths = np.asarray(self._buckets)[np.searchsorted(self._buckets, data.group_lengths)]
+        rows = self._config.batch_size * data.rows_per_example
+        return rows * float(np.mean([flops.train_flops_per_row(model, int(width), 0) for width in widths]))
+
+
+def _initial_params(
+    config: FinetuneConfig, new_groups: Collection[str], workdir: WorkDir, log: Callable[[str], None]
+) -> Any:
     if not config.init_from or config.from_scratch:
         return None
 
@@ -192,7 +256,7 @@ def _initial_params(config, new_groups, held, log):
             f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(report.new)}; "
             f"not used: {_summary(report.unused)}"
         )
-        held.write_json(REPORT_FILE, dataclasses.asdict(report))
+        workdir.write_json(REPORT_FILE, dataclasses.asdict(report))
         return params
 
     return load
@@ -201,35 +265,6 @@ def _initial_params(config, new_groups, held, log):
 def _summary(names):
     heads = sorted({name.split("/")[0] for name in names})
     return ", ".join(f"{head} ({sum(n.split('/')[0] == head for n in names)})" for head in heads) or "none"
-
-
-def _plan_packing(config, task, data, mesh):
-    if not getattr(task.config, "pack", False):
-        return None
-    devices = mesh.shape["data"] * mesh.shape["fsdp"]
-    return packing.plan(
-        data, config.batch_size, config.steps, devices, task.model_config, config.accumulate_steps
-    )
-
-
-def _train_batches(data, packed, buckets, config, mesh, step, own):
-    if packed:
-        return packing.train_batches(
-            data, packed, config.batch_size, config.seed, step, functools.partial(sharding.local_rows, mesh)
-        )
-    return batches.train_batches(
-        data, config.batch_size, config.seed, step,
-        group_by_length=config.group_by_length, buckets=buckets, local_rows=own,
-    )  # fmt: skip
-
-
-def _flops_per_step(bert, data, batch_size, packed, buckets):
-    if packed:
-        return packed.mean_rows * flops.train_flops_per_row(bert, packed.length, 0)
-    # Rows are padded to the length of their bucket. The mean over examples approximates that over batches.
-    widths = np.asarray(buckets)[np.searchsorted(buckets, data.group_lengths)]
-    rows = batch_size * data.rows_per_example
-    return rows * float(np.mean([flops.train_flops_per_row(bert, int(width), 0) for width in widths]))
 
 
 def _describe(split, examples, data, task):

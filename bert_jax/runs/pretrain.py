@@ -16,12 +16,13 @@ from bert_jax.data import cache, google, loader, records
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import platform
-from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig, from_dict
+from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import distributed, sharding
-from bert_jax.settings import config_fields
+from bert_jax.settings import config_fields, run_config
+from bert_jax.settings.run_config import ModelConfig, PretrainConfig, PretrainDataConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.training import loop
 from bert_jax.training.evaluators import Evaluator, RecordEvaluator
@@ -51,7 +52,7 @@ def pretrain(
     """Pre-trains a model in a work directory, or resumes.
 
     Args:
-        config: a configuration with the fields of `settings.defaults.pretrain`, which is not changed.
+        config: a config as `settings.defaults.pretrain` makes it, which is not changed.
         workdir: see `bert_jax.workdir.run_directory`.
         explicit: the fields of `config.model` that were set explicitly, such as on the command line. If
             `config.init_from` names a checkpoint, the other architecture fields are taken from it.
@@ -69,16 +70,14 @@ def pretrain(
         KeyboardInterrupt: the process received SIGINT; the state has been saved.
     """
     log = distributed.log_of_primary(log)
-    config = ml_collections.ConfigDict(config)
-    config_fields.check_pretraining(config)
+    config = run_config.pretraining(config)
     train_set, eval_set, tokenizer = _open_records(config.data, workdir, log)
-    adopted = adopt_architecture(config, explicit, workdir, tokenizer)
-    _resolve(config, train_set, tokenizer)
-    config.model.dtype = run_directory.resolve_dtype(config.model.dtype, workdir, platform.target(), log)
-    model = from_dict(config.model.to_dict())
+    config, adopted = adopt_architecture(config, explicit, workdir, tokenizer)
+    config = _resolve(config, train_set, tokenizer, workdir, log)
+    model = config.model.encoder()
     objective = freeze(_objective(config, model, train_set, tokenizer), config.optimizer.freeze)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
-    mesh = sharding.make_mesh(**config.mesh)
+    mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
 
     primary = jax.process_index() == 0
@@ -86,7 +85,11 @@ def pretrain(
     corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
     with WorkDir(workdir, primary=primary, log=writer.message) as held:
         try:
-            held.open_run(_describe_run(config, train_set, tokenizer), allow_changes=allow_changes)
+            held.open_run(
+                _describe_run(config, train_set, tokenizer),
+                dict(config_fields.fields(PretrainConfig())),
+                allow_changes=allow_changes,
+            )
             held.copy_vocabulary(tokenizer.path)
             if adopted:
                 writer.message(adopted)
@@ -122,7 +125,7 @@ def pretrain(
             writer.close()
 
 
-def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, log):
+def _open_records(data: PretrainDataConfig, workdir: os.PathLike | str, log):
     """Opens the records in `data.dir`.
 
     Returns:
@@ -150,8 +153,10 @@ def _open_records(data: ml_collections.ConfigDict, workdir: os.PathLike | str, l
     return train_set, eval_set, tokenizer
 
 
-def _resolve(config: ml_collections.ConfigDict, train_set, tokenizer: Tokenizer) -> None:
-    """Fills in the vocabulary size and the number of predictions, which depend on the records.
+def _resolve(
+    config: PretrainConfig, train_set, tokenizer: Tokenizer, workdir: os.PathLike | str, log
+) -> PretrainConfig:
+    """Returns the configuration with the vocabulary size, the number of predictions and the dtype filled in.
 
     Raises:
         UserError: the model has too few positions for the records, or too small a vocabulary.
@@ -165,26 +170,32 @@ def _resolve(config: ml_collections.ConfigDict, train_set, tokenizer: Tokenizer)
             f"{positions} positions; make records with a --max_seq_length of at "
             f"most that{'' if config.init_from else enlarge}"
         )
-    if config.model.vocab_size == 0:
-        config.model.vocab_size = tokenizer.vocab_size
-    if config.model.vocab_size < tokenizer.vocab_size:
+    vocab_size = config.model.vocab_size or tokenizer.vocab_size
+    if vocab_size < tokenizer.vocab_size:
         raise UserError(
-            f"model.vocab_size={config.model.vocab_size} is less than the {tokenizer.vocab_size} of the "
+            f"model.vocab_size={vocab_size} is less than the {tokenizer.vocab_size} of the "
             f"records' vocabulary ({tokenizer.path}); leave it at 0, or set it to at least that"
         )
-    static_masks = getattr(train_set, "max_predictions", 0)
-    if static_masks:
-        config.masking.max_predictions = static_masks
-    if config.masking.max_predictions == 0:
-        config.masking.max_predictions = default_max_predictions(length, config.masking.prob)
+    masking = config.masking
+    max_predictions = (
+        getattr(train_set, "max_predictions", 0)  # of static masks
+        or masking.max_predictions
+        or default_max_predictions(length, masking.prob)
+    )
+    dtype = run_directory.resolve_dtype(config.model.dtype, workdir, platform.target(), log)
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, vocab_size=vocab_size, dtype=dtype),
+        masking=dataclasses.replace(masking, max_predictions=max_predictions),
+    )
 
 
-def _objective(config, model: EncoderConfig, train_set, tokenizer: Tokenizer) -> MaskedLM:
+def _objective(config: PretrainConfig, model: EncoderConfig, train_set, tokenizer: Tokenizer) -> MaskedLM:
     family = families.of(model)
     return MaskedLM(
         model,
         Vocabulary.of(tokenizer),
-        MaskingOptions(**config.masking),
+        MaskingOptions(**config.masking.to_dict()),
         next_sentence=train_set.manifest.get("nsp") != "none",
         token_types=tokenizer.layout.types,
         head=family.masked_lm,
@@ -278,40 +289,39 @@ def _load_initial(config, held, log):
 
 
 def adopt_architecture(
-    config: ml_collections.ConfigDict,
+    config: PretrainConfig,
     explicit: Collection[str],
     workdir: os.PathLike | str = "",
     tokenizer: Any = None,
-) -> str:
-    """Sets `config.model` to the architecture of the checkpoint `config.init_from`, if there is one.
+) -> tuple[PretrainConfig, str]:
+    """Returns the configuration with the architecture of the checkpoint `config.init_from`, if there is one.
 
     Args:
-        config: the configuration of a pre-training run, which is changed.
+        config: the configuration of a pre-training run.
         explicit: see `pretrain`.
         workdir: the work directory. If a run from the same checkpoint has already started there, its
             architecture is taken from the work directory, and the checkpoint is not read.
         tokenizer: the tokenizer of the records, which must have the checkpoint's vocabulary.
 
     Returns:
-        A message that describes the architecture and its changes to the configuration; "" if the checkpoint
-        was not read.
+        The configuration, and a message that describes the architecture and its changes to the configuration;
+        "" if the checkpoint was not read.
 
     Raises:
         UserError: the checkpoint does not exist, has another vocabulary, or differs from an explicit size.
     """
     if not config.init_from:
-        return ""
+        return config, ""
     before = config.model.to_dict()
     if workdir and run_directory.has_started(workdir):
         run = run_directory.load_config(workdir)
         if run.get("init_from") == config.init_from:
+            recorded = {name: value for name, value in run.model.items() if name in before}
             kept = {name: before[name] for name in (*RUN_FIELDS, *explicit)}
-            config.model.update({name: value for name, value in run.model.items() if name in before} | kept)
-            return ""
+            return dataclasses.replace(config, model=ModelConfig(**before | recorded | kept)), ""
     fields, theirs = convert.adopt_architecture(config.init_from, before, explicit)
     if tokenizer is not None:
         _check_vocabulary("init_from", config.init_from, theirs, tokenizer)
-    config.model.update(fields)
     sizes = ", ".join(f"{name} {fields[name]:,}" for name in SIZE_FIELDS)
     replaced = [
         name for name in fields if fields[name] != before[name] and (name, before[name]) != ("vocab_size", 0)
@@ -319,7 +329,8 @@ def adopt_architecture(
     instead = (
         f"; the config has {', '.join(f'{name} {before[name]}' for name in replaced)}" if replaced else ""
     )
-    return f"architecture of {config.init_from}: {sizes}{instead}"
+    message = f"architecture of {config.init_from}: {sizes}{instead}"
+    return dataclasses.replace(config, model=ModelConfig(**fields)), message
 
 
 def _check_vocabulary(field: str, path: str, theirs, tokenizer) -> None:

@@ -1,6 +1,8 @@
-"""The fields of a run's configuration: their types, their ranges, and whether they may change on resume.
+"""Fields of a run's configuration: how one is declared, and what follows from its declaration.
 
-The defaults are in `bert_jax.settings.defaults` and `bert_jax.tasks`, the descriptions in docs/config.md.
+Configurations are frozen dataclasses, whose fields `option` declares: those of every run in
+`bert_jax.settings.run_config`, those of a task in its `Config`. Their defaults, the checks of values, what
+may change when a run resumes, and docs/config.md follow from the declarations.
 """
 
 from __future__ import annotations
@@ -10,25 +12,25 @@ import difflib
 import math
 import numbers
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-from etils import epy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from bert_jax.errors import UserError
-from bert_jax.settings import config_files
 
-with epy.lazy_imports():
-    from bert_jax.settings import defaults  # It imports the model's configuration and thereby jax.
+INT32 = 2**31 - 1
 
-_INT32 = 2**31 - 1
+_TYPES = {bool: "bool", int: "int", float: "float", str: "str"}
+
+Config = TypeVar("Config")
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """The type and the valid values of a field of the configuration.
+    """A field of a configuration.
 
     Attributes:
+        default: the value unless a config file or a flag sets it.
+        meaning: the description in docs/config.md.
         type: "int", "float", "bool", "str" or "regex". A float has to be finite, and may be given as an int.
         minimum, maximum: inclusive bounds.
         above, below: exclusive bounds.
@@ -38,6 +40,8 @@ class Field:
         optional: whether None is a valid value.
     """
 
+    default: Any
+    meaning: str
     type: str
     minimum: float | None = None
     maximum: float | None = None
@@ -88,184 +92,76 @@ def _regex_problem(value: str) -> str | None:
     return None
 
 
-def _count(minimum: int, maximum: int = _INT32, resume: str = "same") -> Field:
-    return Field("int", minimum, maximum, resume=resume)
-
-
-def _size(maximum: int, minimum: int = 1) -> Field:
-    return _count(minimum, maximum, "fixed")
-
-
-_TEXT, _FLAG = Field("str"), Field("bool")
-_SHAPING_FLAG = Field("bool", resume="fixed")
-_RATE = Field("float", minimum=0, below=1)
-
-# Upper bounds that no real run reaches prevent a typing mistake from causing an overflow or a request for all
-# of the machine's memory.
-_SHARED = {
-    "seed": _count(0, 2**32 - 1),
-    "batch_size": _count(1, 2**20),
-    "accumulate_steps": _count(1, 2**20, "free"),
-    "steps": _count(1),
-    "log_every": _count(1, resume="free"),
-    "max_skipped_steps": _count(1, resume="free"),
-    "spikes.factor": Field("float", minimum=0, maximum=10**6),
-    "spikes.window": _count(2, 10_000),
-    "spikes.metric": _TEXT,
-    "init_from": _TEXT,
-    "init_ignore": Field("regex"),
-    "model.vocab_size": _size(10**8, minimum=0),
-    "model.hidden_size": _size(2**20),
-    "model.num_hidden_layers": _size(10_000),
-    "model.num_attention_heads": _size(2**20),
-    "model.intermediate_size": _size(2**24),
-    "model.max_position_embeddings": _size(2**24),
-    "model.type_vocab_size": _size(10**6, minimum=0),
-    "model.hidden_act": _TEXT,
-    "model.hidden_dropout_prob": _RATE,
-    "model.attention_probs_dropout_prob": _RATE,
-    "model.initializer_range": Field("float", minimum=0, maximum=1000),
-    "model.layer_norm_eps": Field("float", minimum=1e-37, maximum=1),
-    "model.causal": _FLAG,
-    "model.model_type": _TEXT,
-    "model.embedding_size": _size(2**20, minimum=0),
-    "model.embedding_projection": _SHAPING_FLAG,
-    "model.position": Field("str", resume="fixed"),
-    "model.position_offset": _count(0, 2**24),
-    "model.rotary_theta": Field("float", above=0, maximum=10**12),
-    "model.local_rotary_theta": Field("float", above=0, maximum=10**12),
-    "model.local_window": _count(0, 2**24),
-    "model.global_every": _count(1, 10_000),
-    "model.norm_placement": _TEXT,
-    "model.final_norm": _SHAPING_FLAG,
-    "model.embedding_norm": _SHAPING_FLAG,
-    "model.first_attention_norm": _SHAPING_FLAG,
-    "model.norm": _TEXT,
-    "model.norm_bias": _SHAPING_FLAG,
-    "model.attention_bias": _SHAPING_FLAG,
-    "model.inner_bias": _SHAPING_FLAG,
-    "model.output_bias": _SHAPING_FLAG,
-    "model.feed_forward": Field("str", resume="fixed"),
-    "model.layer_groups": _size(10_000, minimum=0),
-    "model.layers_per_group": _size(10_000),
-    "model.embedding_dropout": dataclasses.replace(_RATE, optional=True),
-    "model.inner_dropout": dataclasses.replace(_RATE, optional=True),
-    "model.classifier_dropout": dataclasses.replace(_RATE, optional=True),
-    "model.qa_dropout": dataclasses.replace(_RATE, optional=True),
-    "model.initializer": _TEXT,
-    "model.dtype": _TEXT,
-    "model.attention": Field("str", resume="free"),
-    "model.residual": Field("str", resume="free"),
-    "model.remat": Field("str", resume="free"),
-    "model.scan_unroll": _count(0, 10_000, "free"),
-    "optimizer.name": _TEXT,
-    "optimizer.args": _TEXT,
-    "optimizer.schedule": _TEXT,
-    "optimizer.learning_rate": Field("float", minimum=0, maximum=10**6),
-    "optimizer.warmup_steps": _count(0),
-    "optimizer.weight_decay": Field("float", minimum=0, maximum=10**6),
-    "optimizer.b1": Field("float", minimum=0, below=1),
-    "optimizer.b2": Field("float", minimum=0, below=1),
-    "optimizer.eps": Field("float", minimum=1e-37, maximum=10**6),
-    "optimizer.no_decay": Field("regex"),
-    "optimizer.rates": _TEXT,
-    "optimizer.freeze": Field("regex"),
-    "optimizer.clip_norm": Field("float", minimum=0, maximum=10**30),
-    "mesh.data": _count(-1, 2**20, "free"),
-    "mesh.fsdp": _count(-1, 2**20, "free"),
-    "mesh.tensor": _count(-1, 2**20, "free"),
-    "checkpoint.every": _count(0, resume="free"),
-    "checkpoint.keep": _count(1, resume="free"),
-    "checkpoint.keep_every": _count(0, resume="free"),
-    "eval.every": _count(0, resume="free"),
-}
-
-_PRETRAINING = {
-    "resume_from": _TEXT,
-    "optimizer.decay_steps": _count(0),
-    "data.dir": Field("str", resume="free"),  # The records are identified by their digest.
-    "data.vocab": Field("str", resume="free"),  # The vocabulary is identified by its digest.
-    "data.train_split": _TEXT,
-    "data.eval_split": _TEXT,
-    "data.max_corrupt_rows": _count(0),
-    "eval.batches": _count(0, resume="free"),
-    "masking.prob": Field("float", above=0, below=1),
-    "masking.strategy": _TEXT,
-    "masking.max_predictions": _count(0, 2**16),
-}
-
-# The fields of every fine-tuning run. A task adds the fields of its `Config` (`bert_jax.tasks.fields`).
-_FINETUNING = {
-    "task": _TEXT,
-    "epochs": Field("float", above=0, maximum=10**6),
-    "warmup_fraction": Field("float", minimum=0, below=1),
-    "early_stopping": _count(0),
-    "optimizer.layer_decay": Field("float", above=0, maximum=1),
-    "group_by_length": _FLAG,
-    "data_dir": Field("str", resume="free"),
-    "data.train": _TEXT,
-    "data.eval": _TEXT,
-    "vocab": _TEXT,
-    "from_scratch": _FLAG,
-}
-
-FIELDS: Mapping[str, Field] = _SHARED | _PRETRAINING | _FINETUNING
-
-
-def with_resume(resume: str) -> tuple[str, ...]:
-    """Returns the names of the fields with a given `Field.resume`."""
-    return tuple(name for name, field in FIELDS.items() if field.resume == resume)
-
-
-def check(name: str, value: Any, fields: Mapping[str, Field] = FIELDS) -> None:
-    """Checks the value of a field.
+def option(default: Any, meaning: str, **limits: Any) -> Any:
+    """Returns a dataclass field that declares a field of a configuration.
 
     Args:
-        name: the dotted name of the field.
-        value: the value.
-        fields: the known fields.
-
-    Raises:
-        UserError: the value is not valid; the message names the field.
+        default: the default value. Its type is the type of the field.
+        meaning: the description in docs/config.md.
+        **limits: further arguments of `Field`. The bounds of a whole number are 0 and 2^31 - 1 by default.
     """
-    problem = fields[name].problem(value)
+    limits = {"type": _TYPES[type(default)]} | limits
+    if limits["type"] == "int":
+        limits = {"minimum": 0, "maximum": INT32} | limits
+    return dataclasses.field(default=default, metadata={"field": Field(default, meaning, **limits)})
+
+
+def fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Field]]:
+    """Yields (dotted name, declaration) of every field of a configuration and of its parts.
+
+    Args:
+        config: the configuration whose values are the defaults, such as `PretrainConfig()`.
+        prefix: added in front of each name.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from fields(value, f"{prefix}{field.name}.")
+        elif "field" in field.metadata:
+            yield prefix + field.name, dataclasses.replace(field.metadata["field"], default=value)
+
+
+def build(config: type[Config], values: Mapping[str, Any]) -> Config:
+    """Returns an instance of a configuration class with the values of a nested mapping.
+
+    Further entries of the mapping are ignored.
+    """
+    return config(
+        **{
+            field.name: build(type(field.default), values[field.name])
+            if dataclasses.is_dataclass(field.default)
+            else values[field.name]
+            for field in dataclasses.fields(config)  # type: ignore[arg-type]  # `type[Config]` is a dataclass
+            if dataclasses.is_dataclass(field.default) or "field" in field.metadata
+        }
+    )
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted name, value) of every field of a nested mapping."""
+    for name, value in config.items():
+        if hasattr(value, "items"):  # a mapping or a ConfigDict
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def check(name: str, value: Any, field: Field) -> None:
+    """Raises UserError, which names the field, if a value is not valid."""
+    problem = field.problem(value)
     if problem:
         raise UserError(f"{name}={_short(value)} {problem}")
 
 
-def check_values(config: Mapping[str, Any], fields: Mapping[str, Field] = FIELDS) -> None:
-    """Checks the values of all fields of a configuration that `fields` contains.
+def check_values(config: Mapping[str, Any], declared: Mapping[str, Field]) -> None:
+    """Raises UserError for the first value of a configuration that is not valid; the message names the field.
 
-    Other fields are not checked; those of tasks are checked by `bert_jax.tasks.fields`.
-
-    Raises:
-        UserError: a value is not valid; the message names the field.
+    Args:
+        config: the configuration, all of whose fields are declared.
+        declared: the fields by their dotted names.
     """
-    for name, value in config_files.fields(config):
-        if name in fields:
-            check(name, value, fields)
-
-
-def check_pretraining(config: Mapping[str, Any]) -> None:
-    """Checks that a configuration has exactly the fields of a pre-training run, with valid values.
-
-    Raises:
-        UserError: a field is missing, unknown or not valid.
-    """
-    have, expected = ({name for name, _ in config_files.fields(one)} for one in (config, defaults.pretrain()))
-    if missing := sorted(expected - have):
-        raise UserError(
-            f"the config has no {', '.join(missing)}: start it from bert_jax.settings.defaults.pretrain()"
-        )
-    if unknown := sorted(have - expected):
-        near = closest(unknown[0], expected)
-        hint = f"; did you mean {near} by {unknown[0]}?" if near else ""
-        raise UserError(f"the config has a field that pre-training does not know: {', '.join(unknown)}{hint}")
-    check_values(config)
-    for name in ("window", "metric"):
-        value, default = config["spikes"][name], defaults.pretrain().spikes[name]
-        if not config["spikes"]["factor"] and value != default:
-            raise UserError(f"spikes.{name}={value}: spikes.factor=0 is no rule; leave it at {default!r}")
+    for name, value in flatten(config):
+        check(name, value, declared[name])
 
 
 # Maps names that fields have in other frameworks to their names here.

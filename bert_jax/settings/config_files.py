@@ -13,9 +13,7 @@ import difflib
 import functools
 import runpy
 import traceback
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import ml_collections
 
@@ -117,15 +115,6 @@ def _local_copy(url: str) -> Path:
         return Path(copies.enter_context(files.local_copy(url)))
     except OSError as error:
         raise UserError(f"config {url}: cannot be read ({error}); expected a Python file there") from error
-
-
-def fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (dotted name, value) of every field."""
-    for name, value in config.items():
-        if isinstance(value, Mapping | ml_collections.ConfigDict):
-            yield from fields(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def summary(name: str) -> str:

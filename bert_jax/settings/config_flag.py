@@ -79,7 +79,7 @@ def parse(values: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
     flag.given = flag.value
     values.unparse_flags()
     config = config_files.load(flag.given, flag.command) if flag.given else None
-    for name, value in config_files.fields(config) if config else ():
+    for name, value in config_fields.flatten(config) if config else ():
         define: Any = _DEFINE.get(type(value), functools.partial(absl_flags.DEFINE, _Literal()))
         define(f"config.{name}", None, "", flag_values=values)
     args = values(["bert-jax", *argv])[1:]
@@ -105,7 +105,7 @@ def overridden(values: absl_flags.FlagValues, prefix: str = "") -> list[str]:
 def field_flags(values: absl_flags.FlagValues) -> list[str]:
     """Returns the names of the flags config.FIELD, of an example config if none was given."""
     config = config_files.load(_flag(values).given or config_files.example(_flag(values).command))
-    return [f"config.{name}" for name, _ in config_files.fields(config)]
+    return [f"config.{name}" for name, _ in config_fields.flatten(config)]
 
 
 def unknown_field(values: absl_flags.FlagValues, unknown: str) -> str:

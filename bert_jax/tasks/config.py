@@ -1,38 +1,13 @@
-"""The fields of a task's configuration, as frozen dataclasses.
+"""The fields of a task's configuration that every task has, as frozen dataclasses.
 
-Each task has a dataclass with exactly the fields that it uses. `option` declares a field with its default,
-its range and its meaning. docs/config.md, the checks of values, and the list of the tasks that use a field
-are all derived from these declarations.
+Each task has a dataclass with exactly the fields that it uses.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
 
-from bert_jax.settings import config_fields
-
-_TYPES = {bool: "bool", int: "int", float: "float", str: "str"}
-_INT32 = 2**31 - 1
-
-Config = TypeVar("Config", bound="TaskConfig | DataConfig")
-
-
-def option(default: Any, meaning: str, **limits: Any) -> Any:
-    """Returns a dataclass field of a configuration.
-
-    Args:
-        default: the value unless a config file or a flag sets it. Its type is the type of the field.
-        meaning: the description of the field in docs/config.md.
-        **limits: arguments of `config_fields.Field`: the smallest and largest value, and whether the field
-            may change on resume.
-    """
-    kind = _TYPES[type(default)]
-    if kind == "int":
-        limits = {"minimum": 0, "maximum": _INT32} | limits
-    field = config_fields.Field(kind, **limits)
-    return dataclasses.field(default=default, metadata={"field": field, "meaning": meaning})
+from bert_jax.settings.config_fields import option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,24 +29,3 @@ class TaskConfig:
     )
     metrics: str = option("", "names with commas between; the first one selects the best checkpoint")
     data: DataConfig = DataConfig()
-
-
-def options(config: type, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field]]:
-    """Yields (dotted name, field) for all fields of a configuration class, including nested dataclasses."""
-    for field in dataclasses.fields(config):
-        if dataclasses.is_dataclass(field.default):
-            yield from options(type(field.default), f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name, field
-
-
-def build(config: type[Config], values: Mapping[str, Any]) -> Config:
-    """Returns an instance of a configuration class with the values of a nested mapping.
-
-    Further entries of the mapping are ignored.
-    """
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value, nested = values[field.name], type(field.default)
-        found[field.name] = build(nested, value) if issubclass(nested, DataConfig) else value
-    return config(**found)

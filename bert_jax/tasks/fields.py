@@ -14,8 +14,9 @@ from typing import Any
 import ml_collections
 
 from bert_jax.errors import UserError
-from bert_jax.settings import config_fields, config_files, defaults
-from bert_jax.tasks import config as task_config
+from bert_jax.settings import config_fields, defaults, run_config
+from bert_jax.settings.config_fields import Field
+from bert_jax.settings.run_config import FinetuneConfig
 from bert_jax.tasks import registry
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.config import TaskConfig
@@ -25,20 +26,10 @@ from bert_jax.tasks.registry import TaskSpec
 
 
 @dataclasses.dataclass(frozen=True)
-class Field:
-    """A configuration field, with the tasks that use it.
+class TaskField(Field):
+    """A field that tasks declare, with the classes of the tasks that use it."""
 
-    Attributes:
-        default: the value unless the task, a config file or a flag sets it.
-        limits: the type and range, and whether the field may change on resume.
-        meaning: the description of the field in docs/config.md.
-        users: the classes of the tasks that use the field.
-    """
-
-    default: Any
-    limits: config_fields.Field
-    meaning: str
-    users: tuple[type[FinetuneTask], ...]
+    users: tuple[type[FinetuneTask], ...] = ()
 
 
 def classes() -> tuple[type[FinetuneTask], ...]:
@@ -46,14 +37,19 @@ def classes() -> tuple[type[FinetuneTask], ...]:
     return tuple(dict.fromkeys(spec.task for spec in registry.tasks().values()))
 
 
-def fields() -> dict[str, Field]:
+def fields() -> dict[str, TaskField]:
     """Returns the fields of all tasks by their dotted names."""
-    found: dict[str, Field] = {}
+    found: dict[str, TaskField] = {}
     for task in classes():
-        for name, field in task_config.options(task.Config):
+        for name, field in config_fields.fields(task.Config()):
             users = (*(found[name].users if name in found else ()), task)
-            found[name] = Field(field.default, field.metadata["field"], field.metadata["meaning"], users)
+            found[name] = TaskField(**vars(field), users=users)
     return found
+
+
+def declared() -> dict[str, Field]:
+    """Returns all fields of a fine-tuning configuration by their dotted names."""
+    return dict(config_fields.fields(FinetuneConfig())) | fields()
 
 
 def default_config(size: str = "base", task: str = "classification") -> ml_collections.ConfigDict:
@@ -80,16 +76,37 @@ def complete(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     """
     config = ml_collections.ConfigDict(config.to_dict())
     default = default_config(task=config.task)
-    given = dict(config_files.fields(config))
-    for name, value in config_files.fields(default):
+    given = dict(config_fields.flatten(config))
+    for name, value in config_fields.flatten(default):
         if name not in given:
             assign(config, name, value)
     return config
 
 
-def of_task(config: Mapping[str, Any]) -> TaskConfig:
-    """Returns the fields that the task of a configuration uses; `config` is a result of `complete`."""
-    return task_config.build(registry.get(config["task"]).task.Config, config)
+def finetuning(config: ml_collections.ConfigDict) -> FinetuneConfig:
+    """Returns the configuration of a fine-tuning run; see `check` for what is refused."""
+    config = complete(config)
+    check(config)
+    return _build(config)
+
+
+def of_run(config: Mapping[str, Any]) -> FinetuneConfig:
+    """Returns the configuration that a work directory has recorded."""
+    return _build(complete(ml_collections.ConfigDict(config)))
+
+
+def _build(config: ml_collections.ConfigDict) -> FinetuneConfig:
+    values = dict(config_fields.flatten(config))
+    return dataclasses.replace(
+        config_fields.build(FinetuneConfig, config),
+        steps=values.get("steps", 0),
+        of_tasks={name: values[name] for name in fields()},
+    )
+
+
+def of_task(config: FinetuneConfig) -> TaskConfig:
+    """Returns the fields that the task of a configuration uses."""
+    return config_fields.build(registry.get(config.task).task.Config, config.to_dict())
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -103,15 +120,14 @@ def check(config: ml_collections.ConfigDict) -> None:
             has a value out of its range. The message names the field.
     """
     spec = registry.get(config.task)
-    known = dict(config_files.fields(default_config(task=spec.name)))
+    known = dict(config_fields.flatten(default_config(task=spec.name)))
     of_tasks = fields()
-    for name, value in config_files.fields(config):
+    for name, value in config_fields.flatten(config):
         if name not in known:
             raise UserError(f"{name}={value}: {_no_such_field(name, known)}")
         if name in of_tasks:
             _check_user(config, spec, name, of_tasks[name])
-    config_fields.check_values(config)
-    config_fields.check_values(config, {name: field.limits for name, field in of_tasks.items()})
+    config_fields.check_values(config, declared())
     for name, reason in _unused(config, spec):
         _refuse(config, name, reason, known[name])
 
@@ -123,7 +139,7 @@ def override(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
         UserError: the value is out of range, or the run does not use the field.
     """
     spec, field = registry.get(config.task), fields()[name]
-    config_fields.check(name, value, {name: field.limits})
+    config_fields.check(name, value, field)
     assign(config, name, value)
     _check_user(config, spec, name, field)
     for unused, reason in _unused(config, spec):
@@ -131,7 +147,7 @@ def override(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
             _refuse(config, name, reason, field.default)
 
 
-def _check_user(config: ml_collections.ConfigDict, spec: TaskSpec, name: str, field: Field) -> None:
+def _check_user(config: ml_collections.ConfigDict, spec: TaskSpec, name: str, field: TaskField) -> None:
     if spec.task not in field.users:
         users = ", ".join(user.title for user in field.users)
         _refuse(config, name, f"the task {spec.name} does not use it, only {users}", field.default)
@@ -150,9 +166,7 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
         yield "init_ignore", "there is no init_from"
     elif config.from_scratch:
         yield "init_ignore", "from_scratch takes no parameters of init_from"
-    if not config.spikes.factor:
-        for name in ("spikes.window", "spikes.metric"):
-            yield name, "spikes.factor=0 is no rule"
+    yield from run_config.unused(config)
     if config.optimizer.warmup_steps:
         yield "warmup_fraction", "optimizer.warmup_steps is given too"
     if not spec.file_name:
@@ -190,7 +204,7 @@ def lookup(config: ml_collections.ConfigDict, name: str) -> Any:
     Raises:
         UserError: there is no such field. The message suggests the most similar name.
     """
-    known = dict(config_files.fields(config))
+    known = dict(config_fields.flatten(config))
     if name not in known:
         raise UserError(f"{name}: {_no_such_field(name, known)}")
     return known[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from bert_jax import convert, tokenization
@@ -9,6 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.kernels import platform
 from bert_jax.models import config as model_config
 from bert_jax.settings import config_fields
+from bert_jax.settings.run_config import FinetuneConfig, ModelConfig
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.readers import sources
@@ -16,15 +18,15 @@ from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import batches
 
 
-def from_training_file(config: Any) -> tuple[FinetuneTask, Any]:
+def from_training_file(config: FinetuneConfig) -> tuple[FinetuneTask, Any]:
     """Returns the task that a configuration describes, and the examples of its training file.
 
     Args:
-        config: a configuration that `fields.check` has accepted.
+        config: the configuration.
 
     Raises:
-        UserError: for example, a missing file or column, a single class, or a vocabulary that differs from
-            the checkpoint's.
+        UserError: for example, a missing file or column, a single class, a vocabulary that differs from the
+            checkpoint's, or a `max_seq_length` above the number of positions.
     """
     spec = registry.get(config.task)
     path = split_file(config, spec, "train")
@@ -32,9 +34,15 @@ def from_training_file(config: Any) -> tuple[FinetuneTask, Any]:
         where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
         raise UserError(f"what should be trained on? give {where}")
     encoder, tokenizer = resolve_model(config)
+    of_task = fields.of_task(config)
+    if of_task.max_seq_length > encoder.max_seq_length:
+        raise UserError(
+            f"max_seq_length={of_task.max_seq_length}: expected 4 to {encoder.max_seq_length}, the "
+            "number of positions that the model has"
+        )
     mistakes = []
     try:
-        task = spec.task(fields.of_task(config), spec, None, tokenizer, encoder)
+        task = spec.task(of_task, spec, None, tokenizer, encoder)
         examples = task.read_training(path)
     except UserError as error:
         mistakes.append(str(error))
@@ -46,7 +54,7 @@ def from_training_file(config: Any) -> tuple[FinetuneTask, Any]:
     return task, examples
 
 
-def _missing_evaluation_file(config: Any, spec: TaskSpec) -> str:
+def _missing_evaluation_file(config: FinetuneConfig, spec: TaskSpec) -> str:
     """Returns an error message if the evaluation file is missing; "" if it exists or the run has none."""
     try:
         path = split_file(config, spec, "dev")
@@ -57,7 +65,7 @@ def _missing_evaluation_file(config: Any, spec: TaskSpec) -> str:
     return ""
 
 
-def split_file(config: Any, spec: TaskSpec, split: str) -> str:
+def split_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> str:
     """Returns the path of a split's file; "" if the configuration has none.
 
     Raises:
@@ -69,7 +77,7 @@ def split_file(config: Any, spec: TaskSpec, split: str) -> str:
     return given
 
 
-def has_file(config: Any, spec: TaskSpec, split: str) -> bool:
+def has_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> bool:
     """Returns whether the configuration has a file for a split, and `split_file` finds it."""
     try:
         return bool(split_file(config, spec, split))
@@ -77,7 +85,7 @@ def has_file(config: Any, spec: TaskSpec, split: str) -> bool:
         return False
 
 
-def resolve_model(config: Any) -> tuple[model_config.EncoderConfig, tokenization.Tokenizer]:
+def resolve_model(config: FinetuneConfig) -> tuple[model_config.EncoderConfig, tokenization.Tokenizer]:
     """Returns the model configuration and the tokenizer.
 
     The architecture and the vocabulary come from the checkpoint if there is one, and otherwise from the
@@ -85,12 +93,12 @@ def resolve_model(config: Any) -> tuple[model_config.EncoderConfig, tokenization
     configuration. A dtype of "auto" is resolved for the device of this process.
 
     Raises:
-        UserError: the configuration names no model, the vocabulary does not match the checkpoint or the
-            embeddings, or `max_seq_length` exceeds the number of positions.
+        UserError: the configuration names no model, or the vocabulary does not match the checkpoint or the
+            embeddings.
     """
     values = config.model.to_dict()
     if config.init_from:
-        default = fields.default_config().model
+        default = ModelConfig().to_dict()
         explicit = [name for name, value in values.items() if value != default[name]]
         values, tokenizer = convert.adopt_architecture(config.init_from, values, explicit)
         if config.vocab:
@@ -118,32 +126,28 @@ def resolve_model(config: Any) -> tuple[model_config.EncoderConfig, tokenization
             f"{tokenizer.path} has {tokenizer.vocab_size} tokens and the model {encoder.vocab_size} "
             "embeddings: it is not the vocabulary that the model was trained with"
         )
-    if not 4 <= config.max_seq_length <= encoder.max_seq_length:
-        raise UserError(
-            f"max_seq_length={config.max_seq_length}: expected 4 to {encoder.max_seq_length}, "
-            "the number of positions that the model has"
-        )
     return encoder, tokenizer
 
 
-def resolve_schedule(config: Any, examples: int) -> int:
-    """Sets the number of steps, the warmup steps and the evaluation interval of a configuration in place.
+def resolve_schedule(config: FinetuneConfig, examples: int) -> FinetuneConfig:
+    """Returns the configuration with the number of steps, the warm-up steps and the evaluation interval.
 
     Args:
         config: a configuration with `epochs` and `warmup_fraction`. Warmup steps and an evaluation interval
             that are already set are kept.
         examples: the number of groups of rows in an epoch.
 
-    Returns:
-        The number of steps.
+    Raises:
+        UserError: the number of steps is too large.
     """
-    for name in ("epochs", "warmup_fraction"):
-        config_fields.check(name, config[name])
     per_epoch = batches.steps_per_epoch(examples, config.batch_size)
-    config.steps = max(1, round(per_epoch * config.epochs))
-    config_fields.check("steps", config.steps)
-    if not config.optimizer.warmup_steps:
-        config.optimizer.warmup_steps = int(config.steps * config.warmup_fraction)
-    if not config.eval.every:
-        config.eval.every = per_epoch
-    return config.steps
+    steps = max(1, round(per_epoch * config.epochs))
+    if steps > config_fields.INT32:
+        raise UserError(f"epochs={config.epochs}: these are {steps:,} steps; expected at most 2^31 - 1")
+    warmup_steps = config.optimizer.warmup_steps or int(steps * config.warmup_fraction)
+    return dataclasses.replace(
+        config,
+        steps=steps,
+        optimizer=dataclasses.replace(config.optimizer, warmup_steps=warmup_steps),
+        eval=dataclasses.replace(config.eval, every=config.eval.every or per_epoch),
+    )

@@ -11,9 +11,10 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.io import compression
 from bert_jax.models.config import EncoderConfig
+from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.config import DataConfig, TaskConfig, option
+from bert_jax.tasks.config import DataConfig, TaskConfig
 from bert_jax.tasks.predictions import ClassPredictions, TablePredictions
 from bert_jax.tasks.readers import sources, tables
 from bert_jax.tasks.readers.lines import FIELDS, TableLines

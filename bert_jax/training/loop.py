@@ -22,6 +22,7 @@ from bert_jax.kernels import check as kernel_check
 from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
+from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import recovery
 from bert_jax.training.compiled_step import CompiledStep
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator, is_due
@@ -44,7 +45,7 @@ _MFU_FROM_FLOPS = 1e13
 def fit(
     *,
     workdir: WorkDir,
-    config: Any,
+    config: RunConfig,
     objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: Callable,
@@ -61,9 +62,7 @@ def fit(
 
     Args:
         workdir: the work directory, held by this process.
-        config: has the fields seed, steps, batch_size, accumulate_steps, log_every, max_skipped_steps,
-            checkpoint.{every, keep, keep_every} (with every=0, only the last step is saved) and model.dtype;
-            optionally resume_from and spikes.*.
+        config: the configuration of the run.
         objective: see `bert_jax.objectives.base`.
         optimizer: see `bert_jax.training.optimization.optimizers`.
         schedule: maps a step to its learning rate.
@@ -98,7 +97,7 @@ def fit(
     _describe(abstract, mesh, writer.message)
     if (model := encoder_config(objective)) is not None:
         kernel_check.ensure(model, writer.message)
-    check_update = "optimizer" not in config or not keeps_parameters_finite(config.optimizer)
+    check_update = not keeps_parameters_finite(config.optimizer)
     train_step = sharding.jit_train_step(
         make_train_step(objective, optimizer, schedule, config.accumulate_steps, spikes, check_update),
         mesh,
@@ -158,7 +157,7 @@ class _Run:
     def __init__(
         self,
         *,
-        config: Any,
+        config: RunConfig,
         workdir: WorkDir,
         objective: Objective,
         mesh: jax.sharding.Mesh,

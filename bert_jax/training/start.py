@@ -14,6 +14,7 @@ import optax
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
+from bert_jax.settings.run_config import RunConfig
 from bert_jax.training.state import TrainState, abstract_model, has_frozen_values, init_state, place_frozen
 
 
@@ -22,7 +23,7 @@ class Start:
     """Creates the initial state of a run.
 
     Attributes:
-        config: has the field seed, and optionally resume_from, init_from and spikes.
+        config: the configuration of the run.
         objective: initializes the parameters.
         optimizer: initializes the optimizer state.
         mesh: the device mesh of the state.
@@ -32,7 +33,7 @@ class Start:
         log: called with a line that names the source of the state.
     """
 
-    config: Any
+    config: RunConfig
     objective: Objective
     optimizer: optax.GradientTransformation
     mesh: jax.sharding.Mesh
@@ -55,7 +56,7 @@ class Start:
         if resumed is not None:
             self.log(f"resumed from step {resumed[0]} of {directory}")
             return resumed
-        other = self.config.get("resume_from")
+        other = self.config.resume_from
         if other and (
             found := self._restore(lambda abstract: checkpoint.load_state(other, abstract, log=self.log))
         ):
@@ -86,7 +87,7 @@ class Start:
         if given is None:
             self.log("started from scratch")
             return state
-        weights = self.config.get("init_from")
+        weights = self.config.init_from
         self.log(f"started from {f'the weights of {weights}' if weights else 'the weights given'}")
         params, frozen = self.objective.split(given)
         state = state.replace(params=_overlay(state.params, params))
@@ -105,8 +106,6 @@ class Start:
             wanted, step = self.abstract.recent, self.abstract.step
             other = None
             if wanted is None:
-                if not self.config.get("spikes"):
-                    raise
                 window = (self.config.spikes.window,)
                 other = jax.ShapeDtypeStruct(window, jnp.float32, sharding=step.sharding)
             try:

@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.kernels.dropout import row_ids
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
+from bert_jax.settings.run_config import RunConfig
 from bert_jax.training.state import TrainState
 
 SPIKE_METRICS = ("loss", "grad_norm")
@@ -49,10 +50,9 @@ class SpikeRule:
             )
 
 
-def spike_rule(config: Any) -> SpikeRule | None:
+def spike_rule(config: RunConfig) -> SpikeRule | None:
     """Returns the spike rule of a run's configuration, or None if spikes.factor is 0."""
-    spikes = config.get("spikes")
-    return SpikeRule(**spikes) if spikes and spikes["factor"] else None
+    return SpikeRule(**config.spikes.to_dict()) if config.spikes.factor else None
 
 
 def split_rows(batch: Batch, parts: int) -> Batch:

@@ -24,16 +24,18 @@ from bert_jax.io import atomic, checks, files, json_files
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.settings import config_fields
+from bert_jax.settings.config_fields import Field
 from bert_jax.workdir.lock import Lock
 
-# The entries of config.json that may change when a run resumes; see `config_fields.Field.resume`.
-FREE_FIELDS = (
-    *(f"config.{name}" for name in config_fields.with_resume("free")),
+# The entries of config.json outside of `config` that may change when a run resumes, and those that never can,
+# because they determine the meaning of checkpoints. The fields of `config` declare it themselves.
+_FREE = (
     "command_line",
     "head",  # follows from the task; runs of older versions have a wrong one for questions
     "vocabulary.file",
     "vocabulary.path",
 )
+_FIXED = ("vocabulary.digest",)
 
 # The schema of the parts of config.json that are read again.
 _RUN = {
@@ -64,9 +66,6 @@ _INPUTS = {
     "records.fingerprint": "the digest of the records in --config.data.dir",
     "vocabulary.digest": "the digest of the vocabulary",
 }
-
-# The entries that determine the shapes or the meaning of checkpoints. --allow_changes cannot change them.
-_FIXED = {"vocabulary.digest", *(f"config.{name}" for name in config_fields.with_resume("fixed"))}
 
 
 class WorkDir:
@@ -111,7 +110,9 @@ class WorkDir:
         """Raises UserError if another run has taken over the directory."""
         self._lock.check()
 
-    def open_run(self, run: Mapping[str, Any], *, allow_changes: bool = False) -> None:
+    def open_run(
+        self, run: Mapping[str, Any], declared: Mapping[str, Field], *, allow_changes: bool = False
+    ) -> None:
         """Writes `run` to config.json after checking that the directory does not belong to another run.
 
         If the run resumes, config.json is written later, by `confirm_run`, when its checkpoint has been
@@ -120,6 +121,7 @@ class WorkDir:
         Args:
             run: a JSON-serializable dict with `command`, `config` (every field resolved) and the identity of
                 the inputs, such as `records` and `vocabulary`.
+            declared: the fields of the config by their dotted names, whose `resume` says which may change.
             allow_changes: whether to accept values that differ from those in config.json. The vocabulary and
                 the model's shapes can never change, since the checkpoints would no longer fit.
 
@@ -131,7 +133,9 @@ class WorkDir:
         before = read_run(self.path) if files.exists(file) else {}
         goes_on = bool(before) and has_started(self.path)
         differing = changes(before, run) if goes_on else {}
-        fixed = {name: values for name, values in differing.items() if name in _FIXED}
+        rules = {name: _resume_rule(name, declared) for name in differing}
+        differing = {name: values for name, values in differing.items() if rules[name] != "free"}
+        fixed = {name: values for name, values in differing.items() if rules[name] == "fixed"}
         if fixed and allow_changes:
             raise UserError(
                 f"{self.path} is of another model: {_list_changes(fixed)}, which --allow_changes cannot "
@@ -184,18 +188,18 @@ class WorkDir:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the differences between two runs that affect what is computed.
+    """Returns the differences between two runs.
 
     A field that only one of them has is ignored: it was added or removed by another version of bert_jax.
 
     Returns:
         {dotted name: (old value, new value)}.
     """
-    old, new = _flatten(old), _flatten(new)
+    present = dict(config_fields.flatten(new))
     return {
-        name: (value, new[name])
-        for name, value in old.items()
-        if name in new and new[name] != value and not _is_free(name)
+        name: (value, present[name])
+        for name, value in config_fields.flatten(old)
+        if name in present and present[name] != value
     }
 
 
@@ -299,18 +303,14 @@ def load_tokenizer(path: files.PathLike):
     return tokenization.restore(find_vocabulary(path), read_run(path).get("vocabulary", {}))
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
-
-
-def _is_free(name: str) -> bool:
-    return name in FREE_FIELDS
+def _resume_rule(name: str, declared: Mapping[str, Field]) -> str:
+    """Returns the `Field.resume` of an entry of config.json."""
+    if name in _FREE:
+        return "free"
+    if name in _FIXED:
+        return "fixed"
+    field = declared.get(name.removeprefix("config."))
+    return field.resume if field else "same"
 
 
 def _list_changes(differing: Mapping[str, tuple[Any, Any]], limit: int = 4) -> str:

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.estimate import measure, program, report
 from bert_jax.estimate.chips import gpus
 from bert_jax.estimate.chips.tpus import CHIPS, Slices
-from bert_jax.settings import defaults
+from bert_jax.settings import defaults, run_config
 from bert_jax.training.metrics import flops
 
 EIGHT = Slices(CHIPS["v5e"], (2, 4))
@@ -31,6 +31,7 @@ def small_config(**mesh):
 @pytest.fixture(scope="module")
 def step():
     config = small_config(data=2, fsdp=2, tensor=2)
+    config = run_config.pretraining(config)
     return program.TrainStep(config, program.synthetic_rows(config, None), jax.devices())
 
 
@@ -192,6 +193,7 @@ def test_what_the_compiler_says_of_memory(message, expected):
 def test_mistakes(change, length, words):
     config = small_config(**change.pop("mesh", {}))
     config.update(change)
+    config = run_config.pretraining(config)
     with pytest.raises(UserError) as error:
         step = program.TrainStep(config, program.synthetic_rows(config, length), jax.devices())
         measure.estimate(step, EIGHT)

@@ -10,7 +10,6 @@ import json
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import pytest
 from support import lowering
@@ -31,6 +30,7 @@ from bert_jax.kernels import platform
 from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.runs import benchmark
 from bert_jax.settings import defaults
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.step import make_eval_step, make_train_step
 
@@ -56,7 +56,7 @@ def expects_kernel(accelerator, dtype, rate):
 def lower_train_step(accelerator, model, optimizer, accumulate_steps, masking):
     """The text of a pre-training step. Configs that differ in nothing of these share it."""
     task = benchmark.make_task(model, LENGTH, MaskingOptions(strategy=masking, max_predictions=20))
-    update, schedule = make_optimizer(ml_collections.ConfigDict(json.loads(optimizer)), 100, task)
+    update, schedule = make_optimizer(OptimizerConfig(**json.loads(optimizer)), 100, task)
     batch = abstract(benchmark.synthetic_batch("packed", BATCH, LENGTH, model.vocab_size))
     step = make_train_step(task, update, schedule, accumulate_steps)
     return lower(step, accelerator, state(task, update), batch, np.uint32(0))

@@ -10,7 +10,7 @@ from support.models import packed_batch, tiny_task
 
 from bert_jax.kernels import tied_table
 from bert_jax.parallel import sharding
-from bert_jax.settings import defaults
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import make_train_step
@@ -21,7 +21,7 @@ VOCAB, HIDDEN = 104, 32
 def all_reduced(mesh, rows=16):
     """The shapes that the all-reduces of a train step have on this mesh."""
     task = tiny_task(vocab_size=VOCAB, num_hidden_layers=1)
-    tx, schedule = optimizers.make_optimizer(defaults.pretrain().optimizer, 20_000, task)
+    tx, schedule = optimizers.make_optimizer(OptimizerConfig(), 20_000, task)
     state = abstract_state(task, tx, mesh)
     step = sharding.jit_train_step(
         make_train_step(task, tx, schedule), mesh, jax.tree.map(lambda leaf: leaf.sharding, state)

@@ -15,7 +15,7 @@ from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings import defaults
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers
 from bert_jax.training.state import abstract_state, init_state, state_shardings
 from bert_jax.training.step import make_eval_step, make_train_step
@@ -33,9 +33,7 @@ def run(mesh_sizes, accumulate_steps=1, dropout=0.1):
     devices = jax.devices()[: int(np.prod(mesh_sizes))]
     mesh = sharding.make_mesh(*mesh_sizes, devices=devices)
     task = tiny_task(vocab_size=VOCAB, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    config = defaults.pretrain().optimizer
-    config.learning_rate, config.warmup_steps = 1e-2, 0
-    tx, schedule = optimizers.make_optimizer(config, 1000, task)
+    tx, schedule = optimizers.make_optimizer(OptimizerConfig(learning_rate=1e-2, warmup_steps=0), 1000, task)
     state = init_state(task, tx, mesh, seed=3)
     shardings = state_shardings(task, tx, mesh)
     step = sharding.jit_train_step(make_train_step(task, tx, schedule, accumulate_steps), mesh, shardings)

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import pytest
 from support.transformers_models import here, random_batch, random_bert, task, torch, torch_inputs
@@ -12,7 +11,7 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert.families import bert
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.data import records
-from bert_jax.settings import defaults
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_train_step
@@ -116,7 +115,7 @@ def train_there(model, batches):
 def test_50_steps(size, batches, tmp_path):
     model = random_bert(size, spread=False)
     config, params = here(model, tmp_path)
-    settings = defaults.pretrain().optimizer.to_dict() | dict(
+    settings = OptimizerConfig(
         name="adamw_bias_corrected",
         schedule="warmup_then_decay",
         learning_rate=RATE,
@@ -125,7 +124,7 @@ def test_50_steps(size, batches, tmp_path):
         eps=EPS,
         clip_norm=CLIP,
     )
-    optimizer, schedule = make_optimizer(ml_collections.ConfigDict(settings), STEPS, task(config))
+    optimizer, schedule = make_optimizer(settings, STEPS, task(config))
     step = jax.jit(make_train_step(task(config), optimizer, schedule))
     params = jax.tree.map(jnp.asarray, params)
     state = TrainState(jnp.int32(0), params, optimizer.init(params))

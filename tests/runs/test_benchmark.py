@@ -12,6 +12,7 @@ from bert_jax.data import packed
 from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.metrics import flops
 from bert_jax.training.optimization.optimizers import make_optimizer
 
@@ -68,20 +69,19 @@ def test_sequence_lengths_of_a_known_batch():
     assert benchmark.sequence_lengths(batch).tolist() == [4, 5, 1, 7]
 
 
-class Settings:
-    """Plain attributes, as a script without ml_collections passes them."""
-
-    name, schedule, learning_rate, warmup_steps = "adamw", "reference", 1e-3, 1
-    weight_decay, b1, b2, eps, clip_norm = 0.01, 0.9, 0.999, 1e-6, 1.0
-
-
 def test_rates_follow_from_the_seconds_and_the_batch():
     task = benchmark.make_task(SMALL, 64)
     batch = benchmark.synthetic_batch("packed", 8, 64, SMALL.vocab_size)
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
     said = []
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, warmup_steps=1), 100, task)
     result = benchmark.time_train_step(
-        task, *make_optimizer(Settings, 100, task), batch, mesh=mesh, steps=3, say=said.append
+        task,
+        *optimizer,
+        batch,
+        mesh=mesh,
+        steps=3,
+        say=said.append,
     )
     assert said[0] == "compiling the train step for 8 rows of 64 tokens"
     assert said[1].startswith("compiled in ") and said[1].endswith(" s; timing 3 steps after 2 that are not")

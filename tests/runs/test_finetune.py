@@ -237,10 +237,10 @@ def test_mistakes_of_both_files_come_together(files, pretrained, tmp_path, capsy
 
 
 def test_only_the_first_of_several_processes_prints(files, pretrained, tmp_path, capsys, monkeypatch):
-    def stop(*args):
+    def stop(**arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finetune, "_train", stop)
+    monkeypatch.setattr(finetune.loop, "fit", stop)
     for process, lines in ((0, 2), (1, 0)):
         monkeypatch.setattr(jax, "process_index", lambda process=process: process)
         capsys.readouterr()

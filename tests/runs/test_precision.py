@@ -7,6 +7,7 @@ from bert_jax import tasks
 from bert_jax.inference.predictor import Predictor
 from bert_jax.kernels import check, platform
 from bert_jax.kernels.dispatch import Target
+from bert_jax.tasks import fields
 from bert_jax.tasks.setup import resolve_model
 from bert_jax.workdir import run_directory
 
@@ -35,7 +36,7 @@ def test_fine_tuning_takes_its_own_dtype_and_not_the_checkpoints(
     assert config.model.dtype == "auto"
     config.update(dict(init_from=str(pretrained), max_seq_length=16))
     config.model.dtype = given
-    assert resolve_model(config)[0].execution.dtype == dtype
+    assert resolve_model(fields.of_run(config))[0].execution.dtype == dtype
 
 
 def _with_dtype(load, dtype):

@@ -4,7 +4,7 @@ import pytest
 from support import processes
 
 from bert_jax.errors import UserError
-from bert_jax.settings import config_fields
+from bert_jax.settings import run_config
 from bert_jax.training.optimization.optimizers import make_optimizer
 
 
@@ -25,7 +25,7 @@ def test_the_config_files(name, size):
     space = {"__name__": name}
     exec(compile(path.read_text(), path, "exec"), space)
     config = space["get_config"]()
-    config_fields.check_pretraining(config)
+    run_config.pretraining(config)
     assert {name: config.model[name] for name in SIZES[size]} == SIZES[size]
     assert config.optimizer.warmup_steps < config.steps
 
@@ -41,7 +41,9 @@ def load_config(name, argument):
 def test_two_phases_have_the_schedule_of_one_run(size):
     whole, first, second = (load_config(size, phase) for phase in ("", "phase1", "phase2"))
     assert (first.steps, second.steps) == (900_000, 1_000_000) and second == whole
-    one, two, three = (make_optimizer(c.optimizer, c.steps, None)[1] for c in (whole, first, second))
+    one, two, three = (
+        make_optimizer(run_config.pretraining(c).optimizer, c.steps, None)[1] for c in (whole, first, second)
+    )
     for step in (0, 5_000, 10_000, 899_999):
         assert one(step) == two(step) == three(step)
     assert two(899_999) > 0.09 * 1e-4
@@ -55,6 +57,6 @@ def test_large_batches_with_lamb(phase, rows, sequences):
     assert config.batch_size == rows and config.batch_size * config.steps == pytest.approx(
         sequences, rel=0.01
     )
-    make_optimizer(config.optimizer, config.steps, None)
+    make_optimizer(run_config.pretraining(config).optimizer, config.steps, None)
     with pytest.raises(UserError, match="expected pretrain/large_lamb:phase1"):
         load_config("large_lamb", "")

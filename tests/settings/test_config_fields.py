@@ -1,5 +1,6 @@
 """Every field of a configuration: refused by name, or valid, whatever its value is."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -9,14 +10,13 @@ from hypothesis import strategies as st
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.models import config as bert_config
 from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.parallel import sharding
-from bert_jax.settings import config_fields, config_files, defaults
+from bert_jax.settings import config_fields, defaults, run_config
+from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks import setup
 from bert_jax.training.optimization.optimizers import make_optimizer
-from bert_jax.workdir import run_directory
 
 
 def configs():
@@ -27,33 +27,32 @@ def configs():
     }
 
 
-def of_tasks():
-    return {name: field.limits for name, field in task_fields.fields().items()}
+def declared(command):
+    return dict(config_fields.fields(PretrainConfig())) if command == "pretrain" else task_fields.declared()
 
 
-def test_the_table_has_every_field_and_no_other():
-    every = {name for config in configs().values() for name, _ in config_files.fields(config)}
-    assert not set(of_tasks()) & set(config_fields.FIELDS)
-    assert every == set(config_fields.FIELDS) | set(of_tasks())
-    for config in configs().values():
-        config_fields.check_values(config)
+@pytest.mark.parametrize("command", configs())
+def test_every_field_is_declared_and_its_default_is_valid(command):
+    config = configs()[command]
+    assert {name for name, _ in config_fields.flatten(config)} == set(declared(command))
+    config_fields.check_values(config, declared(command))
 
 
-def use(config):
+def use(config, command):
     """What a run makes of its configuration before it reads a file or compiles a program."""
-    config_fields.check_values(config, config_fields.FIELDS | of_tasks())
-    fields = config.model.to_dict()
-    bert_config.from_dict(fields | {"vocab_size": fields["vocab_size"] or 100})
-    if "masking" in config:
+    config_fields.check_values(config, declared(command))
+    assert all(math.isfinite(value) for _, value in config_fields.flatten(config) if isinstance(value, float))
+    if command == "pretrain":
+        config = run_config.pretraining(config)
         MaskingOptions(**config.masking.to_dict() | {"max_predictions": config.masking.max_predictions or 20})
-    if "epochs" in config:
-        setup.resolve_schedule(config, 1000)
+    else:
+        config = setup.resolve_schedule(task_fields.of_run(config), 1000)
+    dataclasses.replace(config.model, vocab_size=config.model.vocab_size or 100).encoder()
     schedule = make_optimizer(config.optimizer, config.steps, None)[1]
     assert np.isfinite(schedule(np.int32(config.steps - 1)))
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     assert np.uint32(config.seed) == config.seed
-    assert all(math.isfinite(value) for _, value in config_files.fields(config) if isinstance(value, float))
 
 
 def set_field(config, name, value):
@@ -67,8 +66,8 @@ def set_field(config, name, value):
 NUMERIC = [
     (command, name)
     for command, config in configs().items()
-    for name, _ in config_files.fields(config)
-    if (config_fields.FIELDS | of_tasks())[name].type in ("int", "float")
+    for name, _ in config_fields.flatten(config)
+    if declared(command)[name].type in ("int", "float")
 ]
 VALUES = st.one_of(
     st.sampled_from([math.nan, math.inf, -math.inf, -1, -5, 0, 1, 2**31 - 1, 2**31, 2**32, 2**40, 10**20]),
@@ -85,7 +84,7 @@ def test_any_value_of_a_number_is_refused_by_name_or_valid(field, value):
     config = configs()[command]
     set_field(config, name, value)
     try:
-        use(config)
+        use(config, command)
     except UserError as error:
         told = str(error)
         # A mesh is named by its sizes, and the steps of a fine-tuning follow from other fields.
@@ -94,14 +93,17 @@ def test_any_value_of_a_number_is_refused_by_name_or_valid(field, value):
         assert "\n" not in told and len(told) < 400
 
 
-@pytest.mark.parametrize("name", ["model.num_attention_heads", "model.hidden_size", "model.vocab_size"])
-def test_the_shapes_are_fixed(name):
-    assert f"config.{name}" in run_directory._FIXED and f"config.{name}" not in run_directory.FREE_FIELDS
-
-
-@pytest.mark.parametrize("name", ["model.residual", "model.attention", "accumulate_steps", "mesh.fsdp"])
-def test_how_it_is_computed_is_free(name):
-    assert f"config.{name}" in run_directory.FREE_FIELDS
+@pytest.mark.parametrize(
+    "name, rule",
+    [
+        *((f"model.{name}", "fixed") for name in ("num_attention_heads", "hidden_size", "vocab_size")),
+        *((name, "free") for name in ("model.residual", "model.attention", "accumulate_steps", "mesh.fsdp")),
+        *((name, "same") for name in ("model.dtype", "seed", "optimizer.b1")),
+    ],
+)
+@pytest.mark.parametrize("command", ["pretrain", "finetune"])
+def test_what_may_change_on_resume(command, name, rule):
+    assert declared(command)[name].resume == rule
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_how_it_is_computed_is_free(name):
     ],
 )
 def test_the_field_that_is_meant(given, found):
-    known = [name for name, _ in config_files.fields(defaults.pretrain())]
+    known = [name for name, _ in config_fields.flatten(defaults.pretrain())]
     assert config_fields.closest(given, known) == found
 
 
@@ -124,6 +126,6 @@ def test_a_rule_for_spikes_that_is_off_has_no_settings():
     config = defaults.pretrain("tiny")
     config.spikes.window = 50
     with pytest.raises(UserError, match=r"spikes.window=50: spikes.factor=0 is no rule; leave it at 128"):
-        config_fields.check_pretraining(config)
+        run_config.pretraining(config)
     config.spikes.factor = 3.0
-    config_fields.check_pretraining(config)
+    run_config.pretraining(config)

@@ -9,7 +9,7 @@ import pytest
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.io.atomic import write_file
-from bert_jax.settings import config_files
+from bert_jax.settings import config_fields, config_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,7 +90,7 @@ def test_a_name_for_fine_tuning(tmp_path, monkeypatch):
 
 def test_fields_are_dotted():
     config = ml_collections.ConfigDict(dict(a=1, b=dict(c=2)))
-    assert list(config_files.fields(config)) == [("a", 1), ("b.c", 2)]
+    assert list(config_fields.flatten(config)) == [("a", 1), ("b.c", 2)]
 
 
 @pytest.mark.parametrize(

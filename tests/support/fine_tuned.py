@@ -25,7 +25,13 @@ def make_task(vocabulary, task, labels=None, fields=(), **data):
         tasks.get(task),
         tokenization.load(vocabulary),
     )
-    return spec.task(task_fields.of_task(config), spec, labels, tokenizer, tiny_config(tokenizer.vocab_size))
+    return spec.task(
+        task_fields.of_task(task_fields.of_run(config)),
+        spec,
+        labels,
+        tokenizer,
+        tiny_config(tokenizer.vocab_size),
+    )
 
 
 def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
@@ -35,7 +41,7 @@ def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
     with workdir.WorkDir(directory) as held:
         run = {"command": "finetune", "config": config.to_dict(), "labels": labels}
         run |= {"head": task.export_head, "problem_type": task.problem_type}
-        held.open_run(run | {"vocabulary": task.tokenizer.settings()})
+        held.open_run(run | {"vocabulary": task.tokenizer.settings()}, {})
         held.copy_vocabulary(task.tokenizer.path)
         keeper = checkpoint.Checkpointer(held.checkpoints)
         keeper.save(3, {"params": draw_parameters(task.objective())})

@@ -39,6 +39,7 @@ from bert_jax.inference import embedding_files
 from bert_jax.models import config as bert_config
 from bert_jax.runs import sweep
 from bert_jax.settings import config_fields, defaults
+from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.question_answering.question_files import read_questions
 from bert_jax.tasks.readers.labels import infer_labels, parse_number
@@ -369,11 +370,10 @@ class Inputs:
             if isinstance(model, dict):
                 bert_config.from_dict(model)
         leaves = dict(_flatten(config))
-        of_tasks = {name: field.limits for name, field in task_fields.fields().items()}
-        limits = config_fields.FIELDS | of_tasks
-        for field, value in leaves.items():
-            if field in limits:
-                config_fields.check(field, value, limits)
+        declared = task_fields.declared() | dict(config_fields.fields(PretrainConfig()))
+        for name, value in leaves.items():
+            if name in declared:
+                config_fields.check(name, value, declared[name])
 
 
 _NAMES = [

@@ -21,7 +21,7 @@ from bert_jax.models.config import EncoderConfig, Execution  # noqa: E402
 from bert_jax.objectives.classification import Classification  # noqa: E402
 from bert_jax.parallel import sharding  # noqa: E402
 from bert_jax.runs import benchmark  # noqa: E402
-from bert_jax.settings import defaults  # noqa: E402
+from bert_jax.settings.run_config import OptimizerConfig  # noqa: E402
 from bert_jax.training.optimization.optimizers import make_optimizer  # noqa: E402
 from bert_jax.training.state import abstract_state  # noqa: E402
 from bert_jax.training.step import make_eval_step, make_train_step  # noqa: E402
@@ -66,7 +66,7 @@ def lowered(name):
         arrays = benchmark.synthetic_batch("packed", ROWS, LENGTH, model.vocab_size)
     else:
         task, arrays = Classification(model, 2), batch_of_examples()
-    optimizer, schedule = make_optimizer(defaults.pretrain().optimizer, 20_000, task)
+    optimizer, schedule = make_optimizer(OptimizerConfig(), 20_000, task)
     state = abstract_state(task, optimizer, mesh)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)

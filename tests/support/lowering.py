@@ -22,7 +22,7 @@ from bert_jax.models.config import from_dict
 from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
-from bert_jax.settings import config_files
+from bert_jax.settings import config_files, run_config
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.multiple_choice import MultipleChoiceTask
 from bert_jax.tasks.question_answering import QuestionAnsweringTask
@@ -201,6 +201,7 @@ def make_problem(config, files, data, bert):
         dict(max_seq_length=LENGTH, batch_size=BATCH, init_from="the checkpoint of a frozen encoder")
     )
     config.data.update(data)
+    config = task_fields.of_run(config)
     tokenizer, spec = tokenization.load(files["vocabulary"]), tasks.get(config.task)
     task = spec.task(task_fields.of_task(config), spec, None, tokenizer, bert)
     examples = task.read_training(config.data.train)
@@ -243,7 +244,7 @@ def lower_for(accelerator, files):
     for name in ("pretrain/base", "pretrain/base_gpu"):
         config = load(name)
         task = benchmark.make_task(shrink(config.model, dtype="bfloat16"), LENGTH)
-        optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
+        optimizer, schedule = make_optimizer(run_config.pretraining(config).optimizer, config.steps, task)
         batch = abstract(benchmark.synthetic_batch("packed", BATCH, LENGTH, 100))
         step = make_train_step(task, optimizer, schedule)
         found[f"{name}: train step"] = lower(step, accelerator, state(task, optimizer), batch, np.uint32(0))
@@ -293,14 +294,14 @@ def _lower_train_step(task, optimizer, schedule, config, batch, accumulate_steps
 def lower_pretraining_step(config, **changes):
     """The train step of a config under pretrain/ with fields of its model changed."""
     task = _pretraining_task(config, **changes)
-    optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
+    optimizer, schedule = make_optimizer(run_config.pretraining(config).optimizer, config.steps, task)
     parts = min(config.accumulate_steps, 2)
     return _lower_train_step(task, optimizer, schedule, config, _packed_rows(), parts)
 
 
 def lower_pretraining_evaluation(config):
     task = _pretraining_task(config)
-    optimizer, _ = make_optimizer(config.optimizer, config.steps, task)
+    optimizer, _ = make_optimizer(run_config.pretraining(config).optimizer, config.steps, task)
     state = abstract_state(task, optimizer, mesh())
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     step = sharding.jit_eval_step(make_eval_step(task, config.seed), mesh(), shardings)

@@ -32,7 +32,7 @@ def write(directory, vocabulary, **fields):
     task = MaskedLM(config, known, MaskingOptions())
     with run_directory.WorkDir(directory) as held:
         run = {"command": "pretrain", "config": {"model": config.to_dict()}}
-        held.open_run(run | {"vocabulary": tokenizer.settings()})
+        held.open_run(run | {"vocabulary": tokenizer.settings()}, {})
         held.copy_vocabulary(tokenizer.path)
         keeper = checkpoint.Checkpointer(held.checkpoints)
         keeper.save(7, {"params": draw_parameters(task)})

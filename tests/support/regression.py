@@ -8,13 +8,14 @@ import signal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import optax
 
 from bert_jax.errors import Preempted
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
+from bert_jax.settings import config_fields, defaults
+from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.training import loop
 from bert_jax.training.evaluators import Evaluator, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
@@ -56,12 +57,12 @@ class Run:
 
     def __init__(self, path, **changes):
         self.path = path
-        self.config = ml_collections.ConfigDict(
+        self.config = defaults.pretrain()
+        self.config.update(
             {
-                "seed": 0, "steps": 12, "batch_size": 16, "accumulate_steps": 1, "log_every": 1,
-                "max_skipped_steps": 3, "resume_from": "", "mesh": {"data": -1, "fsdp": 2, "tensor": 1},
-                "checkpoint": {"every": 4, "keep": 2, "keep_every": 0}, "eval": {"every": 6, "batches": 0},
-                "model": {"dtype": "float32"},
+                "steps": 12, "batch_size": 16, "log_every": 1, "max_skipped_steps": 3, "mesh": {"fsdp": 2},
+                "checkpoint": {"every": 4, "keep": 2}, "eval": {"every": 6}, "model": {"dtype": "float32"},
+                "optimizer": {"name": "sgd"},  # The optimizer is given to `fit`.
             }
         )  # fmt: skip
         for name, value in changes.items():
@@ -95,8 +96,9 @@ class Run:
                     batch_size=self.config.batch_size,
                     every=self.config.eval.every,
                 )
+                config = config_fields.build(PretrainConfig, self.config)
                 return loop.fit(
-                    workdir=workdir, config=self.config, objective=self.task, train_data=self.train_data,
+                    workdir=workdir, config=config, objective=self.task, train_data=self.train_data,
                     mesh=mesh, evaluators=[records, *self.evaluators], flops_per_step=0, writer=writer,
                     **{"optimizer": optax.trace(0.9), "schedule": lambda step: 0.01} | self.options,
                 )  # fmt: skip

@@ -23,7 +23,7 @@ from bert_jax import tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.models import config as bert_config
 from bert_jax.runs import finetune
-from bert_jax.settings import config_files
+from bert_jax.settings import config_fields, run_config
 from bert_jax.tasks import config as task_config
 from bert_jax.tasks import fields
 from bert_jax.tasks.rows import outputs as task_outputs
@@ -38,39 +38,9 @@ CHECKS = {
     PACKAGE / "tasks" / "fields.py",
     PACKAGE / "tasks" / "config.py",
     PACKAGE / "settings" / "config_fields.py",
+    PACKAGE / "settings" / "run_config.py",
     PACKAGE / "models" / "config.py",
 }
-
-
-class Recorder:
-    """A configuration that notes which of its fields are read, and by which file of the package."""
-
-    def __init__(self, config, seen, prefix=""):
-        self.__dict__.update(_config=config, _seen=seen, _prefix=prefix)
-
-    def _note(self, name, value):
-        if isinstance(value, ml_collections.ConfigDict):
-            return Recorder(value, self._seen, f"{self._prefix}{name}.")
-        reader = Path(sys._getframe(2).f_code.co_filename)
-        if reader not in CHECKS:
-            self._seen.setdefault(self._prefix + name, set()).add(reader)
-        return value
-
-    def __getattr__(self, name):
-        value = getattr(self._config, name)
-        return value if callable(value) else self._note(name, value)
-
-    def __getitem__(self, name):
-        return self._note(name, self._config[name])
-
-    def get(self, name, default=None):
-        return self._note(name, self._config.get(name, default))
-
-    def __setattr__(self, name, value):
-        setattr(self._config, name, value)
-
-    def __contains__(self, name):
-        return name in self._config
 
 
 @pytest.fixture
@@ -99,36 +69,33 @@ def noting_model(plain, seen):
     return noting
 
 
+def noting(prefix, seen):
+    """`__getattribute__` of a part of a configuration, with a note of the files that read its fields."""
+
+    def get(self, name):
+        value = object.__getattribute__(self, name)
+        reader = Path(sys._getframe(1).f_code.co_filename)
+        known = name in type(self).__dataclass_fields__ and not dataclasses.is_dataclass(value)
+        if known and PACKAGE in reader.parents and reader not in CHECKS:
+            seen.setdefault(prefix + name, set()).add(reader)
+        return value
+
+    return get
+
+
 def note_run_fields(monkeypatch, seen):
     """Notes which fields of a run's configuration are read, and by which file."""
-    from_training_file, prepare = finetune.from_training_file, finetune.prepare
-
-    def prepare_and_note(*arguments):
-        config, *others = prepare(*arguments)
-        return Recorder(config, seen), *others
-
-    monkeypatch.setattr(
-        finetune, "from_training_file", lambda config: from_training_file(Recorder(config, seen))
-    )
-    monkeypatch.setattr(finetune, "prepare", prepare_and_note)
+    parts = {"": run_config.FinetuneConfig()}
+    parts |= {f"{name}.": part for name, part in vars(parts[""]).items() if isinstance(part, run_config.Part)}
+    for prefix, part in parts.items():
+        monkeypatch.setattr(type(part), "__getattribute__", noting(prefix, seen))
 
 
 def note_task_fields(monkeypatch, seen):
     """Notes which fields of a task's own configuration are read, and by which file."""
 
-    def noting(prefix):
-        def get(self, name):
-            value = object.__getattribute__(self, name)
-            reader = Path(sys._getframe(1).f_code.co_filename)
-            known = name in type(self).__dataclass_fields__ and not dataclasses.is_dataclass(value)
-            if known and PACKAGE in reader.parents and reader not in CHECKS:
-                seen.setdefault(prefix + name, set()).add(reader)
-            return value
-
-        return get
-
-    monkeypatch.setattr(task_config.TaskConfig, "__getattribute__", noting(""))
-    monkeypatch.setattr(task_config.DataConfig, "__getattribute__", noting("data."))
+    monkeypatch.setattr(task_config.TaskConfig, "__getattribute__", noting("", seen))
+    monkeypatch.setattr(task_config.DataConfig, "__getattribute__", noting("data.", seen))
 
 
 SENTENCES = ["the red cat", "a blue dog is big", "one bird", "two small cat", "the dog", "a cat three"]
@@ -215,7 +182,7 @@ def another(value):
 
 def ignored(config, seen):
     """The fields of a configuration that were not read, and are not refused when they have another value."""
-    for name, value in list(config_files.fields(config)):
+    for name, value in list(config_fields.flatten(config)):
         if name in seen or name == "model.model_type":  # which names the family of a run that is converted
             continue
         changed = ml_collections.ConfigDict(config.to_dict())
@@ -260,7 +227,7 @@ def test_every_field_is_read_or_refused(
         config.pack = packed
         run(config, tmp_path / str(number), monkeypatch)
     config.pack = True
-    split_file(Recorder(config, reads), tasks.get(task), "test")  # as `bert-jax predict --split=test` does
+    split_file(fields.of_run(config), tasks.get(task), "test")  # as `bert-jax predict --split=test` does
     assert list(ignored(config, set(reads) | read_by_the_loop)) == []
 
 
@@ -271,14 +238,14 @@ def fields_of(task):
 def test_a_new_field_that_nothing_reads_is_found(
     files, vocabulary, reads, read_by_the_loop, tmp_path, monkeypatch
 ):
-    useless = task_config.option(0, "nothing")
+    useless = config_fields.option(0, "nothing")
     larger = dataclasses.make_dataclass(
         "Larger", [("useless", int, useless)], bases=(TaggingTask.Config,), frozen=True
     )
     monkeypatch.setattr(TaggingTask, "Config", larger)
     config = configured("tagging", files, vocabulary)
     run(config, tmp_path / "run", monkeypatch)
-    split_file(Recorder(config, reads), tasks.get("tagging"), "test")
+    split_file(fields.of_run(config), tasks.get("tagging"), "test")
     assert list(ignored(config, set(reads) | read_by_the_loop)) == ["useless"]
 
 
@@ -286,7 +253,7 @@ def test_a_new_field_that_nothing_reads_is_found(
 def test_every_task_has_a_configuration_with_the_same_fields(task):
     config = tasks.default_config(task=task)
     fields.check(config)
-    names = [sorted(dict(config_files.fields(one))) for one in (config, tasks.default_config())]
+    names = [sorted(dict(config_fields.flatten(one))) for one in (config, tasks.default_config())]
     assert names[0] == names[1]
     assert config.task == task
 

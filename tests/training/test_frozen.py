@@ -5,7 +5,6 @@ import json
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import optax
 import pytest
@@ -14,6 +13,7 @@ from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
+from bert_jax.settings.run_config import CheckpointConfig, EvalConfig, ModelConfig, OptimizerConfig, RunConfig
 from bert_jax.training import loop
 from bert_jax.training.evaluators import RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
@@ -56,12 +56,10 @@ def make_batch(number):
 
 
 def fit(path, steps, objective=None, said=None, **changes):
-    config = ml_collections.ConfigDict(
-        {
-            "seed": 0, "steps": steps, "batch_size": 16, "accumulate_steps": 1, "log_every": 1,
-            "max_skipped_steps": 3, "resume_from": "", "model": {"dtype": "float32"},
-            "checkpoint": {"every": 2, "keep": 9, "keep_every": 0}, "eval": {"every": 2, "batches": 0},
-        } | changes
+    config = RunConfig(
+        steps=steps, batch_size=16, log_every=1, max_skipped_steps=3, model=ModelConfig(dtype="float32"),
+        checkpoint=CheckpointConfig(every=2, keep=9), eval=EvalConfig(every=2),
+        optimizer=OptimizerConfig(name="sgd"), **changes,
     )  # fmt: skip
     objective, mesh = objective or Head(), sharding.make_mesh(2, 2, 2)
     writer = MetricsWriter(path, total_steps=steps, terminal=False)

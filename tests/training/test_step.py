@@ -5,7 +5,7 @@ import pytest
 from support.models import packed_batch, tiny_task
 
 from bert_jax.parallel import sharding
-from bert_jax.settings import defaults
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers
 from bert_jax.training.state import init_state
 from bert_jax.training.step import make_eval_step, make_train_step, split_rows
@@ -14,9 +14,7 @@ from bert_jax.training.step import make_eval_step, make_train_step, split_rows
 @pytest.fixture(scope="module")
 def run():
     task = tiny_task()
-    config = defaults.pretrain().optimizer
-    config.learning_rate, config.warmup_steps = 1e-2, 0
-    tx, schedule = optimizers.make_optimizer(config, 1000, task)
+    tx, schedule = optimizers.make_optimizer(OptimizerConfig(learning_rate=1e-2, warmup_steps=0), 1000, task)
     mesh = sharding.make_mesh(devices=jax.devices()[:1])
     step = jax.jit(make_train_step(task, tx, schedule))
     return task, init_state(task, tx, mesh, 0), lambda *args, seed=0: step(*args, np.uint32(seed))

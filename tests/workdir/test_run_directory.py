@@ -8,9 +8,12 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
-from bert_jax.settings import defaults
+from bert_jax.settings import config_fields, defaults
+from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import WorkDir
+
+FIELDS = dict(config_fields.fields(PretrainConfig()))
 
 
 def make_run(**changes):
@@ -34,7 +37,7 @@ def make_run(**changes):
 @pytest.fixture
 def opened(tmp_path):
     with WorkDir(tmp_path / "run") as held:
-        held.open_run(make_run())
+        held.open_run(make_run(), FIELDS)
         Path(held.checkpoints, "5").mkdir(parents=True)
         yield held
 
@@ -42,7 +45,7 @@ def opened(tmp_path):
 def test_the_config_is_written_and_read(opened):
     assert run_directory.read_run(opened.path) == make_run()
     assert run_directory.load_config(opened.path).model.hidden_size == 128
-    opened.open_run(make_run())
+    opened.open_run(make_run(), FIELDS)
 
 
 def test_a_field_has_its_present_name_in_a_run_of_earlier_code(opened):
@@ -54,13 +57,13 @@ def test_a_field_has_its_present_name_in_a_run_of_earlier_code(opened):
     assert "max_length" not in run_directory.load_config(opened.path)
     now = make_run()
     now["config"]["max_seq_length"] = 64
-    opened.open_run(now)
+    opened.open_run(now, FIELDS)
     opened.confirm_run()
     assert json.loads(file.read_text()) == now
     file.write_text(json.dumps(earlier))
     now["config"]["max_seq_length"] = 128
     with pytest.raises(UserError, match="max_seq_length is 64 there and 128 here"):
-        opened.open_run(now)
+        opened.open_run(now, FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,7 @@ def test_a_field_has_its_present_name_in_a_run_of_earlier_code(opened):
 )
 def test_another_run_is_refused_by_what_differs(opened, name, value, told):
     with pytest.raises(UserError, match="belongs to another run: ") as error:
-        opened.open_run(make_run(**{name: value}))
+        opened.open_run(make_run(**{name: value}), FIELDS)
     assert told in str(error.value)
     assert run_directory.read_run(opened.path) == make_run()
 
@@ -111,13 +114,13 @@ def test_another_run_is_refused_by_what_differs(opened, name, value, told):
     ],
 )
 def test_what_does_not_change_the_result_may_change(opened, name, value):
-    opened.open_run(make_run(**{name: value}))
+    opened.open_run(make_run(**{name: value}), FIELDS)
     opened.confirm_run()
     assert run_directory.read_run(opened.path) == make_run(**{name: value})
 
 
 def test_changes_can_be_allowed(opened):
-    opened.open_run(make_run(config__steps=7), allow_changes=True)
+    opened.open_run(make_run(config__steps=7), FIELDS, allow_changes=True)
     assert run_directory.load_config(opened.path).steps == 1_000_000  # until its checkpoint is restored
     opened.confirm_run()
     assert run_directory.load_config(opened.path).steps == 7
@@ -129,7 +132,7 @@ def test_many_changes_are_told_in_one_line(opened):
         records__fingerprint="g",
     )  # fmt: skip
     with pytest.raises(UserError, match="and 2 more differ") as error:
-        opened.open_run(other)
+        opened.open_run(other, FIELDS)
     assert "\n" not in str(error.value)
 
 
@@ -137,13 +140,13 @@ def test_a_field_of_another_version_is_no_change(opened):
     newer = copy.deepcopy(make_run())
     newer["config"]["new_field"] = 3
     del newer["config"]["masking"]["prob"]
-    opened.open_run(newer)
+    opened.open_run(newer, FIELDS)
 
 
 def test_a_torn_config_is_told(opened):
     (Path(opened.path) / "config.json").write_text('{"command": ')
     with pytest.raises(UserError, match=r"config.json: not JSON"):
-        opened.open_run(make_run())
+        opened.open_run(make_run(), FIELDS)
 
 
 def test_a_second_run_is_refused_until_the_first_ends(tmp_path):
@@ -170,7 +173,7 @@ def test_a_file_in_the_way(tmp_path):
 
 def test_other_processes_of_a_run_neither_lock_nor_write(tmp_path):
     with WorkDir(tmp_path / "run"), WorkDir(tmp_path / "run", primary=False) as second:
-        second.open_run(make_run())
+        second.open_run(make_run(), FIELDS)
         assert not (tmp_path / "run" / "config.json").exists()
 
 
@@ -185,7 +188,7 @@ def test_the_vocabulary_is_copied_and_found(opened, tmp_path, suffix):
 def test_the_tokenizer_has_the_settings_of_the_run(opened, tmp_path):
     (tmp_path / "v.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A"]))
     opened.copy_vocabulary(tmp_path / "v.txt")
-    opened.open_run(make_run(vocabulary__lower_case=True), allow_changes=True)
+    opened.open_run(make_run(vocabulary__lower_case=True), FIELDS, allow_changes=True)
     opened.confirm_run()
     tokenizer = run_directory.load_tokenizer(opened.path)
     assert tokenizer.lower_case and tokenizer.encode_batch(["A a"]) == [[5, 5]]
@@ -224,13 +227,13 @@ def test_a_run_that_made_no_step_leaves_no_claim(tmp_path, suffix):
     (tmp_path / "v.txt").write_text("words")
     (tmp_path / f"w{suffix}").write_text("others")
     with WorkDir(tmp_path / "run") as held:
-        held.open_run(make_run())
+        held.open_run(make_run(), FIELDS)
         held.copy_vocabulary(tmp_path / "v.txt")
         held.write_json(run_directory.REPORT_FILE, {})
         Path(held.checkpoints).mkdir()
     changed = make_run(config__seed=1, config__model__hidden_size=64)
     with WorkDir(tmp_path / "run") as held:
-        held.open_run(changed)
+        held.open_run(changed, FIELDS)
         held.copy_vocabulary(tmp_path / f"w{suffix}")
         assert Path(run_directory.find_vocabulary(held.path)).read_text() == "others"
         assert not (Path(held.path) / run_directory.REPORT_FILE).exists()
@@ -240,13 +243,13 @@ def test_a_run_that_made_no_step_leaves_no_claim(tmp_path, suffix):
 @pytest.mark.parametrize("left", ["checkpoints/10", "checkpoints/bad-10", "metrics.jsonl"])
 def test_a_run_that_made_a_step_has_a_claim(tmp_path, left):
     with WorkDir(tmp_path / "run") as held:
-        held.open_run(make_run())
+        held.open_run(make_run(), FIELDS)
         assert not run_directory.has_started(held.path)
         (Path(held.path) / left).parent.mkdir(exist_ok=True)
         (Path(held.path) / left).write_text("{}\n")
         assert run_directory.has_started(held.path)
         with pytest.raises(UserError, match="belongs to another run"):
-            held.open_run(make_run(config__seed=1))
+            held.open_run(make_run(config__seed=1), FIELDS)
 
 
 CPU, TPU = Target("cpu"), Target("tpu")
@@ -274,7 +277,7 @@ CPU, TPU = Target("cpu"), Target("tpu")
 def test_a_run_keeps_the_dtype_that_it_was_started_with(tmp_path, recorded, requested, target, dtype, line):
     if recorded:
         with WorkDir(tmp_path) as held:
-            held.open_run(make_run(config__model__dtype=recorded))
+            held.open_run(make_run(config__model__dtype=recorded), FIELDS)
             (Path(held.path) / "metrics.jsonl").write_text("{}\n")
     lines = []
     assert run_directory.resolve_dtype(requested, tmp_path, target, lines.append) == dtype

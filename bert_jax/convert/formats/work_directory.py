@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import ml_collections
 
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import nest
@@ -85,7 +84,7 @@ class WorkDirectory(Format):
         }
         files.make_directory(folder)
         workdir = run_directory.WorkDir(folder)
-        workdir.open_run(ml_collections.ConfigDict(run).to_dict())
+        workdir.open_run(run, {})
         workdir.copy_vocabulary(model.tokenizer.path)
         checkpointer = checkpoint.Checkpointer(workdir.checkpoints, keep=1)
         params = {name: jax.numpy.asarray(array) for name, array in model.params.items()}

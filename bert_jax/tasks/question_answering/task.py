@@ -10,8 +10,9 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.spans import Spans
+from bert_jax.settings.config_fields import option
 from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.config import DataConfig, TaskConfig, option
+from bert_jax.tasks.config import DataConfig, TaskConfig
 from bert_jax.tasks.question_answering import decoding, encoding, question_files, squad_scores
 from bert_jax.tasks.question_answering.predictions import AnswerPredictions
 from bert_jax.tasks.question_answering.question_files import (

@@ -14,9 +14,10 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.tagging import Tagging
+from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.config import TaskConfig, option
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.readers.labels import check_counts, list_counts, unknown
 from bert_jax.tasks.readers.lines import SOURCE, LineReader, ids_of
 from bert_jax.tasks.registry import TaskSpec

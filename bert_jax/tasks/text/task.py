@@ -8,8 +8,8 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.classification import Classification
+from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
-from bert_jax.tasks.config import option
 from bert_jax.tasks.predictions import NumberPredictions
 from bert_jax.tasks.readers import labels
 from bert_jax.tasks.readers.tables import Examples

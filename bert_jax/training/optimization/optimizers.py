@@ -20,6 +20,7 @@ import optax.contrib
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import param_groups
 from bert_jax.training.optimization.param_groups import NO_DECAY, Layers, decay_mask
 from bert_jax.training.optimization.schedules import Schedule, make_schedule
@@ -198,7 +199,7 @@ def _arguments(text: str) -> dict[str, Any]:
         ) from error
 
 
-def keeps_parameters_finite(config: Any) -> bool:
+def keeps_parameters_finite(config: OptimizerConfig) -> bool:
     """Returns whether finite gradients guarantee finite parameters.
 
     If they do, the train step need not check the update. An element of Adam's direction is bounded by
@@ -213,7 +214,7 @@ def keeps_parameters_finite(config: Any) -> bool:
     """
     return (
         config.name in ("adamw", "adamw_bias_corrected")
-        and not getattr(config, "rates", "")
+        and not config.rates
         and 0 <= config.b1**2 < config.b2 < 1
         and config.eps > 0
         and config.learning_rate <= 1
@@ -222,14 +223,12 @@ def keeps_parameters_finite(config: Any) -> bool:
 
 
 def make_optimizer(
-    config: Any, total_steps: int, objective: Objective | None
+    config: OptimizerConfig, total_steps: int, objective: Objective | None
 ) -> tuple[optax.GradientTransformation, Schedule]:
-    """Returns the optimizer and the learning rate schedule for the `optimizer` part of a configuration.
+    """Returns the optimizer and the learning rate schedule of a configuration.
 
     Args:
-        config: has the fields name, args, schedule, learning_rate, warmup_steps, weight_decay, no_decay, b1,
-            b2, eps, clip_norm (0 for none) and rates ("" for none); in fine-tuning also layer_decay (1 for
-            none), and in pre-training decay_steps. For `freeze`, see `param_groups.freeze`.
+        config: the `optimizer` part of a run's configuration. For `freeze`, see `param_groups.freeze`.
         total_steps: the step at which the learning rate reaches 0, unless decay_steps is set.
         objective: has the parameters that are optimized. With None, no parameter is stacked over layers.
 
@@ -239,10 +238,9 @@ def make_optimizer(
     Raises:
         UserError: a name is unknown, or a value is invalid.
     """
-    no_decay = getattr(config, "no_decay", NO_DECAY)
-    rates = getattr(config, "rates", "")
+    no_decay, rates = config.no_decay, config.rates
     param_groups.parse_rates(rates)
-    layer_decay = getattr(config, "layer_decay", 1.0)
+    layer_decay = config.layer_decay
     if not 0 < layer_decay <= 1:
         raise UserError(f"optimizer.layer_decay={layer_decay}: expected more than 0, and at most 1 for none")
     layers = Layers.of(objective) if objective is not None else Layers()
@@ -267,8 +265,8 @@ def make_optimizer(
     return optax.chain(*steps), make_schedule(config, total_steps)
 
 
-def _direction(config: Any, layers: Layers) -> optax.GradientTransformation:
-    args = getattr(config, "args", "")
+def _direction(config: OptimizerConfig, layers: Layers) -> optax.GradientTransformation:
+    args = config.args
     if config.name in _ADAM:
         if args:
             raise UserError(
@@ -278,7 +276,7 @@ def _direction(config: Any, layers: Layers) -> optax.GradientTransformation:
         return _ADAM[config.name](config.b1, config.b2, config.eps)
     direction = from_optax(config.name, layers, args)
     for field, default in _ADAM_DEFAULTS.items():
-        if (value := getattr(config, field, default)) != default:
+        if (value := getattr(config, field)) != default:
             raise UserError(
                 f"optimizer.{field}={value}: is not used by optimizer.name={config.name!r}; leave it at "
                 f"{default}, and give the optimizer's own arguments by optimizer.args"

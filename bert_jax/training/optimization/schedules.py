@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
+from bert_jax.settings.run_config import OptimizerConfig
 
 Schedule = Callable[[jax.Array], jax.Array]
 
@@ -104,27 +104,26 @@ SCHEDULES: dict[str, Callable[[float, int, int], Schedule]] = {
 }
 
 
-def make_schedule(config: Any, total_steps: int) -> Schedule:
-    """Returns the schedule of the `optimizer` part of a run's configuration.
+def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
+    """Returns the learning rate schedule of a configuration.
 
     Args:
-        config: has the fields schedule, learning_rate, warmup_steps and, in pre-training, decay_steps.
+        config: the `optimizer` part of a run's configuration.
         total_steps: the step at which the decay ends, unless decay_steps is set; 0 if it is not known yet.
 
     Raises:
         UserError: the name is unknown, or the warm-up is not shorter than the run or the decay.
     """
-    decay_steps = getattr(config, "decay_steps", 0)
-    total_steps = decay_steps or total_steps
+    total_steps = config.decay_steps or total_steps
     if config.schedule not in SCHEDULES:
         raise UserError(
             f"optimizer.schedule={config.schedule!r} is unknown; choose one of {', '.join(SCHEDULES)}"
         )
     if config.warmup_steps >= total_steps > 0:
-        if decay_steps:
+        if config.decay_steps:
             raise UserError(
                 f"optimizer.warmup_steps={config.warmup_steps}: expected less than optimizer.decay_steps="
-                f"{decay_steps}; set fewer, or a later end of the decay"
+                f"{config.decay_steps}; set fewer, or a later end of the decay"
             )
         raise UserError(
             f"optimizer.warmup_steps={config.warmup_steps}: expected less than the {total_steps} steps of "

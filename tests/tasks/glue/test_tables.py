@@ -69,6 +69,7 @@ def make(name, archive, vocabulary):
 
     config = tasks.default_config("tiny")
     config.task, config.data_dir = name, str(archive)
+    config = fields.of_run(config)
     spec, tokenizer = tasks.get(name), tokenization.load(vocabulary)
     bert = tiny_config(tokenizer.vocab_size)
     return spec.task(

@@ -45,7 +45,7 @@ def make_task(vocabulary, *, max_seq_length=16, doc_stride=0, **columns):
     tokenizer = tokenization.load(vocabulary)
     bert = tiny_config(tokenizer.vocab_size)
     return MultipleChoiceTask(
-        fields.of_task(config), tasks.get("multiple_choice"), ("0", "1", "2"), tokenizer, bert
+        fields.of_task(fields.of_run(config)), tasks.get("multiple_choice"), ("0", "1", "2"), tokenizer, bert
     )
 
 

@@ -90,7 +90,7 @@ def columns_of(task, **data):
     config.task = task
     config.data.update(data)
     spec = tasks.get(task)
-    return spec.task.columns_of(fields.of_task(config), spec)
+    return spec.task.columns_of(fields.of_task(fields.of_run(config)), spec)
 
 
 def test_an_id_or_the_lack_of_a_header_alone_changes_the_columns_of_a_known_task():

@@ -3,7 +3,6 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import optax
 import pytest
@@ -15,12 +14,12 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.config import from_dict as config_from_dict
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel.sharding import unbox
-from bert_jax.settings import defaults
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers, param_groups, schedules
 
 
 def settings(**changes):
-    return ml_collections.ConfigDict(defaults.pretrain().optimizer.to_dict() | changes)
+    return OptimizerConfig(**changes)
 
 
 def test_known_answer_of_the_reference():

@@ -10,13 +10,12 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import pytest
 
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
-from bert_jax.settings import defaults
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers, schedules
 
 STEPS, WARMUP, RATE, B1, B2, EPS, DECAY, CLIP = 1000, 100, 1e-2, 0.9, 0.999, 1e-6, 0.01, 1.0
@@ -141,7 +140,7 @@ def exact_run(name, rate):
 def largest_difference(name, schedule, exact, dtype):
     """Over all steps and parameters, of a run here in a dtype."""
     initial, ids, targets = problem()
-    settings = defaults.pretrain().optimizer.to_dict() | dict(
+    settings = OptimizerConfig(
         name=name,
         schedule=schedule,
         learning_rate=RATE,
@@ -152,7 +151,7 @@ def largest_difference(name, schedule, exact, dtype):
         eps=EPS,
         clip_norm=CLIP,
     )
-    tx, lr = optimizers.make_optimizer(ml_collections.ConfigDict(settings), STEPS, Problem())
+    tx, lr = optimizers.make_optimizer(settings, STEPS, Problem())
     with jax.enable_x64(dtype == np.float64):
         params = jax.tree.map(lambda x: jnp.asarray(x, dtype), initial)
         state = tx.init(params)

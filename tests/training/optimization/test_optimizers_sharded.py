@@ -3,7 +3,6 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
@@ -11,7 +10,7 @@ from jax.sharding import PartitionSpec
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings import defaults
+from bert_jax.settings.run_config import CheckpointConfig, ModelConfig, OptimizerConfig, RunConfig
 from bert_jax.training import loop, state
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.optimizers import make_optimizer
@@ -71,16 +70,10 @@ def batches(step, own):
 
 
 def train(path, name, args, steps, mesh):
-    optimizer = ml_collections.ConfigDict(
-        defaults.pretrain().optimizer.to_dict()
-        | {"name": name, "args": args, "learning_rate": 0.02, "warmup_steps": 1, "schedule": "constant"}
-    )
-    config = ml_collections.ConfigDict(
-        {
-            "seed": 0, "steps": steps, "batch_size": 16, "accumulate_steps": 1, "log_every": 1,
-            "max_skipped_steps": 3, "checkpoint": {"every": 0, "keep": 1, "keep_every": 0},
-            "model": {"dtype": "float32"}, "optimizer": optimizer,
-        }
+    optimizer = OptimizerConfig(name=name, args=args, learning_rate=0.02, warmup_steps=1, schedule="constant")
+    config = RunConfig(
+        steps=steps, batch_size=16, log_every=1, max_skipped_steps=3, optimizer=optimizer,
+        checkpoint=CheckpointConfig(every=0, keep=1), model=ModelConfig(dtype="float32"),
     )  # fmt: skip
     transformation, schedule = make_optimizer(optimizer, 100, Words())
     writer = MetricsWriter(path, total_steps=steps, terminal=False)
@@ -114,8 +107,7 @@ def test_a_run_on_a_mesh_resumes_and_is_that_of_one_device(name, args, tmp_path)
 
 
 def make_optimizer_of(name, args):
-    fields = defaults.pretrain().optimizer.to_dict() | {"name": name, "args": args}
-    return make_optimizer(ml_collections.ConfigDict(fields), 20_000, Words())[0]
+    return make_optimizer(OptimizerConfig(name=name, args=args), 20_000, Words())[0]
 
 
 def test_moments_lie_where_their_parameters_do():

@@ -1,0 +1,418 @@
+"""The configurations of pre-training and fine-tuning, with the declaration of each of their fields.
+
+Config files are ml_collections, which `bert_jax.settings.defaults` makes from these classes. A run converts
+its config once, by `pretraining` or by `bert_jax.tasks.fields.finetuning`, and passes on the dataclass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.models.config import EncoderConfig, Execution, from_dict
+from bert_jax.settings import config_fields
+from bert_jax.settings.config_fields import Field, option
+
+# Upper bounds that no real run reaches prevent a typing mistake from causing an overflow or a request for all
+# of the machine's memory.
+
+
+def _model_fields() -> list[tuple[str, type, Any]]:
+    """Returns the fields of an encoder and of its execution as fields of one configuration class."""
+    found = []
+    for declared in (*dataclasses.fields(EncoderConfig), *dataclasses.fields(Execution)):
+        if declared.name == "execution":
+            continue
+        metadata, default = declared.metadata, declared.default
+        kind = metadata.get("optional") or type(default)
+        limits = {
+            name: metadata[name] for name in ("minimum", "maximum", "above", "below") if name in metadata
+        }
+        if declared.name == "vocab_size":
+            default, limits["minimum"] = 0, 0  # that of the vocabulary
+        field = Field(
+            default,
+            metadata["meaning"],
+            kind.__name__,
+            **limits,
+            resume=metadata["resume"],
+            optional="optional" in metadata,
+        )
+        found.append((declared.name, kind, dataclasses.field(default=default, metadata={"field": field})))
+    return found
+
+
+_ModelFields: Any = dataclasses.make_dataclass("_ModelFields", _model_fields(), frozen=True)
+
+
+class Part:
+    """A configuration, or one of its parts."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields that a config file has, as a nested dict."""
+        found = {}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            value = getattr(self, field.name)
+            if isinstance(value, Part):
+                found[field.name] = value.to_dict()
+            elif "field" in field.metadata:
+                found[field.name] = value
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(_ModelFields, Part):
+    """The fields of `EncoderConfig` and of its `Execution`; a `vocab_size` of 0 is that of the vocabulary."""
+
+    def encoder(self) -> EncoderConfig:
+        """Returns the configuration of the encoder."""
+        return from_dict(self.to_dict())
+
+
+@dataclasses.dataclass(frozen=True)
+class SpikesConfig(Part):
+    """Which steps are skipped because of their loss or gradient."""
+
+    factor: float = option(
+        0.0,
+        "a step is a spike, and skipped, if `spikes.metric` is above this many times the median of the last "
+        "`spikes.window` steps that were not skipped; 0 for no such rule",
+        minimum=0,
+        maximum=10**6,
+    )
+    window: int = option(
+        128,
+        "steps; no step is a spike until the run has done this many",
+        minimum=2,
+        maximum=10_000,
+    )
+    metric: str = option("loss", "`loss`, or `grad_norm`: the norm of the gradient before clipping")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig(Part):
+    """The optimizer and the schedule of its learning rate."""
+
+    name: str = option(
+        "adamw",
+        "`adamw`, without bias correction, as google-research/bert; `adamw_bias_corrected`; `lamb`, "
+        "bias-corrected as in tensorflow/models; `lamb_uncorrected`, as in ALBERT; or the name of any "
+        "optimizer of [optax](https://optax.readthedocs.io) or optax.contrib that takes a learning rate, "
+        "such as `adafactor`, `lion`, `muon` (matrices of the layers; the rest by Adam) or `sgd`",
+    )
+    args: str = option(
+        "",
+        'arguments of an optimizer of optax, as Python writes them: `b1=0.95, mu_dtype="bfloat16"`; its '
+        "learning rate and weight decay are those of the config, and `optimizer.b1`, `b2` and `eps` are not "
+        "used",
+    )
+    schedule: str = option(
+        "reference",
+        "`reference`: warm-up, then a decay that counts from step 0; `warmup_then_decay`, both linear; "
+        "`cosine`, `inverse_square_root`, `constant`; `product`, of the warm-up and a linear decay from "
+        "step 0, as ELECTRA's",
+    )
+    learning_rate: float = option(1e-4, "the largest learning rate of the schedule", minimum=0, maximum=10**6)
+    warmup_steps: int = option(
+        10_000, "steps in which the learning rate rises; in fine-tuning 0 takes `warmup_fraction`"
+    )
+    weight_decay: float = option(
+        0.01, "decoupled: it is multiplied by the learning rate alone", minimum=0, maximum=10**6
+    )
+    no_decay: str = option(
+        r"(.*/)?(bias|scale)",
+        "regular expression: parameters that do not decay, biases and LayerNorm's by default. It matches "
+        "whole names, such as `encoder/embeddings/word_embeddings` and `encoder/layers/0/query/kernel`",
+        type="regex",
+    )
+    b1: float = option(0.9, "decay rate of the first moment of Adam and LAMB", minimum=0, below=1)
+    b2: float = option(0.999, "decay rate of the second moment of Adam and LAMB", minimum=0, below=1)
+    eps: float = option(
+        1e-6, "added to the root of the second moment by Adam and LAMB", minimum=1e-37, maximum=10**6
+    )
+    clip_norm: float = option(
+        1.0,
+        "the largest norm of the gradient, to which it is scaled down; 0 for none",
+        minimum=0,
+        maximum=10**30,
+    )
+    rates: str = option(
+        "",
+        "factors of the learning rate for groups of parameters, `REGEX=FACTOR` with semicolons between, "
+        "such as `encoder/embeddings/.*=0.1; classifier/.*=10`; the first match counts",
+    )
+    freeze: str = option(
+        "",
+        "regular expression: parameters that stay as they are, such as `encoder/embeddings/.*` or "
+        "`encoder/layers/[0-5]/.*`",
+        type="regex",
+    )
+    decay_steps: int = 0
+    layer_decay: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainOptimizerConfig(OptimizerConfig):
+    """The optimizer of pre-training."""
+
+    decay_steps: int = option(
+        0, "the step at which the rate reaches 0, if it is not `steps`, as in the first of two phases"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneOptimizerConfig(OptimizerConfig):
+    """The optimizer of fine-tuning."""
+
+    layer_decay: float = option(
+        1.0,
+        "ratio of a layer's learning rate to that of the layer above, as ELECTRA's .8 (Large: .9)",
+        above=0,
+        maximum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig(Part):
+    """How the devices are divided."""
+
+    data: int = option(
+        -1, "devices among which the batch is split; one of the three may be -1, all other devices",
+        minimum=-1, maximum=2**20, resume="free",
+    )  # fmt: skip
+    fsdp: int = option(
+        1, "devices among which the batch and the parameters are split",
+        minimum=-1, maximum=2**20, resume="free",
+    )  # fmt: skip
+    tensor: int = option(
+        1, "devices among which each matrix product is split", minimum=-1, maximum=2**20, resume="free"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig(Part):
+    """When checkpoints are saved, and which of them stay."""
+
+    every: int = option(1000, "steps between two checkpoints; 0: at the end alone", resume="free")
+    keep: int = option(3, "newest checkpoints that stay", minimum=1, resume="free")
+    keep_every: int = option(0, "checkpoints of multiples of this step stay too; 0: none", resume="free")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig(Part):
+    """When a run is evaluated."""
+
+    every: int = option(
+        1000,
+        "steps between two evaluations; 0: at the end alone, in fine-tuning once an epoch",
+        resume="free",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainEvalConfig(EvalConfig):
+    """When pre-training is evaluated, and on how much."""
+
+    batches: int = option(0, "batches to evaluate on; 0: all of the split", resume="free")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingConfig(Part):
+    """Which tokens are predicted in pre-training."""
+
+    prob: float = option(
+        0.15, "share of the tokens to predict; records with masks (`--schema=google`) keep theirs",
+        above=0, below=1,
+    )  # fmt: skip
+    strategy: str = option("token", "`token`, `whole_word`, or `span` (SpanBERT's)")
+    max_predictions: int = option(
+        0, "the most tokens of a row to predict; 0: `prob` of the row, 20 at 128 and 80 at 512", maximum=2**16
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainDataConfig(Part):
+    """The records of pre-training. Directory and vocabulary may move: their digests identify them."""
+
+    dir: str = option(
+        "",
+        "records made by `bert-jax data`, or by google-research/bert's create_pretraining_data",
+        resume="free",
+    )
+    vocab: str = option(
+        "", "the vocabulary of records of the latter, which do not have it with them", resume="free"
+    )
+    train_split: str = option("train", "the split to train on")
+    eval_split: str = option("eval", "the split to evaluate on; empty for no evaluation")
+    max_corrupt_rows: int = option(
+        100, "up to this many corrupt rows are replaced by the next row; one more stops the run"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneDataConfig(Part):
+    """The files of fine-tuning. A task declares the further fields of `config.data`."""
+
+    train: str = option(
+        "", "your own file to train on: TSV, CSV or JSON-lines; of questions JSON, of tags CoNLL columns too"
+    )
+    eval: str = option("", "your own file to evaluate on, as `data.train`")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(Part):
+    """What pre-training and fine-tuning have in common.
+
+    Attributes:
+        steps: the number of steps; in fine-tuning, it follows from `epochs`.
+        resume_from: another run from whose state pre-training goes on; empty in fine-tuning.
+    """
+
+    seed: int = option(0, "of weights, order of the rows, masks and dropout", maximum=2**32 - 1)
+    model: ModelConfig = ModelConfig()
+    batch_size: int = option(
+        256, "rows of the global batch, over all devices and hosts", minimum=1, maximum=2**20
+    )
+    accumulate_steps: int = option(
+        1,
+        "parts in which the gradient of a batch is computed, to save memory; the result is that of the "
+        "whole batch",
+        minimum=1,
+        maximum=2**20,
+        resume="free",
+    )
+    steps: int = 0
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mesh: MeshConfig = MeshConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    eval: EvalConfig = EvalConfig()
+    log_every: int = option(100, "steps between two lines of metrics", minimum=1, resume="free")
+    resume_from: str = ""
+    init_from: str = option(
+        "",
+        "checkpoint whose weights and architecture the run starts with: a work directory or one of its "
+        "`checkpoints/STEP`, a Hugging Face folder, or a TF1 prefix. The dropout rates, and the fields of "
+        "`model.*` that say how the model is computed (`dtype`, `attention`, `residual`, `remat`, "
+        "`scan_unroll`), are those of the config. In pre-training, so is any other field of `model.*` that "
+        "is set on the command line. A size that is set and differs from the checkpoint's is refused",
+    )
+    init_ignore: str = option(
+        "",
+        "regular expression: parameters that `init_from` may lack, or have beyond this model; any other "
+        "stops the run",
+        type="regex",
+    )
+    max_skipped_steps: int = option(
+        20,
+        "steps skipped in a row before the run goes back to a good checkpoint, once, and leaves out the "
+        "batches up to the last of them; the second time it gives up. A step is skipped if its loss, "
+        "gradient, new parameters or new optimizer state is not finite, or if it is a spike",
+        minimum=1,
+        resume="free",
+    )
+    spikes: SpikesConfig = SpikesConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainConfig(RunConfig):
+    """Pre-training; the defaults are those of the paper (appendix A.2)."""
+
+    steps: int = option(1_000_000, "steps of the whole run", minimum=1)
+    optimizer: PretrainOptimizerConfig = PretrainOptimizerConfig()
+    eval: PretrainEvalConfig = PretrainEvalConfig()
+    data: PretrainDataConfig = PretrainDataConfig()
+    masking: MaskingConfig = MaskingConfig()
+    resume_from: str = option(
+        "",
+        "work directory of another run, or one of its `checkpoints/STEP`, to go on from with its optimizer "
+        "and step",
+    )
+
+
+def _other_default(name: str, default: Any) -> Any:
+    """Returns the field of `RunConfig` with this name with another default."""
+    declared = {field.name: field for field in dataclasses.fields(RunConfig)}
+    return dataclasses.field(default=default, metadata=declared[name].metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneConfig(RunConfig):
+    """Fine-tuning; the defaults are those of the paper (appendix A.3).
+
+    Attributes:
+        of_tasks: the values of the fields that tasks declare, by their dotted names.
+    """
+
+    task: str = option("classification", "the task, by a name of `bert_jax.tasks`")
+    batch_size: int = _other_default("batch_size", 32)
+    epochs: float = option(3.0, "passes over the training file", above=0, maximum=10**6)
+    warmup_fraction: float = option(
+        0.1, "share of all steps that is warm-up, unless `optimizer.warmup_steps` is set", minimum=0, below=1
+    )
+    optimizer: FinetuneOptimizerConfig = FinetuneOptimizerConfig(learning_rate=5e-5, warmup_steps=0)
+    checkpoint: CheckpointConfig = CheckpointConfig(keep=1)
+    eval: EvalConfig = EvalConfig(every=0)
+    vocab: str = option("", "the vocabulary, where there is no `init_from`, which has one")
+    from_scratch: bool = option(
+        False, "start with the architecture and vocabulary of `init_from`, and none of its weights"
+    )
+    data_dir: str = option(
+        "",
+        "folder with the files of a task that has names for them, or [tfds:glue](finetuning.md#glue)",
+        resume="free",
+    )
+    data: FinetuneDataConfig = FinetuneDataConfig()
+    group_by_length: bool = option(True, "batches of examples of similar lengths, where none are packed")
+    early_stopping: int = option(
+        0, "evaluations in a row without a better score that end the run; 0: it goes to its end"
+    )
+    log_every: int = _other_default("log_every", 20)
+    of_tasks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields that a config file has, including those of tasks, and `steps`."""
+        found = super().to_dict() | ({"steps": self.steps} if self.steps else {})
+        for name, value in self.of_tasks.items():
+            *parents, last = name.split(".")
+            part = found
+            for parent in parents:
+                part = part[parent]
+            part[last] = value
+        return found
+
+
+def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yields (field, reason) for each field of every run that has no effect in the configured one."""
+    if not config.spikes.factor:
+        for name in ("spikes.window", "spikes.metric"):
+            yield name, "spikes.factor=0 is no rule"
+
+
+def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
+    """Returns the configuration of a pre-training run.
+
+    Args:
+        config: a config as `bert_jax.settings.defaults.pretrain` makes it.
+
+    Raises:
+        UserError: a field is missing, unknown, not valid, or set although it would be ignored.
+    """
+    declared = dict(config_fields.fields(PretrainConfig()))
+    have = {name for name, _ in config_fields.flatten(config)}
+    if missing := sorted(set(declared) - have):
+        raise UserError(
+            f"the config has no {', '.join(missing)}: start it from bert_jax.settings.defaults.pretrain()"
+        )
+    if unknown := sorted(have - set(declared)):
+        near = config_fields.closest(unknown[0], declared)
+        hint = f"; did you mean {near} by {unknown[0]}?" if near else ""
+        raise UserError(f"the config has a field that pre-training does not know: {', '.join(unknown)}{hint}")
+    config_fields.check_values(config, declared)
+    typed = config_fields.build(PretrainConfig, config)
+    values = dict(config_fields.flatten(config))
+    for name, reason in unused(typed):
+        if values[name] != declared[name].default:
+            raise UserError(f"{name}={values[name]}: {reason}; leave it at {declared[name].default!r}")
+    return typed
