@@ -18,6 +18,7 @@ from bert_jax.convert import families
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import ClassificationHead
 from bert_jax.objectives.rows import RowObjective
+from bert_jax.settings.run_config import FinetuneConfig
 from bert_jax.tasks import metrics
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.predictions import TABLE_FORMATS, Predictions
@@ -169,7 +170,7 @@ class FinetuneTask(abc.ABC):
         return ""
 
     def precompute(
-        self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: Mapping[str, Any], log: Callable
+        self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: FinetuneConfig, log: Callable
     ) -> dict[str, EncodedRows]:
         """Returns the rows of each split, with everything added that stays the same in every epoch.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ from bert_jax import convert
 from bert_jax.kernels import check as kernel_check
 from bert_jax.objectives.tagging import Tagging
 from bert_jax.parallel import sharding
+from bert_jax.settings.run_config import FinetuneConfig
 from bert_jax.tasks.rows import batches, outputs
 
 _MAX_BYTES = 2 << 30  # features that take more memory are not stored, but computed in each step
@@ -22,7 +22,7 @@ def compute(
     objective: Tagging,
     data: Mapping[str, batches.EncodedRows],
     mesh: jax.sharding.Mesh,
-    run: Mapping[str, Any],
+    run: FinetuneConfig,
     log: Callable[[str], None],
 ) -> dict[str, batches.EncodedRows]:
     """Adds the outputs of the frozen encoder to rows as `token_features`.
@@ -47,12 +47,12 @@ def compute(
         return dict(data)
     kernel_check.ensure(objective.config, log)
     abstract = {"encoder": sharding.abstract_replicated(objective.init, mesh)["encoder"]}
-    params, _ = convert.load_params(run["init_from"], abstract, ignore=run["init_ignore"], log=log)
+    params, _ = convert.load_params(run.init_from, abstract, ignore=run.init_ignore, log=log)
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     features = sharding.MeshFunction(jax.jit(objective.features, out_shardings=replicated), mesh)
     result = {}
     for split, rows in data.items():
-        found = outputs.predict_all(features, params, rows, run["batch_size"], mesh)
+        found = outputs.predict_all(features, params, rows, run.batch_size, mesh)
         result[split] = dataclasses.replace(rows, token_features={"features": found})
     log(f"features of {tokens:,} tokens computed once: {size / 2**20:.0f} MiB, {width} numbers per token")
     return result

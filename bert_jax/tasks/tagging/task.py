@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.tagging import Tagging
 from bert_jax.settings.config_fields import option
+from bert_jax.settings.run_config import FinetuneConfig
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.config import TaskConfig
@@ -145,7 +146,7 @@ class TaggingTask(FinetuneTask):
         return _ENTITY_METRICS if self.of_entities else _TAG_METRICS
 
     def precompute(
-        self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: Mapping[str, Any], log: Callable
+        self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: FinetuneConfig, log: Callable
     ) -> dict[str, EncodedRows]:
         """Returns the rows, with the outputs of the encoder if it is frozen."""
         return frozen_encoder.compute(self.objective(), rows, mesh, run, log) if self.config.frozen else rows
