@@ -29,7 +29,7 @@ ifneq ($(call VERSION_OF,$(BIN)/python),$(VERSION))
 endif
 endif
 
-.PHONY: help install gpu-compiler demo test test-all test-sample gpu-test wheel-test lint docs lock
+.PHONY: help install gpu-compiler demo test test-all test-sample gpu-test wheel-test lint docs config-reference lock
 
 help:
 	@echo 'make demo         text to a fine-tuned classifier on a corpus that every machine has, in minutes'
@@ -101,6 +101,9 @@ lint: $(INSTALLED)
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+config-reference: $(INSTALLED)
+	$(BIN)/python -m bert_jax.runs.config_reference docs/config.md
 
 lock: $(INSTALLED)
 	{ echo '# The versions that are tested, on Python $(VERSION) and CPU. `make lock` writes this file from an environment.'; \
