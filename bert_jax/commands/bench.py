@@ -92,7 +92,7 @@ def _resolve(flags) -> PretrainConfig:
     if adopted:
         progress.log(adopted)
     dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=dtype))
+    return dataclasses.replace(config, model=config.model.replace(dtype=dtype))
 
 
 def measure(

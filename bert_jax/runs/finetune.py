@@ -137,7 +137,7 @@ def prepare(
     """
     config = fields.finetuning(config)
     dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=dtype))
+    config = dataclasses.replace(config, model=config.model.replace(dtype=dtype))
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows

@@ -185,7 +185,7 @@ def _resolve(
     dtype = run_directory.resolve_dtype(config.model.dtype, workdir, platform.target(), log)
     return dataclasses.replace(
         config,
-        model=dataclasses.replace(config.model, vocab_size=vocab_size, dtype=dtype),
+        model=config.model.replace(vocab_size=vocab_size, dtype=dtype),
         masking=dataclasses.replace(masking, max_predictions=max_predictions),
     )
 

@@ -66,6 +66,10 @@ class Part:
 class ModelConfig(_ModelFields, Part):
     """The fields of `EncoderConfig` and of its `Execution`; a `vocab_size` of 0 is that of the vocabulary."""
 
+    def replace(self, **changes: Any) -> ModelConfig:
+        """Returns the configuration with some fields replaced."""
+        return ModelConfig(**self.to_dict() | changes)
+
     def encoder(self) -> EncoderConfig:
         """Returns the configuration of the encoder."""
         return from_dict(self.to_dict())
