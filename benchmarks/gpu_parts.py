@@ -188,7 +188,7 @@ def train(args) -> None:
     """The pre-training step in the given variants, one after the other."""
     import jax
 
-    from bert_jax.models.config import named
+    from bert_jax.models.sizes import named
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark
 
@@ -227,7 +227,7 @@ def tasks(args) -> None:
     import numpy as np
 
     from bert_jax.inference import embedding
-    from bert_jax.models.config import named
+    from bert_jax.models.sizes import named
     from bert_jax.objectives.classification import Classification
     from bert_jax.parallel import sharding
     from bert_jax.training.state import init_state, state_shardings

@@ -1,9 +1,8 @@
-"""Configuration of an encoder (`EncoderConfig`), how it is computed (`Execution`), and BERT's named sizes."""
+"""Configuration of an encoder (`EncoderConfig`) and how it is computed (`Execution`)."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -484,48 +483,6 @@ SHAPE_FIELDS, SIZE_FIELDS, DROPOUT_FIELDS = (
     tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.metadata.get(kind))
     for kind in ("shape", "size", "dropout")
 )
-
-
-def _size(layers: int, hidden: int, heads: int | None = None) -> dict[str, int]:
-    return dict(
-        num_hidden_layers=layers,
-        hidden_size=hidden,
-        num_attention_heads=heads or hidden // 64,
-        intermediate_size=4 * hidden,
-    )
-
-
-# Base and Large: the paper, section 3. The 24 small models, named L-<layers>_H-<hidden>: Turc et al. 2019.
-SIZES: dict[str, dict[str, int]] = {
-    "tiny": _size(2, 128),
-    "mini": _size(4, 256),
-    "small": _size(4, 512),
-    "medium": _size(8, 512),
-    "base": _size(12, 768),
-    "large": _size(24, 1024),
-    "base_cased": _size(12, 768) | dict(vocab_size=28996),
-    "large_cased": _size(24, 1024) | dict(vocab_size=28996),
-    "base_multilingual_cased": _size(12, 768) | dict(vocab_size=119547),
-    "base_multilingual_uncased": _size(12, 768) | dict(vocab_size=105879),
-    "base_chinese": _size(12, 768) | dict(vocab_size=21128),
-} | {
-    f"L-{layers}_H-{hidden}": _size(layers, hidden)
-    for layers in (2, 4, 6, 8, 10, 12)
-    for hidden in (128, 256, 512, 768)
-}
-
-
-def named(size: str, **overrides: Any) -> EncoderConfig:
-    """Returns the configuration of a named size, with fields overridden.
-
-    Raises:
-        UserError: the size or a field is unknown.
-    """
-    if size not in SIZES:
-        near = difflib.get_close_matches(size, SIZES, n=1)
-        hint = f"did you mean {near[0]}? The sizes are" if near else "choose one of"
-        raise UserError(f"model size {size!r} is unknown; {hint} {', '.join(SIZES)}")
-    return from_dict(SIZES[size] | overrides)
 
 
 def from_dict(fields: Mapping[str, Any], *, ignore_unknown: bool = False) -> EncoderConfig:

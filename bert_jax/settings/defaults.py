@@ -7,7 +7,7 @@ from typing import Any
 import ml_collections
 
 from bert_jax.errors import UserError
-from bert_jax.models import config as bert_config
+from bert_jax.models import sizes
 from bert_jax.settings.run_config import FinetuneConfig, PretrainConfig
 
 
@@ -20,7 +20,7 @@ def model(size: str, **overrides: Any) -> ml_collections.ConfigDict:
         size: the name of the size, such as "base".
         **overrides: values of fields that differ from those of the size.
     """
-    fields = bert_config.named(size, **overrides).to_dict()
+    fields = sizes.named(size, **overrides).to_dict()
     return ml_collections.ConfigDict(fields | {"vocab_size": overrides.get("vocab_size", 0)})
 
 

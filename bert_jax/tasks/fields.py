@@ -56,7 +56,7 @@ def default_config(size: str = "base", task: str = "classification") -> ml_colle
     """Returns the configuration of a task, with every field at its default.
 
     Args:
-        size: the size of the model where there is no `init_from`; see `bert_jax.models.config.named`.
+        size: the size of the model where there is no `init_from`; see `bert_jax.models.sizes.named`.
         task: the name of a task in the registry.
     """
     spec = registry.get(task)

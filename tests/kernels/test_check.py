@@ -13,12 +13,12 @@ from bert_jax.errors import UserError
 from bert_jax.inference import embedding, fill_mask
 from bert_jax.kernels import check, dispatch, pallas_attention, pallas_residual, platform
 from bert_jax.kernels.attention import choose_here
-from bert_jax.models import config
+from bert_jax.models import sizes
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.workdir import run_directory
 
-MODEL = config.named("tiny", vocab_size=60, dtype="float32")
+MODEL = sizes.named("tiny", vocab_size=60, dtype="float32")
 PALLAS, RESIDUAL, SPLASH = "attention=pallas", "residual=pallas", "attention=splash"
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.kernels.dispatch import Target
-from bert_jax.models import PretrainingModel, config, parameters
+from bert_jax.models import PretrainingModel, config, parameters, sizes
 
 # Published counts of encoder and pooler, and with both heads where known.
 COUNTS = [
@@ -23,20 +23,20 @@ COUNTS = [
 @pytest.mark.parametrize("size,encoder,with_heads", COUNTS)
 def test_parameter_counts(size, encoder, with_heads):
     """`with_heads`: with the masked LM and next-sentence heads, where a count of them is published."""
-    params = parameters.abstract(PretrainingModel(config.named(size)), 6)
+    params = parameters.abstract(PretrainingModel(sizes.named(size)), 6)
     assert parameters.count({name: params[name] for name in ("encoder", "pooler")}) == encoder
     if with_heads:
         assert parameters.count(params) == with_heads
 
 
 def test_the_24_small_models():
-    small = [name for name in config.SIZES if name.startswith("L-")]
+    small = [name for name in sizes.SIZES if name.startswith("L-")]
     assert len(small) == 24
     assert (
-        config.named("L-6_H-512").num_attention_heads == 8
-        and config.named("L-6_H-512").intermediate_size == 2048
+        sizes.named("L-6_H-512").num_attention_heads == 8
+        and sizes.named("L-6_H-512").intermediate_size == 2048
     )
-    assert config.named("L-2_H-128") == config.named("tiny")
+    assert sizes.named("L-2_H-128") == sizes.named("tiny")
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_the_24_small_models():
 )
 def test_an_unknown_size_gets_the_nearest_one_and_all(size, expected):
     with pytest.raises(UserError, match=f"model size '{size}' is unknown; {re.escape(expected)}"):
-        config.named(size)
+        sizes.named(size)
 
 
 def test_released_configuration_with_unknown_keys():
     text = '{"hidden_act": "gelu", "hidden_size": 768, "directionality": "bidi", "vocab_size": 21128}'
-    assert config.from_json(text) == config.named("base_chinese")
+    assert config.from_json(text) == sizes.named("base_chinese")
 
 
 @pytest.mark.parametrize(
@@ -107,23 +107,23 @@ CPU, TPU, H100, T4 = Target("cpu"), Target("tpu"), Target("gpu", "9.0"), Target(
     ],
 )
 def test_inference_computes_in_the_dtype_of_training_but_a_cpu_in_float32(trained, target, used):
-    model = config.named("tiny", dtype=trained)
+    model = sizes.named("tiny", dtype=trained)
     assert model.for_inference(target).execution.dtype == used
     assert model.for_inference(target, "bfloat16").execution.dtype == "bfloat16"
 
 
 def test_inference_chooses_the_kernels_of_its_own_device():
-    model = config.named(
+    model = sizes.named(
         "tiny", attention="cudnn", residual="pallas", attention_probs_dropout_prob=0.0, remat="full"
     )
     used = model.for_inference(CPU).execution
     assert (used.attention, used.residual, used.remat, used.dtype) == ("auto", "auto", "none", "float32")
-    plain = config.named("tiny", attention="xla", residual="xla").for_inference(TPU).execution
+    plain = sizes.named("tiny", attention="xla", residual="xla").for_inference(TPU).execution
     assert (plain.attention, plain.residual) == ("xla", "xla")
 
 
 def test_auto_becomes_the_dtype_of_the_device():
-    assert [config.named("tiny").resolve(target).execution.dtype for target in (CPU, TPU, H100, T4)] == [
+    assert [sizes.named("tiny").resolve(target).execution.dtype for target in (CPU, TPU, H100, T4)] == [
         "float32", "bfloat16", "bfloat16", "float32",
     ]  # fmt: skip
-    assert config.named("tiny", dtype="float32").resolve(TPU).execution.dtype == "float32"
+    assert sizes.named("tiny", dtype="float32").resolve(TPU).execution.dtype == "float32"

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import PretrainingModel, config
+from bert_jax.models import PretrainingModel, sizes
 from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
@@ -12,7 +12,7 @@ from bert_jax.runs import benchmark
 @pytest.mark.parametrize("attention", ["pallas", "splash", "cudnn"])
 def test_parameters_need_no_kernel(attention):
     """They are initialised on any platform, on rows of a few tokens."""
-    model = config.named("tiny", vocab_size=60, attention=attention, attention_probs_dropout_prob=0.0)
+    model = sizes.named("tiny", vocab_size=60, attention=attention, attention_probs_dropout_prob=0.0)
     assert jax.eval_shape(benchmark.make_task(model, 128).init, jax.random.key(0))
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from bert_jax.models import ClassificationModel, Encoder, PretrainingModel, config, heads, parameters
 from bert_jax.models.heads import CLASSIFIER_DROPOUT, ClassificationHead, MaskedLMHead
+from bert_jax.models.sizes import named
 
 
 def sizes(layers, hidden, inner, number_of_heads, vocabulary, **fields):
@@ -27,23 +28,12 @@ def roberta(layers, hidden, inner, number_of_heads, vocabulary=50_265):
     return sizes(layers, hidden, inner, number_of_heads, vocabulary, **fields)
 
 
-NO_BIASES = dict(attention_bias=False, inner_bias=False, output_bias=False)
-
-
-def modern(layers, hidden, inner, number_of_heads):
-    return sizes(
-        layers, hidden, inner, number_of_heads, 50_368, **NO_BIASES,
-        type_vocab_size=0, position="rotary", local_window=64, global_every=3, norm_placement="pre",
-        final_norm=True, first_attention_norm=False, norm_bias=False, feed_forward="glu",
-    )  # fmt: skip
-
-
 MODERN_HEAD = MaskedLMHead(transform_bias=False)
 DISTILBERT = sizes(6, 768, 3072, 12, 30_522, type_vocab_size=0)
 
 # (configuration, encoder, with the masked LM head or None, that head)
 COUNTS = {
-    "bert-base": (config.named("base"), 108_891_648, 109_514_298, MaskedLMHead()),
+    "bert-base": (named("base"), 108_891_648, 109_514_298, MaskedLMHead()),
     "roberta-base": (roberta(12, 768, 3072, 12), 124_055_040, 124_697_433, MaskedLMHead()),
     "roberta-large": (roberta(24, 1024, 4096, 16), 354_310_144, 355_412_057, MaskedLMHead()),
     "xlm-roberta-base": (roberta(12, 768, 3072, 12, 250_002), 277_453_056, 278_295_186, MaskedLMHead()),
@@ -59,23 +49,19 @@ COUNTS = {
         sizes(12, 64, 256, 1, 30_522, embedding_size=128), 4_580_928, 4_620_026, MaskedLMHead()
     ),
     "electra-large": (sizes(24, 1024, 4096, 16, 30_522), 334_092_288, None, None),
-    "modernbert-base": (modern(22, 768, 1152, 12), 149_014_272, 149_655_232, MODERN_HEAD),
-    "modernbert-large": (modern(28, 1024, 2624, 16), 394_781_696, 395_881_664, MODERN_HEAD),
-    "ettin-17m": (modern(7, 256, 384, 4), 16_797_440, 16_913_600, MODERN_HEAD),
-    "mosaic": (
-        sizes(12, 768, 3072, 12, 30_528, position="alibi", feed_forward="glu", inner_bias=False),
-        136_777_728, 137_400_384, MaskedLMHead(),
-    ),
-    "neobert": (
-        sizes(28, 768, 2048, 12, 30_522, **NO_BIASES, position="rotary", norm="rmsnorm", norm_bias=False,
-              norm_placement="pre", final_norm=True, embedding_norm=False, feed_forward="glu",
-              hidden_act="silu", type_vocab_size=0),
-        221_665_536, None, None,
-    ),
-    "crammed": (
-        sizes(16, 768, 1536, 12, 32_768, **NO_BIASES, position="scaled_sinusoid", norm_placement="pre",
-              final_norm=True, feed_forward="glu", type_vocab_size=0),
-        119_589_889, 119_589_889, MaskedLMHead(transform=False, norm=False, decoder_bias=False),
+    "modernbert-base": (named("modernbert-base"), 149_014_272, 149_655_232, MODERN_HEAD),
+    "modernbert-large": (named("modernbert-large"), 394_781_696, 395_881_664, MODERN_HEAD),
+    "ettin-17m": (named("ettin-17m"), 16_797_440, 16_913_600, MODERN_HEAD),
+    "ettin-32m": (named("ettin-32m"), 31_883_136, 32_081_344, MODERN_HEAD),
+    "ettin-68m": (named("ettin-68m"), 68_144_640, 68_457_664, MODERN_HEAD),
+    "ettin-150m": (named("ettin-150m"), 149_014_272, 149_655_232, MODERN_HEAD),
+    "ettin-400m": (named("ettin-400m"), 394_781_696, 395_881_664, MODERN_HEAD),
+    "ettin-1b": (named("ettin-1b"), 1_028_050_688, 1_031_314_112, MODERN_HEAD),
+    "mosaicbert-base": (named("mosaicbert-base"), 136_777_728, 137_400_384, MaskedLMHead()),
+    "neobert": (named("neobert"), 221_665_536, None, None),
+    "crammed-bert": (
+        named("crammed-bert"), 119_589_889, 119_589_889,
+        MaskedLMHead(transform=False, norm=False, decoder_bias=False),
     ),
 }  # fmt: skip
 
@@ -95,7 +81,7 @@ ROBERTA_HEAD = ClassificationHead(drop_in=CLASSIFIER_DROPOUT, dense="head")
 @pytest.mark.parametrize(
     "made, head, expected",
     [
-        (config.named("base"), heads.SEQUENCE, 109_483_778),
+        (named("base"), heads.SEQUENCE, 109_483_778),
         (roberta(12, 768, 3072, 12), ROBERTA_HEAD, 124_647_170),
         (DISTILBERT, ClassificationHead(dense="head", activation="relu"), 66_955_010),
         (
@@ -104,7 +90,7 @@ ROBERTA_HEAD = ClassificationHead(drop_in=CLASSIFIER_DROPOUT, dense="head")
             13_549_314,
         ),
         (
-            modern(22, 768, 1152, 12),
+            named("modernbert-base"),
             ClassificationHead(pooling="mean", dense="head", dense_bias=False, activation="gelu", norm=True),
             149_606_402,
         ),

@@ -19,7 +19,7 @@ from bert_jax.training.optimization.optimizers import make_optimizer
 )
 def test_the_config_files(name, size):
     """Each has the fields of a run, and stands for its size."""
-    from bert_jax.models.config import SIZES
+    from bert_jax.models.sizes import SIZES
 
     path = processes.CONFIG.with_name(f"{name}.py")
     space = {"__name__": name}

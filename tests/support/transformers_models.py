@@ -6,8 +6,7 @@ import pytest
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.models import Encoder
-from bert_jax.models import config as bert_config
+from bert_jax.models import Encoder, sizes
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
@@ -25,7 +24,7 @@ def random_bert(size, seed=0, spread=True):
     scales of LayerNorm that matter. Without, they are as transformers initialises them.
     """
     torch.manual_seed(seed)
-    fields = bert_config.named(size).to_dict()
+    fields = sizes.named(size).to_dict()
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     theirs = transformers.BertConfig(
         vocab_size=VOCAB,

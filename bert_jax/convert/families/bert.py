@@ -18,8 +18,8 @@ from bert_jax.convert.param_mapping import (
     head,
     norm,
 )
-from bert_jax.models.config import SIZES
 from bert_jax.models.heads import SEQUENCE, SPANS, TOKENS
+from bert_jax.models.sizes import BERT as SIZES
 
 _EMBEDDINGS = ("encoder/embeddings", "bert.embeddings", "bert/embeddings")
 _LAYER = (LAYERS, "bert.encoder.layer.{layer}", "bert/encoder/layer_{layer}")

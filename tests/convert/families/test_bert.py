@@ -14,8 +14,7 @@ from bert_jax.convert import HEADS, parity
 from bert_jax.convert.families import bert
 from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW
 from bert_jax.errors import UserError
-from bert_jax.models import ClassificationModel, PretrainingModel, assembled
-from bert_jax.models import config as bert_config
+from bert_jax.models import ClassificationModel, PretrainingModel, assembled, sizes
 
 FAMILY = bert.FAMILY
 KINDS = (HUGGINGFACE, TENSORFLOW)
@@ -59,7 +58,7 @@ def test_a_forward_pass_by_the_files_own_names_agrees(make_model, head, kind, ac
 
 
 def test_the_released_checkpoints_have_206_variables():
-    base = bert_config.named("base_chinese")
+    base = sizes.named("base_chinese")
     shapes = assembled.shapes(base, ("encoder", "pooler", "mlm", "nsp"))
     params = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     tensors = FAMILY.to_files(params, base, TENSORFLOW)

@@ -3,7 +3,7 @@ import types
 import jax
 import pytest
 
-from bert_jax.models import config
+from bert_jax.models import sizes
 from bert_jax.training.metrics import flops, peaks
 
 
@@ -17,7 +17,7 @@ from bert_jax.training.metrics import flops, peaks
     ],
 )
 def test_flops_of_a_row(size, length, predictions, gigaflops):
-    assert round(flops.train_flops_per_row(config.named(size), length, predictions) / 1e9, 1) == gigaflops
+    assert round(flops.train_flops_per_row(sizes.named(size), length, predictions) / 1e9, 1) == gigaflops
 
 
 def test_the_rate_of_a_cpu_is_measured():

@@ -1,0 +1,133 @@
+"""The named sizes of models: BERT's, and those of the modern encoders of one architecture."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.models.config import EncoderConfig, from_dict
+
+
+def _size(layers: int, hidden: int, heads: int | None = None, inner: int | None = None) -> dict[str, int]:
+    return dict(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads or hidden // 64,
+        intermediate_size=inner or 4 * hidden,
+    )
+
+
+# Base and Large: the paper, section 3. The 24 small models, named L-<layers>_H-<hidden>: Turc et al. 2019.
+BERT: dict[str, dict[str, int]] = {
+    "tiny": _size(2, 128),
+    "mini": _size(4, 256),
+    "small": _size(4, 512),
+    "medium": _size(8, 512),
+    "base": _size(12, 768),
+    "large": _size(24, 1024),
+    "base_cased": _size(12, 768) | dict(vocab_size=28996),
+    "large_cased": _size(24, 1024) | dict(vocab_size=28996),
+    "base_multilingual_cased": _size(12, 768) | dict(vocab_size=119547),
+    "base_multilingual_uncased": _size(12, 768) | dict(vocab_size=105879),
+    "base_chinese": _size(12, 768) | dict(vocab_size=21128),
+} | {
+    f"L-{layers}_H-{hidden}": _size(layers, hidden)
+    for layers in (2, 4, 6, 8, 10, 12)
+    for hidden in (128, 256, 512, 768)
+}
+
+_NO_BIASES = dict(attention_bias=False, inner_bias=False, output_bias=False)
+_NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+# The architecture of ModernBERT (Warner et al. 2024, section 2.1) and Ettin (Weller et al. 2025).
+MODERN_ARCHITECTURE: dict[str, Any] = {
+    **_NO_BIASES,
+    **_NO_DROPOUT,
+    "model_type": "modernbert",
+    "vocab_size": 50368,
+    "max_position_embeddings": 8192,
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-5,
+    "position": "rotary",
+    "rotary_theta": 160_000.0,
+    "local_rotary_theta": 10_000.0,
+    "local_window": 64,
+    "global_every": 3,
+    "norm_placement": "pre",
+    "final_norm": True,
+    "first_attention_norm": False,
+    "norm_bias": False,
+    "feed_forward": "glu",
+    "initializer": "megatron",
+}
+
+MODERN: dict[str, dict[str, Any]] = {
+    name: MODERN_ARCHITECTURE | size
+    for name, size in {
+        "ettin-17m": _size(7, 256, 4, 384),
+        "ettin-32m": _size(10, 384, 6, 576),
+        "ettin-68m": _size(19, 512, 8, 768),
+        "ettin-150m": _size(22, 768, 12, 1152),
+        "ettin-400m": _size(28, 1024, 16, 2624),
+        "ettin-1b": _size(28, 1792, 28, 3840),
+        "modernbert-base": _size(22, 768, 12, 1152),
+        "modernbert-large": _size(28, 1024, 16, 2624),
+    }.items()
+}
+
+# Encoders that belong to no family of files; they are written as work directories only.
+OTHERS: dict[str, dict[str, Any]] = {
+    # BERT with ALiBi and a gated feed-forward block (Portes et al. 2023).
+    "mosaicbert-base": _size(12, 768)
+    | dict(model_type="mosaicbert", vocab_size=30528, position="alibi", feed_forward="glu", inner_bias=False)
+    | dict(attention_probs_dropout_prob=0.0),
+    # Le Breton et al. 2025. Its authors rotate adjacent coordinates of a head, where ours are D/2 apart.
+    "neobert": _size(28, 768, inner=2048)
+    | _NO_BIASES
+    | _NO_DROPOUT
+    | dict(
+        model_type="neobert",
+        max_position_embeddings=4096,
+        type_vocab_size=0,
+        layer_norm_eps=1e-5,
+        position="rotary",
+        norm="rmsnorm",
+        norm_bias=False,
+        norm_placement="pre",
+        final_norm=True,
+        embedding_norm=False,
+        feed_forward="glu",
+        hidden_act="silu",
+    ),
+    # Geiping and Goldstein 2023.
+    "crammed-bert": _size(16, 768, inner=1536)
+    | _NO_BIASES
+    | _NO_DROPOUT
+    | dict(
+        model_type="crammed-bert",
+        vocab_size=32768,
+        max_position_embeddings=128,
+        type_vocab_size=0,
+        position="scaled_sinusoid",
+        norm_placement="pre",
+        final_norm=True,
+        feed_forward="glu",
+    ),
+}
+
+SIZES: Mapping[str, Mapping[str, Any]] = BERT | MODERN | OTHERS
+
+
+def named(size: str, **overrides: Any) -> EncoderConfig:
+    """Returns the configuration of a named size, with fields overridden.
+
+    Raises:
+        UserError: the size or a field is unknown.
+    """
+    if size not in SIZES:
+        near = difflib.get_close_matches(size, SIZES, n=1)
+        hint = f"did you mean {near[0]}? The sizes are" if near else "choose one of"
+        raise UserError(f"model size {size!r} is unknown; {hint} {', '.join(SIZES)}")
+    return from_dict({**SIZES[size], **overrides})
