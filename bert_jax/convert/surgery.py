@@ -142,8 +142,16 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     Args:
         model: The model.
         layers: The numbers of the layers, from 0.
+
+    Raises:
+        UserError: There is no such layer, or the layers share their parameters.
     """
     depth = model.config.num_hidden_layers
+    if model.config.layer_groups:
+        raise UserError(
+            f"{model.source or 'the model'}: its {depth} layers share their parameters (layer_groups="
+            f"{model.config.layer_groups}), so that none of them can be chosen; leave out --layers"
+        )
     if not layers:
         raise UserError("no layers are chosen; expected their numbers from 0, such as 0,2,4,7,9,11")
     unknown = [layer for layer in layers if not 0 <= layer < depth]

@@ -223,7 +223,7 @@ def attention_flops(step: TrainStep) -> float:
     return (
         2.0
         * products
-        * model.num_hidden_layers
+        * model.computed_layers
         * rows
         * model.hidden_size
         / step.heads_split

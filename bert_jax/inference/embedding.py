@@ -80,7 +80,7 @@ class Embedder:
         self.pooling = pooling
         self.config = model.config.for_inference(platform.target(), dtype)
         self.max_seq_length = max_seq_length or self.config.max_seq_length
-        last = self.config.num_hidden_layers
+        last = self.config.computed_layers
         numbers = tuple(layer % (last + 1) for layer in self.layers)
         source = model.source or "the model"
         if pooling not in POOLINGS:

@@ -368,6 +368,17 @@ class EncoderConfig:
         """Returns the dropout rate after the feed-forward block."""
         return self.hidden_dropout_prob if self.inner_dropout is None else self.inner_dropout
 
+    @property
+    def computed_layers(self) -> int:
+        """Returns the number of layers that are applied: in a group of several, each of its layers counts."""
+        return self.num_hidden_layers * self.layers_per_group
+
+    def spelled_out(self) -> EncoderConfig:
+        """Returns an equal configuration where `embedding_size` and `embedding_projection` imply nothing."""
+        return self.replace(
+            embedding_size=self.embedding_width, embedding_projection=self.projects_embeddings
+        )
+
     def attention_case(self) -> AttentionCase:
         """Returns what is known about the attention of every layer before a program is traced."""
         dtype = self.execution.dtype

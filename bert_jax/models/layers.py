@@ -39,7 +39,7 @@ def kernel_init(stddev: float) -> Initializer:
 
 def _megatron(config: EncoderConfig) -> tuple[Initializer, Initializer]:
     stddev = config.initializer_range
-    return kernel_init(stddev), kernel_init(stddev / math.sqrt(2 * config.num_hidden_layers))
+    return kernel_init(stddev), kernel_init(stddev / math.sqrt(2 * config.computed_layers))
 
 
 # By `initializer`: initializers of most weights, and of the last product of each half of a layer.

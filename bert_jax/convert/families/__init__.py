@@ -20,8 +20,8 @@ states:
    training, prediction and export alike.
 4. Tokenizer. `tokenizer` has the kind, the template of rows with their token types, and the names in
    tokenizer_config.json. A kind that does not exist yet is a module in `bert_jax.tokenization`.
-5. TF1 checkpoints, if there are any. `tensorflow` has the configuration file, its fields, and activations
-   that have another name there (google-research/albert's "gelu" is the tanh version).
+5. TF1 checkpoints, if there are any. `tensorflow` has the configuration file, its fields, what it does not
+   say, and activations that have another name there (google-research/albert's "gelu" is the tanh version).
 6. `sizes` of the released models. Their published parameter counts belong in the tests, together with
    folders and outputs of transformers for every head (tests/testdata/make_distilbert.py).
 
@@ -30,11 +30,11 @@ and value), one with the kernel's axes in another order (GPT's), and dropout bef
 (ALBERT in transformers).
 """
 
-from bert_jax.convert.families import bert, distilbert
+from bert_jax.convert.families import albert, bert, distilbert
 from bert_jax.convert.families.base import CLASSIFIER, Family
 from bert_jax.models.config import EncoderConfig
 
-FAMILIES: dict[str, Family] = {one.model_type: one for one in (bert.FAMILY, distilbert.FAMILY)}
+FAMILIES: dict[str, Family] = {one.model_type: one for one in (bert.FAMILY, distilbert.FAMILY, albert.FAMILY)}
 
 
 def of(config: EncoderConfig) -> Family:

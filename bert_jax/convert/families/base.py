@@ -21,8 +21,6 @@ from bert_jax.tokenization import templates
 
 CLASSIFIER = "classifier/bias"  # the parameter with one value per class
 
-_ACTIVATION = {"gelu_tanh": "gelu_pytorch_tanh"}
-
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerRecord:
@@ -50,11 +48,13 @@ class TensorFlowConfig:
         file: Its name.
         fields: The keys of `Family.fields` that it has.
         activations: {name of an activation in the file: value of `hidden_act`}, where they differ.
+        fixed: As `Family.fixed`, which does not apply to these files.
     """
 
     file: str
     fields: tuple[str, ...]
     activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +72,7 @@ class Family:
         masked_lm: Structure of the masked LM head.
         fields: {field of config.json: field of `EncoderConfig`}, in the order of config.json.
         activation: The field of config.json that names the activation function.
+        activations: {value of `hidden_act`: its name in config.json}, where they differ.
         constants: Fields of config.json that have the same value in every supported model.
         checked: As `constants`, for fields that are not written because transformers has the same default.
         fixed: Fields of `EncoderConfig` that config.json does not have or may leave out, with their values.
@@ -95,6 +96,9 @@ class Family:
     tied: tuple[tuple[str, str], ...]
     beside: Mapping[str, re.Pattern[str]]
     tokenizer: TokenizerRecord
+    activations: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {"gelu_tanh": "gelu_pytorch_tanh"}
+    )
     masked_lm: MaskedLMHead = MASKED_LM
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -114,6 +118,11 @@ class Family:
     def groups(self) -> tuple[str, ...]:
         """All parameter groups of all heads."""
         return tuple(dict.fromkeys(group for head in self.heads for group in self.allowed(head)))
+
+    @property
+    def shares_layers(self) -> bool:
+        """Whether the names in files are those of groups of layers, which share their parameters."""
+        return any("{group}" in name for one in self.table for name in one.names.values())
 
     def class_name(self, head: str) -> str:
         """Returns the name of transformers' class with this head."""
@@ -148,9 +157,17 @@ class Family:
                 raise UserError(f"{name} is {fields[name]!r}; only {expected!r} can be read")
         known = {**self.fields, self.activation: "hidden_act"}
         found = {ours: fields[theirs] for theirs, ours in known.items() if theirs in fields}
-        if kind == TENSORFLOW and self.tensorflow and isinstance(act := found.get("hidden_act"), str):
-            found["hidden_act"] = self.tensorflow.activations.get(act, act)
-        return from_dict({"model_type": self.model_type, **self.fixed, **found})
+        fixed = self.fixed
+        if kind == TENSORFLOW and self.tensorflow:
+            fixed = self.tensorflow.fixed
+            if isinstance(act := found.get("hidden_act"), str):
+                found["hidden_act"] = self.tensorflow.activations.get(act, act)
+        config = from_dict({"model_type": self.model_type, **fixed, **found})
+        if self.shares_layers and not config.layer_groups:
+            raise UserError(
+                f"the layers of {self.name} share their parameters, and layer_groups is 0; expected 1 or more"
+            )
+        return config
 
     def write_config(self, config: EncoderConfig, head: str) -> dict[str, Any]:
         """Returns the fields of config.json that depend on the architecture and the class.
@@ -160,12 +177,13 @@ class Family:
         Raises:
             UserError: The class of transformers computes a different function.
         """
+        config = config.spelled_out()
         values = {theirs: getattr(config, ours) for theirs, ours in self.fields.items()}
         fields = {name: value for name, value in values.items() if value is not None}
         fields |= {"architectures": [self.class_name(head)], "model_type": self.model_type}
-        fields[self.activation] = _ACTIVATION.get(config.hidden_act, config.hidden_act)
+        fields[self.activation] = self.activations.get(config.hidden_act, config.hidden_act)
         fields |= self.constants
-        again = self.read_config(fields)
+        again = self.read_config(fields).spelled_out()
         for name in (name for name in ENCODER_FIELDS if name not in DROPOUT_FIELDS):
             ours, theirs = getattr(config, name), getattr(again, name)
             if ours != theirs:
@@ -174,8 +192,8 @@ class Family:
 
     def tensorflow_fields(self, tensorflow: TensorFlowConfig, config: EncoderConfig) -> dict[str, Any]:
         """Returns the fields of the configuration next to a TF1 checkpoint."""
-        ours = {**self.fields, self.activation: "hidden_act"}
-        fields = {name: getattr(config, ours[name]) for name in tensorflow.fields}
+        config = config.spelled_out()
+        fields = {name: getattr(config, self.fields[name]) for name in tensorflow.fields}
         spellings = {act: name for name, act in tensorflow.activations.items()}
         fields[self.activation] = spellings.get(config.hidden_act, config.hidden_act)
         return fields

@@ -105,6 +105,6 @@ FAMILY = Family(
         ),
     },
     tokenizer=TokenizerRecord("BertTokenizer"),
-    tensorflow=TensorFlowConfig("bert_config.json", (*_RELEASED, "hidden_act")),
+    tensorflow=TensorFlowConfig("bert_config.json", _RELEASED),
     sizes=SIZES,
 )

@@ -105,13 +105,15 @@ class TensorFlow1(Format):
                 f"{model.source}: there are no TF1 checkpoints of {family.name}; choose another format"
             )
         if model.config.causal:
-            raise UserError(f"{model.source}: google-research/bert has no left-to-right attention (causal)")
+            raise UserError(
+                f"{model.source}: a TF1 checkpoint of {family.name} has no left-to-right attention (causal)"
+            )
         fields = family.tensorflow_fields(family.tensorflow, model.config)
-        again = family.read_config(fields, TENSORFLOW)
+        config, again = (one.spelled_out() for one in (model.config, family.read_config(fields, TENSORFLOW)))
         for name in bert_config.ENCODER_FIELDS:
-            value = getattr(model.config, name)
+            value = getattr(config, name)
             if name not in _NOT_COMPARED and value != getattr(again, name):
-                raise UserError(f"{model.source}: google-research/bert has no {name}={value!r}")
+                raise UserError(f"{model.source}: a TF1 checkpoint of {family.name} has no {name}={value!r}")
         tf = tensorflow()
         tensors = family.to_files(model.params, model.config, TENSORFLOW, model.head)
         prefix = os.path.join(os.fspath(folder), PREFIX)

@@ -245,7 +245,7 @@ def _feature_layers(config: TaggingConfig, model_config: EncoderConfig) -> tuple
     """Returns the layers that the head of a frozen encoder reads; empty if the encoder is trained."""
     if not config.frozen:
         return ()
-    depth = model_config.num_hidden_layers
+    depth = model_config.computed_layers
     if not config.feature_layers:
         return _LAST_FOUR[-depth:]
     try:

@@ -1,0 +1,280 @@
+"""ALBERT: transformers' folders give transformers' outputs, and are written again bit for bit."""
+
+import importlib.util
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax import cli, convert, tasks
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.convert import conversion, parity, surgery
+from bert_jax.convert.families import albert, bert
+from bert_jax.convert.formats import tensorflow1
+from bert_jax.convert.param_mapping import TENSORFLOW
+from bert_jax.errors import UserError
+from bert_jax.models import Encoder, PretrainingModel, assembled, parameters
+from bert_jax.models.config import EncoderConfig
+from bert_jax.tasks import fields as task_fields
+
+FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "albert"
+FAMILY = albert.FAMILY
+QUIET = {"log": lambda line: None}
+
+# The scopes of google-research/albert (modeling.py and run_pretraining.py).
+_INNER = "bert/encoder/transformer/group_0/inner_group_0"
+TF_NAMES = {
+    "bert/embeddings/word_embeddings",
+    "bert/embeddings/token_type_embeddings",
+    "bert/embeddings/position_embeddings",
+    "cls/predictions/output_bias",
+    "cls/seq_relationship/output_weights",
+    "cls/seq_relationship/output_bias",
+    *(
+        f"{scope}/{name}"
+        for scope in (
+            "bert/encoder/embedding_hidden_mapping_in",
+            f"{_INNER}/attention_1/self/query",
+            f"{_INNER}/attention_1/self/key",
+            f"{_INNER}/attention_1/self/value",
+            f"{_INNER}/attention_1/output/dense",
+            f"{_INNER}/ffn_1/intermediate/dense",
+            f"{_INNER}/ffn_1/intermediate/output/dense",
+            "bert/pooler/dense",
+            "cls/predictions/transform/dense",
+        )
+        for name in ("kernel", "bias")
+    ),
+    *(
+        f"{scope}/{name}"
+        for scope in (
+            "bert/embeddings/LayerNorm",
+            f"{_INNER}/LayerNorm",
+            f"{_INNER}/LayerNorm_1",
+            "cls/predictions/transform/LayerNorm",
+        )
+        for name in ("gamma", "beta")
+    ),
+}
+
+
+def needs_tensorflow(test):
+    missing = not importlib.util.find_spec("tensorflow")
+    return pytest.mark.peer(pytest.mark.skipif(missing, reason="TensorFlow is not installed")(test))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    with np.load(FOLDER / "outputs.npz") as arrays:
+        return dict(arrays)
+
+
+def inputs(expected):
+    ids, types, mask = (expected[name] for name in ("input_ids", "token_type_ids", "mask"))
+    return ids, types, np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape), mask
+
+
+@pytest.mark.parametrize("head", FAMILY.heads)
+def test_outputs_are_those_of_transformers(expected, head):
+    model = convert.load(FOLDER / head)
+    assert (model.family, model.head) == (FAMILY, head)
+    module = model.module.clone(config=model.config.replace(dtype="float32"))
+    arrays = inputs(expected)
+    outputs = module.apply({"params": nest(model.params)}, *arrays)
+    real = arrays[-1] > 0
+    found = {name: np.asarray(x) for name, x in outputs.items()}
+    names = ("hidden", "pooled", "mlm", "nsp", "classifier")
+    theirs = {name: expected[f"{head}/{name}"] for name in names if f"{head}/{name}" in expected}
+    if head == "question_answering":
+        theirs["qa"] = np.stack([expected[f"{head}/start"], expected[f"{head}/end"]], axis=-1)
+    elif head == "multiple_choice":
+        theirs["classifier"] = theirs["classifier"].T
+    assert theirs and found.keys() == theirs.keys() | {"hidden"} | (found.keys() & {"pooled"})
+    for name, array in theirs.items():
+        of_tokens = array.ndim == 3
+        mine, other = (found[name][real], array[real]) if of_tokens else (found[name], array)
+        assert np.max(np.abs(mine - other)) < 1e-5 * max(1, np.max(np.abs(other))), name
+
+
+@pytest.mark.parametrize(
+    ("head", "states"), [("none", 8), ("pretraining", 3), ("masked_lm", 9), ("token_classification", 3)]
+)
+def test_every_hidden_state_is_that_of_transformers(expected, head, states):
+    """Three unequal groups, one group, groups of two layers, and embeddings as wide as the layers."""
+    model = convert.load(FOLDER / head)
+    arrays = inputs(expected)
+    found = Encoder(model.config.replace(dtype="float32")).apply(
+        {"params": nest(model.params)["encoder"]}, *arrays, lambda x: x, method="every_layer"
+    )
+    theirs = expected[f"{head}/states"]
+    assert len(found) == len(theirs) == states == model.config.computed_layers + 1
+    real = arrays[-1] > 0
+    assert np.max(np.abs(np.asarray(found)[:, real] - theirs[:, real])) < 1e-5
+
+
+@pytest.mark.parametrize("head", FAMILY.heads)
+def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, head):
+    conversion.convert(str(FOLDER / head), str(tmp_path / "run"), "bert_jax", **QUIET)
+    conversion.convert(str(tmp_path / "run"), str(tmp_path / "out"), "huggingface", **QUIET)
+    before, after = (load_file(folder / "model.safetensors") for folder in (FOLDER / head, tmp_path / "out"))
+    assert before.keys() == after.keys()
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+    theirs, ours = (
+        json.loads((folder / "config.json").read_text()) for folder in (FOLDER / head, tmp_path / "out")
+    )
+    for name in (*FAMILY.fields, "hidden_act", "architectures", "model_type"):
+        assert ours[name] == theirs[name], name
+    assert ours.get("id2label", theirs.get("id2label")) == theirs.get("id2label", ours.get("id2label"))
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "AlbertTokenizer"
+    words = (folder / head / "spiece.model" for folder in (FOLDER,))
+    assert (tmp_path / "out" / "spiece.model").read_bytes() == next(words).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("classification", "sequence_classification"),
+        ("tagging", "token_classification"),
+        ("squad", "question_answering"),
+        ("multiple_choice", "multiple_choice"),
+    ],
+)
+def test_a_fine_tuned_model_has_the_heads_of_transformers(name, head):
+    golden = convert.load(FOLDER / head)
+    spec = tasks.get(name)
+    config = task_fields.default_config(task=name)
+    config.max_seq_length, config.max_query_length, config.task = 16, 4, name
+    task = spec.task(
+        task_fields.of_task(config), spec, "abc"[: golden.classes or 2], golden.tokenizer, golden.config
+    )
+    objective = task.objective()
+    boxed = jax.eval_shape(objective.init, jax.random.key(0))
+    assert parameters.parameter_shapes(boxed) == {name: x.shape for name, x in golden.params.items()}
+    assert objective.classifier.drop_out.of(golden.config) == (0.0 if head == "question_answering" else 0.1)
+
+
+def test_the_model_that_is_pre_trained_has_the_heads_of_transformers():
+    golden = convert.load(FOLDER / "pretraining")
+    boxed = parameters.abstract(PretrainingModel(golden.config, FAMILY.masked_lm), 6)
+    assert parameters.parameter_shapes(boxed) == {name: x.shape for name, x in golden.params.items()}
+
+
+def test_gelu_is_the_tanh_version_in_googles_files_and_exact_in_those_of_transformers():
+    read = FAMILY.read_config
+    assert read({"hidden_act": "gelu"}).hidden_act == "gelu"
+    assert read({"hidden_act": "gelu_new"}).hidden_act == "gelu_tanh"
+    assert read({"hidden_act": "gelu"}, TENSORFLOW).hidden_act == "gelu_tanh"
+    written = FAMILY.write_config(read({"hidden_act": "gelu_new"}), "none")
+    assert written["hidden_act"] == "gelu_new"
+    assert FAMILY.tensorflow_fields(FAMILY.tensorflow, read({}, TENSORFLOW))["hidden_act"] == "gelu"
+
+
+def test_what_a_configuration_leaves_out_is_as_in_transformers():
+    config = FAMILY.read_config({})
+    assert (config.hidden_size, config.embedding_size, config.num_attention_heads) == (4096, 128, 64)
+    assert (config.layer_groups, config.layers_per_group, config.hidden_dropout_prob) == (1, 1, 0.0)
+
+
+def test_the_dropout_of_the_classifier_is_that_of_the_file():
+    config = FAMILY.read_config({"classifier_dropout_prob": 0.3})
+    assert FAMILY.classifiers["sequence_classification"].drop_out.of(config) == 0.3
+    assert FAMILY.write_config(config, "none")["classifier_dropout_prob"] == 0.3
+
+
+def small(**fields):
+    return FAMILY.read_config(
+        {
+            "vocab_size": 30,
+            "embedding_size": 8,
+            "hidden_size": 12,
+            "num_attention_heads": 3,
+            "intermediate_size": 20,
+            "num_hidden_layers": 4,
+            "max_position_embeddings": 16,
+            "hidden_act": "gelu_new",
+            **fields,
+        }
+    )
+
+
+def random_model(config, head="pretraining"):
+    generator = np.random.default_rng(0)
+    module = FAMILY.module(config, FAMILY.required(head), head, 2)
+    shapes = {name: one.shape for name, one in assembled.parameters(module).items()}
+    params = {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return convert.Model(config, params, head, source="it")
+
+
+def test_variables_of_a_tf1_checkpoint_have_the_names_of_googles_scopes():
+    model = random_model(small())
+    tensors = FAMILY.to_files(model.params, model.config, TENSORFLOW)
+    assert tensors.keys() == TF_NAMES
+    assert tensors[f"{_INNER}/ffn_1/intermediate/output/dense/kernel"].shape == (20, 12)
+    assert tensors["bert/encoder/embedding_hidden_mapping_in/kernel"].shape == (8, 12)
+    config = FAMILY.read_config(FAMILY.tensorflow_fields(FAMILY.tensorflow, model.config), TENSORFLOW)
+    assert config.spelled_out() == model.config.replace(classifier_dropout=None)
+    found = FAMILY.from_files(tensors, config, TENSORFLOW)
+    assert all(np.array_equal(found.params[name], array) for name, array in model.params.items())
+    assert not any((found.missing, found.misshapen, found.unknown, found.beside))
+
+
+@pytest.mark.parametrize("fields", [{}, {"num_hidden_groups": 3}, {"inner_group_num": 2}])
+@needs_tensorflow
+def test_a_tf1_checkpoint_is_read_back(tmp_path, fields):
+    model = random_model(small(**fields))
+    tensorflow1.FORMAT.write(model, tmp_path)
+    assert json.loads((tmp_path / "albert_config.json").read_text())["hidden_act"] == "gelu"
+    again = tensorflow1.FORMAT.read(tmp_path)
+    assert parity.check_same("it", model, again) == 0
+
+
+def test_embeddings_as_wide_as_the_layers_have_no_projection_in_a_tf1_checkpoint(tmp_path):
+    config = small(embedding_size=12)
+    assert config.projects_embeddings
+    with pytest.raises(UserError, match="a TF1 checkpoint of ALBERT has no embedding_projection=True"):
+        tensorflow1.FORMAT.write(random_model(config), tmp_path)
+    plain = FAMILY.read_config(FAMILY.tensorflow_fields(FAMILY.tensorflow, config), TENSORFLOW)
+    assert not plain.projects_embeddings
+    with pytest.raises(UserError, match="transformers' ALBERT has no embedding_projection=False"):
+        FAMILY.write_config(plain, "none")
+
+
+def test_what_is_no_albert_is_not_written_as_one():
+    with pytest.raises(UserError, match="layers of ALBERT share their parameters, and layer_groups is 0"):
+        FAMILY.write_config(small().replace(layer_groups=0), "none")
+    with pytest.raises(UserError, match="transformers' BERT has no embedding_size=8, only 12"):
+        bert.FAMILY.write_config(small().replace(model_type="bert"), "none")
+
+
+def test_it_is_a_checkpoint_like_any_other(capsys):
+    assert cli.main(["inspect", str(FOLDER / "masked_lm")]) == 0
+    assert "parts: encoder, mlm" in capsys.readouterr().out
+    assert cli.main(["fill-mask", f"--checkpoint={FOLDER / 'masked_lm'}", "the [MASK] of france"]) == 0
+
+
+def test_layers_that_share_their_parameters_cannot_be_chosen():
+    with pytest.raises(UserError, match=r"its 7 layers share their parameters \(layer_groups=3\)"):
+        surgery.select_layers(convert.load(FOLDER / "none"), [0, 2])
+
+
+def test_published_parameter_counts():
+    """The encoder, and with the pooler (12M to 235M in Lan et al. 2020), the masked LM head, all heads."""
+    counts = {
+        "base": (11_092_992, 11_683_584, 11_221_680, 11_813_810),
+        "large": (16_634_368, 17_683_968, 16_795_824, 17_847_474),
+        "xlarge": (54_528_512, 58_724_864, 54_821_040, 59_021_490),
+        "xxlarge": (205_814_272, 222_595_584, 206_368_944, 223_158_450),
+    }
+    assert {name.split("-")[1] for name in FAMILY.sizes} == counts.keys()
+    groups = (("encoder",), ("encoder", "pooler"), ("encoder", "mlm"), FAMILY.required("pretraining"))
+    for name, sizes in FAMILY.sizes.items():
+        config = EncoderConfig(**{**FAMILY.fixed, **sizes})
+        for parts, number in zip(groups, counts[name.split("-")[1]], strict=True):
+            shapes = [
+                one.shape for one in assembled.parameters(FAMILY.module(config, parts, "none")).values()
+            ]
+            assert sum(int(np.prod(shape)) for shape in shapes) == number, (name, parts)
