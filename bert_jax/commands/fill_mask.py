@@ -40,7 +40,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     texts = args or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not texts:
         raise UserError(
-            'fill-mask needs a text with [MASK] in it, such as "The [MASK] is read from the file."'
+            'fill-mask needs a text with [MASK] in it, or <mask> for RoBERTa and XLM-R, such as "The [MASK] '
+            'is read from the file."'
         )
     compiler_options.enable_compilation_cache()
     filler = fill_mask.MaskFiller(flags.checkpoint, progress.log, flags.dtype)
@@ -52,14 +53,14 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             ]
             print(json.dumps({"text": text, "masks": rows}, ensure_ascii=False))
         else:
-            print(format_candidates(text, masks))
+            print(format_candidates(text, masks, filler.mask))
     return 0
 
 
-def format_candidates(text: str, masks) -> str:
-    """Returns the text, and a line for each [MASK] with its candidates and their probabilities."""
+def format_candidates(text: str, masks, mask: str = "[MASK]") -> str:
+    """Returns the text, and a line for each mask with its candidates and their probabilities."""
     lines = [text]
     for number, candidates in enumerate(masks, 1):
         shown = "  ".join(f"{c.token} {c.probability:.3f}" for c in candidates)
-        lines.append(f"  {f'[MASK] {number}:' if len(masks) > 1 else '[MASK]:'} {shown}")
+        lines.append(f"  {f'{mask} {number}:' if len(masks) > 1 else f'{mask}:'} {shown}")
     return "\n".join(lines)

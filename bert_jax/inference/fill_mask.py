@@ -20,7 +20,6 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import MASKED_LM, MaskedLanguageModelHead, MaskedLMHead, gather_positions
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 
-MASK = "[MASK]"
 # Tokens of a batch on each device. Each may be a mask, whose output has a number for every token of the
 # vocabulary.
 _BATCH_TOKENS = 1024
@@ -43,6 +42,10 @@ class MaskFiller:
         dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
             `EncoderConfig.for_inference`.
 
+    Attributes:
+        tokenizer: the tokenizer of the model.
+        mask: the spelling of a mask in a text: "[MASK]", or "<mask>" for RoBERTa.
+
     Raises:
         UserError: there is no checkpoint at `path`, or it has no masked LM head or no vocabulary.
     """
@@ -54,6 +57,7 @@ class MaskFiller:
                 f"{model.source} has no masked LM head: expected a pre-trained checkpoint with its heads"
             )
         self.tokenizer = tokenizer_of(model)
+        self.mask = self.tokenizer.special_tokens["mask"]
         self._limit = model.config.max_seq_length
         config = model.config.for_inference(platform.target(), dtype)
         options = dict(config=config, types=self.tokenizer.layout.types, head=model.family.masked_lm)
@@ -66,7 +70,7 @@ class MaskFiller:
         self._engine = Engine(model, config, ("encoder", "mlm"), compute, **lengths, log=log)
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
-        """Returns the candidates for each [MASK] of each text, the most likely first.
+        """Returns the candidates for each mask of each text, the most likely first.
 
         Args:
             texts: the texts.
@@ -76,12 +80,14 @@ class MaskFiller:
             For each text, a list with the candidates of each of its masks, in the order of the text.
 
         Raises:
-            UserError: a text has no [MASK], or more tokens than the model has positions.
+            UserError: a text has no mask, or more tokens than the model has positions.
         """
         for text in texts:
-            if MASK not in text:
-                raise UserError(f"no {MASK} in {_shorten(text)!r}: put it where a word should be filled in")
-        rows = list(text_rows(self.tokenizer, texts, self._limit, special=(MASK,)))
+            if self.mask not in text:
+                raise UserError(
+                    f"no {self.mask} in {_shorten(text)!r}: put it where a word should be filled in"
+                )
+        rows = list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))
         for text, row in zip(texts, rows, strict=True):
             if row.cut:
                 raise UserError(
@@ -107,9 +113,8 @@ class MaskFiller:
 
     def _best(self, probabilities: np.ndarray, top: int) -> list[Candidate]:
         # The embedding table may have more entries than the vocabulary.
-        tokens = self.tokenizer.tokens
-        order = np.argsort(-probabilities[: len(tokens)], kind="stable")[:top]
-        return [Candidate(tokens[i], float(probabilities[i])) for i in order]
+        order = np.argsort(-probabilities[: self.tokenizer.vocab_size], kind="stable")[:top]
+        return [Candidate(self.tokenizer.spelling(i), float(probabilities[i])) for i in order]
 
 
 @functools.partial(jax.jit, static_argnames=("config", "types", "head"))

@@ -8,9 +8,19 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.tokenization import templates
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, set_parallelism
-from bert_jax.tokenization.kinds import FILE_NAMES, KINDS, find
+from bert_jax.tokenization.kinds import FILE_NAMES, KINDS, find, of_file
 
-__all__ = ["FILE_NAMES", "KINDS", "SPECIAL_TOKENS", "Tokenizer", "find", "load", "restore", "set_parallelism"]
+__all__ = [
+    "FILE_NAMES",
+    "KINDS",
+    "SPECIAL_TOKENS",
+    "Tokenizer",
+    "find",
+    "load",
+    "of_file",
+    "restore",
+    "set_parallelism",
+]
 
 
 def load(
@@ -18,16 +28,17 @@ def load(
     *,
     lower_case: bool | None = None,
     strip_accents: bool | None = None,
-    template: templates.Template = templates.BERT,
+    template: templates.Template | None = None,
 ) -> Tokenizer:
     """Loads a tokenizer from its vocabulary.
 
     Args:
-        path: A WordPiece vocab.txt, a SentencePiece .model, or a directory with one of FILE_NAMES; a local
-            path or a URL.
+        path: A WordPiece vocab.txt, a SentencePiece .model, the tokenizer.json of byte-level BPE, or a
+            directory with one of FILE_NAMES or with vocab.json and merges.txt; a local path or a URL.
         lower_case: Whether text is lower-cased; None detects it from the vocabulary.
         strip_accents: Whether accents are removed; None means the same as `lower_case`.
-        template: How rows are assembled, which depends on the model family.
+        template: How rows are assembled, which depends on the model family; None for that of tokenizer.json,
+            and for BERT's with another kind of vocabulary.
 
     Returns:
         The tokenizer. It can be pickled; the process that unpickles it reads the file again.
@@ -38,15 +49,16 @@ def load(
     """
     path = os.fspath(path)
     if not path:
-        raise UserError("no vocabulary given; expected a vocab.txt or a SentencePiece .model")
+        raise UserError(
+            "no vocabulary given; expected a vocab.txt, a SentencePiece .model or a tokenizer.json"
+        )
     if files.is_directory(path):
         found = find(path)
         if found is None:
             names = ", ".join(FILE_NAMES)
             raise UserError(f"no vocabulary in the directory {path}; expected one of {names}")
         path = found
-    kinds = [kind for kind in KINDS.values() if path.endswith(kind.ending)]
-    return (kinds or [KINDS["wordpiece"]])[0].tokenizer()(path, lower_case, strip_accents, template)
+    return of_file(path).tokenizer()(path, lower_case, strip_accents, template)
 
 
 def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:

@@ -16,6 +16,12 @@ from bert_jax.errors import UserError, file_error
 from bert_jax.io import files
 from bert_jax.tokenization import templates
 
+# The characters with the Unicode property White_Space; str.isspace() is true for four more.
+_WHITESPACE = (
+    *"\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000",
+    *map(chr, range(0x2000, 0x200B)),
+)
+
 # The spelling of each special token in a text, by role.
 SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 
@@ -30,12 +36,14 @@ class Tokenizer(abc.ABC):
         lower_case: Whether text is lower-cased. None detects it: yes for a vocabulary that, but for a few
             stray tokens, has no upper-case letters.
         strip_accents: Whether accents are removed. None means the same as `lower_case`.
-        template: How rows are assembled.
+        template: How rows are assembled; None for `default_template`.
 
     Attributes:
         kind: The name of the kind in `kinds.KINDS`.
         continuation: The mark at the beginning of tokens that continue a word; "" for none.
         word_start: The mark at the beginning of tokens that start a word; "" for none.
+        whitespace: The characters that are whitespace in Unicode.
+        default_template: How rows are assembled if nothing else is specified.
         path: The vocabulary file.
         digest: The SHA-256 digest of the file's bytes in hexadecimal.
         lower_case: Whether text is lower-cased before it is split.
@@ -55,7 +63,9 @@ class Tokenizer(abc.ABC):
     kind: ClassVar[str]
     continuation: ClassVar[str] = ""
     word_start: ClassVar[str] = ""
-    special_tokens: ClassVar[Mapping[str, str]] = SPECIAL_TOKENS
+    whitespace: ClassVar[frozenset[str]] = frozenset(_WHITESPACE)
+    default_template: templates.Template = templates.BERT
+    special_tokens: Mapping[str, str] = SPECIAL_TOKENS
     tokens: list[str]
     is_continuation: np.ndarray
     special_ids: dict[str, int]
@@ -65,13 +75,13 @@ class Tokenizer(abc.ABC):
         path: str,
         lower_case: bool | None = None,
         strip_accents: bool | None = None,
-        template: templates.Template = templates.BERT,
+        template: templates.Template | None = None,
     ):
         self.path = path
         data, self.digest = _read_vocabulary_file(path)
         self._parse(data)
-        self.template = template
-        self.layout = template.layout(self.special_ids)
+        self.template = template or self.default_template
+        self.layout = self.template.layout(self.special_ids)
         self.lower_case = _looks_lower_case(self.tokens) if lower_case is None else lower_case
         self.strip_accents = self.lower_case if strip_accents is None else strip_accents
 
@@ -151,15 +161,34 @@ class Tokenizer(abc.ABC):
                 f"{unknown[0]!r} is not a special token; the special tokens are {', '.join(known)}"
             )
         ids = {token: self.special_ids[role] for role, token in self.special_tokens.items()}
-        special = re.compile("|".join(map(re.escape, allow_special)))
-        plain = iter(self._encode_plain([piece for text in texts for piece in special.split(text)]))
+        special, mask = re.compile("|".join(map(re.escape, allow_special))), self.special_tokens["mask"]
+        pieces, found = [], [special.findall(text) for text in texts]
+        for text, tokens in zip(texts, found, strict=True):
+            *before, last = special.split(text)
+            # A mask includes the whitespace before it, as in RoBERTa; other kinds ignore whitespace.
+            for piece, token in zip(before, tokens, strict=True):
+                pieces.append(piece.rstrip("".join(self.whitespace)) if token == mask else piece)
+            pieces.append(last)
+        plain = iter(self._encode_plain(pieces))
         result = []
-        for text in texts:
+        for tokens in found:
             row = list(next(plain))
-            for token in special.findall(text):
+            for token in tokens:
                 row += [ids[token], *next(plain)]
             result.append(row)
         return result
+
+    def after_space(self, text: str) -> str:
+        """Returns a text to encode as what follows a space in a longer text.
+
+        A word of a text that is already split, and a sentence of a paragraph, are such texts. Byte-level BPE
+        has other tokens for them than at the beginning of a text; other kinds return the text as it is.
+        """
+        return text
+
+    def spelling(self, token_id: int) -> str:
+        """Returns a token as it is shown to a user."""
+        return self.tokens[token_id]
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
         """Returns the text of token ids: word pieces are joined into words, which are separated by spaces.

@@ -12,7 +12,7 @@ from bert_jax.io import files
 from bert_jax.tokenization.interface import Tokenizer
 
 with epy.lazy_imports():
-    from bert_jax.tokenization import sentence_piece, wordpiece
+    from bert_jax.tokenization import byte_bpe, byte_bpe_files, sentence_piece, wordpiece
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +42,24 @@ KINDS = {
     "sentencepiece": Kind(
         lambda: sentence_piece.SentencePieceTokenizer, "vocab.model", ("spiece.model", "tokenizer.model")
     ),
+    "bpe": Kind(lambda: byte_bpe.ByteBpeTokenizer, "tokenizer.json", ("tokenizer.json",)),
 }
 FILE_NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in (kind.file, *kind.released)))
 
 
+def of_file(path: str | os.PathLike) -> Kind:
+    """Returns the kind that the ending of a vocabulary's name tells; WordPiece for any other ending."""
+    endings = {kind.ending: kind for kind in KINDS.values()}
+    return endings.get(files.suffix(path), KINDS["wordpiece"])
+
+
 def find(folder: str | os.PathLike, kind: str = "") -> str | None:
-    """Returns the path of the vocabulary in a folder, preferably of one kind, or None if there is none."""
+    """Returns the path of the vocabulary in a folder, preferably of one kind, or None if there is none.
+
+    If the folder has no vocabulary that is one file, and has the vocab.json and merges.txt of byte-level BPE,
+    the path is that of a temporary tokenizer.json with their content.
+    """
     preferred = (KINDS[kind].file, *KINDS[kind].released) if kind else ()
     paths = (os.path.join(folder, name) for name in (*preferred, *FILE_NAMES))
-    return next((path for path in paths if files.exists(path)), None)
+    found = next((path for path in paths if files.exists(path)), None)
+    return found or byte_bpe_files.joined(folder)

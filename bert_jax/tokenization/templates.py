@@ -96,8 +96,12 @@ class Template:
             which: "single" or "pair".
             special_tokens: The spellings of the special tokens by role.
         """
-        places = _places(getattr(self, which))
+        places = self.places(which)
         return " ".join(f"{special_tokens.get(name, f'${name}')}:{number}" for name, number in places)
+
+    def places(self, which: str) -> Places:
+        """Returns (role, or A or B; token type) of each place of the `single` or `pair` template."""
+        return _places(getattr(self, which))
 
     @staticmethod
     def _names(text: str) -> list[str]:
@@ -105,6 +109,8 @@ class Template:
 
 
 BERT = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:1 sep:1")
+# `<s> A </s></s> B </s>` (Liu et al. 2019); the only token type is 0.
+ROBERTA = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 sep:0 B:0 sep:0")
 
 
 def of(settings: Mapping[str, Any]) -> Template:

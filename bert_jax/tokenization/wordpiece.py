@@ -9,7 +9,7 @@ from tokenizers import models, pre_tokenizers
 from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, parallelism
-from bert_jax.tokenization.templates import BERT, Template
+from bert_jax.tokenization.templates import Template
 
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]; in transformers the limit is 100
@@ -41,7 +41,7 @@ class WordPieceTokenizer(Tokenizer):
         path: str,
         lower_case: bool | None = None,
         strip_accents: bool | None = None,
-        template: Template = BERT,
+        template: Template | None = None,
     ):
         super().__init__(path, lower_case, strip_accents, template)
         self._normalize = normalization.normalizer(self.lower_case, self.strip_accents)

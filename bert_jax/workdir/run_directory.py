@@ -1,7 +1,7 @@
 """The work directory of a run: its files, its lock and its configuration.
 
 config.json        the command, the resolved config, and the digests of the inputs
-vocab.txt|.model   a copy of the vocabulary
+vocab.txt          a copy of the vocabulary, or vocab.model or tokenizer.json
 checkpoints/STEP/  see bert_jax/checkpoint/
 initialised.json   the parameters that were loaded from another checkpoint, if the run started from one
 metrics.jsonl, tensorboard/
@@ -177,10 +177,10 @@ class WorkDir:
             atomic.write_text(os.path.join(self.path, name), content)
 
     def copy_vocabulary(self, source: files.PathLike) -> None:
-        """Copies the vocabulary file to `vocab` with the source's suffix, and removes any other one."""
+        """Copies the vocabulary file to the name of its kind, and removes one of another kind."""
         if self.primary:
-            target = f"vocab{files.suffix(source)}"
-            # A run that ended before its first step may have left a vocabulary of the other kind.
+            target = tokenization.of_file(source).file
+            # A run that ended before its first step may have left a vocabulary of another kind.
             for name in _VOCABULARIES:
                 if name != target:
                     files.remove(os.path.join(self.path, name), missing_ok=True)

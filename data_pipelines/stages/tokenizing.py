@@ -117,6 +117,8 @@ def _encoded(
 
     for document in documents:
         split = sentences.split(document)
+        # Sentences are joined without anything between them; only the first begins a text.
+        split[1:] = [tokenizer.after_space(sentence) for sentence in split[1:]]
         waiting.append((document, len(split)))
         texts.extend(split)
         size += sum(map(len, split))

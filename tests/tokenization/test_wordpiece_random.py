@@ -9,7 +9,8 @@ import sys
 import unicodedata
 
 import pytest
-from support.wordpiece_oracle import CHINESE, tokenize
+from support import random_text
+from support.wordpiece_oracle import tokenize
 
 from bert_jax import tokenization
 
@@ -20,23 +21,7 @@ LEFT_OUT = {0x166D, 0x111C9, 0xFFFD}
 
 @pytest.fixture(scope="module")
 def alphabets():
-    """Lists of characters; a string draws each of its words from one or two of them."""
-    by_category = {}
-    for code_point in range(sys.maxunicode + 1):
-        char = chr(code_point)
-        if unicodedata.category(char) != "Cs":
-            by_category.setdefault(unicodedata.category(char), []).append(char)
-    chinese = [chr(c) for first, last in CHINESE for c in (first, first + 1, last - 1, last)]
-    chinese += [chr(c) for first, last in CHINESE for c in (first - 1, last + 1)]
-    return [
-        [chr(c) for c in range(0x20, 0x7F)],
-        [chr(c) for c in range(0xA1, 0x250)],
-        [chr(c) for c in range(0x370, 0x530)],
-        list("abcdefghijklmnopqrstuvwxyz"),
-        list("ΣσςİıßẞK\u0130\u0301\u0327\u200b\u200d\ufeff\u00ad\x1c\x1f\x85\u2028\u2029\u3000\0\ufffd[]'"),
-        chinese,
-        *by_category.values(),
-    ]
+    return random_text.alphabets()
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +34,6 @@ def vocabulary(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     path.write_text("\n".join(tokens) + "\n", encoding="utf-8", newline="")
     return str(path)
-
-
-def text(rng, alphabets):
-    words = []
-    for _ in range(rng.randint(1, 4)):
-        characters = rng.choice(alphabets) + rng.choice(alphabets[:5])[:40]
-        words.append("".join(rng.choices(characters, k=rng.randint(1, 8))))
-    return rng.choice([" ", "", "\t", "\n"]).join(words)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
@@ -73,7 +50,7 @@ def ids(tokenizer):
 @pytest.mark.parametrize("part", range(PARTS))
 def test_equals_the_algorithm_on_random_unicode(tokenizer, ids, alphabets, part):
     rng, lower_case = random.Random(part), tokenizer.lower_case
-    texts = [text(rng, alphabets) for _ in range(PART)]
+    texts = [random_text.text(rng, alphabets) for _ in range(PART)]
     tokens = unknown = 0
     for one, found in zip(texts, tokenizer.encode_batch(texts), strict=True):
         assert found == [ids[token] for token in tokenize(one, ids, lower_case, lower_case)], ascii(one)

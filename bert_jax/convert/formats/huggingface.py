@@ -151,9 +151,10 @@ def read_tokenizer(folder: str, family: Family = bert.FAMILY) -> tokenization.To
             "which bert_jax's does not do"
         )
     path = tokenization.find(folder, family.tokenizer.kind)
-    if path is None:
-        if not rust:
-            return None
+    if path is None and not rust:
+        return None
+    # A tokenizer.json with the vocabulary of another kind is read only if there is no other file.
+    if path is None or (path.endswith("tokenizer.json") and (rust.get("model") or {}).get("type") != "BPE"):
         path = _extract_vocabulary(rust, folder)
     template = family.tokenizer.template
     return tokenization.load(path, lower_case=lower_case, strip_accents=strip_accents, template=template)
@@ -171,8 +172,8 @@ def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
     model = rust.get("model") or {}
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
         raise UserError(
-            f"{folder}/tokenizer.json holds no WordPiece vocabulary (its model is {model.get('type')}); put "
-            "the model's vocab.txt beside it"
+            f"{folder}/tokenizer.json holds no WordPiece or BPE vocabulary (its model is "
+            f"{model.get('type')}); put the model's vocab.txt, or its SentencePiece model, beside it"
         )
     json_files.check(model["vocab"], {str: int}, os.path.join(folder, "tokenizer.json"), "model.vocab")
     ids = dict(model["vocab"]) | {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}

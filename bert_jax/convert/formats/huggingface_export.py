@@ -19,12 +19,17 @@ from bert_jax.convert.model import Model
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
 from bert_jax.io import atomic
+from bert_jax.tokenization import byte_bpe, byte_bpe_files
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 DEFAULT_SHARD_BYTES = 5_000_000_000
 
 # By kind of tokenizer: the class of transformers for a vocabulary that is not of the family's usual kind.
-_CLASSES = {"wordpiece": "BertTokenizer", "sentencepiece": "AlbertTokenizer"}
+_CLASSES = {
+    "wordpiece": "BertTokenizer",
+    "sentencepiece": "AlbertTokenizer",
+    "bpe": "PreTrainedTokenizerFast",
+}
 
 
 def write(
@@ -106,27 +111,48 @@ def _save(tensors: dict[str, np.ndarray], path: str) -> None:
 
 
 def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: str) -> None:
-    special = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
-    settings: dict[str, Any] = {
-        "do_lower_case": tokenizer.lower_case,
-        "strip_accents": tokenizer.strip_accents,
-        "model_max_length": model.config.max_seq_length,
-    }
     record = model.family.tokenizer
-    settings["tokenizer_class"] = (
-        record.class_name if record.kind == tokenizer.kind else _CLASSES[tokenizer.kind]
-    )
+    name = record.class_name if record.kind == tokenizer.kind else _CLASSES[tokenizer.kind]
+    special: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
+    settings: dict[str, Any] = {"model_max_length": model.config.max_seq_length, "tokenizer_class": name}
+    if isinstance(tokenizer, byte_bpe.ByteBpeTokenizer):
+        settings |= _write_byte_bpe(tokenizer, name, folder)
+        # Some classes of transformers read only the tokens of tokenizer.json, not the flags of the mask.
+        mask = {"content": special["mask_token"], "lstrip": True, "normalized": False}
+        special["mask_token"] = {"__type": "AddedToken", **mask, "rstrip": False, "single_word": False}
+        special |= {"bos_token": special["cls_token"], "eos_token": special["sep_token"]}
+    else:
+        settings |= {"do_lower_case": tokenizer.lower_case, "strip_accents": tokenizer.strip_accents}
+        file = tokenization.KINDS[tokenizer.kind].released[0]
+        atomic.copy_file(tokenizer.path, os.path.join(folder, file))
     if tokenizer.kind == "sentencepiece":
         special = {f"{role}_token": tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
         settings["keep_accents"] = not tokenizer.strip_accents
-    else:
+    elif tokenizer.kind == "wordpiece":
         settings["tokenize_chinese_chars"] = True
         _rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
-    name = tokenization.KINDS[tokenizer.kind].released[0]
-    atomic.copy_file(tokenizer.path, os.path.join(folder, name))
     settings |= record.fields
     _write_json(folder, "tokenizer_config.json", settings | special)
     _write_json(folder, "special_tokens_map.json", special)
+
+
+def _write_byte_bpe(tokenizer: byte_bpe.ByteBpeTokenizer, class_name: str, folder: str) -> dict[str, Any]:
+    """Writes tokenizer.json, and vocab.json and merges.txt where they suffice.
+
+    Returns fields of tokenizer_config.json.
+    """
+    content = tokenizer.content
+    written = {"tokenizer.json": byte_bpe_files.serialized(content)}
+    if tokenizer.is_plain:
+        written |= byte_bpe_files.separate(content)
+    elif class_name != _CLASSES[tokenizer.kind]:
+        raise UserError(
+            f"{tokenizer.path} normalizes text, or splits it in its own way, and transformers' {class_name} "
+            "does not; expected the vocabulary of that class"
+        )
+    for name, data in written.items():
+        atomic.write_file(os.path.join(folder, name), data)
+    return {"add_prefix_space": False, "trim_offsets": True}
 
 
 def _rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:

@@ -102,7 +102,7 @@ def encode(
     for begin in range(0, len(questions.contexts), _ENCODE_CHUNK):
         contexts += tokenizer.encode_with_offsets(questions.contexts[begin : begin + _ENCODE_CHUNK])
     asked = tokenizer.encode_batch(questions.questions)
-    answers = tokenizer.encode_batch([texts[0] if texts else "" for texts in questions.answers])
+    answers = tokenizer.encode_batch([_answer(questions, i, tokenizer) for i in range(len(asked))])
     words: dict[int, np.ndarray] = {}
     builder, targets, cut = RowBuilder(tokenizer), [], 0
     # (begin of the window in `tokens`, characters of its tokens, whether each token has the most context
@@ -143,6 +143,15 @@ def encode(
         is_max_context=is_max_context,
         cut_questions=cut,
     )
+
+
+def _answer(questions: Questions, number: int, tokenizer: Tokenizer) -> str:
+    """Returns the first answer of a question, to encode as it stands in the context."""
+    answer = questions.answers[number][0] if questions.answers[number] else ""
+    start = questions.starts[number]
+    if start <= 0 or not questions.contexts[questions.context_of[number]][start - 1].isspace():
+        return answer
+    return tokenizer.after_space(answer)
 
 
 def _target(target: tuple[int, int] | None, first: int, last: int, size: int) -> tuple[int, int]:

@@ -51,7 +51,8 @@ def encode(
     budget = tokenizer.layout.room(max_seq_length, pair=False)
     vocabulary = dict.fromkeys(itertools.chain.from_iterable(examples.words))
     ids = {word: number for number, word in enumerate(vocabulary)}
-    pieces = [found or [tokenizer.unk_id] for found in tokenizer.encode_batch(list(ids))]
+    words = [tokenizer.after_space(word) for word in ids]
+    pieces = [found or [tokenizer.unk_id] for found in tokenizer.encode_batch(words)]
     cut = np.array([len(found) > budget for found in pieces])
     pieces = [np.asarray(found[:budget], np.int32) for found in pieces]
     lengths = np.array([len(found) for found in pieces])

@@ -1,0 +1,246 @@
+"""Reads and writes the files of byte-level BPE: `tokenizer.json`, or `vocab.json` with `merges.txt`.
+
+A run has tokenizer.json, in the form of the Rust library `tokenizers` and of transformers. RoBERTa was
+released with the other two files, which have the tokens with their ids, and the merges in the order of their
+rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, files, json_files
+from bert_jax.tokenization import templates
+
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+
+# The spellings of special tokens, as RoBERTa and as BERT and ModernBERT have them, in the order of the ids in
+# a new vocabulary. RoBERTa's first four have these ids in fairseq.
+ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+BERT_TOKENS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
+
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+_joined: list[tempfile.TemporaryDirectory] = []  # keeps joined files until the process ends
+
+
+def characters_of_bytes() -> dict[int, str]:
+    """Returns the printable character that stands for each byte in the tokens, as GPT-2 assigned them.
+
+    The bytes that are printable in Latin-1 stand for themselves, and the other 68, in order, for U+0100 and
+    what follows: a space is U+0120.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+
+
+def tokenizer_json(
+    ids: Mapping[str, int],
+    merges: Sequence[str],
+    special_tokens: Mapping[str, str],
+    template: templates.Template,
+) -> dict[str, Any]:
+    """Returns the content of a tokenizer.json that keeps all text.
+
+    Args:
+        ids: The ids of all tokens, including special ones.
+        merges: Pairs of tokens separated by a space, in the order of their rank.
+        special_tokens: The spellings of the special tokens by role.
+        template: How rows are assembled.
+    """
+    content = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": _BYTE_LEVEL,
+        "post_processor": None,
+        "decoder": _BYTE_LEVEL | {"add_prefix_space": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": dict(sorted(ids.items(), key=lambda item: item[1])),
+            "merges": list(merges),
+        },
+    }
+    return with_special_tokens(
+        content, {role: (token, ids[token]) for role, token in special_tokens.items()}, template
+    )
+
+
+def with_special_tokens(
+    content: Mapping[str, Any], special: Mapping[str, tuple[str, int]], template: templates.Template
+) -> dict[str, Any]:
+    """Returns a tokenizer.json whose special tokens are recognized in a text, and put around it.
+
+    The mask token includes the spaces before it, as in the released RoBERTa and ModernBERT.
+
+    Args:
+        content: A tokenizer.json.
+        special: (spelling, id) of the special tokens by role.
+        template: How rows are assembled.
+    """
+    names = {token for token, _ in special.values()}
+    added = [token for token in content.get("added_tokens") or () if token["content"] not in names]
+    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+    added += [
+        {"id": number, "content": token, "lstrip": role == "mask"} | flags
+        for role, (token, number) in special.items()
+    ]
+    return {**content} | {
+        "added_tokens": sorted(added, key=lambda token: token["id"]),
+        "post_processor": _post_processor(special, template),
+    }
+
+
+def _post_processor(special: Mapping[str, tuple[str, int]], template: templates.Template) -> dict[str, Any]:
+    if template == templates.ROBERTA:
+        ends = {"sep": list(special["sep"]), "cls": list(special["cls"])}
+        return {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": False}
+
+    def pieces(which: str) -> list[dict[str, Any]]:
+        return [
+            {"SpecialToken": {"id": special[name][0], "type_id": number}}
+            if name in special
+            else {"Sequence": {"id": name, "type_id": number}}
+            for name, number in template.places(which)
+        ]
+
+    tokens = {
+        token: {"id": token, "ids": [number], "tokens": [token]}
+        for token, number in (special["cls"], special["sep"])
+    }
+    rows = {"single": pieces("single"), "pair": pieces("pair"), "special_tokens": tokens}
+    trimmed = {**_BYTE_LEVEL, "use_regex": False}  # only the offsets are trimmed
+    return {"type": "Sequence", "processors": [trimmed, {"type": "TemplateProcessing", **rows}]}
+
+
+def template_of(
+    content: Mapping[str, Any], special_tokens: Mapping[str, str], path: str
+) -> templates.Template:
+    """Returns the template of a tokenizer.json; without one, it follows from the spelling of its tokens.
+
+    Args:
+        content: The tokenizer.json.
+        special_tokens: The spellings of the special tokens by role.
+        path: The path of the file, for error messages.
+
+    Raises:
+        UserError: The rows that the file describes have other tokens, or an order that is not supported.
+    """
+    processor = content.get("post_processor") or {}
+    for one in (processor, *(processor.get("processors") or ())):
+        if one.get("type") == "RobertaProcessing":
+            return templates.ROBERTA
+        if one.get("type") == "BertProcessing":
+            return templates.BERT
+        if one.get("type") == "TemplateProcessing":
+            try:
+                return _read_template(one, special_tokens)
+            except (KeyError, TypeError, ValueError) as error:
+                raise UserError(f"{path}: its template of rows is not supported: {error}") from None
+    return templates.ROBERTA if special_tokens["cls"] == ROBERTA_TOKENS["cls"] else templates.BERT
+
+
+def _read_template(processor: Mapping[str, Any], special_tokens: Mapping[str, str]) -> templates.Template:
+    roles = {token: role for role, token in special_tokens.items()}
+
+    def spelled(pieces: Sequence[Mapping[str, Any]]) -> str:
+        names = []
+        for piece in pieces:
+            ((kind, place),) = piece.items()
+            name = roles[place["id"]] if kind == "SpecialToken" else place["id"]
+            names.append(f"{name}:{place['type_id']}")
+        return " ".join(names)
+
+    return templates.Template(spelled(processor["single"]), spelled(processor["pair"]))
+
+
+def serialized(content: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of a tokenizer.json."""
+    return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def joined(folder: str | os.PathLike) -> str | None:
+    """Returns the path of a temporary tokenizer.json with a folder's vocab.json and merges.txt, or None.
+
+    None means that the folder does not have both files.
+
+    Raises:
+        UserError: A file is damaged, or has no special tokens.
+    """
+    paths = [os.path.join(folder, name) for name in (VOCABULARY, MERGES)]
+    if not all(files.exists(path) for path in paths):
+        return None
+    ids = json_files.read(paths[0], {str: range(1 << 31)})
+    try:
+        lines = files.read(paths[1]).decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{paths[1]}: not UTF-8 at byte {error.start}; expected a merge on each line"
+        ) from None
+    if lines[0].startswith("#version"):
+        del lines[0]
+    merges = [merge for line in lines if (merge := line.removesuffix("\r"))]
+    for merge in merges:
+        pair = merge.split(" ")
+        if len(pair) != 2 or any(token not in ids for token in (*pair, "".join(pair))):
+            raise UserError(f"{paths[1]}: {merge!r} is no merge of two tokens of {VOCABULARY}")
+    found = special_tokens(ids, paths[0])
+    template = templates.ROBERTA if found["cls"] == ROBERTA_TOKENS["cls"] else templates.BERT
+    _joined.append(tempfile.TemporaryDirectory(prefix="bert_jax-vocabulary-"))
+    path = os.path.join(_joined[-1].name, "tokenizer.json")
+    atomic.write_file(path, serialized(tokenizer_json(ids, merges, found, template)))
+    return path
+
+
+def special_tokens(ids: Mapping[str, int], path: str) -> dict[str, str]:
+    """Returns the spellings of the special tokens of a vocabulary by role.
+
+    Args:
+        ids: The ids of its tokens.
+        path: The path of its file, for error messages.
+
+    Raises:
+        UserError: A role has no token.
+    """
+    found = {}
+    for role, token in ROBERTA_TOKENS.items():
+        spellings = (token, BERT_TOKENS[role])
+        there = [spelling for spelling in spellings if spelling in ids]
+        if not there:
+            raise UserError(
+                f"the vocabulary {path} has neither {' nor '.join(spellings)}; `bert-jax vocab --kind=bpe` "
+                "makes one with all special tokens"
+            )
+        found[role] = there[0]
+    return found
+
+
+def is_plain(content: Mapping[str, Any]) -> bool:
+    """Returns whether vocab.json and merges.txt say all that a tokenizer.json does."""
+    pre_tokenizer = content["pre_tokenizer"]
+    plain = all(pre_tokenizer.get(name, value) == value for name, value in _BYTE_LEVEL.items())
+    return plain and not content.get("normalizer")
+
+
+def separate(content: Mapping[str, Any]) -> dict[str, bytes]:
+    """Returns the content of vocab.json and merges.txt, by name, for the content of a tokenizer.json."""
+    model = content["model"]
+    merges = [one if isinstance(one, str) else " ".join(one) for one in model["merges"]]
+    return {
+        VOCABULARY: (json.dumps(model["vocab"], ensure_ascii=False) + "\n").encode(),
+        MERGES: "".join(line + "\n" for line in ("#version: 0.2", *merges)).encode(),
+    }

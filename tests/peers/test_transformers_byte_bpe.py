@@ -1,0 +1,99 @@
+"""Byte-level BPE here and in transformers: ids and offsets of random Unicode, and exported tokenizers."""
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import random_text
+from support.conversions import random_model
+
+from bert_jax import tokenization
+from bert_jax.convert import families
+from bert_jax.convert.families.base import TokenizerRecord
+from bert_jax.convert.formats import huggingface
+from bert_jax.models.config import EncoderConfig
+from bert_jax.tokenization import templates
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.peer
+
+FOLDER = Path(__file__).resolve().parents[1] / "testdata" / "bpe"
+PARTS, PART = 10, 10_000
+INPUTS = {"model_input_names": ["input_ids", "attention_mask"]}
+
+
+@pytest.fixture(scope="module")
+def alphabets():
+    return random_text.alphabets()
+
+
+@pytest.fixture(scope="module")
+def ours():
+    return tokenization.load(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """transformers' tokenizer of vocab.json and merges.txt."""
+    return transformers.RobertaTokenizer.from_pretrained(FOLDER, split_special_tokens=True)
+
+
+def random_texts(alphabets, part):
+    rng, texts = random.Random(part), []
+    for _ in range(PART):
+        text = random_text.text(rng, alphabets)
+        if rng.random() < 0.2:
+            extra = rng.choice(["<s>", "<mask>", " </s>", "1,234", "  \n\n ", "👩\u200d👧", "'ll"])
+            place = rng.randint(0, len(text))
+            text = text[:place] + extra + text[place:]
+        texts.append(text)
+    return texts
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_unicode(ours, theirs, alphabets, part):
+    texts = random_texts(alphabets, part)
+    expected = theirs(texts, add_special_tokens=False, return_offsets_mapping=True)
+    found = ours.encode_with_offsets(texts)
+    assert ours.encode_batch(texts) == expected["input_ids"]
+    for text, (ids, offsets), offsets_there in zip(texts, found, expected["offset_mapping"], strict=True):
+        assert offsets.tolist() == [list(span) for span in offsets_there], ascii(text)
+        assert ours.decode(ids) == text
+
+
+def test_random_ids_are_decoded_alike(ours, theirs):
+    rng = np.random.default_rng(0)
+    for ids in rng.integers(4, ours.vocab_size - 1, (2000, 12)).tolist():
+        assert ours.decode(ids) == theirs.decode(ids, clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.parametrize("name", ["RobertaTokenizer", "PreTrainedTokenizerFast"])
+def test_an_exported_tokenizer(ours, monkeypatch, tmp_path, alphabets, name):
+    record = TokenizerRecord(name, "bpe", templates.ROBERTA, INPUTS)
+    family = dataclasses.replace(families.FAMILIES["bert"], tokenizer=record)
+    monkeypatch.setitem(families.FAMILIES, "bert", family)
+    sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    config = EncoderConfig(vocab_size=ours.vocab_size, max_position_embeddings=16, **sizes)
+    huggingface.FORMAT.write(random_model(config, tokenizer=ours), tmp_path)
+
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert there.model_input_names == ["input_ids", "attention_mask"]
+    texts = random_texts(alphabets, 0)[:2000]
+    special = list(ours.special_tokens.values())
+    assert there(texts, add_special_tokens=False)["input_ids"] == ours.encode_batch(texts, special)
+    masked = json.loads((FOLDER / "tokens.json").read_text())["masked"]
+    rows = [
+        ours.layout.row(*ours.encode_batch(pair, special)).tolist()
+        for pair in zip(texts[: 9 * len(masked)], masked * 9, strict=True)
+    ]
+    assert there(list(texts[: len(rows)]), masked * 9)["input_ids"] == rows
+    for role, token in ours.special_tokens.items():
+        assert getattr(there, f"{role}_token_id") == ours.special_ids[role]
+        assert getattr(there, f"{role}_token") == token
+    again = huggingface.read_tokenizer(str(tmp_path), family)
+    assert again.tokens == ours.tokens and again.template == templates.ROBERTA
+    for file in ("vocab.json", "merges.txt"):
+        assert (tmp_path / file).exists()
