@@ -54,7 +54,7 @@ def tokenizer_json(
         special_tokens: The spellings of the special tokens by role.
         template: How rows are assembled.
     """
-    content = {
+    content: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

@@ -38,6 +38,9 @@ class Characters:
             setattr(self, f"{role}_id", i)
         self.vocab_size, self.is_continuation = 20 + 26, np.zeros(20 + 26, bool)
 
+    def after_space(self, text):
+        return text
+
     def encode_batch(self, texts, allow_special=()):
         return [[20 + ord(letter) - ord("a") for letter in text if letter != " "] for text in texts]
 

@@ -17,6 +17,9 @@ class PieceTokenizer:
     pad_id, cls_id, sep_id, unk_id = 0, 1, 2, 3
     layout = templates.BERT.layout({"cls": cls_id, "sep": sep_id})
 
+    def after_space(self, text):
+        return text
+
     def encode_batch(self, texts):
         out = []
         for text in texts:
