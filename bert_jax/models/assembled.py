@@ -88,9 +88,7 @@ class AssembledModel(Module):
     def classify(self, hidden, sequence_ids, deterministic=True):
         """Returns the logits of the head `classification` for hidden states [B, L, H]."""
         head = self.classification
-        drop_in, drop_out = (
-            self.dropout(rate.of(self.config), deterministic) for rate in (head.drop_in, head.drop_out)
-        )
+        drop_in, drop_out = (self.dropout(rate.of(self.config), deterministic) for rate in head.rates)
         x = drop_in(POOLINGS[head.pooling](hidden, sequence_ids, None))
         if head.dense == "pooler":
             x = self.pooler(x)

@@ -45,7 +45,8 @@ def _field(
             parameters depend on the field. `size`: whether the field is printed as one of the model's sizes.
             `of_run`: whether a run sets the value regardless of the checkpoint that it starts from.
             `optional`: the type of a field whose default is None. `dropout`: whether the field is a dropout
-            rate, which affects training only.
+            rate, which affects training only. `of_head`: whether only a head reads the field, if its family
+            says so.
     """
     resume = "fixed" if metadata.get("shape") else resume
     metadata |= {"meaning": meaning, "choices": choices, "resume": resume}
@@ -309,12 +310,14 @@ class EncoderConfig:
         None,
         "dropout rate in a classification head; None for that of the model family",
         **_RATE,
+        of_head=True,
         optional=float,
     )
     qa_dropout: float | None = _field(
         None,
         "dropout rate before the answer spans; None for that of the model family",
         **_RATE,
+        of_head=True,
         optional=float,
     )
     initializer: str = _field(
@@ -489,10 +492,11 @@ RUN_FIELDS = (
     *(field.name for field in dataclasses.fields(EncoderConfig) if field.metadata.get("of_run")),
 )
 
-# Fields that determine the set and the shapes of the parameters, BERT's sizes, and dropout rates.
-SHAPE_FIELDS, SIZE_FIELDS, DROPOUT_FIELDS = (
+# Fields that determine the set and the shapes of the parameters, BERT's sizes, dropout rates, and fields that
+# only heads read.
+SHAPE_FIELDS, SIZE_FIELDS, DROPOUT_FIELDS, HEAD_FIELDS = (
     tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.metadata.get(kind))
-    for kind in ("shape", "size", "dropout")
+    for kind in ("shape", "size", "dropout", "of_head")
 )
 
 

@@ -6,14 +6,16 @@ The heads are masked LM and next sentence, classification of sequences and of to
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.errors import UserError
 from bert_jax.kernels import tied_table
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import HEAD_FIELDS, EncoderConfig
 from bert_jax.models.encoder import Encoder, Pooler
 from bert_jax.models.layers import ACTIVATIONS, Module, identity
 
@@ -97,6 +99,28 @@ class ClassificationHead:
     def new_groups(self) -> tuple[str, ...]:
         """Returns the parameter groups that fine-tuning always initializes, unlike a pre-trained pooler."""
         return ("head", self.name) if self.dense == "head" else (self.name,)
+
+    @property
+    def rates(self) -> tuple[Rate, ...]:
+        """Returns the dropout rates of the head."""
+        return self.drop_in, self.drop_out
+
+
+def check_fields(given: Mapping[str, Any], rates: Iterable[Rate], user: str) -> None:
+    """Refuses values of fields that only heads read, and that the heads of a run do not read.
+
+    Args:
+        given: the fields of `EncoderConfig` in the config of the run; a checkpoint may have any values.
+        rates: the dropout rates of the heads.
+        user: what the heads belong to, for the message.
+
+    Raises:
+        UserError: a field is set, and no rate refers to it.
+    """
+    read = {rate.field for rate in rates}
+    for name in HEAD_FIELDS:
+        if given[name] is not None and name not in read:
+            raise UserError(f"model.{name}={given[name]}: {user} does not use it; leave it at None")
 
 
 # BERT's heads: sequence and token classification (sections 4.1 and 5.3) and answer spans (section 4.2).
@@ -266,9 +290,6 @@ class ClassificationModel(Module):
             [B, num_labels]; [B, S, num_labels] with `cls_positions`; [B, L, num_labels] without pooling.
         """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
-        drop_in, drop_out = (
-            self.dropout(rate.of(self.config), deterministic)
-            for rate in (self.head.drop_in, self.head.drop_out)
-        )
+        drop_in, drop_out = (self.dropout(rate.of(self.config), deterministic) for rate in self.head.rates)
         x = self.between(drop_in(self.pool(hidden, sequence_ids, cls_positions)))
         return self.classifier(drop_out(x)).astype(jnp.float32)

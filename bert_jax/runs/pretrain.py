@@ -16,6 +16,7 @@ from bert_jax.data import cache, google, loader, records
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import platform
+from bert_jax.models import heads
 from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
@@ -308,8 +309,10 @@ def adopt_architecture(
         "" if the checkpoint was not read.
 
     Raises:
-        UserError: the checkpoint does not exist, has another vocabulary, or differs from an explicit size.
+        UserError: the checkpoint does not exist, has another vocabulary, or differs from an explicit size; or
+            a field is set that only fine-tuning reads.
     """
+    heads.check_fields(config.model.to_dict(), (), "pre-training")
     if not config.init_from:
         return config, ""
     before = config.model.to_dict()

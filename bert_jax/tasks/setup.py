@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any
 
 from bert_jax import convert, tokenization
+from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.kernels import platform
 from bert_jax.models import config as model_config
+from bert_jax.models import heads
 from bert_jax.settings import config_fields
 from bert_jax.settings.run_config import FinetuneConfig, ModelConfig
 from bert_jax.tasks import fields, registry
@@ -43,6 +45,8 @@ def from_training_file(config: FinetuneConfig) -> tuple[FinetuneTask, Any]:
     mistakes = []
     try:
         task = spec.task(of_task, spec, None, tokenizer, encoder)
+        user = f"the task {spec.name} with a model of the family {families.of(encoder).name}"
+        heads.check_fields(config.model.to_dict(), task.classifier.rates, user)
         examples = task.read_training(path)
     except UserError as error:
         mistakes.append(str(error))

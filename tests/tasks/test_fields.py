@@ -33,6 +33,7 @@ from bert_jax.training.evaluators import EvaluationContext
 from bert_jax.training.state import TrainState
 
 PACKAGE = Path(bert_jax.__file__).parent
+DISTILBERT = Path(__file__).parents[1] / "testdata" / "distilbert" / "masked_lm"
 # What is read in order to check it, or to copy it, has no effect by that.
 CHECKS = {
     PACKAGE / "tasks" / "fields.py",
@@ -319,6 +320,46 @@ def test_an_architecture_beside_that_of_the_checkpoint_is_refused(files, vocabul
     config.model.num_hidden_layers = 7
     with pytest.raises(UserError, match="num_hidden_layers is 1 there and 7 here"):
         finetune.prepare(config, "")
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "unread"),
+    [
+        ("squad2", {}, ["classifier_dropout", "qa_dropout"]),
+        ("squad2", {"model.model_type": "distilbert"}, ["classifier_dropout"]),
+        ("multiplechoice", {"model.model_type": "distilbert"}, ["qa_dropout"]),
+        ("tagging", {}, ["qa_dropout"]),
+        ("tagging", {"model.model_type": "distilbert"}, ["classifier_dropout", "qa_dropout"]),
+        ("tagging", {"frozen": True, "head": "bilstm"}, ["classifier_dropout", "qa_dropout"]),
+    ],
+)
+def test_dropout_of_a_head_that_the_family_computes_otherwise_is_refused(
+    files, vocabulary, pretrained, task, given, unread
+):
+    config = configured(task, files, vocabulary)
+    if "frozen" in given:
+        config.model = tasks.default_config("base").model
+        config.init_from, config.vocab = str(pretrained), ""
+    for name, value in given.items():
+        fields.assign(config, name, value)
+    for name in ("classifier_dropout", "qa_dropout"):
+        changed = ml_collections.ConfigDict(config.to_dict())
+        changed.model[name] = 0.3
+        if name in unread:
+            with pytest.raises(
+                UserError, match=rf"model\.{name}=0\.3: the task {task} with a model of the fam"
+            ):
+                finetune.prepare(changed, "")
+        else:
+            finetune.prepare(changed, "")
+
+
+def test_a_checkpoint_may_have_the_dropout_of_other_heads(files):
+    config = configured("classification", files, DISTILBERT / "vocab.txt")
+    config.model = tasks.default_config("base").model
+    config.init_from, config.vocab = str(DISTILBERT), ""
+    task = finetune.prepare(config, "")[1]
+    assert task.model_config.qa_dropout == 0.1
 
 
 @pytest.mark.parametrize("task", ["squad", "squad2"])

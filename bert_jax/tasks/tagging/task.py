@@ -13,6 +13,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import HIDDEN_DROPOUT, TOKENS, ClassificationHead
 from bert_jax.objectives.tagging import Tagging
 from bert_jax.settings.config_fields import option
 from bert_jax.settings.run_config import FinetuneConfig
@@ -32,6 +33,7 @@ _ENTITY_METRICS = ("f1", "precision", "recall", "accuracy")
 _TAG_METRICS = ("accuracy", "f1_macro")
 _HEADS = {"linear": 0, "bilstm": 2}  # layers of the LSTM
 _LAST_FOUR = (-4, -3, -2, -1)
+_OF_FEATURES = dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT)  # as `FeatureHead` computes it
 # Tags are taken to encode entities if at least this fraction of the tags other than O have a prefix such as
 # B-.
 _ENTITY_SHARE = 0.5
@@ -126,6 +128,11 @@ class TaggingTask(FinetuneTask):
     def freeze(self) -> str:
         """Returns a regular expression for the encoder's parameters, if the head alone is trained."""
         return "encoder/.*" if self.config.frozen else ""
+
+    @property
+    def classifier(self) -> ClassificationHead:
+        """Returns the structure of the head in the model's family, or of the head of a frozen encoder."""
+        return _OF_FEATURES if self.layers else super().classifier
 
     def objective(self) -> Tagging:
         """Returns the objective of the configured head."""
