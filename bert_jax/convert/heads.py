@@ -30,6 +30,7 @@ HEADS: dict[str, Head] = {
     "none": Head("Model", "AutoModel", "feature-extraction"),
     "pretraining": Head("ForPreTraining", "AutoModelForPreTraining", "fill-mask"),
     "masked_lm": Head("ForMaskedLM", "AutoModelForMaskedLM", "fill-mask"),
+    "replaced_tokens": Head("ForPreTraining", "AutoModelForPreTraining"),
     "sequence_classification": Head(
         "ForSequenceClassification", "AutoModelForSequenceClassification", "text-classification", True
     ),
@@ -41,7 +42,7 @@ HEADS: dict[str, Head] = {
 }
 
 # Heads from pre-training. They have no classes, so a model that has their parameters can be reduced to them.
-PRETRAINED = ("none", "masked_lm", "pretraining")
+PRETRAINED = ("none", "masked_lm", "pretraining", "replaced_tokens")
 
 
 def head_of(groups: Collection[str], classifier: str = "sequence_classification") -> str:
@@ -55,6 +56,8 @@ def head_of(groups: Collection[str], classifier: str = "sequence_classification"
         return "question_answering"
     if "classifier" in groups:
         return classifier
+    if "discriminator" in groups:
+        return "replaced_tokens"
     if "mlm" in groups:
         return "pretraining" if "nsp" in groups else "masked_lm"
     return "none"

@@ -17,6 +17,7 @@ from bert_jax.models.assembled import Parameter
 from bert_jax.models.config import EncoderConfig
 
 HUGGINGFACE, TENSORFLOW = "huggingface", "tensorflow"
+GENERATOR = "tensorflow_generator"  # names of a second network in the same TF1 checkpoint (ELECTRA)
 LAYERS = "encoder/layers/{place}"  # the parameters of a layer, at each of `runs.places`
 
 # The layout of a parameter in the files. In bert_jax a kernel is [inputs..., outputs...].
@@ -25,7 +26,7 @@ TABLE = "table"  # [rows, H] in both
 DENSE = "dense"  # [inputs, outputs] in TensorFlow, transposed in Hugging Face
 HEAD = "head"  # transposed in both: google-research/bert multiplies these from the other side
 
-_TRANSPOSED = {HUGGINGFACE: (DENSE, HEAD), TENSORFLOW: (HEAD,)}
+_TRANSPOSED = {HUGGINGFACE: (DENSE, HEAD), TENSORFLOW: (HEAD,), GENERATOR: (HEAD,)}
 
 
 class Entry(NamedTuple):

@@ -15,6 +15,7 @@ from bert_jax.models.heads import (
     ClassificationHead,
     MaskedLanguageModelHead,
     MaskedLMHead,
+    ReplacedTokenHead,
 )
 from bert_jax.models.layers import Module
 from bert_jax.models.parameters import abstract, layer_axes, parameter_shapes
@@ -24,8 +25,8 @@ class AssembledModel(Module):
     """The encoder with any set of heads.
 
     Attributes:
-        groups: names of the parameter groups: "encoder", "pooler", "mlm", "nsp", "classifier", "qa", and
-            "head", which is the dense layer of a classifier that does not use the pooler.
+        groups: names of the parameter groups: "encoder", "pooler", "mlm", "nsp", "discriminator",
+            "classifier", "qa", and "head", which is the dense layer of a classifier that does not use the pooler.
         classes: number of outputs of `classifier`.
         classification: structure of the head whose output layer is "classifier" or "qa".
         masked_lm: structure of the masked LM head.
@@ -44,6 +45,8 @@ class AssembledModel(Module):
             self.pooler = Pooler(self.config)
         if "mlm" in self.groups:
             self.mlm = MaskedLanguageModelHead(self.config, self.masked_lm)
+        if "discriminator" in self.groups:
+            self.discriminator = ReplacedTokenHead(self.config)
         if "head" in self.groups:
             # The attribute is not called `head`, which in models with one head is the head's description.
             self.between = Pooler(self.config, head.activation, head.dense_bias, head.norm, name="head")
@@ -61,7 +64,7 @@ class AssembledModel(Module):
 
         `hidden` is [B, L, H]. `pooled` [B, H] and `nsp` [B, 2] are computed from the first token, `mlm`
         [B, L, V] and `qa` [B, L, 2] from every token. `classifier` is [B, classes], or [B, L, classes]
-        without pooling.
+        without pooling. `discriminator` is [B, L].
 
         Args:
             input_ids: int32 [B, L]; see `Encoder` for this and the other inputs.
@@ -76,6 +79,8 @@ class AssembledModel(Module):
             outputs["pooled"] = self.pooler(hidden[:, 0])
         if "mlm" in self.groups:
             outputs["mlm"] = self.mlm(hidden, self.encoder.embeddings.word)
+        if "discriminator" in self.groups:
+            outputs["discriminator"] = self.discriminator(hidden)
         if "nsp" in self.groups:
             outputs["nsp"] = self.nsp(outputs["pooled"])
         for name in ("classifier", "qa"):

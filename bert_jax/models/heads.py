@@ -1,6 +1,7 @@
 """Heads described by value, and the models that use them.
 
-The heads are masked LM and next sentence, classification of sequences and of tokens, and answer spans.
+The heads are masked LM, next sentence and replaced tokens, classification of sequences and of tokens, and
+answer spans.
 """
 
 from __future__ import annotations
@@ -203,6 +204,20 @@ class MaskedLanguageModelHead(Module):
         """Returns the logits [B, P, V] of states [B, P, H]."""
         x = self.transform_norm(self.activate(self.transform(x)))
         return tied_table.logits(x, word_embeddings, self.bias)
+
+
+class ReplacedTokenHead(Module):
+    """Dense, activation and one logit for each token: [B, L, H] -> [B, L] (ELECTRA, section 2)."""
+
+    def setup(self):
+        """Creates the parts."""
+        self.dense_layer = self.dense("dense", (self.config.hidden_size,), ("embed",), ("embed_out",))
+        self.activate = ACTIVATIONS[self.config.hidden_act]
+        self.out = self.dense(None, (1,), ("embed",), ("classes",))
+
+    def __call__(self, x):
+        """Returns the logits [B, L] that a token was replaced, for states [B, L, H]."""
+        return self.out(self.activate(self.dense_layer(x)))[..., 0]
 
 
 class PretrainingModel(Module):

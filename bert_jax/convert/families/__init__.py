@@ -30,11 +30,13 @@ and value), one with the kernel's axes in another order (GPT's), and dropout bef
 (ALBERT in transformers).
 """
 
-from bert_jax.convert.families import albert, bert, distilbert
+from bert_jax.convert.families import albert, bert, distilbert, electra
 from bert_jax.convert.families.base import CLASSIFIER, Family
 from bert_jax.models.config import EncoderConfig
 
-FAMILIES: dict[str, Family] = {one.model_type: one for one in (bert.FAMILY, distilbert.FAMILY, albert.FAMILY)}
+FAMILIES: dict[str, Family] = {
+    one.model_type: one for one in (bert.FAMILY, distilbert.FAMILY, albert.FAMILY, electra.FAMILY)
+}
 
 
 def of(config: EncoderConfig) -> Family:
