@@ -26,7 +26,8 @@ class AssembledModel(Module):
 
     Attributes:
         groups: names of the parameter groups: "encoder", "pooler", "mlm", "nsp", "discriminator",
-            "classifier", "qa", and "head", which is the dense layer of a classifier that does not use the pooler.
+            "classifier", "qa", and "head", which is the dense layer of a classifier that does not use the
+            pooler.
         classes: number of outputs of `classifier`.
         classification: structure of the head whose output layer is "classifier" or "qa".
         masked_lm: structure of the masked LM head.

@@ -210,7 +210,8 @@ class Family:
         nameless = [one.ours for one in table if one.ours in params and kind not in one.names]
         if nameless:
             raise UserError(f"a {self.name} has no names in a file of the kind {kind} for {nameless[0]}")
-        return param_mapping.to_files(params, table, kind, config)
+        named = [one for one in table if kind in one.names]
+        return param_mapping.to_files(params, named, kind, config)
 
     def from_files(self, tensors: Mapping[str, Any], config: EncoderConfig, kind: str) -> Found:
         """Returns the parameters and other tensors of a file; see `param_mapping.from_files`."""
