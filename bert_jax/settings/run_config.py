@@ -7,6 +7,7 @@ its config once, by `pretraining` or by `bert_jax.tasks.fields.finetuning`, and 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -95,6 +96,15 @@ class SpikesConfig(Part):
     metric: str = option("loss", "`loss`, or `grad_norm`: the norm of the gradient before clipping")
 
 
+# The fields of `optimizer` that only some schedules use, by schedule.
+SCHEDULE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "warmup_then_decay": ("final_rate",),
+    "cosine": ("final_rate",),
+    "triangle": ("initial_rate", "final_rate"),
+    "wsd": ("cooldown_steps", "cooldown_fraction", "cooldown", "final_rate"),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(Part):
     """The optimizer and the schedule of its learning rate."""
@@ -102,7 +112,8 @@ class OptimizerConfig(Part):
     name: str = option(
         "adamw",
         "`adamw`, without bias correction, as google-research/bert; `adamw_bias_corrected`; `lamb`, "
-        "bias-corrected as in tensorflow/models; `lamb_uncorrected`, as in ALBERT; or the name of any "
+        "bias-corrected as in tensorflow/models; `lamb_uncorrected`, as in ALBERT; `stable_adamw`, as "
+        "ModernBERT ([optimizers.md](optimizers.md)); or the name of any "
         "optimizer of [optax](https://optax.readthedocs.io) or optax.contrib that takes a learning rate, "
         "such as `adafactor`, `lion`, `muon` (matrices of the layers; the rest by Adam) or `sgd`",
     )
@@ -116,18 +127,48 @@ class OptimizerConfig(Part):
         "reference",
         "`reference`: warm-up, then a decay that counts from step 0; `warmup_then_decay`, both linear; "
         "`cosine`, `inverse_square_root`, `constant`; `product`, of the warm-up and a linear decay from "
-        "step 0, as ELECTRA's",
+        "step 0, as ELECTRA's; `triangle`, as `warmup_then_decay` from `optimizer.initial_rate` on, as "
+        "crammed BERT's; `wsd`: warm-up, constant, and a cooldown in the last steps, as ModernBERT's "
+        "([optimizers.md](optimizers.md))",
     )
     learning_rate: float = option(1e-4, "the largest learning rate of the schedule", minimum=0, maximum=10**6)
     warmup_steps: int = option(
         10_000, "steps in which the learning rate rises; in fine-tuning 0 takes `warmup_fraction`"
     )
+    initial_rate: float = option(
+        0.0,
+        "the learning rate at step 0, as a fraction of the largest; only the schedule `triangle`",
+        minimum=0,
+        maximum=1,
+    )
+    final_rate: float = option(
+        0.0,
+        "the learning rate at the end of the decay, as a fraction of the largest; only the schedules "
+        "`warmup_then_decay`, `cosine`, `triangle` and `wsd`",
+        minimum=0,
+        maximum=1,
+    )
+    cooldown_steps: int = option(0, "the last steps of the schedule `wsd`, in which the learning rate falls")
+    cooldown_fraction: float = option(
+        0.0, "those steps as a fraction of all steps, in place of `optimizer.cooldown_steps`",
+        minimum=0, maximum=1,
+    )  # fmt: skip
+    cooldown: str = option(
+        "linear",
+        "how the learning rate falls in them: `linear`, or `sqrt`: by 1 - sqrt(n / cooldown_steps) at the "
+        "n-th of them",
+    )
     weight_decay: float = option(
-        0.01, "decoupled: it is multiplied by the learning rate alone", minimum=0, maximum=10**6
+        0.01,
+        "decoupled: it is multiplied by the learning rate alone. A rate that other programs multiply by the "
+        "schedule, without the learning rate, is divided by the largest learning rate here",
+        minimum=0,
+        maximum=10**6,
     )
     no_decay: str = option(
         r"(.*/)?(bias|scale)",
-        "regular expression: parameters that do not decay, biases and LayerNorm's by default. It matches "
+        "regular expression: parameters that do not decay, biases and LayerNorm's by default; empty: all "
+        "decay, as in fairseq. It matches "
         "whole names, such as `encoder/embeddings/word_embeddings` and `encoder/layers/0/query/kernel`",
         type="regex",
     )
@@ -154,6 +195,7 @@ class OptimizerConfig(Part):
         type="regex",
     )
     decay_steps: int = 0
+    warmup_fraction: float = 0.0
     layer_decay: float = 1.0
 
 
@@ -163,6 +205,13 @@ class PretrainOptimizerConfig(OptimizerConfig):
 
     decay_steps: int = option(
         0, "the step at which the rate reaches 0, if it is not `steps`, as in the first of two phases"
+    )
+    warmup_fraction: float = option(
+        0.0,
+        "share of the schedule in which the learning rate rises, in place of `optimizer.warmup_steps`, which "
+        "is then 0",
+        minimum=0,
+        below=1,
     )
 
 
@@ -392,6 +441,10 @@ def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
     if not config.spikes.factor:
         for name in ("spikes.window", "spikes.metric"):
             yield name, "spikes.factor=0 is no rule"
+    used = SCHEDULE_FIELDS.get(config.optimizer.schedule, ())
+    for name in dict.fromkeys(itertools.chain.from_iterable(SCHEDULE_FIELDS.values())):
+        if name not in used:
+            yield f"optimizer.{name}", f"the schedule {config.optimizer.schedule} does not use it"
 
 
 def pretraining(config: Mapping[str, Any]) -> PretrainConfig:

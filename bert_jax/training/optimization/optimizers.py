@@ -1,4 +1,4 @@
-"""Optimizers by name: the Adam of google-research/bert, LAMB, and every optimizer of optax.
+"""Optimizers by name: the Adam of google-research/bert, LAMB, StableAdamW, and every optimizer of optax.
 
 Each optimizer returns a descent direction, which the train step multiplies by the learning rate. The learning
 rate depends only on the step of the run, so skipped steps do not shift the schedule.
@@ -71,6 +71,40 @@ def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientT
     return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
 
 
+def stable_adamw(
+    b1: float, b2: float, eps: float, decay: optax.GradientTransformation, layers: Layers
+) -> optax.GradientTransformation:
+    """Returns StableAdamW (Wortsman et al. 2023, algorithm 2): AdamW with the update clipping of AdaFactor.
+
+    The update is (m / (sqrt(v) + eps) + decay) / max(1, rms), with the bias-corrected moments m and v and
+    rms = sqrt(mean(g^2 / max(v, eps^2))). The mean is taken over a parameter, and per layer over a parameter
+    that is stacked over layers. No other clipping of the gradient is needed.
+
+    Args:
+        b1, b2: the decay rates of the moments.
+        eps: added to the root of the second moment.
+        decay: adds weight decay to a direction; it has no state.
+        layers: the layers of stacked parameters.
+    """
+    adam = scale_by_corrected_adam(b1, b2, eps)
+    log_b2 = math.log(b2) if b2 else -math.inf
+
+    def update(updates, state, params):
+        direction, state = adam.update(updates, state, params)
+        decayed, _ = decay.update(direction, decay.init(params), params)
+        correction = -jnp.expm1(state.count * log_b2)
+
+        def clipped(path, u, g, v):
+            stacked = layers.at(path)
+            axes = stacked and tuple(axis for axis in range(g.ndim) if axis != stacked.axis)
+            ratio = jnp.square(g) / jnp.maximum(v / correction, eps**2)
+            return u / jnp.maximum(1, jnp.sqrt(jnp.mean(ratio, axes, keepdims=True)))
+
+        return jax.tree_util.tree_map_with_path(clipped, decayed, updates, state.nu), state
+
+    return optax.GradientTransformation(adam.init, update)
+
+
 def scale_by_trust_ratio(layers: Layers, no_decay: str = NO_DECAY) -> optax.GradientTransformation:
     """Returns the transformation that multiplies updates u by LAMB's trust ratio |p| / |u|.
 
@@ -127,6 +161,8 @@ _ADAM: dict[str, Callable[[float, float, float], optax.GradientTransformation]] 
     "lamb_uncorrected": scale_by_uncorrected_adam,
 }
 _WITH_TRUST_RATIO = ("lamb", "lamb_uncorrected")
+_STABLE_ADAMW = "stable_adamw"
+_OWN = (*_ADAM, _STABLE_ADAMW)
 
 # Maps the layers to arguments with which these models need to call optimizers of optax.
 _OPTAX_ARGUMENTS: dict[str, Callable[[Layers], dict[str, Any]]] = {
@@ -157,10 +193,10 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
     make: Any = getattr(optax, name, None) or getattr(optax.contrib, name, None)
     taken = inspect.signature(make).parameters if inspect.isfunction(make) else {}
     if "learning_rate" not in taken:
-        near = difflib.get_close_matches(name, (*_ADAM, *_EXAMPLES), n=1)
+        near = difflib.get_close_matches(name, (*_OWN, *_EXAMPLES), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(
-            f"optimizer.name={name!r} is unknown; choose one of {', '.join(_ADAM)}, or an optimizer of "
+            f"optimizer.name={name!r} is unknown; choose one of {', '.join(_OWN)}, or an optimizer of "
             f"optax, such as {', '.join(_EXAMPLES)}{hint}"
         )
     given = _arguments(args)
@@ -213,7 +249,7 @@ def keeps_parameters_finite(config: OptimizerConfig) -> bool:
         config: the `optimizer` part of a run's configuration, as for `make_optimizer`.
     """
     return (
-        config.name in ("adamw", "adamw_bias_corrected")
+        config.name in ("adamw", "adamw_bias_corrected", _STABLE_ADAMW)
         and not config.rates
         and 0 <= config.b1**2 < config.b2 < 1
         and config.eps > 0
@@ -247,9 +283,16 @@ def make_optimizer(
     steps = []
     if config.clip_norm:
         steps.append(optax.clip_by_global_norm(config.clip_norm))
-    steps.append(_direction(config, layers))
+    decay = optax.identity()
     if config.weight_decay:
-        steps.append(param_groups.add_decay(config.weight_decay, layers, no_decay))
+        decay = param_groups.add_decay(config.weight_decay, layers, no_decay)
+    if config.name == _STABLE_ADAMW:
+        _refuse_args(config)
+        steps.append(stable_adamw(config.b1, config.b2, config.eps, decay, layers))
+    else:
+        steps.append(_direction(config, layers))
+        if config.weight_decay:
+            steps.append(decay)
     if config.name in _WITH_TRUST_RATIO:
         steps.append(scale_by_trust_ratio(layers, no_decay))
     if layer_decay < 1:
@@ -266,15 +309,10 @@ def make_optimizer(
 
 
 def _direction(config: OptimizerConfig, layers: Layers) -> optax.GradientTransformation:
-    args = config.args
     if config.name in _ADAM:
-        if args:
-            raise UserError(
-                f"optimizer.args={args!r}: {config.name} has none; set optimizer.b1, optimizer.b2 and "
-                "optimizer.eps"
-            )
+        _refuse_args(config)
         return _ADAM[config.name](config.b1, config.b2, config.eps)
-    direction = from_optax(config.name, layers, args)
+    direction = from_optax(config.name, layers, config.args)
     for field, default in _ADAM_DEFAULTS.items():
         if (value := getattr(config, field)) != default:
             raise UserError(
@@ -282,3 +320,11 @@ def _direction(config: OptimizerConfig, layers: Layers) -> optax.GradientTransfo
                 f"{default}, and give the optimizer's own arguments by optimizer.args"
             )
     return direction
+
+
+def _refuse_args(config: OptimizerConfig) -> None:
+    if config.args:
+        raise UserError(
+            f"optimizer.args={config.args!r}: {config.name} has none; set optimizer.b1, optimizer.b2 and "
+            "optimizer.eps"
+        )

@@ -8,12 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
-from bert_jax.settings.run_config import OptimizerConfig
+from bert_jax.settings.run_config import SCHEDULE_FIELDS, OptimizerConfig
 
 Schedule = Callable[[jax.Array], jax.Array]
 
 
-def reference_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
+def _above(final_rate: float, left: jax.Array) -> jax.Array:
+    """Maps [0, 1] to [final_rate, 1]."""
+    return final_rate + (1 - final_rate) * left if final_rate else left
+
+
+def reference_schedule(learning_rate: float, warmup_steps: float, total_steps: int) -> Schedule:
     """Returns a linear warm-up and a linear decay from step 0 (google-research/bert, optimization.py).
 
     The rate at step t is lr t/W during the W steps of warm-up and lr (1 - t/T) afterwards, so it drops to
@@ -29,23 +34,30 @@ def reference_schedule(learning_rate: float, warmup_steps: int, total_steps: int
     return schedule
 
 
-def warmup_then_decay_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """Returns a linear warm-up from 0 to lr at step W and a linear decay to 0 at step T, without a jump.
+def warmup_then_decay_schedule(
+    learning_rate: float, warmup_steps: float, total_steps: int, final_rate: float = 0.0
+) -> Schedule:
+    """Returns a linear warm-up from 0 to lr at step W and a linear decay at step T, without a jump.
 
-    This is the linear schedule of Hugging Face transformers.
+    With a final rate of 0, this is the linear schedule of Hugging Face transformers.
+
+    Args:
+        learning_rate: the largest rate, lr.
+        warmup_steps: the steps of warm-up, W.
+        total_steps: the step at which the decay ends, T.
+        final_rate: the rate from step T on, as a fraction of lr.
     """
 
     def schedule(step):
         step = jnp.asarray(step, jnp.float32)
-        decayed = learning_rate * jnp.clip(
-            (total_steps - step) / max(total_steps - warmup_steps, 1), 0.0, 1.0
-        )
+        left = jnp.clip((total_steps - step) / max(total_steps - warmup_steps, 1), 0.0, 1.0)
+        decayed = learning_rate * _above(final_rate, left)
         return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
 
     return schedule
 
 
-def constant_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
+def constant_schedule(learning_rate: float, warmup_steps: float, total_steps: int) -> Schedule:
     """Returns a linear warm-up to lr at step W and a constant rate afterwards."""
     del total_steps
     return lambda step: (
@@ -53,20 +65,106 @@ def constant_schedule(learning_rate: float, warmup_steps: int, total_steps: int)
     )
 
 
-def cosine_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
-    """Returns a linear warm-up from 0 to lr at step W and a half-period cosine decay to 0 at step T."""
+def triangle_schedule(
+    learning_rate: float,
+    warmup_steps: float,
+    total_steps: int,
+    initial_rate: float = 0.0,
+    final_rate: float = 0.0,
+) -> Schedule:
+    """Returns a linear rise from a fraction of lr at step 0 to lr at step W and a linear decay until step T.
+
+    With a rise from 1/4 over 3/4 of the run, it is that of crammed BERT (Geiping and Goldstein 2022).
+
+    Args:
+        learning_rate: the largest rate, lr.
+        warmup_steps: the step of the largest rate, W.
+        total_steps: the step at which the decay ends, T.
+        initial_rate: the rate at step 0, as a fraction of lr.
+        final_rate: the rate from step T on, as a fraction of lr.
+    """
+    decay = warmup_then_decay_schedule(learning_rate, warmup_steps, total_steps, final_rate)
+
+    def schedule(step):
+        done = jnp.asarray(step, jnp.float32) / max(warmup_steps, 1)
+        return jnp.where(step < warmup_steps, learning_rate * _above(initial_rate, done), decay(step))
+
+    return schedule
+
+
+def _down_linearly(done: jax.Array, left: jax.Array) -> jax.Array:
+    del done
+    return left
+
+
+def _down_by_root(done: jax.Array, left: jax.Array) -> jax.Array:
+    """Returns 1 - sqrt(done), in a form that keeps its significant digits near the end."""
+    return left / (1 + jnp.sqrt(done))
+
+
+# Maps (share of the cooldown that is done, share that is left) to a factor from 1 to 0.
+COOLDOWNS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "linear": _down_linearly,
+    "sqrt": _down_by_root,
+}
+
+
+def wsd_schedule(
+    learning_rate: float,
+    warmup_steps: float,
+    total_steps: int,
+    cooldown_steps: float = 0,
+    cooldown: str = "linear",
+    final_rate: float = 0.0,
+) -> Schedule:
+    """Returns a warm-up, a stable phase and a decay: a trapezoid (Hu et al. 2024; Haegele et al. 2024).
+
+    The rate rises linearly from 0 to lr at step W and stays there until step T - C. At step n of the C steps
+    of cooldown it is lr times 1 - n/C ("linear") or 1 - sqrt(n/C) ("sqrt").
+
+    Args:
+        learning_rate: the largest rate, lr.
+        warmup_steps: the steps of warm-up, W.
+        total_steps: the step at which the decay ends, T.
+        cooldown_steps: the steps of the decay, C.
+        cooldown: a name from `COOLDOWNS`.
+        final_rate: the rate from step T on, as a fraction of lr.
+    """
+    steps = max(cooldown_steps, 1)
 
     def schedule(step):
         step = jnp.asarray(step, jnp.float32)
-        left = jnp.clip((total_steps - step) / max(total_steps - warmup_steps, 1), 0.0, 1.0)
-        # Equal to (1 + cos(pi (1 - left))) / 2, which loses all significant digits near the end.
-        decayed = learning_rate * jnp.square(jnp.sin(jnp.pi / 2 * left))
+        left = jnp.clip((total_steps - step) / steps, 0.0, 1.0)
+        done = jnp.clip((step - (total_steps - steps)) / steps, 0.0, 1.0)
+        decayed = learning_rate * _above(final_rate, COOLDOWNS[cooldown](done, left))
         return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
 
     return schedule
 
 
-def inverse_square_root_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
+def cosine_schedule(
+    learning_rate: float, warmup_steps: float, total_steps: int, final_rate: float = 0.0
+) -> Schedule:
+    """Returns a linear warm-up from 0 to lr at step W and a half-period cosine decay until step T.
+
+    Args:
+        learning_rate: the largest rate, lr.
+        warmup_steps: the steps of warm-up, W.
+        total_steps: the step at which the decay ends, T.
+        final_rate: the rate from step T on, as a fraction of lr.
+    """
+
+    def schedule(step):
+        step = jnp.asarray(step, jnp.float32)
+        left = jnp.clip((total_steps - step) / max(total_steps - warmup_steps, 1), 0.0, 1.0)
+        # Equal to (1 + cos(pi (1 - left))) / 2, which loses all significant digits near the end.
+        decayed = learning_rate * _above(final_rate, jnp.square(jnp.sin(jnp.pi / 2 * left)))
+        return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
+
+    return schedule
+
+
+def inverse_square_root_schedule(learning_rate: float, warmup_steps: float, total_steps: int) -> Schedule:
     """Returns a linear warm-up from 0 to lr at step W and then the rate lr sqrt(W / t).
 
     The rate does not depend on the number of steps of the run.
@@ -81,7 +179,7 @@ def inverse_square_root_schedule(learning_rate: float, warmup_steps: int, total_
     return schedule
 
 
-def product_schedule(learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
+def product_schedule(learning_rate: float, warmup_steps: float, total_steps: int) -> Schedule:
     """Returns the product of a linear warm-up and a linear decay, lr min(1, t/W) (1 - t/T) (ELECTRA)."""
 
     def schedule(step):
@@ -93,14 +191,16 @@ def product_schedule(learning_rate: float, warmup_steps: int, total_steps: int) 
 
 
 # Each function maps (learning rate, warm-up steps W, step T at which the decay ends) to a schedule, which
-# maps a step, counted from 0, to its rate.
-SCHEDULES: dict[str, Callable[[float, int, int], Schedule]] = {
+# maps a step, counted from 0, to its rate. Its further arguments are the fields of `SCHEDULE_FIELDS`.
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "reference": reference_schedule,
     "warmup_then_decay": warmup_then_decay_schedule,
     "constant": constant_schedule,
     "cosine": cosine_schedule,
     "inverse_square_root": inverse_square_root_schedule,
     "product": product_schedule,
+    "triangle": triangle_schedule,
+    "wsd": wsd_schedule,
 }
 
 
@@ -112,14 +212,20 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
         total_steps: the step at which the decay ends, unless decay_steps is set; 0 if it is not known yet.
 
     Raises:
-        UserError: the name is unknown, or the warm-up is not shorter than the run or the decay.
+        UserError: a name is unknown, or the warm-up and the cooldown do not fit into the run or the decay.
     """
     total_steps = config.decay_steps or total_steps
     if config.schedule not in SCHEDULES:
         raise UserError(
             f"optimizer.schedule={config.schedule!r} is unknown; choose one of {', '.join(SCHEDULES)}"
         )
-    if config.warmup_steps >= total_steps > 0:
+    if config.warmup_fraction and config.warmup_steps:
+        raise UserError(
+            f"optimizer.warmup_fraction={config.warmup_fraction:g} and optimizer.warmup_steps="
+            f"{config.warmup_steps}: the warm-up has one length; set one of them to 0"
+        )
+    warmup = config.warmup_fraction * total_steps or config.warmup_steps
+    if warmup >= total_steps > 0:
         if config.decay_steps:
             raise UserError(
                 f"optimizer.warmup_steps={config.warmup_steps}: expected less than optimizer.decay_steps="
@@ -130,4 +236,30 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
             f"the run; set fewer (a tenth is {total_steps // 10}), or train for longer by --config.steps or, "
             "in fine-tuning, --config.epochs"
         )
-    return SCHEDULES[config.schedule](config.learning_rate, config.warmup_steps, total_steps)
+    further = {name: getattr(config, name) for name in SCHEDULE_FIELDS.get(config.schedule, ())}
+    if config.schedule == "wsd":
+        further["cooldown_steps"] = _cooldown_steps(config, warmup, total_steps)
+        del further["cooldown_fraction"]
+    return SCHEDULES[config.schedule](config.learning_rate, warmup, total_steps, **further)
+
+
+def _cooldown_steps(config: OptimizerConfig, warmup: float, total_steps: int) -> float:
+    """Returns the steps of the cooldown of `wsd_schedule`."""
+    steps, fraction = config.cooldown_steps, config.cooldown_fraction
+    if bool(steps) == bool(fraction):
+        raise UserError(
+            f"optimizer.cooldown_steps={steps} and optimizer.cooldown_fraction={fraction:g}: the schedule "
+            "wsd needs one of them for its last part, and the other at 0; without that part it is `constant`"
+        )
+    if config.cooldown not in COOLDOWNS:
+        raise UserError(
+            f"optimizer.cooldown={config.cooldown!r} is unknown; choose one of {', '.join(COOLDOWNS)}"
+        )
+    length = fraction * total_steps or steps
+    if warmup + length > total_steps > 0:
+        given = f"cooldown_steps={steps}" if steps else f"cooldown_fraction={fraction:g}"
+        raise UserError(
+            f"optimizer.{given}: with a warm-up of {warmup:g} steps it is longer than the {total_steps} "
+            "steps of the schedule; set a shorter one, or train for longer"
+        )
+    return length

@@ -109,6 +109,7 @@ def test_what_decays():
         (dict(name="momo"), "cannot be used"),
         (dict(name="lion", b2=0.99), "optimizer.b2=0.99: is not used by optimizer.name='lion'"),
         (dict(args="b1=0.9"), "adamw has none"),
+        (dict(name="stable_adamw", args="b1=0.9"), "stable_adamw has none"),
         (dict(rates="encoder"), "is not REGEX=FACTOR"),
         (dict(rates="encoder/.*=-1"), "is not REGEX=FACTOR"),
         (dict(rates="(=1"), "no regular expression"),
@@ -310,6 +311,26 @@ def test_what_decays_is_chosen_by_name(name):
         some["encoder/embeddings/word_embeddings"], none["encoder/embeddings/word_embeddings"]
     )
     np.testing.assert_array_equal(some["classifier/kernel"], plain["classifier/kernel"])
+
+
+def test_an_empty_pattern_lets_everything_decay():
+    """fairseq decays biases and the scales of LayerNorm too."""
+    options = dict(clip_norm=0.0, learning_rate=1.0)
+    plain, every = (one_update(weight_decay=decay, no_decay="", **options) for decay in (0.0, 0.5))
+    assert len(plain) == 5
+    for name, update in every.items():  # all parameters are ones
+        np.testing.assert_allclose(update - plain[name], 0.5, rtol=1e-5, err_msg=name)
+
+
+def test_the_decay_of_stable_adamw_is_a_share_of_the_parameter_at_the_largest_rate():
+    """Composer, and ModernBERT's StableAdamW: p (1 - rate / largest rate * decay), with the clipped rate."""
+    plain, decayed = (
+        one_update(name="stable_adamw", clip_norm=0.0, learning_rate=8e-4, weight_decay=decay)
+        for decay in (0.0, 1e-5 / 8e-4)
+    )
+    table = "encoder/embeddings/word_embeddings"
+    np.testing.assert_allclose(8e-4 * (decayed[table] - plain[table]), 1e-5, rtol=1e-2)
+    np.testing.assert_array_equal(decayed["classifier/bias"], plain["classifier/bias"])
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,16 @@ def trust_ratios(name, p, u):
     return np.linalg.norm(p) / np.linalg.norm(u)
 
 
-def descend(params, gradient, corrected, lamb, rate):
+def root_mean_square(name, g, v):
+    """StableAdamW's, one a layer, of a gradient relative to the second moment."""
+    if name.startswith("layers/"):
+        return np.stack(
+            [root_mean_square("", *pair) * np.ones_like(pair[0]) for pair in zip(g, v, strict=True)]
+        )
+    return np.sqrt(np.mean(g**2 / np.maximum(v, EPS**2)))
+
+
+def descend(params, gradient, corrected, lamb, rate, stable=False):
     """The formulas: yields the parameters before every step and after the last, as {name: array}."""
     params = {name: value.copy() for name, value in params.items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
@@ -108,6 +117,8 @@ def descend(params, gradient, corrected, lamb, rate):
                 update = update + DECAY * params[name]
                 if lamb:
                     update = update * trust_ratios(name, params[name], update)
+            if stable:
+                update = update / np.maximum(1, root_mean_square(name, g, second))
             after[name] = params[name] - rate(step) * update
         params = after
     yield params
@@ -133,8 +144,9 @@ def exact_run(name, rate):
             norms.append(np.sqrt(sum((g**2).sum() for g in grads.values())))
             return grads
 
-        corrected = name in ("adamw_bias_corrected", "lamb")
-        return list(descend(flat(initial), gradient, corrected, name.startswith("lamb"), rate)), norms
+        corrected = name in ("adamw_bias_corrected", "lamb", "stable_adamw")
+        lamb, stable = name.startswith("lamb"), name == "stable_adamw"
+        return list(descend(flat(initial), gradient, corrected, lamb, rate, stable)), norms
 
 
 def largest_difference(name, schedule, exact, dtype):
@@ -179,8 +191,9 @@ def largest_difference(name, schedule, exact, dtype):
         ("adamw_bias_corrected", "warmup_then_decay", usual_rate),
         ("lamb", "warmup_then_decay", usual_rate),
         ("lamb_uncorrected", "reference", reference_rate),
+        ("stable_adamw", "warmup_then_decay", usual_rate),
     ],
-    ids=["reference", "bias-corrected", "lamb", "lamb-uncorrected"],
+    ids=["reference", "bias-corrected", "lamb", "lamb-uncorrected", "stable"],
 )
 def test_1000_steps_are_the_formulas(name, schedule, rate, dtype, bound):
     exact, norms = exact_run(name, rate)
@@ -194,7 +207,8 @@ def test_1000_steps_are_the_formulas(name, schedule, rate, dtype, bound):
 @pytest.mark.parametrize("name", schedules.SCHEDULES)
 def test_every_rate_is_the_formulas_to_1e_6(name, steps, warmup):
     rate = 1e-4
-    schedule = schedules.SCHEDULES[name](rate, warmup, steps)
+    more = {"wsd": dict(cooldown_steps=steps // 5, cooldown="sqrt")}.get(name, {})
+    schedule = schedules.SCHEDULES[name](rate, warmup, steps, **more)
     at = np.unique(np.concatenate([np.arange(2000), steps - np.arange(2000), np.arange(0, steps, 997)]))
     at = at[(at >= 0) & (at <= steps)]
     decayed = {
@@ -204,6 +218,8 @@ def test_every_rate_is_the_formulas_to_1e_6(name, steps, warmup):
         "cosine": rate * np.sin(np.pi / 2 * (steps - at) / (steps - warmup)) ** 2,
         "inverse_square_root": rate * np.sqrt(warmup / np.maximum(at, 1)),
         "product": rate * (1 - at / steps),
+        "triangle": rate * (steps - at) / (steps - warmup),
+        "wsd": rate * (1 - np.sqrt(np.maximum(5 * (at - 0.8 * steps) / steps, 0))),
     }[name]
     warming = rate * at / warmup * ((1 - at / steps) if name == "product" else 1)
     exact = np.where(at < warmup, warming, decayed)

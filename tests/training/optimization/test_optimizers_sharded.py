@@ -89,7 +89,12 @@ def train(path, name, args, steps, mesh):
 
 @pytest.mark.parametrize(
     "name, args",
-    [("adafactor", "min_dim_size_to_factor=8, momentum=0.9"), ("lion", ""), ("muon", "")],
+    [
+        ("adafactor", "min_dim_size_to_factor=8, momentum=0.9"),
+        ("lion", ""),
+        ("muon", ""),
+        ("stable_adamw", ""),
+    ],
 )
 def test_a_run_on_a_mesh_resumes_and_is_that_of_one_device(name, args, tmp_path):
     mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
@@ -112,14 +117,14 @@ def make_optimizer_of(name, args):
 
 def test_moments_lie_where_their_parameters_do():
     mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
-    for name, args in (("lion", ""), ("adafactor", "min_dim_size_to_factor=8")):
+    for name, args in (("lion", ""), ("stable_adamw", ""), ("adafactor", "min_dim_size_to_factor=8")):
         abstract = state.abstract_state(Words(), make_optimizer_of(name, args), mesh)
         specs = {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(abstract.opt_state):
             if "query" in jax.tree_util.keystr(path):
                 specs[leaf.shape] = leaf.sharding.spec
         full = (LAYERS, HIDDEN, HEADS, SIZE)
-        if name == "lion":
+        if name != "adafactor":
             assert specs == {full: PartitionSpec(None, "fsdp", "tensor", None)}
         else:  # one factor for each of the largest dimensions, and what is not factored is a single number
             assert specs == {

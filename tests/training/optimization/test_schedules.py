@@ -1,0 +1,96 @@
+"""The schedules of successors of BERT: their known answers, and the fields that each of them uses."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.settings import defaults, run_config
+from bert_jax.settings.run_config import SCHEDULE_FIELDS, PretrainOptimizerConfig
+from bert_jax.training.optimization import schedules
+
+
+def rates(at, total_steps=100, **fields):
+    fields = {"learning_rate": 1.0, "warmup_steps": 10} | fields
+    schedule = schedules.make_schedule(PretrainOptimizerConfig(**fields), total_steps)
+    return [float(schedule(np.int32(step))) for step in at]
+
+
+def test_wsd():
+    at = [0, 5, 10, 50, 80, 85, 90, 99, 100, 110]
+    root = [0, 0.5, 1, 1, 1, 0.5, 1 - np.sqrt(0.5), 1 - np.sqrt(0.95), 0, 0]
+    np.testing.assert_allclose(rates(at, schedule="wsd", cooldown_steps=20, cooldown="sqrt"), root, rtol=1e-6)
+    assert np.round(root, 4).tolist()[5:9] == [0.5, 0.2929, 0.0253, 0]
+    linear = [0, 0.5, 1, 1, 1, 0.755, 0.51, 0.02 + 0.98 * 0.05, 0.02, 0.02]
+    options = dict(schedule="wsd", cooldown_fraction=0.2, warmup_steps=0, warmup_fraction=0.1)
+    np.testing.assert_allclose(rates(at, final_rate=0.02, **options), linear, rtol=1e-6)
+
+
+def test_product():
+    np.testing.assert_allclose(rates([1, 5, 10, 50], schedule="product"), [0.099, 0.475, 0.9, 0.5], rtol=1e-6)
+
+
+def test_the_triangle_of_crammed_bert():
+    at = [0, 30, 75, 80, 100, 101]
+    fields = dict(schedule="triangle", initial_rate=0.25, warmup_steps=75)
+    np.testing.assert_allclose(rates(at, **fields), [0.25, 0.55, 1, 0.8, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(
+        rates(at, final_rate=0.1, **fields), [0.25, 0.55, 1, 0.82, 0.1, 0.1], rtol=1e-6
+    )
+
+
+def test_floors():
+    at = [5, 10, 55, 100, 120]
+    linear = rates(at, schedule="warmup_then_decay", final_rate=0.02)
+    np.testing.assert_allclose(linear, [0.5, 1, 0.51, 0.02, 0.02], rtol=1e-6)
+    cosine = rates(at, schedule="cosine", final_rate=0.1)
+    np.testing.assert_allclose(cosine, [0.5, 1, 0.55, 0.1, 0.1], rtol=1e-6)
+
+
+def test_the_floor_of_a_decay_that_ends_before_the_run():
+    """NeoBERT's cosine ends at a tenth after 900,000 steps of 1,000,000."""
+    fields = dict(schedule="cosine", final_rate=0.1, decay_steps=90)
+    np.testing.assert_allclose(rates([50, 90, 99], **fields), [0.55, 0.1, 0.1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(schedule="wsd"), "cooldown_steps=0 and optimizer.cooldown_fraction=0: .* needs one of them"),
+        (dict(schedule="wsd", cooldown_steps=5, cooldown_fraction=0.1), "needs one of them"),
+        (dict(schedule="wsd", cooldown_steps=5, cooldown="cube"), "cooldown='cube' is unknown; .* sqrt"),
+        (
+            dict(schedule="wsd", cooldown_steps=91),
+            "cooldown_steps=91: with a warm-up of 10 steps it is longer",
+        ),
+        (dict(schedule="wsd", cooldown_fraction=0.95), "cooldown_fraction=0.95: .* longer than the 100"),
+        (dict(warmup_fraction=0.1), "warmup_fraction=0.1 and optimizer.warmup_steps=10: .* one length"),
+    ],
+)
+def test_mistakes(changes, message):
+    with pytest.raises(UserError, match=message):
+        rates([0], **changes)
+
+
+@pytest.mark.parametrize("name", schedules.SCHEDULES)
+def test_a_field_of_another_schedule_is_refused(name):
+    given = dict(
+        final_rate=0.5, initial_rate=0.5, cooldown_steps=3, cooldown_fraction=0.5, cooldown="sqrt"
+    )  # fmt: skip
+    for field, value in given.items():
+        config = defaults.pretrain("tiny")
+        config.optimizer.update({"schedule": name, field: value})
+        if field in SCHEDULE_FIELDS.get(name, ()):
+            run_config.pretraining(config)
+        else:
+            message = f"optimizer.{field}={value}: the schedule {name} does not use it; leave it at"
+            with pytest.raises(UserError, match=message):
+                run_config.pretraining(config)
+
+
+def test_the_fields_of_a_schedule_are_its_arguments():
+    common = {"learning_rate", "warmup_steps", "total_steps"}
+    for name, make in schedules.SCHEDULES.items():
+        taken = set(inspect.signature(make).parameters) - common
+        assert taken == set(SCHEDULE_FIELDS.get(name, ())) - {"cooldown_fraction"}, name
