@@ -247,9 +247,12 @@ def _load_params(path: str, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple
     for name in common:
         sharding = getattr(wanted[name], "sharding", None)
         for part in groups[name]:
-            onto[stored[part]] = (
-                abstract[part] if sharding is None else abstract[part].update(sharding=sharding)
-            )
+            like = abstract[part]
+            if sharding is not None and len(like.shape) != len(wanted[name].shape):  # of a low-rank update
+                sharding_of_part = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+                onto[stored[part]] = like.update(sharding=sharding_of_part)
+            else:
+                onto[stored[part]] = like if sharding is None else like.update(sharding=sharding)
     arrays = _read_shared_too(path, onto, saved, shared)
     loaded = assemble({_model_name(name): array for name, array in arrays.items()})
     report = Report(

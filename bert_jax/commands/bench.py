@@ -32,7 +32,7 @@ with epy.lazy_imports():
     from bert_jax.runs import benchmark, pretrain
     from bert_jax.settings import defaults, run_config
     from bert_jax.settings.run_config import PretrainConfig
-    from bert_jax.training.optimization import optimizers, param_groups
+    from bert_jax.training.optimization import adapters, optimizers, param_groups
 
 
 def define_flags(define: Define) -> None:
@@ -128,7 +128,7 @@ def measure(
         )
         options = masking.MaskingOptions(**(config.masking.to_dict() | {"max_predictions": predictions}))
         task = benchmark.make_task(model, length, options)
-        objective = param_groups.freeze(task, config.optimizer.freeze)
+        objective = adapters.adapt(param_groups.freeze(task, config.optimizer.freeze), config.adapter)
         optimizer, schedule = optimizers.make_optimizer(config.optimizer, config.steps, objective)
         return benchmark.time_train_step(
             task,
@@ -140,7 +140,7 @@ def measure(
             accumulate_steps=config.accumulate_steps,
             check_update=not optimizers.keeps_parameters_finite(config.optimizer),
             seed=config.seed,
-            frozen=config.optimizer.freeze,
+            objective=objective,
             say=progress.log,
         )
 

@@ -21,6 +21,7 @@ from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.training.metrics import flops
+from bert_jax.training.optimization.adapters import adapt
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import abstract_state
@@ -146,6 +147,7 @@ class TrainStep:
         )
         masking = MaskingOptions(**masking | {"max_predictions": self.predictions})
         task = freeze(benchmark.make_task(self.model, rows.length, masking), config.optimizer.freeze)
+        task = adapt(task, config.adapter)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
         self.state = abstract_state(task, optimizer, self.mesh)
         self._step: Any = sharding.jit_train_step(

@@ -3,8 +3,10 @@
 The adapter's parameters are stored in two trees, the trained ones and the frozen ones. A parameter has the
 same name in either of them as in the model. If only some of the layers of a stacked parameter are frozen, it
 is stored in parts, whose names have the stacked axis and its indices at their end, such as
-`encoder/layers/stack/layer/query/kernel/axis0_6-11`. `assemble` therefore needs nothing but names to return
-the parameters of the model, so a checkpoint can be read without the objective that it was trained with.
+`encoder/layers/stack/layer/query/kernel/axis0_6-11`. A low-rank update of a kernel (LoRA) is stored beside
+it, as `query/kernel_lora_a`, `query/kernel_lora_b` and `query/kernel_lora_scale`. `assemble` therefore needs
+nothing but names to return the parameters of the model, so a checkpoint can be read without the objective
+that it was trained with.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 PARAMS = "params"  # the name of the model's frozen parameters in the tree that `PartlyFrozen.frozen` returns
 _INNER = "objective"  # the name of the frozen parameters of the wrapped objective in that tree
 _PART = re.compile(r"(?P<name>.+)/axis(?P<axis>\d+)_(?P<indices>[\d,-]+)")
+_LOW_RANK = re.compile(r"(?P<name>.+)_lora_(?P<factor>a|b|scale)")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -173,11 +176,25 @@ def _parse_indices(text: str) -> list[int]:
     return [index for first, _, last in stretches for index in range(int(first), int(last or first) + 1)]
 
 
+def low_rank_name(name: str, factor: str) -> str:
+    """Returns the name of the "a", the "b" or the "scale" of the low-rank update of a parameter."""
+    return f"{name}_lora_{factor}"
+
+
+def low_rank_updates(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Returns {name of a parameter of the model: {"a", "b" or "scale": its name}} of low-rank updates."""
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        if part := _LOW_RANK.fullmatch(name):
+            found.setdefault(part["name"], {})[part["factor"]] = name
+    return found
+
+
 def group_parts(names: Iterable[str]) -> dict[str, list[str]]:
     """Returns {name of a parameter of the model: names of the parts in which it is stored}."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        part = _PART.fullmatch(name)
+        part = _PART.fullmatch(name) or _LOW_RANK.fullmatch(name)
         groups.setdefault(part["name"] if part else name, []).append(name)
     return groups
 
@@ -188,10 +205,39 @@ def assemble(stored: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         stored: arrays of NumPy or JAX by name.
     """
-    return {
-        name: _concatenated([(part, stored[part]) for part in parts])
-        for name, parts in group_parts(stored).items()
-    }
+    result = {}
+    for name, parts in group_parts(stored).items():
+        factors = low_rank_updates(parts).get(name, {})
+        whole = _concatenated([(part, stored[part]) for part in parts if part not in factors.values()])
+        if factors:
+            whole = add_low_rank(whole, **{factor: stored[part] for factor, part in factors.items()})
+        result[name] = whole
+    return result
+
+
+def add_low_rank(kernel: Any, a: Any, b: Any, scale: Any) -> Any:
+    """Returns kernel + scale * a b in float32 (Hu et al. 2021, section 4.1), by NumPy or JAX.
+
+    Args:
+        kernel: [..., *inputs, *outputs], where the first axes are those that all three arrays have, such as
+            the layers of a stack.
+        a: [..., *inputs, rank].
+        b: [..., rank, *outputs].
+        scale: the factor of the product, [].
+    """
+    common = a.ndim + b.ndim - kernel.ndim - 2
+    if isinstance(kernel, np.ndarray):
+        shape = a.shape[:common]
+        product = a.reshape(*shape, -1, a.shape[-1]) @ b.reshape(*shape, a.shape[-1], -1)
+        return kernel + np.float32(scale) * product.reshape(kernel.shape)
+    shared = tuple(range(common))
+    product = jax.lax.dot_general(
+        a,
+        b,
+        (((a.ndim - 1,), (common,)), (shared, shared)),
+        precision=jax.lax.Precision.HIGHEST,  # TPUs would round the factors to bfloat16
+    )
+    return kernel + scale * product
 
 
 def _concatenated(parts: list[tuple[str, Any]]) -> Any:

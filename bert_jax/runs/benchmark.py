@@ -21,11 +21,11 @@ import bert_jax
 from bert_jax.data import best_fit, loader, packed
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models.config import EncoderConfig
+from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.training.metrics import flops
-from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import abstract_state, init_state, state_shardings
 from bert_jax.training.step import make_train_step
 
@@ -133,7 +133,7 @@ def time_train_step(
     accumulate_steps: int = 1,
     check_update: bool = False,
     seed: int = 0,
-    frozen: str = "",
+    objective: Objective | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compiles the train step and measures its duration, waiting for each step.
@@ -148,7 +148,7 @@ def time_train_step(
         accumulate_steps, check_update: see `step.make_train_step`. The check is not needed with the default
             optimizers.
         seed: the seed of the parameters, the masks and dropout.
-        frozen: a regular expression for the parameters that are not trained; see `param_groups.freeze`.
+        objective: the task with what is frozen or adapted; by default the task itself.
         say: called with a line before the compilation and before the timing.
 
     Returns:
@@ -173,7 +173,7 @@ def time_train_step(
     rows, length = host["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)
     batch = sharding.global_batch(host, mesh)
-    objective = freeze(task, frozen)
+    objective = objective or task
     step = sharding.jit_train_step(
         make_train_step(objective, optimizer, schedule, accumulate_steps, check_update=check_update),
         mesh,

@@ -19,7 +19,10 @@ import numpy as np
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import model_card
+from bert_jax.errors import UserError
 from bert_jax.kernels import platform
+from bert_jax.objectives.adapters import PartlyFrozen
+from bert_jax.objectives.base import Objective
 from bert_jax.parallel import distributed, sharding
 from bert_jax.settings.run_config import FinetuneConfig, ModelConfig
 from bert_jax.tasks import fields, metrics
@@ -32,6 +35,7 @@ from bert_jax.training import loop
 from bert_jax.training.evaluators import BestCheckpoint
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.optimization.adapters import adapt, describe
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.workdir import run_directory
@@ -75,7 +79,7 @@ def finetune(
     for split, found in examples.items():
         log(_describe(split, found, data[split], task))
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    objective = freeze(task.objective(), task.freeze, config.optimizer.freeze)
+    objective = _objective(config, task)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
 
     primary = jax.process_index() == 0
@@ -84,6 +88,8 @@ def finetune(
     with WorkDir(directory, primary=primary, log=log) as workdir, contextlib.closing(writer):
         workdir.open_run(_describe_run(config, task, examples, command_line), fields.declared())
         workdir.copy_vocabulary(task.tokenizer.path)
+        if described := describe(objective):
+            log(described)
         data = task.precompute(data, mesh, config, log)
         best = None
         if "dev" in data:
@@ -112,7 +118,7 @@ def finetune(
             evaluators=[best] if best else [],
             flops_per_step=training_batches.flops_per_step(),
             writer=writer,
-            initial_params=_initial_params(config, task.objective().new_groups, workdir, log),
+            initial_params=_initial_params(config, objective, task.objective().new_groups, workdir, log),
             **fit_options,
         )
         if primary:
@@ -142,9 +148,21 @@ def prepare(
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
     task, training = from_training_file(config)
-    freeze(task.objective(), task.freeze, config.optimizer.freeze)
+    _objective(config, task)
     task.metrics  # noqa: B018, raises UserError for unknown names
     return config, task, training
+
+
+def _objective(config: FinetuneConfig, task: FinetuneTask) -> Objective:
+    """Returns the training objective, with what the task, the optimizer and an adapter freeze."""
+    if task.freeze and config.adapter.kind:
+        raise UserError(
+            f"adapter.kind={config.adapter.kind}: the task freezes its encoder, which leaves nothing "
+            "to adapt; leave it empty"
+        )
+    objective = task.objective()
+    frozen = freeze(objective, task.freeze, config.optimizer.freeze)
+    return adapt(frozen, config.adapter, objective.new_groups)
 
 
 def _describe_run(
@@ -241,7 +259,11 @@ class TrainingBatches:
 
 
 def _initial_params(
-    config: FinetuneConfig, new_groups: Collection[str], workdir: WorkDir, log: Callable[[str], None]
+    config: FinetuneConfig,
+    objective: Objective,
+    new_groups: Collection[str],
+    workdir: WorkDir,
+    log: Callable[[str], None],
 ) -> Any:
     if not config.init_from or config.from_scratch:
         return None
@@ -250,6 +272,13 @@ def _initial_params(
         # The head is always initialized, because a head in the checkpoint may be for another task's labels.
         body = {name: tree for name, tree in abstract_params.items() if name not in new_groups}
         params, report = convert.load_params(config.init_from, body, ignore=config.init_ignore, log=log)
+        if config.adapter.kind and isinstance(objective, PartlyFrozen):
+            stuck = [name for name in report.new if all(objective.flags[name].values())]
+            if stuck:
+                raise UserError(
+                    f"{report.source} lacks {stuck[0]}, which would stay at its random start; train it too: "
+                    f"--config.adapter.train='{stuck[0].split('/')[0]}/.*'"
+                )
         new = flatten({name: abstract_params[name] for name in new_groups})
         report = dataclasses.replace(report, new=(*report.new, *new))
         log(

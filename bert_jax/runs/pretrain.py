@@ -29,6 +29,7 @@ from bert_jax.training import loop
 from bert_jax.training.evaluators import Evaluator, RecordEvaluator
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
+from bert_jax.training.optimization.adapters import adapt, describe
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import TrainState
@@ -76,7 +77,8 @@ def pretrain(
     config, adopted = adopt_architecture(config, explicit, workdir, tokenizer)
     config = _resolve(config, train_set, tokenizer, workdir, log)
     model = config.model.encoder()
-    objective = freeze(_objective(config, model, train_set, tokenizer), config.optimizer.freeze)
+    task = _objective(config, model, train_set, tokenizer)
+    objective = adapt(freeze(task, config.optimizer.freeze), config.adapter)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
@@ -95,7 +97,9 @@ def pretrain(
             if adopted:
                 writer.message(adopted)
             _describe_data(config, train_set, eval_set, writer.message)
-            if objective.next_sentence and not objective.next_sentence_head:
+            if described := describe(objective):
+                writer.message(described)
+            if task.next_sentence and not task.next_sentence_head:
                 writer.message(
                     "the next-sentence labels of the records are not used: the model's family has no head "
                     "for them"

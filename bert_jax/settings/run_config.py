@@ -315,6 +315,46 @@ class FinetuneDataConfig(Part):
 
 
 @dataclasses.dataclass(frozen=True)
+class AdapterConfig(Part):
+    """Which few parameters are trained in place of all of them."""
+
+    kind: str = option(
+        "",
+        "`lora`: low-rank updates of some kernels; `bitfit`: the biases of the encoder; `head`: the head "
+        "alone; empty: every parameter. The new head of a fine-tuning is trained with each of them, and "
+        "everything else is frozen; see [LoRA and other adapters](lora.md)",
+        resume="fixed",
+    )
+    rank: int = option(8, "the rank of LoRA's updates", minimum=1, maximum=2**16, resume="fixed")
+    alpha: float = option(
+        16.0, "LoRA's updates are multiplied by alpha / rank", above=0, maximum=10**6, resume="fixed"
+    )
+    rslora: bool = option(False, "multiply by alpha / sqrt(rank) instead", resume="fixed")
+    targets: str = option(
+        "",
+        "dense layers with an update, with commas between: `query`, `key`, `value`, `attention_output`, "
+        "`intermediate` and `output`; empty for the family's, in general `query,value`",
+        resume="fixed",
+    )
+    init: str = option(
+        "kaiming", "LoRA's A at the start: `kaiming`, uniform up to 1 / sqrt(inputs); or `gaussian`, with "
+        "a standard deviation of 1 / rank. B is 0",
+    )  # fmt: skip
+    dropout: float = option(
+        0.0,
+        "0: the updates are added to the kernels, and have no inputs of their own to drop",
+        minimum=0,
+        maximum=1,
+    )
+    train: str = option(
+        "",
+        "regular expression: further parameters to train, such as `pooler/.*`, which is frozen as in PEFT",
+        type="regex",
+        resume="fixed",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig(Part):
     """What pre-training and fine-tuning have in common.
 
@@ -338,6 +378,7 @@ class RunConfig(Part):
     )
     steps: int = 0
     optimizer: OptimizerConfig = OptimizerConfig()
+    adapter: AdapterConfig = AdapterConfig()
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
@@ -445,6 +486,17 @@ def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(itertools.chain.from_iterable(SCHEDULE_FIELDS.values())):
         if name not in used:
             yield f"optimizer.{name}", f"the schedule {config.optimizer.schedule} does not use it"
+    kind = config.adapter.kind
+    if kind:
+        yield "optimizer.freeze", f"adapter.kind={kind} freezes all that it does not train"
+        weights = config.init_from and not getattr(config, "from_scratch", False)
+        if not (weights or getattr(config, "resume_from", "")):
+            yield "adapter.kind", "there are no trained weights to adapt, give init_from"
+    else:
+        yield "adapter.train", "adapter.kind is empty, and every parameter is trained"
+    if kind != "lora":
+        for name in ("rank", "alpha", "rslora", "targets", "init", "dropout"):
+            yield f"adapter.{name}", "adapter.kind is not lora"
 
 
 def pretraining(config: Mapping[str, Any]) -> PretrainConfig:

@@ -82,6 +82,7 @@ class Family:
         tokenizer: The kind of tokenizer, how rows are assembled, and the names of both in files.
         tensorflow: The configuration next to a TF1 checkpoint; None if the family has no TF1 checkpoints.
         sizes: {name of a released model: fields of `EncoderConfig`}.
+        low_rank_targets: The dense layers of a layer that LoRA updates unless a run names others.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Family:
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tensorflow: TensorFlowConfig | None = None
     sizes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    low_rank_targets: tuple[str, ...] = ("query", "value")
 
     def required(self, head: str) -> list[str]:
         """Returns the parameter groups that every model with this head has."""

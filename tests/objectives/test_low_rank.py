@@ -1,0 +1,146 @@
+"""Low-rank updates: what `join` adds, for stacked, shared and single kernels, and how many are trained."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import optax
+import pytest
+from support.models import tiny_task
+
+from bert_jax.checkpoint.leaves import flatten
+from bert_jax.errors import UserError
+from bert_jax.models import config as model_config
+from bert_jax.models.heads import SEQUENCE
+from bert_jax.objectives.adapters import add_low_rank, assemble
+from bert_jax.objectives.classification import Classification
+from bert_jax.parallel.sharding import make_mesh, unbox
+from bert_jax.settings.run_config import AdapterConfig
+from bert_jax.training.optimization.adapters import adapt
+from bert_jax.training.state import abstract_state, init_state
+
+LORA = AdapterConfig(kind="lora", rank=4, alpha=6.0)
+
+
+def joined(task, config=LORA):
+    """Returns (state, parameters of the model before, and after B got random values)."""
+    objective = adapt(task, config)
+    state = init_state(objective, optax.identity(), make_mesh(), 0)
+    before = flatten(objective.join(state.params, state.frozen))
+    rng = np.random.default_rng(1)
+
+    def randomized(path, x):
+        return rng.normal(size=x.shape).astype(np.float32) if path[-1].key.endswith("_lora_b") else x
+
+    params = jax.tree_util.tree_map_with_path(randomized, state.params)
+    return params, before, flatten(objective.join(params, state.frozen))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"num_hidden_layers": 3},
+        {"num_hidden_layers": 4, "layer_groups": 1},
+        {"num_hidden_layers": 4, "layer_groups": 2},
+        {"num_hidden_layers": 3, "first_attention_norm": False, "norm_placement": "pre"},
+    ],
+    ids=["stacked", "shared", "two groups", "a single layer and a stack"],
+)
+def test_join_adds_the_scaled_products(overrides):
+    task = tiny_task(**overrides)
+    config = dataclasses.replace(LORA, targets="query,value,attention_output,intermediate,output")
+    params, before, after = joined(task, config)
+    params, changed = flatten(params), 0
+    start = flatten(unbox(jax.jit(task.init)(jax.random.key(0, impl="threefry2x32"))))
+    for name, kernel in after.items():
+        np.testing.assert_array_equal(before[name], start[name])  # B is 0
+        a, b = (params.get(f"{name}_lora_{factor}") for factor in "ab")
+        if a is None:
+            np.testing.assert_array_equal(kernel, before[name])
+            continue
+        changed += 1
+        layers = "/stack" in name
+        flat = [np.asarray(x, np.float64) if layers else np.asarray(x, np.float64)[None] for x in (a, b)]
+        expected = np.stack(
+            [one.reshape(-1, 4) @ two.reshape(4, -1) for one, two in zip(*flat, strict=True)]
+        ).reshape(kernel.shape)
+        np.testing.assert_allclose(kernel - before[name], 6 / 4 * expected, rtol=2e-5, atol=2e-5)
+    places = len({name.split("/query/")[0] for name in after if "/query/" in name})
+    assert changed == 5 * places
+
+
+def test_the_kernel_keeps_its_place_for_other_ranks_of_inputs_and_outputs():
+    rng = np.random.default_rng(0)
+    kernel, a, b = (
+        rng.normal(size=shape).astype(np.float32) for shape in ((2, 3, 4, 5), (2, 3, 4, 2), (2, 2, 5))
+    )
+    expected = kernel + 0.5 * np.einsum("lndr,lrh->lndh", a, b)
+    np.testing.assert_allclose(add_low_rank(kernel, a, b, 0.5), expected, rtol=1e-5, atol=1e-6)
+    by_jax = jax.jit(add_low_rank)(*map(jax.numpy.asarray, (kernel, a, b)), 0.5)
+    np.testing.assert_allclose(by_jax, expected, rtol=1e-5, atol=1e-6)
+    stored = {"k": kernel, "k_lora_a": a, "k_lora_b": b, "k_lora_scale": np.float32(0.5), "z": a}
+    found = assemble(stored)
+    assert set(found) == {"k", "z"} and isinstance(found["k"], np.ndarray)
+    np.testing.assert_allclose(found["k"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_scale_and_the_initial_values():
+    task = tiny_task(hidden_size=64, num_attention_heads=8)
+    name = "encoder/layers/stack/layer/query/kernel_lora_"
+    for changes, scale, low, high in (
+        ({}, 1.5, 0.9 / 8, 1 / 8),
+        ({"rslora": True, "alpha": 16.0}, 8.0, 0.9 / 8, 1 / 8),
+        ({"init": "gaussian"}, 1.5, 2 / 4, 5 / 4),
+    ):
+        objective = adapt(task, dataclasses.replace(LORA, **changes))
+        state = init_state(objective, optax.identity(), make_mesh(), 0)
+        assert float(flatten(state.frozen["params"])[f"{name}scale"]) == scale
+        largest = float(np.max(np.abs(flatten(state.params)[f"{name}a"])))
+        assert low < largest < high, changes
+        assert flatten(state.params)[f"{name}a"].shape == (2, 64, 4)
+        assert flatten(state.params)[f"{name}b"].shape == (2, 4, 8, 8)
+
+
+SIZES = {"base": (147_456, 294_912, 589_824), "large": (393_216, 786_432, 1_572_864)}
+BIASES = {"base": (102_144, 768), "large": (271_360, 1_024)}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_numbers_of_trained_parameters_and_the_memory_of_the_optimizer(size):
+    config = model_config.named(size, vocab_size=30522)
+    task = Classification(config, 2, SEQUENCE)
+    head = 2 * config.hidden_size + 2
+
+    def trained(**fields):
+        objective = adapt(task, AdapterConfig(**fields), task.new_groups)
+        state = abstract_state(objective, optax.adam(1e-3), make_mesh())
+        counts = [
+            sum(math.prod(x.shape) for x in jax.tree.leaves(tree)) for tree in (state.params, state.opt_state)
+        ]
+        assert counts[1] == 2 * counts[0] + 1  # two moments of what is trained, and the step
+        return counts[0] - head
+
+    for rank, expected in zip((4, 8, 16), SIZES[size], strict=True):
+        assert trained(kind="lora", rank=rank) == expected
+    biases, pooler = BIASES[size]
+    assert trained(kind="bitfit") == biases
+    assert trained(kind="bitfit", train="pooler/.*/bias") == biases + pooler
+    assert trained(kind="head") == 0
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (dict(kind="dora"), "adapter.kind='dora': expected one of lora, bitfit, head"),
+        (dict(kind="lora", dropout=0.1), "adapter.dropout=0.1: the updates are added to the kernels"),
+        (dict(kind="lora", init="zeros"), "adapter.init='zeros': expected one of kaiming, gaussian"),
+        (dict(kind="lora", targets="query,keys"), "keys is none of the dense layers query, key,"),
+        (dict(kind="head", train="poler/.*"), "adapter.train='poler/.*' matches none; names are like"),
+        (dict(kind="lora", train="encoder/layers/1/.*"), "query/kernel itself, which has a low-rank update"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(fields, message):
+    with pytest.raises(UserError) as error:
+        adapt(tiny_task(), AdapterConfig(**fields))
+    assert message in str(error.value) and "\n" not in str(error.value)

@@ -1,0 +1,138 @@
+"""Runs with `adapter.kind`: what they train and save, and that whatever reads them sees the merged model."""
+
+import json
+
+import jax
+import numpy as np
+import optax
+import pytest
+from support import fine_tuned
+from support.models import packed_batch, tiny_task
+from support.pretrained import write
+
+from bert_jax import checkpoint, cli, convert
+from bert_jax.checkpoint.leaves import flatten
+from bert_jax.inference.predictor import Predictor
+from bert_jax.parallel import sharding
+from bert_jax.settings.run_config import AdapterConfig
+from bert_jax.training.optimization.adapters import adapt
+from bert_jax.training.state import init_state
+from bert_jax.training.step import make_train_step
+
+QUERY = "encoder/layers/stack/layer/query/kernel"
+LORA = ("--config.adapter.kind=lora", "--config.adapter.rank=2", "--config.adapter.alpha=4")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("files")
+    for name, count in (("train", 32), ("dev", 16)):
+        lines = (f"the {'red' if i % 2 else 'blue'} cat,{'red' if i % 2 else 'blue'}\n" for i in range(count))
+        (directory / f"{name}.csv").write_text("".join(["text,color\n", *lines]))
+    return directory
+
+
+def run(files, workdir, pretrained, *more):
+    flags = (
+        "--config.max_seq_length=16", "--config.batch_size=16", "--config.epochs=4", "--config.eval.every=2",
+        "--config.checkpoint.every=4", "--config.optimizer.learning_rate=0.01",
+        "--config.optimizer.warmup_steps=1", "--config.checkpoint.keep=9", *fine_tuned.NO_DROPOUT,
+    )  # fmt: skip
+    return cli.main(fine_tuned.command(files, workdir, pretrained, *flags, *more, text="text", label="color"))
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory, vocabulary):
+    return write(tmp_path_factory.mktemp("pretrained"), vocabulary, num_hidden_layers=2)
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory, files, pretrained):
+    workdir = tmp_path_factory.mktemp("adapted")
+    assert run(files, workdir, pretrained, *LORA) == 0
+    return workdir
+
+
+def check(params, pretrained):
+    """The names and shapes are those of the whole model; query and value changed, the rest of it did not."""
+    before = checkpoint.read_params(pretrained)[1]
+    shapes = {name: x.shape for name, x in params.items() if name.startswith("encoder/")}
+    assert shapes == {name: x.shape for name, x in before.items() if name.startswith("encoder/")}
+    changed = {name for name in shapes if np.any(np.asarray(params[name]) != np.asarray(before[name]))}
+    assert changed == {QUERY, QUERY.replace("query", "value")}
+    np.testing.assert_array_equal(params["pooler/dense/kernel"], before["pooler/dense/kernel"])
+    assert "classifier/kernel" in params
+
+
+def test_steps_hold_the_updates_and_the_head(adapted):
+    saved = set(checkpoint.describe(adapted / "checkpoints" / "8"))
+    trained = {name for name in saved if name.startswith("params/")}
+    assert trained == {"params/classifier/kernel", "params/classifier/bias"} | {
+        f"params/encoder/layers/stack/layer/{name}/kernel_lora_{factor}"
+        for name in ("query", "value")
+        for factor in "ab"
+    }
+    shared = checkpoint.describe(adapted / "checkpoints" / "frozen")
+    assert {f"frozen/params/{QUERY}", f"frozen/params/{QUERY}_lora_scale"} < set(shared)
+
+
+def test_every_reader_sees_the_merged_parameters(adapted, pretrained, tmp_path):
+    check(checkpoint.read_params(adapted)[1], pretrained)
+    merged = convert.load(adapted).params
+    check(merged, pretrained)
+    predictor = flatten(Predictor(adapted, log=[].append)._params)
+    check(predictor, pretrained)
+    np.testing.assert_allclose(predictor[QUERY], merged[QUERY], rtol=1e-6, atol=1e-7)
+    assert cli.main(["convert", f"--input={adapted}", f"--output={tmp_path}/hf", "--to=huggingface"]) == 0
+    check(convert.load(tmp_path / "hf").params, pretrained)
+
+
+def test_evaluate_scores_what_the_run_scored(adapted, capsys):
+    assert cli.main(["evaluate", f"--workdir={adapted}", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
+    assert found == pytest.approx(json.loads((adapted / "best.json").read_text())["scores"])
+
+
+def test_a_run_resumes_to_the_same_end(adapted, files, pretrained):
+    """The last test of the run, which it changes."""
+    last = adapted / "checkpoints" / "8"
+    end = checkpoint.describe(last)
+    last.rename(adapted / "of-before")
+    assert run(files, adapted, pretrained, *LORA) == 0
+    assert checkpoint.describe(last) == end
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--config.adapter.rank=4",), "adapter.rank=4: adapter.kind is not lora; leave it at 8"),
+        ((*LORA, "--config.optimizer.freeze=pooler/.*"), "adapter.kind=lora freezes all that it does not"),
+        (("--config.adapter.kind=lore",), "adapter.kind='lore': expected one of lora"),
+    ],
+)
+def test_settings_without_an_effect_are_refused(files, pretrained, tmp_path, capsys, flags, message):
+    assert run(files, tmp_path / "run", pretrained, *flags) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["lora", "bitfit", "head"])
+def test_a_step_of_pre_training_on_a_sharded_mesh(kind):
+    """What is frozen stays bit for bit; what is trained moves as in a step of the merged objective."""
+    task, mesh = tiny_task(num_hidden_layers=2), sharding.make_mesh(2, 2, 2)
+    objective = adapt(task, AdapterConfig(kind=kind, rank=2))
+    optimizer = optax.scale_by_adam()
+    state = init_state(objective, optimizer, mesh, 0)
+    before = {name: np.asarray(x) for name, x in flatten(state.params).items()}
+    frozen = {name: np.asarray(x) for name, x in flatten(state.frozen).items()}
+    shardings = jax.tree.map(lambda x: x.sharding, state)
+    step = make_train_step(objective, optimizer, lambda step: 0.01)
+    batch = sharding.global_batch(packed_batch(rows=16), mesh)
+    state, metrics = sharding.jit_train_step(step, mesh, shardings)(state, batch, np.uint32(3))
+    assert np.isfinite(float(metrics["loss"]))
+    for name, x in flatten(state.frozen).items():
+        np.testing.assert_array_equal(x, frozen[name])
+    moved = {name for name, x in flatten(state.params).items() if np.any(np.asarray(x) != before[name])}
+    # The gradient of A is 0 while B is, and that of the key's bias always: softmax ignores it.
+    still = {name for name in before if name.endswith("_lora_a")}
+    assert before.keys() - still - {"encoder/layers/stack/layer/key/bias"} <= moved
