@@ -2,10 +2,10 @@
 
 There is no iterator state to save.
 
-With a global batch size of B, row i of step s has the global position s * B + i. These positions run through
-epochs of n rows. Each epoch visits every row once, in its own random order, which is computed and never
-stored. A process reads only the rows of the global batch that its devices hold, so the batches are the same
-for any number of processes and after any restart.
+Row i of step s has the global position b(s) + i, where b(s) is the number of rows of all batches before step
+s: s * B if each has B rows. These positions run through epochs of n rows. Each epoch visits every row once,
+in its own random order, which is computed and never stored. A process reads only the rows of the global batch
+that its devices hold, so the batches are the same for any number of processes and after any restart.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from bert_jax.data.records import Dataset
 from bert_jax.data.tfrecord import CorruptRecordError
+from bert_jax.settings.ramps import Ramp
 
 _ROUNDS = 6
 _THREADS = 2
@@ -63,18 +64,30 @@ def permute(index: np.ndarray, n: int, seed: int, epoch: int) -> np.ndarray:
     return value.astype(np.int64).reshape(np.shape(index))
 
 
-def batch_indices(step: int, batch_size: int, n: int, seed: int) -> np.ndarray:
-    """Returns the row indices of the batch of one step, int64 [batch_size].
+def batch_indices(step: int, batch_size: int | Ramp, n: int, seed: int) -> np.ndarray:
+    """Returns the row indices of the batch of one step, int64 [B].
 
     A batch may cross the end of one or more epochs.
+
+    Args:
+        step: the step, counted from 0.
+        batch_size: rows of the global batch, of every step or by step.
+        n: the number of rows in an epoch.
+        seed: the seed of the run.
     """
-    positions = step * batch_size + np.arange(batch_size, dtype=np.int64)
+    sizes = _ramp(batch_size)
+    batch_size = sizes.at(step)
+    positions = sizes.total_before(step) + np.arange(batch_size, dtype=np.int64)
     epochs, inside = np.divmod(positions, n)
     rows = np.empty(batch_size, np.int64)
     for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
         chosen = epochs == epoch
         rows[chosen] = permute(inside[chosen], n, seed, epoch)
     return rows
+
+
+def _ramp(batch_size: int | Ramp) -> Ramp:
+    return batch_size if isinstance(batch_size, Ramp) else Ramp.constant(batch_size)
 
 
 class CorruptRows:
@@ -140,10 +153,10 @@ class CorruptRows:
 
 def train_batches(
     dataset: Dataset,
-    batch_size: int,
+    batch_size: int | Ramp,
     seed: int,
     start_step: int,
-    own: np.ndarray | None = None,
+    own: np.ndarray | Callable[[int], np.ndarray] | None = None,
     prefetch: int = 4,
     corrupt: CorruptRows | None = None,
 ) -> Generator[dict[str, np.ndarray], None, None]:
@@ -151,11 +164,11 @@ def train_batches(
 
     Args:
         dataset: the rows.
-        batch_size: the size of the global batch.
+        batch_size: the size of the global batch, of every step or by step.
         seed: the seed of the order of the rows.
         start_step: the step of the first batch.
-        own: int [b], the positions in the global batch that this process feeds (`sharding.local_rows`); None
-            for all of them.
+        own: int [b], the positions in the global batch that this process feeds (`sharding.local_rows`), or a
+            function that maps the size of a batch to them; None for all of them.
         prefetch: the number of batches that threads assemble ahead; 0 assembles each batch on request.
         corrupt: the budget of corrupt rows; None allows none.
 
@@ -163,12 +176,14 @@ def train_batches(
         An iterator over batches as `PackedDataset.batch` returns them, in which `row_ids` are the positions
         of the rows in the global batch. Its `close()` ends the threads.
     """
-    own = np.arange(batch_size) if own is None else own
+    sizes = _ramp(batch_size)
+    own = np.arange if own is None else own
     corrupt = CorruptRows(0) if corrupt is None else corrupt
 
     def assemble(step: int) -> dict[str, np.ndarray]:
-        rows = batch_indices(step, batch_size, len(dataset), seed)[own]
-        return corrupt.batch(dataset, rows) | {"row_ids": own.astype(np.int32)}
+        here = own(sizes.at(step)) if callable(own) else own
+        rows = batch_indices(step, sizes, len(dataset), seed)[here]
+        return corrupt.batch(dataset, rows) | {"row_ids": here.astype(np.int32)}
 
     return _prefetched(assemble, itertools.count(start_step), prefetch)
 

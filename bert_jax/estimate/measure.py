@@ -141,7 +141,8 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
         length=step.rows.length,
         heads=step.chip_heads,
     )
-    hours = config.steps * by_compiler / 3600
+    # The time of a step is taken to grow with its rows.
+    hours = config.batch_sizes.total_before(config.steps) / config.batch_size * by_compiler / 3600
     rows_per_second = config.batch_size / by_compiler
     return {
         "seconds": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Collection
 from typing import Any
@@ -81,7 +82,11 @@ def pretrain(
     objective = adapt(freeze(task, config.optimizer.freeze), config.adapter)
     optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
+    batch_sizes = config.batch_sizes
+    for size in batch_sizes.values:
+        sharding.check_batch_size(size, mesh, config.accumulate_steps)
+    local_rows = functools.cache(functools.partial(sharding.local_rows, mesh))
+    row_flops = _row_flops(config, model, train_set)
 
     primary = jax.process_index() == 0
     writer = MetricsWriter(workdir, total_steps=config.steps, primary=primary)
@@ -114,14 +119,14 @@ def pretrain(
                 optimizer=optimizer,
                 schedule=schedule,
                 mesh=mesh,
-                train_data=lambda step, local_rows: loader.train_batches(
-                    train_set, config.batch_size, config.seed, step, local_rows, corrupt=corrupt_rows
+                train_data=lambda step, _: loader.train_batches(
+                    train_set, batch_sizes, config.seed, step, local_rows, corrupt=corrupt_rows
                 ),
                 evaluators=[
                     *([_evaluator(config, objective, eval_set, mesh, corrupt_rows)] if eval_set else []),
                     *evaluators,
                 ],
-                flops_per_step=config.batch_size * _row_flops(config, model, train_set),
+                flops_per_step=lambda step: batch_sizes.at(step - 1) * row_flops,
                 writer=writer,
                 initial_params=_load_initial(config, held, writer.message),
                 **fit_options,
@@ -249,11 +254,13 @@ def _eval_batches(config, eval_set) -> int:
 
 
 def _describe_data(config, train_set, eval_set, log) -> None:
-    rows = len(train_set)
-    epochs = config.steps * config.batch_size / rows
+    rows, sizes = len(train_set), config.batch_sizes
+    epochs = sizes.total_before(config.steps) / rows
+    low, high = min(sizes.values), max(sizes.values)
+    batch = f"{low}" if low == high else f"{low} to {high}"
     log(
         f"{rows:,} rows of {train_set.max_seq_length} tokens in {config.data.dir}; {config.steps:,} steps of "
-        f"{config.batch_size} rows: {epochs:.3g} epochs"
+        f"{batch} rows: {epochs:.3g} epochs"
     )
     if epochs > (_MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS):
         few = max(2, _FEW_EPOCHS * rows // config.batch_size)

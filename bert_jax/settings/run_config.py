@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig, Execution, from_dict
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field, option
+from bert_jax.settings.ramps import Ramp
 
 # Upper bounds that no real run reaches prevent a typing mistake from causing an overflow or a request for all
 # of the machine's memory.
@@ -414,6 +415,11 @@ class PretrainConfig(RunConfig):
     """Pre-training; the defaults are those of the paper (appendix A.2)."""
 
     steps: int = option(1_000_000, "steps of the whole run", minimum=1)
+    batch_ramp: str = option(
+        "",
+        "rows of the global batch by step, `STEP=ROWS` with commas between, such as `0=256, 1000=512`: 512 "
+        "from step 1,000 on. It begins at step 0 and ends with `batch_size` ([optimizers.md](optimizers.md))",
+    )
     optimizer: PretrainOptimizerConfig = PretrainOptimizerConfig()
     eval: PretrainEvalConfig = PretrainEvalConfig()
     data: PretrainDataConfig = PretrainDataConfig()
@@ -423,6 +429,23 @@ class PretrainConfig(RunConfig):
         "work directory of another run, or one of its `checkpoints/STEP`, to go on from with its optimizer "
         "and step",
     )
+
+    @property
+    def batch_sizes(self) -> Ramp:
+        """Returns the rows of the global batch of each step.
+
+        Raises:
+            UserError: `batch_ramp` is not a list of steps and rows, or does not end with `batch_size`.
+        """
+        if not self.batch_ramp:
+            return Ramp.constant(self.batch_size)
+        ramp = Ramp.parse("batch_ramp", self.batch_ramp, maximum=2**20)
+        if ramp.values[-1] != self.batch_size:
+            raise UserError(
+                f"batch_ramp={self.batch_ramp!r} ends with {ramp.values[-1]} rows, and batch_size is "
+                f"{self.batch_size}; set both to the rows of the last steps"
+            )
+        return ramp
 
 
 def _other_default(name: str, default: Any) -> Any:
@@ -524,4 +547,5 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     for name, reason in unused(typed):
         if values[name] != declared[name].default:
             raise UserError(f"{name}={values[name]}: {reason}; leave it at {declared[name].default!r}")
+    typed.batch_sizes  # noqa: B018  # refuses a wrong ramp
     return typed

@@ -52,7 +52,7 @@ def fit(
     mesh: jax.sharding.Mesh,
     train_data: Callable[[int, np.ndarray], Batches],
     evaluators: Sequence[Evaluator] = (),
-    flops_per_step: float,
+    flops_per_step: float | Callable[[int], float],
     writer: MetricsWriter,
     initial_params: Any = None,
     stall_timeout: float = 0.0,
@@ -71,7 +71,8 @@ def fit(
             of the batch of each step, beginning with the start step. Batches may have a few different shapes;
             the train step is compiled for each.
         evaluators: evaluate the state, each at its own steps and at the end; see `training.evaluators`.
-        flops_per_step: model FLOPs of a global batch, for MFU; 0 if they are not known.
+        flops_per_step: model FLOPs of a global batch, for MFU; 0 if they are not known. If batches have
+            different sizes, a function that maps the number of a step, counted from 1, to them.
         writer: writes the metrics and the messages.
         initial_params: nested dict of arrays, which may contain only some of the model's parameters (the
             others are initialized), or a function that maps its abstract parameters, with their shardings, to
@@ -166,7 +167,7 @@ class _Run:
         train_step: CompiledStep,
         evaluations: Evaluations,
         checkpointer: checkpoint.Checkpointer,
-        flops_per_step: float,
+        flops_per_step: float | Callable[[int], float],
         writer: MetricsWriter,
         guard: PreemptionGuard,
         watchdog: Watchdog,
@@ -331,7 +332,8 @@ class _Run:
 
     def _new_step_metrics(self) -> StepMetrics:
         peak = 0.0
-        if self._flops_per_step * self._config.steps >= _MFU_FROM_FLOPS:
+        last, per_step = self._config.steps, self._flops_per_step
+        if (per_step(last) if callable(per_step) else per_step) * last >= _MFU_FROM_FLOPS:
             device = self._mesh.devices.flat[0]
             peak = flops.peak_flops(device, self._config.model.dtype) * self._mesh.size
         return StepMetrics(peak, self._flops_per_step, self._config.max_skipped_steps, self._goodput)

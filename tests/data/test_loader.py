@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bert_jax.data import loader, records
 from bert_jax.data.tfrecord import CorruptRecordError
 from bert_jax.errors import UserError
+from bert_jax.settings.ramps import Ramp
 
 SEEDS = st.integers(min_value=0, max_value=2**64 - 1)
 
@@ -252,3 +253,23 @@ def test_batches_go_on_over_corrupt_rows(make_records, prefetch):
     assert len(corrupt) == len(said) == 2
     assert sum(1 for _ in loader.eval_batches(dataset, 4, corrupt=corrupt)) == -(-len(dataset) // 4)
     assert len(said) == 2
+
+
+def test_batches_of_growing_size_are_slices_of_one_order(dataset):
+    """Every row once an epoch, whatever the sizes of the batches are, from any step and in any process."""
+    ramp = Ramp((0, 3, 7), (4, 8, 16))
+    sizes = [4] * 3 + [8] * 4 + [16] * 5
+    rows = [loader.batch_indices(step, ramp, len(dataset), 3) for step in range(12)]
+    assert [len(each) for each in rows] == sizes
+    single = [loader.batch_indices(row, 1, len(dataset), 3) for row in range(sum(sizes))]
+    np.testing.assert_array_equal(np.concatenate(rows), np.concatenate(single))
+    straight = take(loader.train_batches(dataset, ramp, 3, 0), 12)
+    assert_same(straight[5:], take(loader.train_batches(dataset, ramp, 3, 5), 7))
+    halves = [
+        take(loader.train_batches(dataset, ramp, 3, 0, lambda size, k=k: np.arange(k, size, 2)), 12)
+        for k in (0, 1)
+    ]
+    for whole, even, odd in zip(straight, *halves, strict=True):
+        np.testing.assert_array_equal(whole["input_ids"][::2], even["input_ids"])
+        np.testing.assert_array_equal(whole["input_ids"][1::2], odd["input_ids"])
+        np.testing.assert_array_equal(odd["row_ids"], np.arange(1, len(whole["row_ids"]), 2))

@@ -12,7 +12,7 @@ from support.processes import error_of
 from bert_jax import cli
 from bert_jax.data import records as packed_records
 from bert_jax.runs.pretrain import _describe_data
-from bert_jax.settings import defaults
+from bert_jax.settings import defaults, run_config
 from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -71,7 +71,8 @@ def test_many_epochs_of_little_data_are_told(records, continued, steps, warns):
     config.update(steps=steps, batch_size=8, init_from="model" if continued else "")
     config.data.dir = str(records)
     said = []
-    _describe_data(config, packed_records.open_dataset(str(records), "train"), None, said.append)
+    dataset = packed_records.open_dataset(str(records), "train")
+    _describe_data(run_config.pretraining(config), dataset, None, said.append)
     assert [line for line in said if "warning" in line] == warns * [
         f"warning: {steps / 8:.3g} epochs: the model will see every row {steps // 8} times; 3 epochs are 24 "
         "steps: --config.steps=24 --config.optimizer.warmup_steps=2"

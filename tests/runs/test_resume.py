@@ -79,9 +79,9 @@ def _leaves(tree, prefix=""):
 class Attempt:
     """One start of the command, to be ended on the way."""
 
-    def __init__(self, workdir, records, devices):
+    def __init__(self, workdir, records, devices, arguments=None):
         self.workdir, self.output = workdir, []
-        self.process = processes.start(command(workdir, records), devices)
+        self.process = processes.start(arguments or command(workdir, records), devices)
 
     def read_until(self, pattern):
         for line in self.process.stdout:
@@ -153,6 +153,30 @@ def test_killed_on_eight_devices(whole, records, tmp_path):
     assert last.finish() == 0, last.text
     assert 0 < last.resumed_from < STEPS
     assert_same_end(tmp_path / "run", expected)
+
+
+def test_killed_within_a_ramp_of_the_batch_size(records, tmp_path):
+    """The batch grows at steps 6 and 14; SIGKILL in a save of steps 2 to 12, and SIGTERM after."""
+    ramp = {"batch_ramp": "0=4, 6=8, 14=16", "batch_size": 16}
+
+    def start(name):
+        arguments = processes.command(tmp_path / name, records, **FIELDS | ramp)
+        return Attempt(tmp_path / name, records, 1, arguments)
+
+    whole = start("whole")
+    assert whole.finish() == 0, whole.text
+    assert "20 steps of 4 to 16 rows: 2.88 epochs" in whole.text
+    assert re.findall(r"for another shape, (\d) by now", whole.text) == ["2", "3"]
+    first = start("run")
+    first.read_until("step +7 ")
+    assert kill_in_a_save(first) == -signal.SIGKILL, first.text
+    second = start("run")
+    second.read_until("step ")
+    assert second.kill(signal.SIGTERM) == 3, second.text
+    last = start("run")
+    assert last.finish() == 0, last.text
+    assert 6 <= second.resumed_from < last.resumed_from < STEPS
+    assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -61,12 +61,19 @@ class StepMetrics:
 
     Args:
         peak: peak FLOP/s of all devices together; 0 if it is not known.
-        flops_per_step: model FLOPs of a step.
+        flops_per_step: model FLOPs of a step; or a function that maps the number of a step, counted from 1,
+            to them.
         max_skipped: the number of skipped steps in a row at which `TooManySkipped` is raised.
         goodput: the goodput of the run.
     """
 
-    def __init__(self, peak: float, flops_per_step: float, max_skipped: int, goodput: Goodput | None = None):
+    def __init__(
+        self,
+        peak: float,
+        flops_per_step: float | Callable[[int], float],
+        max_skipped: int,
+        goodput: Goodput | None = None,
+    ):
         self._peak, self._flops = peak, flops_per_step
         self._is_peak_too_low = False
         self._max_skipped, self.skipped_in_row, self._spikes = max_skipped, 0, 0
@@ -116,7 +123,7 @@ class StepMetrics:
         if self.first_loss != self.first_loss:
             self.first_loss = values[0]["loss"]
         seconds = now - self._since
-        line = means(values) | self._rates(values, seconds) | self._times()
+        line = means(values) | self._rates(values, seconds, steps[0][0]) | self._times()
         writer.write(steps[-1][0], line | self._goodput.add(seconds))
         self._since = now
         self._count_skipped(steps, values, writer)
@@ -148,14 +155,19 @@ class StepMetrics:
         self._durations.clear()
         return times
 
-    def _rates(self, values: list[dict[str, float]], seconds: float) -> dict[str, float]:
+    def _rates(self, values: list[dict[str, float]], seconds: float, first: int = 1) -> dict[str, float]:
+        """Returns the rates of consecutive steps, beginning with step `first`."""
         rates = {
             f"{name}_per_second": sum(value[name] for value in values) / seconds
             for name in ("sequences", "tokens")
             if name in values[0]
         }
         rates["steps_per_second"] = len(values) / seconds
-        mfu = flops.share_of_peak(self._flops * len(values) / seconds, self._peak)
+        if callable(self._flops):
+            total = sum(map(self._flops, range(first, first + len(values))))
+        else:
+            total = self._flops * len(values)
+        mfu = flops.share_of_peak(total / seconds, self._peak)
         if mfu is not None and not self._is_peak_too_low:
             rates["mfu"] = mfu
         # A measured peak that one interval exceeds is too low for all intervals.

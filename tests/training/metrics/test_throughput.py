@@ -48,6 +48,10 @@ def test_mfu_is_left_out_where_the_peak_was_measured_too_low():
     values = [{"loss": 0.0}] * 5
     assert "mfu" not in meter._rates(values, seconds=2.0)  # 125%
     assert "mfu" not in meter._rates(values, seconds=5.0)
+    growing = StepMetrics(peak=8e9, flops_per_step=lambda step: 1e9 * step, max_skipped=3)
+    assert growing._rates(values, seconds=5.0, first=3)["mfu"] == pytest.approx(
+        sum(1e9 * step for step in range(3, 3 + len(values))) / 5 / 8e9
+    )
     assert "mfu" not in StepMetrics(peak=0, flops_per_step=4e9, max_skipped=3)._rates(values, seconds=5.0)
 
 

@@ -1,0 +1,36 @@
+"""Ramps of the batch size as the configuration has them."""
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.settings import defaults, run_config
+from bert_jax.settings.ramps import Ramp
+
+
+def test_values_and_totals_by_step():
+    ramp = Ramp.parse("batch_ramp", "0=4, 3=8,10=2", maximum=8)
+    values = [ramp.at(step) for step in range(12)]
+    assert values == [4] * 3 + [8] * 7 + [2] * 2
+    assert [ramp.total_before(step) for step in range(13)] == [sum(values[:step]) for step in range(13)]
+    # 768 rows to 4,608 of 1,024 tokens: the number of rows does not fit into 32 bits
+    assert Ramp.constant(4608).total_before(2**31 - 1) == 4608 * (2**31 - 1)
+
+
+@pytest.mark.parametrize(
+    "text, size, message",
+    [
+        ("4=8", 8, "steps that begin with 0 and ascend"),
+        ("0=4, 5=6, 5=8", 8, "steps that begin with 0 and ascend"),
+        ("0=4, 9=6, 5=8", 8, "steps that begin with 0 and ascend"),
+        ("4, 8", 8, "'4' is not STEP=VALUE, with a value from 1 to"),
+        ("0=4,", 4, "'' is not STEP=VALUE"),
+        ("0=0", 8, "'0=0' is not STEP=VALUE"),
+        ("0=4, -1=8", 8, "'-1=8' is not STEP=VALUE"),
+        ("0=4, 5=6", 8, "ends with 6 rows, and batch_size is 8"),
+    ],
+)
+def test_mistakes(text, size, message):
+    config = defaults.pretrain("tiny")
+    config.update(batch_ramp=text, batch_size=size)
+    with pytest.raises(UserError, match=f"batch_ramp={text!r}.*{message}"):
+        run_config.pretraining(config)
