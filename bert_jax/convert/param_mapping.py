@@ -42,12 +42,15 @@ class Entry(NamedTuple):
         layout: The layout in the files.
         heads: The heads in whose models the parameter has these names; empty for all. A parameter whose name
             depends on the head has several entries.
+        part: (index, count): the parameter is this part, from 0, of a file's tensor that is divided into so
+            many equal parts along its first axis, such as ModernBERT's queries, keys and values.
     """
 
     ours: str
     names: Mapping[str, str]
     layout: str
     heads: tuple[str, ...] = ()
+    part: tuple[int, int] = (0, 1)
 
     def tensors(self, kind: str, config: EncoderConfig) -> Iterator[tuple[str, list[str], bool]]:
         """Yields the name of each parameter, the names of its tensors in a file, and whether it is stacked.
@@ -83,11 +86,13 @@ def dense(
     ]
 
 
-def norm(ours: str, huggingface: str, tensorflow: str | None = None) -> list[Entry]:
+def norm(
+    ours: str, huggingface: str, tensorflow: str | None = None, heads: tuple[str, ...] = ()
+) -> list[Entry]:
     """Returns the entries of a LayerNorm."""
     return [
-        entry(f"{ours}/scale", f"{huggingface}.weight", _below(tensorflow, "/gamma"), VECTOR),
-        entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "/beta"), VECTOR),
+        entry(f"{ours}/scale", f"{huggingface}.weight", _below(tensorflow, "/gamma"), VECTOR, heads),
+        entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "/beta"), VECTOR, heads),
     ]
 
 
@@ -136,14 +141,18 @@ def to_files(
         kind: HUGGINGFACE or TENSORFLOW.
         config: The architecture of the encoder.
     """
-    tensors = {}
+    parts: dict[str, dict[int, np.ndarray]] = {}
     for one in table:
         for ours, names, stacked in one.tensors(kind, config):
             if ours in params:
                 arrays = params[ours] if stacked else [params[ours]]
                 for name, array in zip(names, arrays, strict=True):
-                    tensors[name] = _stored(np.asarray(array), one.layout, kind, config.hidden_size)
-    return tensors
+                    array = _stored(np.asarray(array), one.layout, kind, config.hidden_size)
+                    parts.setdefault(name, {})[one.part[0]] = array
+    return {
+        name: np.concatenate([some[i] for i in sorted(some)]) if len(some) > 1 else some[0]
+        for name, some in parts.items()
+    }
 
 
 class Found(NamedTuple):
@@ -176,25 +185,28 @@ def from_files(
     """
     found = Found({}, [], [], [], [])
     used = set()
-    parameters = (
-        (one.layout, *each) for one in table for each in one.tensors(kind, config) if each[0] in expected
-    )
-    for layout, ours, names, stacked in parameters:
+    parameters = ((one, *each) for one in table for each in one.tensors(kind, config) if each[0] in expected)
+    for one, ours, names, stacked in parameters:
+        layout, (index, count) = one.layout, one.part
         shape = expected[ours].shape[1:] if stacked else expected[ours].shape
         present = [name for name in names if name in tensors]
         used.update(present)
         if len(present) < len(names):
-            found.missing.extend(name for name in names if present and name not in tensors)
+            absent = [name for name in names if present and name not in tensors]
+            found.missing.extend(name for name in absent if name not in found.missing)
             continue
-        stored_shape = _stored_shape(shape, layout, kind, config.hidden_size)
+        rows, *others = _stored_shape(shape, layout, kind, config.hidden_size)
+        stored_shape = (rows * count, *others)
         wrong = [name for name in names if tuple(tensors[name].shape) != stored_shape]
         if wrong:
-            found.misshapen.extend(
+            problems = [
                 f"{name} is {list(tensors[name].shape)}, expected {list(stored_shape)}" for name in wrong
-            )
+            ]
+            # Several parameters may be parts of one tensor.
+            found.misshapen.extend(one for one in problems if one not in found.misshapen)
             continue
         transposed = layout in _TRANSPOSED[kind]
-        arrays = [np.asarray(tensors[name]) for name in names]
+        arrays = [np.asarray(tensors[name])[index * rows : (index + 1) * rows] for name in names]
         arrays = [(array.T if transposed else array).reshape(shape) for array in arrays]
         found.params[ours] = np.stack(arrays) if stacked else np.ascontiguousarray(arrays[0])
     for name in tensors:

@@ -255,6 +255,11 @@ class EncoderConfig:
         minimum=1,
         maximum=10_000,
     )
+    attention_pattern: str = _field(
+        "",
+        "`g` for a global and `l` for a local layer, one letter per layer, if `global_every` does not "
+        "describe them",
+    )
     norm_placement: str = _field(
         "post", "`post`: norm(x + f(x)); `pre`: x + f(norm(x))", choices=NORM_PLACEMENTS
     )
@@ -312,6 +317,13 @@ class EncoderConfig:
         **_RATE,
         of_head=True,
         optional=float,
+    )
+    classifier_pooling: str | None = _field(
+        None,
+        "the state that a classification head for sequences reads: `cls`, or the `mean` over all tokens; "
+        "None for that of the model family",
+        choices=("cls", "mean"),
+        optional=str,
     )
     qa_dropout: float | None = _field(
         None,
@@ -382,6 +394,12 @@ class EncoderConfig:
             embedding_size=self.embedding_width, embedding_projection=self.projects_embeddings
         )
 
+    def is_local(self, layer: int) -> bool:
+        """Returns whether a layer, counted from 0, has a local window."""
+        if self.attention_pattern:
+            return self.attention_pattern[layer] == "l"
+        return layer % self.global_every > 0
+
     def attention_case(self) -> AttentionCase:
         """Returns what is known about the attention of every layer before a program is traced."""
         dtype = self.execution.dtype
@@ -448,6 +466,18 @@ def _check_positions(c: EncoderConfig) -> str | None:
 
 
 def _check_windows(c: EncoderConfig) -> str | None:
+    if pattern := c.attention_pattern:
+        if len(pattern) != c.num_hidden_layers or not {"l"} <= set(pattern) <= {"g", "l"}:
+            return (
+                f"attention_pattern={pattern}: expected one letter for each of the {c.num_hidden_layers} "
+                "layers, g for a global and l for a local one, and a local one among them"
+            )
+        if not c.local_window or c.global_every > 1:
+            return (
+                f"attention_pattern={pattern} needs a local_window, not {c.local_window}, and "
+                f"global_every=1, not {c.global_every}"
+            )
+        return None
     if bool(c.local_window) != (c.global_every > 1):
         return (
             f"local_window={c.local_window} and global_every={c.global_every}: expected a window and a "

@@ -96,6 +96,12 @@ class ClassificationHead:
     out_bias: bool = True
     name: str = "classifier"
 
+    def pool(self, config: EncoderConfig) -> Callable[..., jax.Array]:
+        """Returns the function in `POOLINGS` for an encoder, whose `classifier_pooling` has priority."""
+        if self.pooling == "none":
+            return POOLINGS["none"]
+        return POOLINGS[config.classifier_pooling or self.pooling]
+
     @property
     def new_groups(self) -> tuple[str, ...]:
         """Returns the parameter groups that fine-tuning always initializes, unlike a pre-trained pooler."""
@@ -285,7 +291,7 @@ class ClassificationModel(Module):
         self.classifier = self.dense(
             head.name, (self.num_labels,), ("embed",), ("classes",), use_bias=head.out_bias
         )
-        self.pool = POOLINGS[head.pooling]
+        self.pool = head.pool(self.config)
 
     def __call__(
         self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -69,6 +70,9 @@ def _stacked(config: EncoderConfig) -> list[tuple[list[LayerSpec], int, bool]]:
     # A first layer whose parameters differ from the others forms a run of its own.
     start = 0 if config.first_attention_norm else 1
     rest = specs[start:]
+    if config.attention_pattern:  # without a period: one run for equal layers that follow each other
+        groups = [list(group) for _, group in itertools.groupby(specs)]
+        return [(group[:1], len(group), False) for group in groups]
     period = 1 if len(set(rest)) <= 1 else config.global_every
     whole = len(rest) // period
     return [
@@ -80,9 +84,9 @@ def _stacked(config: EncoderConfig) -> list[tuple[list[LayerSpec], int, bool]]:
 
 def _spec(config: EncoderConfig, layer: int) -> LayerSpec:
     has_norm = layer > 0 or config.first_attention_norm
-    if layer % config.global_every == 0:
-        return LayerSpec(0, config.rotary_theta, has_norm)
-    return LayerSpec(config.local_window, config.local_rotary_theta, has_norm)
+    if config.is_local(layer):
+        return LayerSpec(config.local_window, config.local_rotary_theta, has_norm)
+    return LayerSpec(0, config.rotary_theta, has_norm)
 
 
 class Place(NamedTuple):

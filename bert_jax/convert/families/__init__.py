@@ -5,14 +5,16 @@ states:
 
 1. Configuration. `fields` pairs the fields of config.json with those of `EncoderConfig`; `fixed` gives what
    config.json does not say, such as `position_offset=2` (RoBERTa) or `embedding_projection=True` (ALBERT);
-   `constants` and `checked` refuse what cannot be computed. If a number of `EncoderConfig` is missing, it
+   `constants` and `checked` refuse what cannot be computed, and `translation` has functions for fields that
+   do not correspond one to one (ModernBERT's `layer_types`). If a number of `EncoderConfig` is missing, it
    is added there, with BERT's value as the default.
 2. Names. `table` has the name of each parameter in each kind of file. Parameters of layers are under
    `param_mapping.LAYERS`, and their names in files have `{layer}`, or `{group}` and `{member}` for layers
    that share their parameters (ALBERT). A name that depends on the head, such as RoBERTa's
-   `classifier.out_proj`, is an entry with `heads`. Entries of parameters that an architecture does not have
-   are ignored. `tied` and `beside` list the other tensors that files may have, and `base` is the prefix of
-   the encoder's names.
+   `classifier.out_proj`, is an entry with `heads`. If one tensor holds several parameters, such as
+   ModernBERT's queries, keys and values, each has an entry with its `part`. Entries of parameters that an
+   architecture does not have are ignored. `tied` and `beside` list the other tensors that files may have,
+   and `base` is the prefix of the encoder's names.
 3. Heads. `heads` lists the parameter groups of each head, "head" being a dense layer that is not the
    pooler; a family without "pretraining" is pre-trained without next-sentence prediction. `classifiers` and
    `masked_lm` describe how the heads compute: pooling, dense layer, activation, norm, biases and dropout,
@@ -25,17 +27,17 @@ states:
 6. `sizes` of the released models. Their published parameter counts belong in the tests, together with
    folders and outputs of transformers for every head (tests/testdata/make_distilbert.py).
 
-What a record cannot say yet: a file's tensor that holds several parameters (ModernBERT's fused query, key
-and value), one with the kernel's axes in another order (GPT's), and dropout before the next-sentence head
-(ALBERT in transformers).
+What a record cannot say yet: a kernel whose axes are in another order in the file (GPT's), and dropout before
+the next-sentence head (ALBERT in transformers).
 """
 
-from bert_jax.convert.families import albert, bert, distilbert, electra
+from bert_jax.convert.families import albert, bert, distilbert, electra, modernbert
 from bert_jax.convert.families.base import CLASSIFIER, Family
 from bert_jax.models.config import EncoderConfig
 
 FAMILIES: dict[str, Family] = {
-    one.model_type: one for one in (bert.FAMILY, distilbert.FAMILY, albert.FAMILY, electra.FAMILY)
+    one.model_type: one
+    for one in (bert.FAMILY, distilbert.FAMILY, albert.FAMILY, electra.FAMILY, modernbert.FAMILY)
 }
 
 

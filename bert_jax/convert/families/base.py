@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,19 @@ class TensorFlowConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class Translation:
+    """Fields of config.json that do not correspond one to one to fields of `EncoderConfig`.
+
+    Attributes:
+        read: Function of the fields of config.json that returns fields of `EncoderConfig`.
+        write: Function of an `EncoderConfig` that returns fields of config.json.
+    """
+
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    write: Callable[[EncoderConfig], Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Family:
     """How the models of a family are stored in files. The record is not needed to compute the models.
 
@@ -76,6 +89,7 @@ class Family:
         constants: Fields of config.json that have the same value in every supported model.
         checked: As `constants`, for fields that are not written because transformers has the same default.
         fixed: Fields of `EncoderConfig` that config.json does not have or may leave out, with their values.
+        translation: Functions for what `fields` cannot say, such as a field that corresponds to several.
         beside: {kind of file: pattern of the names of tensors that are not parameters}, such as optimizer
             state, counters, buffers and the second names of tied weights.
         tied: (second name, first name) pairs of the same tensor in Hugging Face files.
@@ -104,6 +118,7 @@ class Family:
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    translation: Translation | None = None
     tensorflow: TensorFlowConfig | None = None
     sizes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     low_rank_targets: tuple[str, ...] = ("query", "value")
@@ -164,7 +179,8 @@ class Family:
             fixed = self.tensorflow.fixed
             if isinstance(act := found.get("hidden_act"), str):
                 found["hidden_act"] = self.tensorflow.activations.get(act, act)
-        config = from_dict({"model_type": self.model_type, **fixed, **found})
+        translated = self.translation.read(fields) if self.translation else {}
+        config = from_dict({"model_type": self.model_type, **fixed, **found, **translated})
         if self.shares_layers and not config.layer_groups:
             raise UserError(
                 f"the layers of {self.name} share their parameters, and layer_groups is 0; expected 1 or more"
@@ -174,7 +190,8 @@ class Family:
     def write_config(self, config: EncoderConfig, head: str) -> dict[str, Any]:
         """Returns the fields of config.json that depend on the architecture and the class.
 
-        Dropout rates that config.json has no field for are left out, since they affect training only.
+        Dropout rates and initializers that config.json has no field for are left out, since they affect
+        training only.
 
         Raises:
             UserError: The class of transformers computes a different function.
@@ -185,8 +202,10 @@ class Family:
         fields |= {"architectures": [self.class_name(head)], "model_type": self.model_type}
         fields[self.activation] = self.activations.get(config.hidden_act, config.hidden_act)
         fields |= self.constants
+        if self.translation:
+            fields |= self.translation.write(config)
         again = self.read_config(fields).spelled_out()
-        for name in (name for name in ENCODER_FIELDS if name not in DROPOUT_FIELDS):
+        for name in (name for name in ENCODER_FIELDS if name not in (*DROPOUT_FIELDS, "initializer")):
             ours, theirs = getattr(config, name), getattr(again, name)
             if ours != theirs:
                 raise UserError(f"transformers' {self.name} has no {name}={ours!r}, only {theirs!r}")
@@ -215,9 +234,21 @@ class Family:
         named = [one for one in table if kind in one.names]
         return param_mapping.to_files(params, named, kind, config)
 
-    def from_files(self, tensors: Mapping[str, Any], config: EncoderConfig, kind: str) -> Found:
-        """Returns the parameters and other tensors of a file; see `param_mapping.from_files`."""
+    def from_files(
+        self, tensors: Mapping[str, Any], config: EncoderConfig, kind: str, head: str | None = None
+    ) -> Found:
+        """Returns the parameters and other tensors of a file; see `param_mapping.from_files`.
+
+        Args:
+            tensors: The tensors of the file.
+            config: The architecture of the encoder.
+            kind: The kind of file.
+            head: The head that the file names, which decides where one name stands for different parameters;
+                None if it names no head of the family.
+        """
         table = [one for one in self.table if kind in one.names]
+        head = head or self._head_of(tensors, table)
+        table = [one for one in table if head is None or not one.heads or head in one.heads]
         last = [
             tensors[one.names[kind]] for one in table if one.ours == CLASSIFIER and one.names[kind] in tensors
         ]
@@ -225,6 +256,15 @@ class Family:
         # The classifier with the most parameters, since every parameter of the table must be in `expected`.
         expected = assembled.parameters(self.module(config, self.groups, "sequence_classification", classes))
         return param_mapping.from_files(tensors, table, expected, kind, config, self.beside[kind])
+
+    def _head_of(self, tensors: Mapping[str, Any], table: Sequence[Entry]) -> str | None:
+        """Returns the first head whose own kernels are all among the tensors of a Hugging Face file."""
+        for head in self.heads:
+            own = [one.names.get(HUGGINGFACE, "") for one in table if head in one.heads]
+            kernels = [name for name in own if name.endswith(".weight") or name.startswith("decoder")]
+            if kernels and all(name in tensors for name in kernels):
+                return head
+        return None
 
     def canonical(self, tensors: Mapping[str, np.ndarray], folder: str) -> dict[str, np.ndarray]:
         """Returns the tensors of a Hugging Face folder in float32, named as in a class with a head.

@@ -75,10 +75,10 @@ class HuggingFace(Format):
         folder = os.fspath(path)
         config, family, fields = _read_config(folder)
         tensors = family.canonical(_read_tensors(folder), folder)
-        found = family.from_files(tensors, config, HUGGINGFACE)
+        heads = [family.head_of_class(name) for name in fields.get("architectures") or ()]
+        found = family.from_files(tensors, config, HUGGINGFACE, next(filter(None, heads), None))
         check_found(folder, family, found, ignore)
         groups = {name.split("/")[0] for name in found.params}
-        heads = [family.head_of_class(name) for name in fields.get("architectures") or ()]
         head = head_of(
             groups, *[name for name in heads if name and "classifier" in family.required(name)][:1]
         )

@@ -1,0 +1,188 @@
+"""ModernBERT (Warner et al. 2024), whose files Ettin's encoders (Weller et al. 2025) share."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.convert.families.base import Family, TokenizerRecord, Translation
+from bert_jax.convert.param_mapping import HUGGINGFACE, LAYERS, TABLE, VECTOR, dense, entry, head, norm
+from bert_jax.errors import UserError
+from bert_jax.io import json_files
+from bert_jax.models import sizes
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import ClassificationHead, MaskedLMHead, Rate
+from bert_jax.tokenization.templates import Template
+
+_BASE = sizes.MODERN["modernbert-base"]  # the values of fields that config.json leaves out
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_LAYER = (LAYERS, "model.layers.{layer}")
+_MASKED_LM = ("masked_lm",)
+_CLASSIFIERS = ("sequence_classification", "token_classification", "multiple_choice")
+_QUESTIONS = ("question_answering",)
+
+_SCHEMA = {
+    "num_hidden_layers?": range(1, 10_001),
+    "layer_types?": ([str], None),
+    "global_attn_every_n_layers?": range(1, 10_001),
+    "local_attention?": range(-1, 1 << 24),
+    "rope_parameters?": (dict, None),
+    "attention_dropout?": float,
+    "mlp_bias?": bool,
+}
+
+
+def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the encoder that several fields of config.json describe."""
+    json_files.check({name: fields[name] for name in _KEYS if name in fields}, _SCHEMA, "config.json")
+    number = fields.get("num_hidden_layers", _BASE["num_hidden_layers"])
+    every = fields.get("global_attn_every_n_layers", 3)
+    kinds = fields.get("layer_types") or [_LOCAL if i % every else _GLOBAL for i in range(number)]
+    unknown = sorted(set(kinds) - {_GLOBAL, _LOCAL})
+    if unknown or len(kinds) != number:
+        problem = f"{unknown[0]!r}" if unknown else f"{len(kinds)} entries for {number} layers"
+        raise UserError(f"layer_types has {problem}; expected {_GLOBAL} or {_LOCAL} for each layer")
+    is_local = [kind == _LOCAL for kind in kinds]
+    theta = _theta(fields, _GLOBAL, "global_rope_theta", 160_000.0)
+    found = {
+        "rotary_theta": theta,
+        "local_rotary_theta": EncoderConfig.local_rotary_theta,
+        "hidden_dropout_prob": fields.get("attention_dropout", 0.0),
+        "inner_bias": fields.get("mlp_bias", False),
+        "output_bias": fields.get("mlp_bias", False),
+        "local_window": 0,
+        "global_every": 1,
+    }
+    periods = [n for n in (every, *range(1, number + 1)) if is_local == [i % n > 0 for i in range(number)]]
+    if periods[:1] == [1]:
+        return found
+    local_theta = _theta(fields, _LOCAL, "local_rope_theta", 10_000.0)
+    found["local_rotary_theta"] = theta if local_theta is None else local_theta
+    found["local_window"] = fields.get("local_attention", 128) // 2
+    if periods:
+        return found | {"global_every": periods[0]}
+    return found | {"attention_pattern": "".join("l" if local else "g" for local in is_local)}
+
+
+_KEYS = tuple(name.strip("?") for name in _SCHEMA)
+
+
+def _theta(fields: Mapping[str, Any], kind: str, old: str, default: float) -> Any:
+    """Returns the base of the rotary angles of a kind of layers, from the new or the old field."""
+    rope = (fields.get("rope_parameters") or {}).get(kind) or {}
+    json_files.check(
+        rope, {"rope_type?": str, "rope_theta?": float}, "config.json", f"rope_parameters.{kind}"
+    )
+    if rope.get("rope_type", "default") != "default":
+        raise UserError(f"rope_type is {rope['rope_type']!r}; only 'default' can be read")
+    return rope.get("rope_theta", fields.get(old, default))
+
+
+def _write(config: EncoderConfig) -> dict[str, Any]:
+    """Returns the inverse of `_read`, in the fields of old and new versions of transformers."""
+    kinds = [_LOCAL if config.is_local(i) else _GLOBAL for i in range(config.num_hidden_layers)]
+    thetas = {_GLOBAL: config.rotary_theta, _LOCAL: config.local_rotary_theta}
+    fields = {
+        "layer_types": kinds,
+        "rope_parameters": {k: {"rope_type": "default", "rope_theta": v} for k, v in thetas.items()},
+        "global_rope_theta": config.rotary_theta,
+        "local_rope_theta": config.local_rotary_theta,
+        "mlp_bias": config.inner_bias,
+        "initializer_cutoff_factor": 2.0,
+    }
+    if config.local_window:
+        fields["local_attention"] = 2 * config.local_window
+    if not config.attention_pattern:
+        fields["global_attn_every_n_layers"] = config.global_every
+    if config.vocab_size <= 50283:
+        fields["pad_token_id"] = None  # the class's default is beyond the table
+    return fields
+
+
+# In transformers: head.dense, gelu, head.norm, and dropout with the rate classifier_dropout.
+_SEQUENCE = ClassificationHead(
+    dense="head", dense_bias=False, activation="gelu", norm=True, drop_out=Rate(0.0, "classifier_dropout")
+)
+_TOKENS = dataclasses.replace(_SEQUENCE, pooling="none")
+
+FAMILY = Family(
+    name="ModernBERT",
+    model_type="modernbert",
+    class_prefix="ModernBert",
+    base="model",
+    table=(
+        entry("encoder/embeddings/word_embeddings", "model.embeddings.tok_embeddings.weight", None, TABLE),
+        *norm("encoder/embeddings/layer_norm", "model.embeddings.norm"),
+        *(
+            one._replace(part=(part, 3))
+            for part, name in enumerate(("query", "key", "value"))
+            for one in dense(f"{_LAYER[0]}/{name}", f"{_LAYER[1]}.attn.Wqkv")
+        ),
+        *dense(f"{_LAYER[0]}/attention_output", f"{_LAYER[1]}.attn.Wo"),
+        *norm(f"{_LAYER[0]}/attention_norm", f"{_LAYER[1]}.attn_norm"),
+        # The rows of Wi are those that are activated and then those that these are multiplied by.
+        *dense(f"{_LAYER[0]}/intermediate", f"{_LAYER[1]}.mlp.Wi"),
+        *dense(f"{_LAYER[0]}/output", f"{_LAYER[1]}.mlp.Wo"),
+        *norm(f"{_LAYER[0]}/output_norm", f"{_LAYER[1]}.mlp_norm"),
+        *norm("encoder/final_norm", "model.final_norm"),
+        *dense("mlm/transform", "head.dense", heads=_MASKED_LM),
+        *norm("mlm/transform_norm", "head.norm", heads=_MASKED_LM),
+        entry("mlm/bias", "decoder.bias", None, VECTOR, heads=_MASKED_LM),
+        *dense("head/dense", "head.dense", heads=(*_CLASSIFIERS, *_QUESTIONS)),
+        *norm("head/norm", "head.norm", heads=(*_CLASSIFIERS, *_QUESTIONS)),
+        *head("classifier", "classifier", heads=_CLASSIFIERS),
+        *head("qa", "classifier", heads=_QUESTIONS),
+    ),
+    heads={
+        "none": ("encoder",),
+        "masked_lm": ("encoder", "mlm"),
+        **dict.fromkeys(_CLASSIFIERS, ("encoder", "head", "classifier")),
+        "question_answering": ("encoder", "head", "qa"),
+    },
+    classifiers={
+        "sequence_classification": _SEQUENCE,
+        "token_classification": _TOKENS,
+        "multiple_choice": _SEQUENCE,
+        "question_answering": dataclasses.replace(_TOKENS, name="qa"),
+    },
+    masked_lm=MaskedLMHead(transform_bias=False, activation="gelu"),
+    fields={
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "num_hidden_layers": "num_hidden_layers",
+        "num_attention_heads": "num_attention_heads",
+        "intermediate_size": "intermediate_size",
+        "max_position_embeddings": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+        "norm_eps": "layer_norm_eps",
+        "norm_bias": "norm_bias",
+        "attention_bias": "attention_bias",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "embedding_dropout": "embedding_dropout",
+        "mlp_dropout": "inner_dropout",
+        "classifier_pooling": "classifier_pooling",
+        "classifier_dropout": "classifier_dropout",
+    },
+    activation="hidden_activation",
+    constants={
+        "classifier_activation": "gelu",
+        "classifier_bias": False,
+        "decoder_bias": True,
+        "tie_word_embeddings": True,
+    },
+    checked={"rope_scaling": None},
+    fixed=_BASE,
+    translation=Translation(_read, _write),
+    # The second name of the word embeddings, and buffers.
+    beside={HUGGINGFACE: re.compile(r"decoder\.weight|model\.(rotary_emb|.*\.rotary_emb)\..*")},
+    tied=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),
+    tokenizer=TokenizerRecord(
+        "PreTrainedTokenizerFast",
+        kind="wordpiece",
+        template=Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:0 sep:0"),
+        fields={"model_input_names": ["input_ids", "attention_mask"]},
+    ),
+    sizes=sizes.MODERN,
+)
