@@ -119,11 +119,11 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
             return inspection.inspect_record_file(path, examples)
         if path.endswith(".txt") and not inspect_corpus.looks_like_vocabulary(path):
             return inspect_corpus.inspect_corpus([path], vocab=vocab)
-        if path.endswith((".txt", ".model")):
+        if path.endswith((".txt", ".model", ".json")):
             return inspection.inspect_vocabulary(path)
         raise UserError(
-            f"{path} is neither a .tfrecord file nor a vocabulary (vocab.txt, or a SentencePiece .model); if "
-            "it is text, give its format, as in --input_format=text"
+            f"{path} is neither a .tfrecord file nor a vocabulary (vocab.txt, a SentencePiece .model, or the "
+            "tokenizer.json of byte-level BPE); if it is text, give its format, as in --input_format=text"
         )
     if files.exists(os.path.join(path, manifests.FILE)):
         return inspection.inspect_records(path, examples, vocab)

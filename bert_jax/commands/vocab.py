@@ -1,9 +1,9 @@
-"""Learn a vocabulary from text: WordPiece, or SentencePiece.
+"""Learn a vocabulary from text: WordPiece, SentencePiece, or byte-level BPE.
 
     bert-jax vocab --input='corpus/*.txt' --output=vocab.txt --size=30522
 
-The special tokens have the same ids as in BERT's vocabularies. Large corpora are sampled, so that memory
-stays bounded; the result depends only on the text and the flags.
+The special tokens have the same ids as in BERT's vocabularies; with --kind=bpe the first four are RoBERTa's.
+Large corpora are sampled, so that memory stays bounded; the result depends only on the text and the flags.
 """
 
 from __future__ import annotations
@@ -34,18 +34,23 @@ def define_flags(define: Define) -> None:
     corpus.add(define)
     define.string(
         "output",
-        "File to write: NAME.txt for WordPiece, NAME.model for SentencePiece.",
+        "File to write: NAME.txt for WordPiece, NAME.model for SentencePiece, NAME.json for BPE.",
         required="FILE, the vocabulary to write",
     )
     define.overwrite()
     define.integer(
         "size",
         "Number of tokens. WordPiece: from 5,000 tokens on, [PAD] is 0 and [UNK] [CLS] [SEP] [MASK] are 100 "
-        "to 103, with [unused] tokens between, and from 20,000 on up to 998; below 5,000 they are 0 to 4.",
+        "to 103, with [unused] tokens between, and from 20,000 on up to 998; below 5,000 they are 0 to 4. "
+        "BPE: the special tokens are 0 to 4, and the bytes 5 to 260.",
         30522,
     )
     define.choice("kind", list(tokenization.KINDS), "Kind of vocabulary.", "wordpiece")
-    define.boolean("lower_case", "Lower-case the text and strip accents.", True)
+    define.boolean(
+        "lower_case",
+        "Lower-case the text and strip accents. Default: true; BPE keeps all text.",
+        None,
+    )
     define.integer("seed", "Seed of the sample.", 12345)
     define.integer(
         "sample_bytes",
@@ -61,10 +66,20 @@ def define_flags(define: Define) -> None:
     define.strings("compare", "Another vocabulary to measure on the same held-out text. May be repeated.")
     define.number(
         "character_coverage",
-        "Fraction of the characters of the text that the tokens must cover; the rarest characters get none.",
+        "Fraction of the characters of the text that the tokens must cover; the rarest characters get none. "
+        "Not for BPE, which covers all.",
         0.99995,
     )
-    define.integer("min_frequency", "WordPiece: how often a pair of tokens must occur to become a token.", 2)
+    define.integer(
+        "min_frequency", "WordPiece and BPE: how often a pair of tokens must occur to become a token.", 2
+    )
+    define.choice(
+        "special_tokens",
+        ["roberta", "bert"],
+        "BPE: the family whose special tokens and rows it has: <s> </s> <pad> <unk> <mask> of RoBERTa, or "
+        "[CLS] [SEP] [PAD] [UNK] [MASK], as ModernBERT has them.",
+        "roberta",
+    )
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:

@@ -144,7 +144,7 @@ class ByteBpeTokenizer(Tokenizer):
 
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         parallelism()
-        encodings = self._rust.encode_batch_fast(_utf8(texts), add_special_tokens=False)
+        encodings = self._rust.encode_batch_fast(without_surrogates(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -152,7 +152,7 @@ class ByteBpeTokenizer(Tokenizer):
         parallelism()
         return [
             (np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2))
-            for encoding in self._rust.encode_batch(_utf8(texts), add_special_tokens=False)
+            for encoding in self._rust.encode_batch(without_surrogates(texts), add_special_tokens=False)
         ]
 
     def _join(self, tokens: Sequence[str]) -> str:
@@ -169,5 +169,6 @@ def _bytes_of(token: str) -> bytes:
     return b"".join(bytes([_BYTES[c]]) if c in _BYTES else c.encode() for c in token)
 
 
-def _utf8(texts: Sequence[str]) -> list[str]:
+def without_surrogates(texts: Sequence[str]) -> list[str]:
+    """Returns texts with U+FFFD in place of each lone surrogate, which UTF-8 does not have."""
     return [text if text.isascii() else _SURROGATES.sub("\ufffd", text) for text in texts]

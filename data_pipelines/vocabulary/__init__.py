@@ -1,4 +1,4 @@
-"""Trains vocabularies on text: WordPiece as `vocab.txt`, SentencePiece as `.model`."""
+"""Trains vocabularies: WordPiece as `vocab.txt`, SentencePiece as `.model`, byte-level BPE as `.json`."""
 
 from data_pipelines.vocabulary.options import Options
 from data_pipelines.vocabulary.training import TRAINERS, train

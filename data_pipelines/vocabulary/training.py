@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files
 from bert_jax.io.progress import Progress
 from data_pipelines import readers
-from data_pipelines.vocabulary import sample, sentence_piece, wordpiece
+from data_pipelines.vocabulary import byte_bpe, sample, sentence_piece, wordpiece
 from data_pipelines.vocabulary.options import LEAST_COVERAGE, Options
 
 # Characters of scripts without spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Han.
@@ -30,15 +30,22 @@ class Trainer:
     Attributes:
         learn: returns the content of the vocabulary file.
         sample_bytes: the default size of the sample.
+        unused: the options that have no effect, and may not be given.
+        lower_case: the default of this option.
     """
 
     learn: Callable[[Iterable[readers.Document], Options, Progress], bytes]
     sample_bytes: int
+    unused: tuple[str, ...]
+    lower_case: bool = True
 
 
 TRAINERS = {
-    "wordpiece": Trainer(wordpiece.learn, wordpiece.SAMPLE_BYTES),
-    "sentencepiece": Trainer(sentence_piece.learn, sentence_piece.SAMPLE_BYTES),
+    "wordpiece": Trainer(wordpiece.learn, wordpiece.SAMPLE_BYTES, ("special_tokens",)),
+    "sentencepiece": Trainer(
+        sentence_piece.learn, sentence_piece.SAMPLE_BYTES, ("min_frequency", "special_tokens")
+    ),
+    "bpe": Trainer(byte_bpe.learn, byte_bpe.SAMPLE_BYTES, ("character_coverage",), lower_case=False),
 }
 
 
@@ -88,7 +95,8 @@ class Trained:
 def train(options: Options, progress: Progress | None = None) -> Trained:
     """Trains a vocabulary on a sample of a corpus and writes it.
 
-    The memory depends on the sample: about 5 times its size for WordPiece, 20 times for SentencePiece.
+    The memory depends on the sample: about 5 times its size for WordPiece and BPE, and 20 times for
+    SentencePiece.
 
     Args:
         options: the options of the vocabulary.
@@ -101,6 +109,8 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     """
     _check(options)
     trainer = TRAINERS[options.kind]
+    if options.lower_case is None:
+        options = dataclasses.replace(options, lower_case=trainer.lower_case)
     progress = progress or Progress(io.StringIO())
     others = [tokenization.load(path) for path in options.compare]
     parts = sample.sample(options, options.sample_bytes or trainer.sample_bytes, progress)
@@ -145,14 +155,31 @@ def _check(options: Options) -> None:
             f"{LEAST_COVERAGE} to 1",
         ),
         "min_frequency": (options.min_frequency >= 1, "at least 1"),
+        "special_tokens": (
+            options.special_tokens in byte_bpe.FAMILIES,
+            " or ".join(byte_bpe.FAMILIES),
+        ),
     }
     for name, (good, expected) in rules.items():
         if not good:
             raise UserError(f"--{name}={getattr(options, name)}: expected {expected}")
-    output, ending = options.output, tokenization.KINDS[options.kind].ending
+    trainer = TRAINERS[options.kind]
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    for name in trainer.unused:
+        if getattr(options, name) != defaults[name]:
+            raise UserError(
+                f"--{name}={getattr(options, name)} has no effect with --kind={options.kind}; leave it out"
+            )
+    if options.lower_case and not trainer.lower_case:
+        raise UserError(
+            f"--lower_case is not for --kind={options.kind}, which keeps the case and the accents of a text; "
+            "leave it out"
+        )
+    kind = tokenization.KINDS[options.kind]
+    output, ending = options.output, kind.ending
     if files.is_directory(output):
         raise UserError(
-            f"--output={output} is a directory; expected a file, such as {os.path.join(output, 'vocab.txt')}"
+            f"--output={output} is a directory; expected a file, such as {os.path.join(output, kind.file)}"
         )
     if not output.endswith(ending):
         raise UserError(

@@ -17,12 +17,15 @@ from bert_jax import tokenization
 from bert_jax.cli import main
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
+from bert_jax.tokenization import byte_bpe_files
+from bert_jax.tokenization.templates import BERT, ROBERTA
 from bert_jax.tokenization.wordpiece import parse_vocabulary
 from data_pipelines import readers, vocabulary
 from data_pipelines.vocabulary import sample as samples
 from data_pipelines.vocabulary import training, wordpiece
 
 ROOT = Path(__file__).resolve().parents[3]
+BPE = {"kind": "bpe", "output": "tokenizer.json"}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -116,7 +119,9 @@ def test_cased(text, tmp_path):
     assert tokenizer.decode(ids) == "Été"
 
 
-@pytest.mark.parametrize("kind, name", [("wordpiece", "vocab.txt"), ("sentencepiece", "vocab.model")])
+@pytest.mark.parametrize(
+    "kind, name", [("wordpiece", "vocab.txt"), ("sentencepiece", "vocab.model"), ("bpe", "tokenizer.json")]
+)
 def test_processes_and_threads_agree(text, tmp_path, kind, name):
     contents = []
     for number in (1, 2, 4):
@@ -150,6 +155,38 @@ def test_sentencepiece(text, tmp_path):
     assert tokenizer.kind == "sentencepiece" and tokenizer.vocab_size == trained.size <= 500
     assert tokenizer.tokens[:5] == SPECIAL and tokenizer.lower_case
     assert trained.measured[0].unknown_rate < 0.01
+
+
+@pytest.mark.parametrize("family, cls, template", [("roberta", "<s>", ROBERTA), ("bert", "[CLS]", BERT)])
+def test_byte_bpe(text, tmp_path, family, cls, template):
+    output = str(tmp_path / "tokenizer.json")
+    trained = train(text, "text", output, size=700, kind="bpe", special_tokens=family)
+    tokenizer = tokenization.load(output)
+    assert trained.size == tokenizer.vocab_size == 700 and not tokenizer.lower_case
+    assert tokenizer.special_ids == {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": 4}
+    assert tokenizer.tokens[0] == cls and tokenizer.template == template
+    assert tokenizer.tokens[5:261] == sorted(byte_bpe_files.characters_of_bytes().values())
+    (measured,) = trained.measured
+    assert 1 < measured.tokens_per_unit < 4 and measured.unknown_rate == 0
+    lines = Path(text).read_text("utf-8").split("\n")
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(lines)] == lines
+    # Sentences of a document are learned as they stand in it, after a space.
+    capitals = tuple("BDFGKLMNPRST")
+    first, inside = (
+        [token for token in tokenizer.tokens[261:] if token.startswith(starts)]
+        for starts in (capitals, tuple(f"\u0120{letter}" for letter in capitals))
+    )
+    assert len(first) < len(inside)
+
+
+def test_the_least_frequency_of_a_merge(text, tmp_path):
+    sizes = []
+    for least in (2, 500):
+        trained = train(
+            text, "text", str(tmp_path / f"{least}.json"), size=2000, kind="bpe", min_frequency=least
+        )
+        sizes.append(trained.size)
+    assert sizes[0] == 2000 > sizes[1] > 261
 
 
 def test_the_sample_is_bounded_and_spread(tmp_path):
@@ -229,6 +266,15 @@ def test_a_corpus_that_spells_special_tokens(tmp_path):
         (
             {"kind": "sentencepiece", "output": "a.model", "size": "100", "input": "letters.txt"},
             "SentencePiece can't learn",
+        ),
+        (BPE | {"size": "260"}, "--size=260 is too small: the special tokens and the bytes alone are 261"),
+        (BPE | {"lower_case": "true"}, "--lower_case is not for --kind=bpe"),
+        (BPE | {"character_coverage": "0.9999"}, "--character_coverage=0.9999 has no effect with --kind=bpe"),
+        (BPE | {"output": "vocab.txt"}, "expected a name that ends in .json"),
+        ({"special_tokens": "bert"}, "--special_tokens=bert has no effect with --kind=wordpiece"),
+        (
+            {"kind": "sentencepiece", "output": "a.model", "min_frequency": "3"},
+            "--min_frequency=3 has no effect with --kind=sentencepiece",
         ),
     ],
 )
