@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from bert_jax.io import atomic, files
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
 from bert_jax.settings.run_config import FinetuneConfig, PretrainConfig
@@ -91,8 +91,7 @@ def _users(field: task_fields.TaskField) -> str:
 
 def main(path: str) -> None:
     """Writes the tables of a page."""
-    page = Path(path)
-    page.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")
+    atomic.write_text(path, render(files.read_text(path)))
 
 
 if __name__ == "__main__":

@@ -139,12 +139,12 @@ def test_paragraphs_in_plain_text_are_told(options, tmp_path, capsys):
     assert "--input_format" not in captured.err and "20 documents, 120 sentences" in captured.out
 
 
-def test_another_format_is_told_before_the_build(options, tmp_path, capsys, monkeypatch):
+def test_another_format_is_reported_before_the_build(options, tmp_path, capsys, monkeypatch):
     document = "The old stone walks. Over seven houses! A hill.\n" * 2
     with gzip.open(tmp_path / "text.txt.gz", "wt") as file:
         file.write("\n".join([document] * 20))
     before = []
-    monkeypatch.setattr(build._Build, "run", lambda *_: before.append(capsys.readouterr().err) or 1 / 0)
+    monkeypatch.setattr(build._Build, "_make", lambda *_: before.append(capsys.readouterr().err) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         flags = [f"--vocab={options.vocab}", f"--output_dir={options.output_dir}", "--workers=1"]
         cli.main(["data", f"--input={tmp_path}/text.txt.gz", *flags])
