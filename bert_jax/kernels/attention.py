@@ -87,7 +87,7 @@ def attention(
             "pallas" and "splash" are interpreted, which is slow.
         causal: whether a token attends to no later token.
         window: a token attends to the tokens at most this far to each side and to itself; 0 for all. "xla"
-            only.
+            and "splash" only, which then cost less than for all tokens of a long row.
         logit_bias: float32 [N, L, L], added to the logits; "xla" only.
         dropout_rate: dropout rate of the attention probabilities, per element; "xla" and "pallas" only.
         dropout_key: None for no dropout.
@@ -108,12 +108,50 @@ def attention(
         query, key, value = (
             x + bias.astype(x.dtype) for x, bias in zip((query, key, value), biases, strict=True)
         )
+    if chosen == "xla" and window and logit_bias is None and _BLOCKS * window < query.shape[1]:
+        return _banded(query, key, value, sequence_ids, causal, window, rate, dropout_key)
     if chosen == "xla":
         weights = probabilities(query, key, sequence_ids, causal, window, logit_bias)
         return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, dropout_key, rate), value)
     if chosen == "cudnn":
         return _cudnn(query, key, value, sequence_ids, causal)
-    return _splash(query, key, value, sequence_ids, causal)
+    return _splash(query, key, value, sequence_ids, causal, window)
+
+
+# Blocks of keys that a block of queries reads in `_banded`: its own, and one to each side.
+_BLOCKS = 3
+
+
+def _banded(query, key, value, sequence_ids, causal, window, rate, dropout_key):
+    """Returns local attention of rows that are longer than three windows.
+
+    Rows are divided into blocks of `window` tokens. The keys that the queries of a block attend to are in
+    three blocks, so the logits are [B, N, blocks, window, 3 window] in place of [B, N, L, L].
+    """
+    rows, length, *sizes = query.shape
+    blocks = -(-length // window)
+    padding = blocks * window - length
+
+    def divided(x, before_and_after, fill=0):
+        widths = ((0, 0), (before_and_after, before_and_after + padding), *[(0, 0)] * (x.ndim - 2))
+        x = jnp.pad(x, widths, constant_values=fill)
+        return x.reshape(rows, -1, window, *x.shape[2:])
+
+    def neighbors(x, fill=0):
+        x = divided(x, window, fill)
+        return jnp.concatenate([x[:, i : i + blocks] for i in range(_BLOCKS)], axis=2)
+
+    # Positions that no row has belong to no sequence.
+    query_ids, key_ids = divided(sequence_ids, 0, -1), neighbors(sequence_ids, -1)
+    allowed = query_ids[:, :, :, None] == key_ids[:, :, None]
+    ahead = jnp.arange(_BLOCKS * window) - window - jnp.arange(window)[:, None]
+    allowed &= (jnp.abs(ahead) <= window) & (ahead <= 0 if causal else True)
+    query = divided(query, 0) * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+    logits = jnp.einsum("bcqnd,bcknd->bncqk", query, neighbors(key), preferred_element_type=jnp.float32)
+    logits = jnp.where(allowed[:, None], logits, _MASKED)
+    weights = dropout(jax.nn.softmax(logits, axis=-1).astype(query.dtype), dropout_key, rate)
+    out = jnp.einsum("bncqk,bcknd->bcqnd", weights, neighbors(value))
+    return out.reshape(rows, -1, *sizes)[:, :length]
 
 
 def _allowed(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array:
@@ -183,8 +221,10 @@ def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_k
     return kernel(*flat, sequence_ids, biases, words, jnp.arange(heads)).reshape(query.shape)
 
 
-def _splash(query, key, value, sequence_ids, causal):
-    kernel = functools.partial(_splash_local, causal=causal, interpret=platform.interprets_kernels())
+def _splash(query, key, value, sequence_ids, causal, window=0):
+    kernel = functools.partial(
+        _splash_local, causal=causal, window=window, interpret=platform.interprets_kernels()
+    )
     by_head = ("batch", "heads", None, None)
     kernel = platform.on_each_device(kernel, (by_head, by_head, by_head, ("batch", None)), by_head)
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
@@ -192,10 +232,16 @@ def _splash(query, key, value, sequence_ids, causal):
     return kernel(query, key, value, sequence_ids).swapaxes(1, 2)
 
 
-def _splash_local(query, key, value, sequence_ids, *, causal, interpret):
+def _splash_local(query, key, value, sequence_ids, *, causal, window, interpret):
     _, heads, length, _ = query.shape
-    block = next(size for size in (512, 256, 128) if length % size == 0)
-    mask = (splash_attention_mask.CausalMask if causal else splash_attention_mask.FullMask)((length, length))
+    # Blocks without an allowed pair are skipped: with a window, smaller blocks skip more of a row.
+    largest = max(window, 128) if window else length
+    block = next(size for size in (512, 256, 128) if length % size == 0 and size <= largest)
+    shape = (length, length)
+    if window:
+        mask = splash_attention_mask.LocalMask(shape, (window, 0 if causal else window), offset=0)
+    else:
+        mask = (splash_attention_mask.CausalMask if causal else splash_attention_mask.FullMask)(shape)
     sizes = splash_attention_kernel.BlockSizes(
         block_q=block,
         block_kv=block,

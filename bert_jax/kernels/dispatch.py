@@ -130,7 +130,7 @@ _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_prob
 
 
 def _lacks(case: AttentionCase) -> str | None:
-    """Returns what all fused attention kernels lack for a case."""
+    """Returns what the Pallas and cuDNN attention kernels lack for a case."""
     if case.window:
         return _NO_WINDOW
     return _NO_BIAS if case.bias else None
@@ -150,8 +150,8 @@ def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
 
 
 def _splash(case: AttentionCase, target: Target) -> str | None:
-    if problem := _lacks(case):
-        return problem
+    if case.bias:
+        return _NO_BIAS
     if case.dropout_rate:
         return _NO_DROPOUT
     if case.length is not None and case.length % LANES:

@@ -20,12 +20,13 @@ def inputs(batch=2, length=128, heads=2, dim=64, seed=0):
     return query, key, value, jnp.asarray(ids)
 
 
-def by_hand(query, key, value, ids, causal):
+def by_hand(query, key, value, ids, causal, window=10_000):
     """One sequence, one head, one token at a time, in float64."""
     query, key, value, ids = (np.asarray(x, np.float64) for x in (query, key, value, ids))
     out = np.zeros_like(query)
     for b, q, n in np.ndindex(query.shape[:3]):
-        seen = [k for k in range(key.shape[1]) if ids[b, k] == ids[b, q] and (not causal or k <= q)]
+        near = [k for k in range(key.shape[1]) if abs(k - q) <= window and (not causal or k <= q)]
+        seen = [k for k in near if ids[b, k] == ids[b, q]]
         logits = key[b, seen, n] @ query[b, q, n] / np.sqrt(query.shape[-1])
         weights = np.exp(logits - logits.max())
         out[b, q, n] = weights @ value[b, seen, n] / weights.sum()
@@ -41,15 +42,63 @@ def test_xla_against_a_loop_over_tokens(causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_splash_equals_xla_with_gradients(causal):
-    query, key, value, ids = inputs()
+@pytest.mark.parametrize("window, length", [(4, 24), (5, 24), (1, 5), (7, 22), (9, 24)])
+def test_local_attention_against_a_loop_over_tokens(causal, window, length):
+    """With rows of one block and of several, whole ones or not."""
+    args = inputs(length=24, dim=8)
+    query, key, value = (x[:, :length] for x in args[:3])
+    ids = jnp.asarray([([1] * 10 + [2] * 8 + [0] * 6)[:length], [1] * length])
+    out = module.attention(query, key, value, ids, implementation="xla", causal=causal, window=window)
+    np.testing.assert_allclose(out, by_hand(query, key, value, ids, causal, window), atol=2e-6)
+
+
+def test_a_window_has_as_many_keys_as_published():
+    """ModernBERT's local_attention of 128 is 64 tokens to each side, and the token itself."""
+    length, eye = 300, jnp.eye(300)[None, :, None]
+    flat, ids = jnp.zeros((1, length, 1, length)), jnp.ones((1, length), jnp.int32)
+    weights = module.attention(flat, flat, eye, ids, implementation="xla", window=64)[0, :, 0]
+    assert [int((weights[token] > 0).sum()) for token in (0, 64, 150, 299)] == [65, 129, 129, 65]
+
+
+def test_local_attention_costs_less_than_global():
+    """Products and gradients of rows of 1,024 tokens: 3 x 64 keys per query in place of 1,024."""
+
+    def flops(window):
+        def loss(x):
+            return jnp.sum(module.attention(x, x, x, ids, implementation="xla", window=window))
+
+        ids, x = jnp.ones((1, 1024), jnp.int32), jax.ShapeDtypeStruct((1, 1024, 2, 64), jnp.float32)
+        return jax.jit(jax.grad(loss)).lower(x).compile().cost_analysis()["flops"]
+
+    assert flops(64) < 0.25 * flops(0)
+
+
+def test_dropout_of_local_attention():
+    query, key, _, ids = inputs(length=64, dim=8)
+    value = jnp.ones((2, 64, 2, 8))
+    out = module.attention(
+        query,
+        key,
+        value,
+        ids,
+        implementation="xla",
+        window=8,
+        dropout_rate=0.5,
+        dropout_key=jax.random.key(0),
+    )
+    assert 0.9 < float(out.mean()) < 1.1 and float(out.std()) > 0.1
+
+
+@pytest.mark.parametrize("causal, window", [(False, 0), (True, 0), (False, 20), (True, 20)])
+def test_splash_equals_xla_with_gradients(causal, window):
+    query, key, value, ids = inputs(length=256 if window else 128)
     real = (ids > 0)[..., None, None]
 
     def splash(q, k, v):
-        return module._splash(q, k, v, ids, causal)
+        return module._splash(q, k, v, ids, causal, window)
 
     def xla(q, k, v):
-        return module.attention(q, k, v, ids, implementation="xla", causal=causal)
+        return module.attention(q, k, v, ids, implementation="xla", causal=causal, window=window)
 
     def loss(f):
         return lambda *qkv: jnp.sum(jnp.where(real, jnp.sin(f(*qkv)), 0))
@@ -91,6 +140,18 @@ def test_auto_lowers_for_cuda(dtype, monkeypatch):
         traced = jax.jit(lambda x: module.attention(x, x, x, ids)).trace(x)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert ("__cudnn$fmha" in text) == (dtype == "bfloat16")
+
+
+def test_windows_are_lowered_for_tpus():
+    tpu = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
+    x, ids = jnp.zeros((2, 1024, 2, 64), jnp.bfloat16), jnp.ones((2, 1024), jnp.int32)
+
+    def loss(x):
+        return jnp.sum(module.attention(x, x, x, ids, window=64).astype(jnp.float32))
+
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
+        text = jax.jit(jax.grad(loss)).trace(x).lower(lowering_platforms=("tpu",)).as_text()
+    assert text.count("tpu_custom_call") >= 2
 
 
 def test_heads_of_a_device_where_tensors_are_split():

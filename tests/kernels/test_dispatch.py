@@ -34,7 +34,8 @@ def attention(target, requested="auto", **changes):
         (TPU, {"heads": 3}, "splash", "the fused kernel of tpu"),
         (TPU, {"length": 96}, "xla", "multiple of 128 tokens"),
         (TPU, {"length": 1024, "dropout_rate": 0.1}, "xla", "splash has no dropout"),
-        (TPU, {"window": True}, "xla", "pallas knows no window (local_window); splash knows no window"),
+        (TPU, {"window": True}, "splash", "the fused kernel of tpu"),
+        (TPU, {"window": True, "length": 96}, "xla", "pallas knows no window (local_window); splash needs"),
         (TPU, {"bias": True}, "xla", "pallas adds no bias to the logits"),
         (H100, {"window": True}, "xla", "cudnn knows no window"),
         (H100, {"bias": True}, "xla", "cudnn adds no bias"),
@@ -67,6 +68,9 @@ def test_what_auto_chooses_and_why(target, changes, chosen, reason):
         (H100, "pallas", {}, "is made for a TPU, and this program is for a GPU"),
         (TPU, "pallas", {"length": 1024}, "up to 512, not 1024"),
         (TPU, "splash", {"length": 96}, "multiple of 128 tokens, not 96"),
+        (TPU, "pallas", {"window": True}, "knows no window"),
+        (H100, "cudnn", {"window": True}, "knows no window"),
+        (TPU, "splash", {"bias": True}, "adds no bias to the logits"),
     ],
 )
 def test_a_kernel_requested_by_name_that_cannot_work_is_refused(target, requested, changes, problem):

@@ -53,6 +53,7 @@ FAMILY = {
     "albert": ALBERT,
     "albert with E = H": dict(layer_groups=1, embedding_projection=True, hidden_act="gelu_tanh"),
     "modernbert": MODERN,
+    "modernbert, layers in any order": MODERN | dict(global_every=1, attention_pattern="lglggl"),
     "mosaic": dict(position="alibi", feed_forward="glu", inner_bias=False, num_attention_heads=4),
     "neobert": dict(
         position="rotary", norm="rmsnorm", norm_bias=False, norm_placement="pre", final_norm=True,
@@ -167,6 +168,10 @@ def test_it_is_lowered_for_both_accelerators(name, accelerator):
         (dict(position="rotary", local_rotary_theta=1.0), "and a local_window"),
         (dict(local_window=64), "a global layer every 2 layers or more"),
         (dict(global_every=3), "local_window=0 and global_every=3"),
+        (dict(attention_pattern="gl", local_window=2), "one letter for each of the 3 layers"),
+        (dict(attention_pattern="ggg", local_window=2), "and a local one among them"),
+        (dict(attention_pattern="gxl", local_window=2), "g for a global and l for a local one"),
+        (dict(attention_pattern="ggl"), "needs a local_window, not 0"),
         (dict(first_attention_norm=False), "needs norm_placement=pre"),
         (dict(layer_groups=4), "at most num_hidden_layers=3"),
         (dict(layers_per_group=2), "needs layer_groups of 1 or more"),
@@ -176,7 +181,7 @@ def test_it_is_lowered_for_both_accelerators(name, accelerator):
         (dict(rotary_theta=0.0), "more than 0"),
         (dict(attention="pallas", position="alibi"), "adds no bias to the logits"),
         (
-            dict(attention="splash", local_window=2, global_every=2, attention_probs_dropout_prob=0.0),
+            dict(attention="cudnn", local_window=2, global_every=2, attention_probs_dropout_prob=0.0),
             "no window",
         ),
         (dict(residual="pallas", norm_placement="pre", hidden_size=128), "LayerNorm behind the sum"),
