@@ -51,3 +51,8 @@ class Options:
     text_field: str = "text"
     id_field: str = ""
     tfds_data_dir: str = ""
+
+    @property
+    def folded(self) -> bool:
+        """Whether the text is lower-cased and its accents are stripped."""
+        return self.kind != "bpe" if self.lower_case is None else self.lower_case

@@ -24,7 +24,7 @@ def learn(documents: Iterable[readers.Document], options: Options, progress: Pro
 
     def folded() -> Iterator[str]:
         for line in lines:
-            yield normalization.fold(normalization.clean(line), options.lower_case, options.lower_case)
+            yield normalization.fold(normalization.clean(line), options.folded, options.folded)
         progress.start("learning tokens")
 
     try:

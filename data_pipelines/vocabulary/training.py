@@ -31,13 +31,11 @@ class Trainer:
         learn: returns the content of the vocabulary file.
         sample_bytes: the default size of the sample.
         unused: the options that have no effect, and may not be given.
-        lower_case: the default of this option.
     """
 
     learn: Callable[[Iterable[readers.Document], Options, Progress], bytes]
     sample_bytes: int
-    unused: tuple[str, ...]
-    lower_case: bool = True
+    unused: tuple[str, ...] = ()
 
 
 TRAINERS = {
@@ -45,7 +43,7 @@ TRAINERS = {
     "sentencepiece": Trainer(
         sentence_piece.learn, sentence_piece.SAMPLE_BYTES, ("min_frequency", "special_tokens")
     ),
-    "bpe": Trainer(byte_bpe.learn, byte_bpe.SAMPLE_BYTES, ("character_coverage",), lower_case=False),
+    "bpe": Trainer(byte_bpe.learn, byte_bpe.SAMPLE_BYTES, ("character_coverage",)),
 }
 
 
@@ -109,8 +107,6 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     """
     _check(options)
     trainer = TRAINERS[options.kind]
-    if options.lower_case is None:
-        options = dataclasses.replace(options, lower_case=trainer.lower_case)
     progress = progress or Progress(io.StringIO())
     others = [tokenization.load(path) for path in options.compare]
     parts = sample.sample(options, options.sample_bytes or trainer.sample_bytes, progress)
@@ -120,7 +116,7 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     content = trainer.learn(_documents(parts, held_out, progress), options, progress)
     progress.start("measuring")
     atomic.write_file(options.output, content)
-    tokenizer = tokenization.load(options.output, lower_case=options.lower_case)
+    tokenizer = tokenization.load(options.output, lower_case=options.folded)
     return Trained(
         path=options.output,
         size=tokenizer.vocab_size,
@@ -170,7 +166,7 @@ def _check(options: Options) -> None:
             raise UserError(
                 f"--{name}={getattr(options, name)} has no effect with --kind={options.kind}; leave it out"
             )
-    if options.lower_case and not trainer.lower_case:
+    if options.lower_case and options.kind == "bpe":
         raise UserError(
             f"--lower_case is not for --kind={options.kind}, which keeps the case and the accents of a text; "
             "leave it out"

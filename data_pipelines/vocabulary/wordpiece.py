@@ -47,7 +47,7 @@ def special_layout(size: int) -> tuple[list[str], list[str]]:
 
 def learn(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
     """Returns the content of a vocab.txt that is learned from documents."""
-    normalize = normalization.normalizer(options.lower_case, strip_accents=options.lower_case)
+    normalize = normalization.normalizer(options.folded, strip_accents=options.folded)
     texts = [_LONG_WORD.sub(" ", normalize(p)) for document in documents for p in document.passages]
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:

@@ -413,5 +413,5 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 
 
 def test_unknown_kind(text, tmp_path):
-    with pytest.raises(UserError, match="--kind=bpe: expected wordpiece or sentencepiece"):
-        train(text, "text", str(tmp_path / "v.txt"), kind="bpe")
+    with pytest.raises(UserError, match="--kind=unigram: expected wordpiece or sentencepiece or bpe"):
+        train(text, "text", str(tmp_path / "v.txt"), kind="unigram")
