@@ -36,10 +36,11 @@ ROUNDS = (
 def peer_flops_per_row(size: str, length: int) -> float:
     """The model's FLOPs of one of the peer's rows, by the same formula as ours."""
     from bert_jax.models.sizes import named
+    from bert_jax.runs import benchmark
     from bert_jax.training.metrics import flops
 
     predictions = 80 if length == 512 else max(1, round(length * 0.15))
-    return flops.train_flops_per_row(named(size), length, predictions)
+    return flops.RowFlops.of(benchmark.make_task(named(size), length))(length, predictions)
 
 
 class Session:

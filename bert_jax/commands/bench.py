@@ -115,7 +115,7 @@ def measure(
         dataset.vocab_size if dataset else model_config.EncoderConfig.vocab_size
     )
     model = model_config.from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
-    mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    mesh = sharding.make_mesh(**config.mesh.to_dict())
 
     def time_steps(batches, length):
         if length > model.max_seq_length:
@@ -141,7 +141,7 @@ def measure(
             check_update=not optimizers.keeps_parameters_finite(config.optimizer),
             seed=config.seed,
             objective=objective,
-            say=progress.log,
+            log=progress.log,
         )
 
     batch = benchmark.synthetic_batch(rows, config.batch_size, length, vocab_size)

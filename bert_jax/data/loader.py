@@ -14,7 +14,7 @@ import collections
 import concurrent.futures
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 
 import numpy as np
 
@@ -194,7 +194,7 @@ def eval_batches(
     own: np.ndarray | None = None,
     max_batches: int = 0,
     corrupt: CorruptRows | None = None,
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Generator[dict[str, np.ndarray], None, None]:
     """Returns an iterator over batches that visits every row once, in order.
 
     Every process gets the same number of batches of the same shape: the last batch is completed with rows of

@@ -142,14 +142,13 @@ class TrainStep:
             or default_max_predictions(rows.length, masking["prob"])
         )
         self.model = self.model.resolve(platform.target_of(devices[0]))
-        self.mesh = sharding.make_mesh(
-            config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices=devices
-        )
+        self.mesh = sharding.make_mesh(**config.mesh.to_dict(), devices=devices)
         masking = MaskingOptions(**masking | {"max_predictions": self.predictions})
-        task = freeze(benchmark.make_task(self.model, rows.length, masking), config.optimizer.freeze)
-        task = adapt(task, config.adapter)
+        masked_lm = benchmark.make_task(self.model, rows.length, masking)
+        task = adapt(freeze(masked_lm, config.optimizer.freeze), config.adapter)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
         self.state = abstract_state(task, optimizer, self.mesh)
+        self._flops = flops.RowFlops.of(masked_lm)
         self._step: Any = sharding.jit_train_step(
             make_train_step(
                 task,
@@ -164,9 +163,8 @@ class TrainStep:
 
     @property
     def row_flops(self) -> float:
-        """Returns the model's FLOPs per row, by formula; see `flops.train_flops_per_row`."""
-        sequences = math.ceil(self.rows.sequences)
-        return flops.train_flops_per_row(self.model, self.rows.length, self.predictions, sequences)
+        """Returns the model's FLOPs per row, by formula; see `flops.RowFlops`."""
+        return self._flops(self.rows.length, self.predictions, math.ceil(self.rows.sequences))
 
     @property
     def heads_split(self) -> int:

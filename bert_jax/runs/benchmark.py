@@ -10,7 +10,7 @@ import itertools
 import platform
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 import bert_jax
+from bert_jax.convert import families
 from bert_jax.data import best_fit, loader, packed
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models.config import EncoderConfig
@@ -106,7 +107,7 @@ def sequence_lengths(batch: Batch) -> np.ndarray:
 
 
 def make_task(model: EncoderConfig, length: int, masking: MaskingOptions | None = None) -> MaskedLM:
-    """Returns a pre-training objective with the special token ids of the released vocabularies.
+    """Returns the family's pre-training objective with the special token ids of the released vocabularies.
 
     The strings of the tokens do not matter, so no vocabulary file is needed.
 
@@ -119,14 +120,21 @@ def make_task(model: EncoderConfig, length: int, masking: MaskingOptions | None 
     continues = np.arange(model.vocab_size) % 4 == 3
     special = (0, min(101, model.vocab_size - 3), min(102, model.vocab_size - 2))
     mask_id = min(103, model.vocab_size - 1)
-    return MaskedLM(model, Vocabulary(model.vocab_size, mask_id, special, continues), masking)
+    family = families.of(model)
+    return MaskedLM(
+        model,
+        Vocabulary(model.vocab_size, mask_id, special, continues),
+        masking,
+        head=family.masked_lm,
+        next_sentence_head="pretraining" in family.heads,
+    )
 
 
 def time_train_step(
     task: MaskedLM,
     optimizer: optax.GradientTransformation,
     schedule: Callable,
-    batches: Iterable[Batch],
+    batches: Batch | Iterator[Batch],
     *,
     mesh: jax.sharding.Mesh | None = None,
     steps: int = 10,
@@ -134,22 +142,23 @@ def time_train_step(
     check_update: bool = False,
     seed: int = 0,
     objective: Objective | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compiles the train step and measures its duration, waiting for each step.
 
     Args:
         task: the training objective.
-        optimizer, schedule: see `bert_jax.training.optimization.optimizers.make_optimizer`.
+        optimizer: see `bert_jax.training.optimization.optimizers.make_optimizer`.
+        schedule: maps a step to its learning rate.
         batches: one batch, which stays on the devices and is used for every step, or an iterator over
             batches, of which the next one is assembled and transferred during a step, as in training.
         mesh: the device mesh; by default all devices, with data parallelism.
         steps: the number of steps to time, after the warm-up steps.
-        accumulate_steps, check_update: see `step.make_train_step`. The check is not needed with the default
-            optimizers.
+        accumulate_steps: the number of parts in which the gradient is computed; see `step.make_train_step`.
+        check_update: whether the new parameters are checked; the default optimizers do not need it.
         seed: the seed of the parameters, the masks and dropout.
         objective: the task with what is frozen or adapted; by default the task itself.
-        say: called with a line before the compilation and before the timing.
+        log: called with a line before the compilation and before the timing.
 
     Returns:
         A dict with these entries:
@@ -166,9 +175,10 @@ def time_train_step(
         - `memory_bytes`: the memory per device, or None if it is not known.
         - `loss`: the loss of the last step.
     """
-    kernel_check.ensure(task.config, say)
+    kernel_check.ensure(task.config, log)
     mesh = mesh or sharding.make_mesh()
     supply = iter(batches) if isinstance(batches, Iterator) else itertools.repeat(batches)
+    row_flops = flops.RowFlops.of(task)
     host = next(supply)
     rows, length = host["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)
@@ -179,16 +189,16 @@ def time_train_step(
         mesh,
         state_shardings(objective, optimizer, mesh),
     )
-    say(f"compiling the train step for {rows} rows of {length} tokens")
+    log(f"compiling the train step for {rows} rows of {length} tokens")
     began = time.perf_counter()
     step = step.lower(abstract_state(objective, optimizer, mesh), batch, np.uint32(seed)).compile()
     compile_seconds = time.perf_counter() - began
-    say(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} that are not")
+    log(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} that are not")
     state = init_state(objective, optimizer, mesh, seed)
 
     seconds, counted = [], []
     for _ in range(_WARM_UP_STEPS + steps):
-        counts = _count(task.config, host)
+        counts = _count(row_flops, host)
         began = time.perf_counter()
         state, metrics = step(state, batch, np.uint32(seed))
         following = next(supply)
@@ -201,17 +211,15 @@ def time_train_step(
 
     # Batches of records differ slightly in their numbers of sequences and tokens, so rates use the means.
     mean = {name: float(np.mean([counts[name] for counts in counted])) for name in counted[0]}
-    row_flops = flops.train_flops_per_row(
-        task.config, length, task.masking.max_predictions, sequences=round(mean["sequences"] / rows)
-    )
+    flops_per_row = row_flops(length, task.masking.max_predictions, round(mean["sequences"] / rows))
     peak = flops.peak_flops(mesh.devices.flat[0], task.config.execution.dtype) * mesh.size
     rates = {
         "sequences_per_second": mean["sequences"],
         "rows_per_second": rows,
         "tokens_per_second": mean["tokens"],
-        "model_flops_per_second": row_flops * rows,
+        "model_flops_per_second": flops_per_row * rows,
     }
-    shares = {"share_of_peak": row_flops * rows, "share_of_peak_without_padding": mean["flops"]}
+    shares = {"share_of_peak": flops_per_row * rows, "share_of_peak_without_padding": mean["flops"]}
     memory = step.memory_analysis()
     return (
         {name: _rate(amount, seconds) for name, amount in rates.items()}
@@ -221,7 +229,7 @@ def time_train_step(
             "length": length,
             "sequences_per_row": mean["sequences"] / rows,
             "fill": mean["tokens"] / (rows * length),
-            "model_flops_per_row": row_flops,
+            "model_flops_per_row": flops_per_row,
             "peak_flops_per_second": peak,
             "seconds": seconds,
             "compile_seconds": compile_seconds,
@@ -270,10 +278,10 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _count(config: EncoderConfig, batch: Batch) -> dict[str, float]:
+def _count(row_flops: flops.RowFlops, batch: Batch) -> dict[str, float]:
     """Returns the numbers of sequences and tokens in a batch, and its model FLOPs without padding."""
     lengths, repeats = np.unique(sequence_lengths(batch), return_counts=True)
-    each = [flops.train_flops_per_row(config, int(n), max(1, round(0.15 * n))) for n in lengths]
+    each = [row_flops(int(n), max(1, round(0.15 * n))) for n in lengths]
     return {"sequences": repeats.sum(), "tokens": batch["lengths"].sum(), "flops": np.dot(each, repeats)}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -32,7 +32,7 @@ from bert_jax.tasks.readers import sources
 from bert_jax.tasks.rows import batches, packing, windows
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file
 from bert_jax.training import loop
-from bert_jax.training.evaluators import BestCheckpoint
+from bert_jax.training.evaluators import Batches, BestCheckpoint
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import adapt, describe
@@ -78,9 +78,8 @@ def finetune(
     config = dataclasses.replace(config, model=ModelConfig(**task.model_config.to_dict()))
     for split, found in examples.items():
         log(_describe(split, found, data[split], task))
-    mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    mesh = sharding.make_mesh(**config.mesh.to_dict())
     objective = _objective(config, task)
-    optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
 
     primary = jax.process_index() == 0
     writer = MetricsWriter(directory, total_steps=config.steps, primary=primary)
@@ -105,15 +104,13 @@ def finetune(
             )
             best = _best_checkpoint(config, task, evaluator, workdir, log)
         training_batches = TrainingBatches(config, task, data["train"], mesh)
-        if training_batches.packing:
-            log(training_batches.describe_packing())
+        if shapes := training_batches.packing:
+            rows = f"{' or '.join(map(str, shapes.rows))} rows of {shapes.length} tokens"
+            log(f"a batch of {config.batch_size} examples is packed into {rows}")
         state = loop.fit(
             workdir=workdir,
             config=config,
             objective=objective,
-            optimizer=optimizer,
-            schedule=schedule,
-            mesh=mesh,
             train_data=training_batches,
             evaluators=[best] if best else [],
             flops_per_step=training_batches.flops_per_step(),
@@ -123,7 +120,8 @@ def finetune(
         )
         if primary:
             workdir.write_text(model_card.FILE, model_card.of_run(directory))
-        return best.best if best else {"step": int(state.step), "scores": {}}
+        found = best.best if best else None
+        return found or {"step": int(state.step), "scores": {}}
 
 
 def prepare(
@@ -144,7 +142,7 @@ def prepare(
     config = fields.finetuning(config)
     dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
     config = dataclasses.replace(config, model=config.model.replace(dtype=dtype))
-    mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    mesh = sharding.make_mesh(**config.mesh.to_dict())
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
     task, training = from_training_file(config)
@@ -213,17 +211,18 @@ class TrainingBatches:
         self, config: FinetuneConfig, task: FinetuneTask, data: batches.EncodedRows, mesh: jax.sharding.Mesh
     ):
         self._config, self._task, self._data, self._mesh = config, task, data, mesh
-        self.packing = None
+        self._row_flops = flops.RowFlops.of(task.objective())
+        self.packing: packing.Packing | None = None
         if getattr(task.config, "pack", False):
             devices = mesh.shape["data"] * mesh.shape["fsdp"]
             self.packing = packing.plan(
-                data, config.batch_size, config.steps, devices, task.model_config, config.accumulate_steps
+                data, config.batch_size, config.steps, devices, self._row_flops, config.accumulate_steps
             )
         self._buckets = batches.bucket_lengths(
             data.group_lengths, config.batch_size, data.max_seq_length, config.steps
         )
 
-    def __call__(self, start_step: int, local_rows: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
+    def __call__(self, start_step: int, local_rows: np.ndarray) -> Batches:
         """Yields the rows of each batch that this process feeds; see `loop.fit`."""
         config, data = self._config, self._data
         if self.packing:
@@ -237,25 +236,17 @@ class TrainingBatches:
             group_by_length=config.group_by_length, buckets=self._buckets, local_rows=local_rows,
         )  # fmt: skip
 
-    def describe_packing(self) -> str:
-        """Returns one line about the shapes of packed batches."""
-        rows = " or ".join(map(str, self.packing.rows))
-        return (
-            f"a batch of {self._config.batch_size} examples is packed into {rows} rows of "
-            f"{self.packing.length} tokens"
-        )
-
     def flops_per_step(self) -> float:
         """Returns the mean model FLOPs of a batch; 0 if the encoder is not trained."""
         if self._task.freeze:
             return 0.0
-        model, data = self._task.model_config, self._data
+        data = self._data
         if self.packing:
-            return self.packing.mean_rows * flops.train_flops_per_row(model, self.packing.length, 0)
+            return self.packing.mean_rows * self._row_flops(self.packing.length)
         # Rows are padded to the length of their bucket. The mean over examples approximates that of batches.
         widths = np.asarray(self._buckets)[np.searchsorted(self._buckets, data.group_lengths)]
         rows = self._config.batch_size * data.rows_per_example
-        return rows * float(np.mean([flops.train_flops_per_row(model, int(width), 0) for width in widths]))
+        return rows * float(np.mean([self._row_flops(int(width)) for width in widths]))
 
 
 def _initial_params(

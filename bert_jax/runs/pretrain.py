@@ -80,13 +80,13 @@ def pretrain(
     model = config.model.encoder()
     task = _objective(config, model, train_set, tokenizer)
     objective = adapt(freeze(task, config.optimizer.freeze), config.adapter)
-    optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
-    mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    make_optimizer(config.optimizer, config.steps, None)  # refuses mistakes before there is a work directory
+    mesh = sharding.make_mesh(**config.mesh.to_dict())
     batch_sizes = config.batch_sizes
     for size in batch_sizes.values:
         sharding.check_batch_size(size, mesh, config.accumulate_steps)
     local_rows = functools.cache(functools.partial(sharding.local_rows, mesh))
-    row_flops = _row_flops(config, model, train_set)
+    row_flops = _row_flops(config, task, train_set)
 
     primary = jax.process_index() == 0
     writer = MetricsWriter(workdir, total_steps=config.steps, primary=primary)
@@ -116,9 +116,6 @@ def pretrain(
                 workdir=held,
                 config=config,
                 objective=objective,
-                optimizer=optimizer,
-                schedule=schedule,
-                mesh=mesh,
                 train_data=lambda step, _: loader.train_batches(
                     train_set, batch_sizes, config.seed, step, local_rows, corrupt=corrupt_rows
                 ),
@@ -228,12 +225,11 @@ def _evaluator(config, objective: Objective, eval_set, mesh, corrupt_rows) -> Re
     )
 
 
-def _row_flops(config, model: EncoderConfig, train_set) -> float:
+def _row_flops(config, objective: Objective, train_set) -> float:
     """Returns the model FLOPs of one row of the records, with the mean number of sequences rounded up."""
     sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
-    return flops.train_flops_per_row(
-        model, train_set.max_seq_length, config.masking.max_predictions, sequences
-    )
+    row_flops = flops.RowFlops.of(objective)
+    return row_flops(train_set.max_seq_length, config.masking.max_predictions, sequences)
 
 
 def _describe_run(config, train_set, tokenizer) -> dict[str, Any]:

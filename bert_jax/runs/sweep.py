@@ -55,18 +55,23 @@ class Trial:
 
     def summary(self) -> dict[str, Any]:
         """Returns the median, best, worst and standard deviation of every metric over the seeds."""
-        found = {"setting": self.name, "seeds": len(self.runs), "degenerate": self.degenerate, "scores": {}}
+        scores = {}
         for name in self.runs[0]["scores"]:
             values = np.asarray([run["scores"][name] for run in self.runs])
             best, worst = (np.min, np.max) if name in metrics.LOWER_IS_BETTER else (np.max, np.min)
-            found["scores"][name] = {
+            scores[name] = {
                 "median": float(np.median(values)),
                 "best": float(best(values)),
                 "worst": float(worst(values)),
                 "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
                 "all": values.tolist(),
             }
-        return found
+        return {
+            "setting": self.name,
+            "seeds": len(self.runs),
+            "degenerate": self.degenerate,
+            "scores": scores,
+        }
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -106,7 +111,9 @@ def run_all(
         directory: the directory of the work directories of all runs.
         seeds: the number of seeds.
         grid: {field: values}; see `parse_grid`.
-        log, command_line, **fit_options: see `finetune.finetune`.
+        log: called with lines of progress, in process 0 of the run.
+        command_line: the command line of the runs, for their model cards.
+        **fit_options: other arguments of `loop.fit`.
 
     Returns:
         The trials, sorted by their median score, the best first.
@@ -131,9 +138,10 @@ def run_all(
         complete, task, _ = finetune.prepare(configs[0], _run_directory(directory, name, configs[0]))
         if not split_file(complete, task.spec, "dev"):
             raise UserError("there is nothing to compare the runs by; give --config.data.eval=FILE")
-    trials, metric = [], ""
+    trials: list[Trial] = []
+    metric = ""
     for name, configs in queue.items():
-        runs = []
+        runs: list[dict[str, Any]] = []
         for each in configs:
             path = _run_directory(directory, name, each)
             log(f"run {len(trials) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
@@ -171,7 +179,7 @@ def read_summary(directory: str) -> dict[str, Any] | None:
     if not files.exists(path):
         return None
     trials = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])
-    best = trials[0] if trials else {"setting": ""}
+    best: dict[str, Any] = trials[0] if trials else {"setting": ""}
     folder = os.path.join(directory, best["setting"].replace("\0", ""))
     runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
     if not trials or not runs:

@@ -59,11 +59,9 @@ class Field:
             if not isinstance(value, expected):
                 return "must be true or false" if expected is bool else "must be a text"
             return _regex_problem(str(value)) if self.type == "regex" else None
-        kind, what = (
-            (numbers.Integral, "a whole number") if self.type == "int" else (numbers.Real, "a number")
-        )
+        kind: Any = numbers.Integral if self.type == "int" else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
-            return f"must be {what}"
+            return "must be a whole number" if self.type == "int" else "must be a number"
         if self.type == "float" and not math.isfinite(_as_float(value)):
             return "must be a finite number"
         if self.minimum is not None and value < self.minimum:

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from bert_jax import checkpoint
 from bert_jax.errors import StorageError, UserError
@@ -30,7 +29,7 @@ from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.training.metrics.profiling import Profiler
 from bert_jax.training.metrics.throughput import STEPS_AHEAD, Goodput, StepMetrics, TooManySkipped
-from bert_jax.training.optimization.optimizers import keeps_parameters_finite
+from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.start import Start
 from bert_jax.training.state import TrainState, abstract_state
@@ -47,9 +46,6 @@ def fit(
     workdir: WorkDir,
     config: RunConfig,
     objective: Objective,
-    optimizer: optax.GradientTransformation,
-    schedule: Callable,
-    mesh: jax.sharding.Mesh,
     train_data: Callable[[int, np.ndarray], Batches],
     evaluators: Sequence[Evaluator] = (),
     flops_per_step: float | Callable[[int], float],
@@ -64,9 +60,6 @@ def fit(
         workdir: the work directory, held by this process.
         config: the configuration of the run.
         objective: see `bert_jax.objectives.base`.
-        optimizer: see `bert_jax.training.optimization.optimizers`.
-        schedule: maps a step to its learning rate.
-        mesh: see `sharding.make_mesh`.
         train_data: (start step, rows of the global batch that this process feeds) -> iterator over these rows
             of the batch of each step, beginning with the start step. Batches may have a few different shapes;
             the train step is compiled for each.
@@ -92,7 +85,9 @@ def fit(
         Preempted: the process received SIGTERM; the state has been saved.
         KeyboardInterrupt: the process received SIGINT; the state has been saved.
     """
+    mesh = sharding.make_mesh(**config.mesh.to_dict())
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
+    optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
     spikes = spike_rule(config)
     abstract = abstract_state(objective, optimizer, mesh, spikes.window if spikes else 0)
     _describe(abstract, mesh, writer.message)

@@ -89,6 +89,7 @@ class WorkDir:
 
     @property
     def checkpoints(self) -> str:
+        """Returns the directory of the checkpoints."""
         return os.path.join(self.path, "checkpoints")
 
     def __enter__(self) -> WorkDir:

@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.estimate import measure, program, report
 from bert_jax.estimate.chips import gpus
 from bert_jax.estimate.chips.tpus import CHIPS, Slices
+from bert_jax.runs import benchmark
 from bert_jax.settings import defaults, run_config
 from bert_jax.training.metrics import flops
 
@@ -63,7 +64,7 @@ def test_temporary_memory_is_what_is_alive_at_once(step):
 
 
 def test_flops(step, result):
-    model = 16 * flops.train_flops_per_row(step.model, 32, step.predictions, 1)
+    model = 16 * flops.RowFlops.of(benchmark.make_task(step.model, 32))(32, step.predictions)
     assert result["flops"]["model"] == model
     # What the chips do: the model's, the products with one-hot rows, and what is computed on several of them.
     assert 1 < result["flops"]["matrix_per_chip"] * 8 / model < 3

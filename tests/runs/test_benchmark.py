@@ -81,7 +81,7 @@ def test_rates_follow_from_the_seconds_and_the_batch():
         batch,
         mesh=mesh,
         steps=3,
-        say=said.append,
+        log=said.append,
     )
     assert said[0] == "compiling the train step for 8 rows of 64 tokens"
     assert said[1].startswith("compiled in ") and said[1].endswith(" s; timing 3 steps after 2 that are not")
@@ -91,9 +91,10 @@ def test_rates_follow_from_the_seconds_and_the_batch():
     assert result["tokens_per_second"]["median"] == pytest.approx(lengths.sum() / np.median(seconds))
     assert result["rows_per_second"]["best"] == pytest.approx(8 / min(seconds))
     assert result["fill"] == pytest.approx(lengths.sum() / (8 * 64))
-    row = flops.train_flops_per_row(SMALL, 64, 12, round(len(lengths) / 8))
+    row_flops = flops.RowFlops.of(task)
+    row = row_flops(64, 12, round(len(lengths) / 8))
     assert result["model_flops_per_second"]["best"] == pytest.approx(8 * row / min(seconds))
-    real = sum(flops.train_flops_per_row(SMALL, int(n), max(1, round(0.15 * n))) for n in lengths)
+    real = sum(row_flops(int(n), max(1, round(0.15 * n))) for n in lengths)
     peak = result["peak_flops_per_second"]
     assert result["share_of_peak_without_padding"]["best"] == pytest.approx(real / min(seconds) / peak)
 

@@ -29,6 +29,7 @@ from bert_jax.tasks.question_answering import QuestionAnsweringTask
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.tasks.tagging import TaggingTask
 from bert_jax.tasks.text import MultiLabel, TextClassification, TextRegression
+from bert_jax.training.metrics.flops import RowFlops
 from bert_jax.training.optimization import param_groups
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.state import TrainState, abstract_state
@@ -209,7 +210,7 @@ def make_problem(config, files, data, bert):
     objective = param_groups.freeze(task.objective(), task.freeze, config.optimizer.freeze)
     update, schedule = make_optimizer(config.optimizer, 100, objective)
     packs = getattr(task.config, "pack", False)
-    plan = packing.plan(rows, BATCH, 100, 1, task.model_config) if packs else None
+    plan = packing.plan(rows, BATCH, 100, 1, RowFlops.of(task.objective())) if packs else None
     train = next(batches.train_batches(rows, BATCH, 0, 0))
     if plan:
         train = next(packing.train_batches(rows, plan, BATCH, 0, 0))

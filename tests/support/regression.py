@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+from unittest import mock
 
 import flax.linen as nn
 import jax
@@ -62,14 +63,14 @@ class Run:
             {
                 "steps": 12, "batch_size": 16, "log_every": 1, "max_skipped_steps": 3, "mesh": {"fsdp": 2},
                 "checkpoint": {"every": 4, "keep": 2}, "eval": {"every": 6}, "model": {"dtype": "float32"},
-                "optimizer": {"name": "sgd"},  # The optimizer is given to `fit`.
+                "optimizer": {"name": "sgd"},  # `self.optimizer` is used in its place.
             }
         )  # fmt: skip
         for name, value in changes.items():
             self.config.update_from_flattened_dict({name.replace("__", "."): value})
         self.task, self.output, self.evaluators = Regression(), [], []
         self.before_batch = self.before_eval_batch = lambda number: None
-        self.options = {}
+        self.optimizer, self.initial_params = (optax.trace(0.9), lambda step: 0.01), None
 
     def train_data(self, step, own):
         while True:
@@ -97,11 +98,12 @@ class Run:
                     every=self.config.eval.every,
                 )
                 config = config_fields.build(PretrainConfig, self.config)
-                return loop.fit(
-                    workdir=workdir, config=config, objective=self.task, train_data=self.train_data,
-                    mesh=mesh, evaluators=[records, *self.evaluators], flops_per_step=0, writer=writer,
-                    **{"optimizer": optax.trace(0.9), "schedule": lambda step: 0.01} | self.options,
-                )  # fmt: skip
+                with mock.patch.object(loop, "make_optimizer", return_value=self.optimizer):
+                    return loop.fit(
+                        workdir=workdir, config=config, objective=self.task, train_data=self.train_data,
+                        evaluators=[records, *self.evaluators], flops_per_step=0, writer=writer,
+                        initial_params=self.initial_params,
+                    )  # fmt: skip
             finally:
                 writer.close()
 

@@ -6,14 +6,20 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings.run_config import CheckpointConfig, EvalConfig, ModelConfig, OptimizerConfig, RunConfig
+from bert_jax.settings.run_config import (
+    CheckpointConfig,
+    EvalConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 from bert_jax.training import loop
 from bert_jax.training.evaluators import RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
@@ -59,7 +65,9 @@ def fit(path, steps, objective=None, said=None, **changes):
     config = RunConfig(
         steps=steps, batch_size=16, log_every=1, max_skipped_steps=3, model=ModelConfig(dtype="float32"),
         checkpoint=CheckpointConfig(every=2, keep=9), eval=EvalConfig(every=2),
-        optimizer=OptimizerConfig(name="sgd"), **changes,
+        optimizer=OptimizerConfig(name="sgd", args="momentum=0.9", schedule="constant", learning_rate=0.01,
+                                  warmup_steps=0, weight_decay=0.0, clip_norm=0.0),
+        mesh=MeshConfig(2, 2, 2), **changes,
     )  # fmt: skip
     objective, mesh = objective or Head(), sharding.make_mesh(2, 2, 2)
     writer = MetricsWriter(path, total_steps=steps, terminal=False)
@@ -76,9 +84,8 @@ def fit(path, steps, objective=None, said=None, **changes):
     with WorkDir(path) as workdir:
         try:
             return loop.fit(
-                workdir=workdir, config=config, objective=objective, train_data=train_data, mesh=mesh,
-                optimizer=optax.trace(0.9), schedule=lambda step: 0.01, evaluators=[evaluator],
-                flops_per_step=0, writer=writer,
+                workdir=workdir, config=config, objective=objective, train_data=train_data,
+                evaluators=[evaluator], flops_per_step=0, writer=writer,
             )  # fmt: skip
         finally:
             writer.close()

@@ -95,7 +95,7 @@ def test_a_resumed_run_has_no_initial_loss(tmp_path):
 
 def test_from_given_weights(tmp_path):
     run = Run(tmp_path / "run", steps=1, checkpoint__every=0)
-    run.options = {"initial_params": {"encoder": {"w": WEIGHTS}}}
+    run.initial_params = {"encoder": {"w": WEIGHTS}}
     state = run.fit()
     assert run.logged("started from the weights given")
     run = Run(tmp_path / "other", steps=1)
@@ -105,7 +105,7 @@ def test_from_given_weights(tmp_path):
         asked.append(abstract_params["encoder"]["w"].sharding.spec)
         return {"encoder": {"w": jnp.asarray(WEIGHTS)}}
 
-    run.options = {"initial_params": load}
+    run.initial_params = load
     assert_same(run.fit(), state)
     assert asked == [jax.sharding.PartitionSpec("fsdp")]
     run.fit()  # there is something to resume: the weights are not even loaded

@@ -140,7 +140,7 @@ def test_a_run_that_is_stopped_while_steps_are_skipped_saves_none_of_them(tmp_pa
 @pytest.mark.parametrize("rate", [np.nan, np.inf, 3e38])
 def test_a_step_whose_new_parameters_are_not_finite_is_skipped(tmp_path, rate):
     run = Run(tmp_path / "run")
-    run.options = {"schedule": lambda step: jnp.where(step == 3, rate, 0.01)}
+    run.optimizer = run.optimizer[0], lambda step: jnp.where(step == 3, rate, 0.01)
     run.config.checkpoint.keep = 9
     state = run.fit()
     assert [line["step"] for line in run.lines("train") if line["skipped"]] == [4]
@@ -153,6 +153,6 @@ def test_a_step_whose_new_optimizer_state_is_not_finite_is_skipped(tmp_path):
         return updates, jnp.where(count == 3, jnp.inf, count + 1)
 
     run = Run(tmp_path / "run", steps=5)
-    run.options = {"optimizer": optax.GradientTransformation(lambda params: jnp.float32(0), update)}
+    run.optimizer = optax.GradientTransformation(lambda params: jnp.float32(0), update), run.optimizer[1]
     assert run.fit().opt_state == 3
     assert [line["skipped"] for line in run.lines("train")] == [0, 0, 0, 1, 1]

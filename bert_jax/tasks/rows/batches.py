@@ -5,7 +5,7 @@ than the longest one, and the number of compiled shapes stays small.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -245,7 +245,7 @@ def train_batches(
     group_by_length: bool = True,
     buckets: Sequence[int] = (),
     local_rows: np.ndarray | None = None,
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Generator[dict[str, np.ndarray], None, None]:
     """Yields training batches of `batch_size` groups without end, beginning with the one of `start_step`.
 
     The batch of step s depends only on the data, the seed and s.
@@ -276,7 +276,7 @@ def eval_batches(
     *,
     buckets: Sequence[int] = (),
     local_rows: np.ndarray | None = None,
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Generator[dict[str, np.ndarray], None, None]:
     """Yields batches with every group once, in the order of `eval_order`; arguments as in `train_batches`."""
     buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_seq_length)
     for indices in eval_order(data, batch_size):

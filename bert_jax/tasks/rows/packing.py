@@ -8,12 +8,11 @@ used. Batch s of a run is a pure function of (data, seed, s).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import numpy as np
 
 from bert_jax.data.best_fit import best_fit
-from bert_jax.models.config import EncoderConfig
 from bert_jax.tasks.rows.batches import (
     EncodedRows,
     bucket_lengths,
@@ -21,7 +20,6 @@ from bert_jax.tasks.rows.batches import (
     epoch_order,
     steps_per_epoch,
 )
-from bert_jax.training.metrics import flops
 
 # The plan samples batches with a fixed seed instead of the run's, so that runs with different seeds share
 # their compiled shapes.
@@ -59,7 +57,12 @@ class Packing:
 
 
 def plan(
-    data: EncodedRows, batch_size: int, steps: int, multiple: int, bert: EncoderConfig, parts: int = 1
+    data: EncodedRows,
+    batch_size: int,
+    steps: int,
+    multiple: int,
+    row_flops: Callable[[int], float],
+    parts: int = 1,
 ) -> Packing | None:
     """Returns the shapes of packed batches that need the fewest FLOPs, or None if packing is too expensive.
 
@@ -72,7 +75,7 @@ def plan(
         steps: the number of steps of the run.
         multiple: the number of devices that the batch is sharded over, of which the number of rows is a
             multiple.
-        bert: the configuration of the model, which determines the FLOPs.
+        row_flops: returns the FLOPs of a row with a number of tokens.
         parts: `accumulate_steps`. The number of rows on every device is a multiple of it, and batches are
             filled up with empty rows. It does not influence which examples share a row.
     """
@@ -80,18 +83,15 @@ def plan(
     shortest, longest = int(lengths.min()), int(lengths.max())
     tried = _orders(lengths, batch_size, _TRIED_BATCHES)
 
-    def cost(length):
-        return flops.train_flops_per_row(bert, length, 0)
-
     def cost_of_rows(length):
         needed = [len(_fit(lengths, order, length, length // shortest)) for order in tried]
-        return np.mean([_up(rows, multiple) for rows in needed]) * cost(length)
+        return np.mean([_up(rows, multiple) for rows in needed]) * row_flops(length)
 
     spacing = _up(max(1, longest // 8), 8)
     length = min(range(_up(longest, 8), _up(2 * longest, 8) + 1, spacing), key=cost_of_rows)
     buckets = np.asarray(bucket_lengths(lengths, batch_size, data.max_seq_length))
     widths, counts = np.unique(buckets[np.searchsorted(buckets, lengths)], return_counts=True)
-    apart = sum(count * cost(int(width)) for width, count in zip(widths, counts, strict=True))
+    apart = sum(count * row_flops(int(width)) for width, count in zip(widths, counts, strict=True))
     if cost_of_rows(length) > _DEARER * apart / len(lengths) * batch_size:
         return None
 
@@ -112,7 +112,7 @@ def train_batches(
     seed: int,
     start_step: int,
     local_rows: Callable[[int], np.ndarray] = np.arange,
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Generator[dict[str, np.ndarray], None, None]:
     """Yields packed batches of `batch_size` examples without end, beginning with the one of `start_step`.
 
     Args:

@@ -2,66 +2,85 @@
 
 from __future__ import annotations
 
-import collections
+import dataclasses
 import functools
 import math
 import time
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import dispatch, platform
-from bert_jax.models import PretrainingModel, parameters
-from bert_jax.models.config import EncoderConfig, Execution
+from bert_jax.models import parameters
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.runs import layer_runs
+from bert_jax.objectives.adapters import encoder_config
+from bert_jax.objectives.base import Objective
 from bert_jax.training.metrics import peaks
 
+# What the dense layers of a parameter group are applied to. As usual, output layers of a few classes are not
+# counted.
+_APPLIED_TO = {"encoder": "token", "mlm": "prediction", "pooler": "sequence", "head": "sequence"}
 
-def train_flops_per_row(config: EncoderConfig, length: int, predictions: int, sequences: int = 1) -> float:
-    """Returns the FLOPs of the forward and backward pass for one row of pre-training.
+
+@dataclasses.dataclass(frozen=True)
+class RowFlops:
+    """FLOPs of the forward and backward pass for one row, which a call returns.
 
     Only the FLOPs that the model requires are counted. Embedding lookups and rematerialization are free, and
     the masked LM head runs on the predicted positions only. Attention is counted over the whole row, even if
     packed sequences do not attend to each other; local layers are counted for their windows only.
 
-    Args:
-        config: the architecture.
-        length: tokens in the row, padding included.
-        predictions: masked positions in the row.
-        sequences: [CLS] tokens in the row.
+    Attributes:
+        config: the architecture of the encoder.
+        token: multiplications in the matrix products of a forward pass for each token.
+        prediction: those for each masked position.
+        sequence: those for each [CLS] token.
     """
-    products = _products(config.replace(execution=Execution()))
-    scores = 0
-    for run in layer_runs(config):
-        for spec in run.layers:
-            seen = min(length, 2 * spec.window + 1) if spec.window else length
-            scores += run.repeats * 2 * config.hidden_size * length * seen
-    total = products.token * length + products.prediction * predictions + products.sequence * sequences
-    return 6.0 * (total + scores)
 
-
-class _Products(NamedTuple):
-    """Multiplications in the matrix products of a forward pass, per token, prediction and sequence."""
-
+    config: EncoderConfig
     token: int
     prediction: int
     sequence: int
 
+    @classmethod
+    def of(cls, objective: Objective) -> RowFlops:
+        """Returns the FLOPs of an objective's model, from the shapes of its parameters.
 
-@functools.lru_cache(maxsize=64)
-def _products(config: EncoderConfig) -> _Products:
-    """Returns the total sizes of the kernels. A kernel that layers share counts once for each use."""
-    boxed = parameters.abstract(PretrainingModel(config), 6)
-    numbers, axes = parameters.layer_numbers(boxed, config), parameters.layer_axes(boxed)
-    counts: collections.Counter[str] = collections.Counter()
-    for name, shape in parameters.parameter_shapes(boxed).items():
-        if name.endswith("/kernel"):
-            uses = len(numbers[name].numbers) if name in numbers and name not in axes else 1
-            counts[name.split("/")[0]] += uses * math.prod(shape)
-    decoder = config.embedding_width * config.vocab_size
-    # As usual, the next-sentence head's kernel of [hidden_size, 2] is not counted.
-    return _Products(counts["encoder"], counts["mlm"] + decoder, counts["pooler"])
+        A kernel that layers share counts once for each use.
+
+        Args:
+            objective: an objective with the configuration of its encoder, before parameters are frozen.
+        """
+        config = encoder_config(objective)
+        assert config is not None
+        boxed = jax.eval_shape(objective.init, jax.random.key(0))
+        numbers, axes = parameters.layer_numbers(boxed, config), parameters.layer_axes(boxed)
+        counts = dict.fromkeys(("token", "prediction", "sequence"), 0)
+        for name, shape in parameters.parameter_shapes(boxed).items():
+            applied_to = _APPLIED_TO.get(name.split("/")[0])
+            if applied_to and name.endswith("/kernel"):
+                uses = len(numbers[name].numbers) if name in numbers and name not in axes else 1
+                counts[applied_to] += uses * math.prod(shape)
+        if "mlm" in boxed:  # the transposed word embeddings
+            counts["prediction"] += config.embedding_width * config.vocab_size
+        return cls(config, **counts)
+
+    def __call__(self, length: int, predictions: int = 0, sequences: int = 1) -> float:
+        """Returns the FLOPs of a row.
+
+        Args:
+            length: tokens in the row, padding included.
+            predictions: masked positions in the row.
+            sequences: [CLS] tokens in the row.
+        """
+        scores = 0
+        for run in layer_runs(self.config):
+            for spec in run.layers:
+                seen = min(length, 2 * spec.window + 1) if spec.window else length
+                scores += run.repeats * 2 * self.config.hidden_size * length * seen
+        products = self.token * length + self.prediction * predictions + self.sequence * sequences
+        return 6.0 * (products + scores)
 
 
 def peak_flops(device: jax.Device, dtype: str) -> float:

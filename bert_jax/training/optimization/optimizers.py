@@ -81,7 +81,8 @@ def stable_adamw(
     that is stacked over layers. No other clipping of the gradient is needed.
 
     Args:
-        b1, b2: the decay rates of the moments.
+        b1: the decay rate of the first moment.
+        b2: the decay rate of the second moment.
         eps: added to the root of the second moment.
         decay: adds weight decay to a direction; it has no state.
         layers: the layers of stacked parameters.

@@ -14,9 +14,11 @@ from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import sharding
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.training import step
+from bert_jax.training.metrics.flops import RowFlops
 from bert_jax.training.state import init_state, state_shardings
 
 CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+ROW_FLOPS = RowFlops.of(Classification(CONFIG, 2, "classification"))
 RNG = np.random.default_rng
 
 
@@ -94,7 +96,7 @@ def test_every_example_once_an_epoch_whole_in_the_shapes_that_were_planned(
 ):
     data = rows(lengths)
     steps = 2 * batches.steps_per_epoch(len(data), batch_size)
-    shape = packing.plan(data, batch_size, steps, multiple, CONFIG)
+    shape = packing.plan(data, batch_size, steps, multiple, ROW_FLOPS)
     if shape is None:
         return
     stream = list(itertools.islice(packing.train_batches(data, shape, batch_size, seed, 0), steps))
@@ -112,7 +114,7 @@ def test_every_example_once_an_epoch_whole_in_the_shapes_that_were_planned(
 
 def test_runs_of_any_seed_have_the_planned_shapes():
     data = rows(np.clip(RNG(0).lognormal(2.3, 0.5, 2500), 3, 32).astype(int).tolist())
-    shape = packing.plan(data, 32, 240, 1, CONFIG)
+    shape = packing.plan(data, 32, 240, 1, ROW_FLOPS)
     assert 1 <= len(shape.rows) <= 3
     steps = 240
     for seed in range(1, 6):
@@ -138,7 +140,7 @@ def found(batch, data):
 
 def test_processes_feed_the_rows_that_are_theirs():
     data = rows(RNG(1).integers(2, 20, 40).tolist())
-    shape = packing.plan(data, 8, 20, 4, CONFIG)
+    shape = packing.plan(data, 8, 20, 4, ROW_FLOPS)
     whole = packing.train_batches(data, shape, 8, 0, 3)
     halves = [
         packing.train_batches(data, shape, 8, 0, 3, lambda rows, k=k: np.arange(k, rows, 2)) for k in (0, 1)
@@ -157,10 +159,10 @@ def test_a_batch_that_needs_more_rows_than_were_planned_gets_them():
 
 def test_packing_is_left_where_it_would_compute_more():
     short = rows(RNG(0).integers(5, 14, 400).tolist())
-    packed = packing.plan(short, 32, 100, 1, CONFIG)
+    packed = packing.plan(short, 32, 100, 1, ROW_FLOPS)
     assert packed.mean_rows * packed.length < 1.15 * 32 * short.lengths.mean()
     # A row a device and an example a row: nothing can share one.
-    assert packing.plan(short, 32, 100, 32, CONFIG) is None
+    assert packing.plan(short, 32, 100, 32, ROW_FLOPS) is None
 
 
 def train(data, task, batches_of, accumulate_steps, mesh):
@@ -183,7 +185,7 @@ def test_a_batch_in_parts_is_the_whole_batch_with_its_dropout(devices):
     task = Classification(tiny_config(40), 3, "classification")
 
     def batches_of(accumulate_steps):
-        shape = packing.plan(data, 32, 20, mesh.shape["data"], task.config, accumulate_steps)
+        shape = packing.plan(data, 32, 20, mesh.shape["data"], ROW_FLOPS, accumulate_steps)
         return packing.train_batches(data, shape, 32, 0, 0)
 
     assert next(batches_of(4))["input_ids"].shape[0] % (4 * mesh.shape["data"]) == 0
@@ -198,7 +200,7 @@ def test_a_batch_in_parts_is_the_whole_batch_with_its_dropout(devices):
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_examples_share_the_same_rows_in_any_number_of_parts(parts):
     data = rows(RNG(1).integers(2, 20, 64).tolist())
-    one, other = (packing.plan(data, 16, 20, 1, CONFIG, number) for number in (1, parts))
+    one, other = (packing.plan(data, 16, 20, 1, ROW_FLOPS, number) for number in (1, parts))
     streams = (packing.train_batches(data, shape, 16, 0, 0) for shape in (one, other))
     for whole, padded in itertools.islice(zip(*streams, strict=True), 4):
         count = len(whole["input_ids"])

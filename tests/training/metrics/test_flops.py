@@ -4,6 +4,8 @@ import jax
 import pytest
 
 from bert_jax.models import sizes
+from bert_jax.objectives.spans import Spans
+from bert_jax.runs import benchmark
 from bert_jax.training.metrics import flops, peaks
 
 
@@ -17,7 +19,20 @@ from bert_jax.training.metrics import flops, peaks
     ],
 )
 def test_flops_of_a_row(size, length, predictions, gigaflops):
-    assert round(flops.train_flops_per_row(sizes.named(size), length, predictions) / 1e9, 1) == gigaflops
+    row_flops = flops.RowFlops.of(benchmark.make_task(sizes.named(size), length))
+    assert round(row_flops(length, predictions) / 1e9, 1) == gigaflops
+
+
+def test_a_model_without_a_pooler_has_no_flops_for_one():
+    config = sizes.named("tiny")
+    bert, distilbert = (
+        flops.RowFlops.of(benchmark.make_task(config.replace(model_type=family), 128))
+        for family in ("bert", "distilbert")
+    )
+    assert (bert.sequence, distilbert.sequence) == (128**2, 0)
+    assert bert.token == distilbert.token == 2 * 12 * 128**2
+    assert bert.prediction == distilbert.prediction == 128**2 + 128 * 30522
+    assert flops.RowFlops.of(Spans(config)).sequence == flops.RowFlops.of(Spans(config)).prediction == 0
 
 
 def test_the_rate_of_a_cpu_is_measured():
