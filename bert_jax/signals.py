@@ -77,7 +77,7 @@ def received() -> int | None:
     return _State.received
 
 
-def tell(message: str) -> None:
+def print_line(message: str) -> None:
     """Prints one line from a signal handler, which may have interrupted another print."""
     clear = "\r\x1b[K" if sys.stderr is not None and sys.stderr.isatty() else ""
     with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def _end(number, frame) -> None:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             # Extension modules print an exception that interrupts their import and raise another one.
-            tell(str(stop_of(number)))
+            print_line(str(stop_of(number)))
             leave(exit_code(number))
         if frame.f_code.co_name in _SWALLOWING:
             signal.signal(signal.SIGALRM, lambda _, frame: _end(number, frame))
@@ -140,5 +140,5 @@ def _watch(reader: int) -> None:
             # Normally the process ends during this wait, unless it hangs or has swallowed the exception.
             threading.Event().wait(_CLEANING_SECONDS)
         if not _State.noting:
-            tell(str(stop_of(number)))
+            print_line(str(stop_of(number)))
             leave(exit_code(number))

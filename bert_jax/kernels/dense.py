@@ -30,7 +30,7 @@ def sum_rows(x: jax.Array) -> jax.Array:
     return jnp.dot(ones, x, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)[0]
 
 
-def materialise(x: jax.Array) -> jax.Array:
+def materialize(x: jax.Array) -> jax.Array:
     """Returns x, which XLA must compute before its use on a CPU."""
     # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and then computes
     # it with strided access.
@@ -68,7 +68,7 @@ def _dense_fwd(x, kernel, bias, transposed):
 
 def _dense_bwd(transposed, residuals, g):
     x, kernel, biased = residuals
-    x, g = materialise(x), materialise(g)
+    x, g = materialize(x), materialize(g)
     dx = jax.lax.dot_general(g, kernel.astype(g.dtype), (((1,), (0 if transposed else 1,)), ((), ())))
 
     def outer(left, right):  # sum over rows of left[n] right[n]'

@@ -124,7 +124,7 @@ class Kernel:
         return f"{self.operation}={self.implementation}"
 
 
-_NO_WINDOW = "knows no window (local_window)"
+_NO_WINDOW = "has no local attention (local_window)"
 _NO_BIAS = "adds no bias to the logits (position=alibi)"
 _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_probs_dropout_prob=0)"
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import platform
-from bert_jax.kernels.dense import materialise, sum_rows
+from bert_jax.kernels.dense import materialize, sum_rows
 
 
 def normalise(x: jax.Array, epsilon: float, one_pass: bool = False) -> tuple[jax.Array, jax.Array]:
@@ -64,7 +64,7 @@ def _layer_norm_bwd(residuals, g):
     # Only x is kept: computing the normalized rows again costs less than writing and reading them.
     x, scale, epsilon, biased = residuals
     normalised, inverse = _normalise(x, epsilon)
-    g = materialise(g).astype(jnp.float32)
+    g = materialize(g).astype(jnp.float32)
     dx = normalise_bwd(g * scale, normalised, inverse)
     features = x.shape[-1]
     return (

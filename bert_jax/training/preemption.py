@@ -28,15 +28,15 @@ class PreemptionGuard:
     of times. SIGINT to one of several processes is forwarded as SIGTERM.
 
     Args:
-        tell: prints a line from a signal handler.
+        notice: prints a line from a signal handler.
 
     Attributes:
         step: the step that would be saved now, for messages. The loop keeps it up to date.
     """
 
-    def __init__(self, tell: Callable[[str], None] = signals.tell):
+    def __init__(self, notice: Callable[[str], None] = signals.print_line):
         self.step = 0
-        self._tell = tell
+        self._notice = notice
         self._signal: int | None = None
         self._asked = 0
         self._distributed = jax.process_count() > 1
@@ -80,13 +80,13 @@ class PreemptionGuard:
         if self._signal is None:
             self._signal = number
             if number == signal.SIGINT:
-                self._tell(
+                self._notice(
                     f"stopping: step {self.step} will be saved; press Ctrl-C again to stop without saving"
                 )
         elif number == signal.SIGINT:
             if self._is_saving and not self._warned:
                 self._warned = True
-                self._tell(f"step {self.step} is being saved; press Ctrl-C again to stop without it")
+                self._notice(f"step {self.step} is being saved; press Ctrl-C again to stop without it")
                 return
             self._signal = number
             raise KeyboardInterrupt(

@@ -182,7 +182,7 @@ def test_it_is_lowered_for_both_accelerators(name, accelerator):
         (dict(attention="pallas", position="alibi"), "adds no bias to the logits"),
         (
             dict(attention="cudnn", local_window=2, global_every=2, attention_probs_dropout_prob=0.0),
-            "no window",
+            "no local attention",
         ),
         (dict(residual="pallas", norm_placement="pre", hidden_size=128), "LayerNorm behind the sum"),
     ],

@@ -149,7 +149,7 @@ class MetricsWriter:
             # The thread that was interrupted may hold the lock of the terminal, so another thread prints.
             threading.Thread(target=self.message, args=(f"bert-jax: {text}",), daemon=True).start()
         else:
-            signals.tell(text)
+            signals.print_line(text)
 
     def message(self, text: str) -> None:
         """Prints one line to the terminal, in the primary process."""
