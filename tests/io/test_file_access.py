@@ -13,7 +13,7 @@ _MOVES = {
     "tempfile": {"NamedTemporaryFile", "TemporaryDirectory", "mkdtemp", "mkstemp"},
 }
 _WRITES = {"write_bytes", "write_text"}  # of pathlib
-_WRITERS = {"atomic", "held"}  # `held` is a WorkDir, whose method writes by atomic
+_WRITERS = {"atomic", "workdir"}  # a WorkDir's method writes by atomic
 
 # Why a module opens, writes or renames by itself.
 ALLOWED = {

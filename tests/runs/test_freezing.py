@@ -4,7 +4,6 @@ import json
 import shutil
 
 import jax
-import ml_collections
 import numpy as np
 import optax
 import pytest
@@ -16,7 +15,7 @@ from bert_jax import checkpoint, cli, convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.inference.predictor import Predictor
 from bert_jax.parallel import sharding
-from bert_jax.settings import defaults
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers, param_groups
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_train_step
@@ -134,7 +133,7 @@ def test_a_directory_of_before_is_refused_in_one_line(files, pretrained, tmp_pat
 
 @pytest.mark.parametrize("pattern", ["encoder/.*", "(?!nsp/).*", FREEZE])
 def test_the_optimizer_has_no_array_for_what_is_frozen(pattern):
-    config, mesh = ml_collections.ConfigDict(defaults.pretrain().optimizer), sharding.make_mesh()
+    config, mesh = OptimizerConfig(), sharding.make_mesh()
     task = tiny_task(num_hidden_layers=2)
 
     def sizes(objective):

@@ -32,6 +32,7 @@ from support.mutations import COMPRESS, UNITS, json_bytes, mutate_bytes, mutate_
 
 from bert_jax import tasks, tokenization
 from bert_jax.convert import loading, model_card
+from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface, huggingface_export, tensorflow1, work_directory
 from bert_jax.data import inspection, records
 from bert_jax.errors import UserError
@@ -95,7 +96,7 @@ class Inputs:
             "pretrain": defaults.pretrain("tiny").to_dict(),
             "finetune": tasks.default_config("tiny").to_dict(),
         }
-        self.bert_config = {name: getattr(config, name) for name in tensorflow1._FIELDS}
+        self.bert_config = bert.FAMILY.tensorflow_fields(bert.FAMILY.tensorflow, config)
 
     def kinds(self) -> dict[str, Callable[[random.Random], None]]:
         """{kind of input: makes one and reads it}."""
