@@ -14,7 +14,7 @@ bit without an error, so every step carries two kinds of checksums, which become
 """
 
 from bert_jax.checkpoint.leaves import Leaf, Report, sizes
-from bert_jax.checkpoint.reading import describe, load_params, load_state, read_params, verify
+from bert_jax.checkpoint.reading import describe, load_params, load_state, read_params, read_stored, verify
 from bert_jax.checkpoint.saving import Checkpointer
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "load_params",
     "load_state",
     "read_params",
+    "read_stored",
     "sizes",
     "verify",
 ]

@@ -111,7 +111,7 @@ def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> 
 
 
 def read_params(path: files.PathLike, *, log=print) -> tuple[str, dict[str, np.ndarray]]:
-    """Reads all parameters of a checkpoint into the host's memory.
+    """Reads all parameters of the model of a checkpoint into the host's memory.
 
     Args:
         path: See `load_params`.
@@ -123,14 +123,37 @@ def read_params(path: files.PathLike, *, log=print) -> tuple[str, dict[str, np.n
     Raises:
         UserError: There is no checkpoint, or no step is intact.
     """
+    source, trained, frozen = read_stored(path, log=log)
+    return source, assemble(trained | frozen)
 
-    def read(step: str) -> tuple[str, dict[str, np.ndarray]]:
+
+def read_stored(
+    path: files.PathLike, *, log=print
+) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Reads the trained and the frozen parameters of a checkpoint as they are stored; see `assemble`.
+
+    Args:
+        path: See `load_params`.
+        log: See `load_params`.
+
+    Returns:
+        The step directory that was read, and the arrays of both by name.
+
+    Raises:
+        UserError: There is no checkpoint, or no step is intact.
+    """
+
+    def read(step: str) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
         saved, shared = _read_metadata(step), _read_frozen_record(step)
         leaves = {
             name: leaf for name, leaf in (saved | shared).items() if name.startswith((_PARAMS, _FROZEN))
         }
         arrays = _read_shared_too(step, _on_one_device(leaves), saved, shared)
-        return str(step), assemble({_model_name(name): np.asarray(array) for name, array in arrays.items()})
+        trained, frozen = (
+            {_model_name(name): np.asarray(x) for name, x in arrays.items() if name.startswith(prefix)}
+            for prefix in (_PARAMS, _FROZEN)
+        )
+        return str(step), trained, frozen
 
     return _read_newest(path, read, log)
 

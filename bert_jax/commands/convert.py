@@ -35,8 +35,8 @@ def define_flags(define: Define) -> None:
     define.overwrite()
     define.string(
         "to",
-        "Format to write: huggingface, tensorflow or bert_jax.",
-        required="huggingface, tensorflow or bert_jax",
+        "Format to write: huggingface, tensorflow or bert_jax; peft for the low-rank updates of a run.",
+        required="huggingface, tensorflow, bert_jax or peft",
     )
     define.string(
         "ignore",

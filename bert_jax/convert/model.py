@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax.convert import families
 from bert_jax.convert.families import Family
+from bert_jax.convert.low_rank import LowRankAdapter
 from bert_jax.convert.param_mapping import Found
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
@@ -35,6 +36,8 @@ class Model:
         problem_type: What a sequence classifier predicts, in transformers' terms:
             "single_label_classification", "multi_label_classification" or "regression"; "" if it is unknown,
             and for other heads.
+        adapter: What was trained of it, if that is low-rank updates and a head; `params` has the updates
+            already.
     """
 
     config: EncoderConfig
@@ -44,6 +47,7 @@ class Model:
     labels: tuple[str, ...] | None = None
     source: str = ""
     problem_type: str = ""
+    adapter: LowRankAdapter | None = None
 
     def __post_init__(self):
         """Raises a UserError if a parameter is missing, misshapen, or not part of the head.

@@ -87,6 +87,18 @@ def test_every_reader_sees_the_merged_parameters(adapted, pretrained, tmp_path):
     check(convert.load(tmp_path / "hf").params, pretrained)
 
 
+def test_the_updates_are_exported_to_peft_and_read_again(adapted, tmp_path):
+    """The conversion itself compares the merged parameters bit for bit."""
+    command = ["convert", f"--input={adapted}", f"--output={tmp_path}/peft", "--to=peft"]
+    assert cli.main(command) == 0
+    fields = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
+    assert (fields["r"], fields["lora_alpha"], fields["target_modules"]) == (2, 4, ["query", "value"])
+    assert (fields["task_type"], fields["modules_to_save"]) == ("SEQ_CLS", ["classifier"])
+    np.testing.assert_array_equal(
+        convert.load(tmp_path / "peft").params[QUERY], convert.load(adapted).params[QUERY]
+    )
+
+
 def test_evaluate_scores_what_the_run_scored(adapted, capsys):
     assert cli.main(["evaluate", f"--workdir={adapted}", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]

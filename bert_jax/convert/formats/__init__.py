@@ -6,7 +6,7 @@ other package.
 
 from __future__ import annotations
 
-from bert_jax.convert.formats import huggingface, tensorflow1, work_directory
+from bert_jax.convert.formats import huggingface, peft, tensorflow1, work_directory
 from bert_jax.convert.formats.base import Format
 from bert_jax.errors import UserError
 from bert_jax.io import files
@@ -60,6 +60,7 @@ def examples() -> str:
 
 # `find` tries the formats in this order.
 register(work_directory.FORMAT)
+register(peft.FORMAT)
 register(tensorflow1.FORMAT)
 register(huggingface.FORMAT)
 

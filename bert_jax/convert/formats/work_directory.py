@@ -13,10 +13,12 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import families
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
+from bert_jax.convert.low_rank import LowRankAdapter
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
+from bert_jax.objectives.adapters import assemble
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
@@ -58,12 +60,14 @@ class WorkDirectory(Format):
         chosen = os.fspath(path)
         if chosen == run_directory.find_root(path) and files.exists(os.path.join(chosen, run_directory.BEST)):
             chosen = os.path.join(chosen, run_directory.BEST)
-        source, params = checkpoint.read_params(chosen, log=log)
+        source, trained, frozen = checkpoint.read_stored(chosen, log=log)
+        params = assemble(trained | frozen)
+        adapter = LowRankAdapter.of(run["config"].get("init_from", ""), trained, frozen)
         labels = tuple(run["labels"]) if run.get("labels") else None
         given = run.get("head", "")
         groups = {name.split("/")[0] for name in params}
         head = head_of(groups, *([given] if families.CLASSIFIER in params and given else []))
-        return Model(config, params, head, tokenizer, labels, source, _problem_type(run, head))
+        return Model(config, params, head, tokenizer, labels, source, _problem_type(run, head), adapter)
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
         """Writes config.json, the vocabulary and checkpoints/0.

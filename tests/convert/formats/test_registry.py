@@ -72,7 +72,7 @@ def test_a_registered_format_is_converted_loaded_inspected_and_used(registered, 
 def test_messages_list_every_format(registered, tmp_path):
     with pytest.raises(UserError, match=r"a Hugging Face folder, or a folder with model\.npz"):
         convert.load(tmp_path)
-    with pytest.raises(UserError, match="choose one of bert_jax, tensorflow, huggingface, npz"):
+    with pytest.raises(UserError, match="choose one of bert_jax, peft, tensorflow, huggingface, npz"):
         formats.get("onnx")
     with pytest.raises(ValueError, match="registered already"):
         formats.register(Npz())

@@ -1,0 +1,299 @@
+"""Reads and writes the folders of PEFT with low-rank updates: adapter_config.json and safetensors.
+
+A folder has the updates and the head; the rest of the model is in the checkpoint that the folder names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from bert_jax.convert.families import Family
+from bert_jax.convert.formats import huggingface, tensorflow1, work_directory
+from bert_jax.convert.formats.base import Format
+from bert_jax.convert.low_rank import LowRankAdapter, Update
+from bert_jax.convert.model import Model
+from bert_jax.convert.param_mapping import HUGGINGFACE
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, files, json_files
+from bert_jax.models.config import EncoderConfig
+from bert_jax.tokenization import Tokenizer
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+
+_TASKS = {
+    "sequence_classification": "SEQ_CLS",
+    "token_classification": "TOKEN_CLS",
+    "question_answering": "QUESTION_ANS",
+    "none": "FEATURE_EXTRACTION",
+}
+
+# The fields that are read or do not change what the model computes. Any other has to be empty.
+_READ = {
+    "peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha", "use_rslora", "bias",
+    "init_lora_weights", "target_modules", "modules_to_save", "lora_dropout", "inference_mode",
+    "auto_mapping", "peft_version", "revision", "exclude_modules", "layers_to_transform", "layers_pattern",
+    "megatron_core", "megatron_config", "qalora_group_size", "ensure_weight_tying",
+}  # fmt: skip
+# Other initializations of A and B also change the base model.
+_INITIALIZATIONS = (True, False, "gaussian")
+
+
+class Peft(Format):
+    """A folder as `save_pretrained` of PEFT writes it for LoRA."""
+
+    name = "peft"
+    title = "PEFT folder"
+    example = "a PEFT folder"
+
+    def detect(self, path: files.PathLike) -> bool:
+        """Returns whether a path is a directory with the configuration of an adapter."""
+        return files.is_directory(path) and CONFIG in files.names(path)
+
+    def read_config(self, path: files.PathLike) -> tuple[EncoderConfig, Tokenizer | None]:
+        """Returns the architecture and the tokenizer of the base model."""
+        kind, base = _find_base(os.fspath(path), _read_fields(os.fspath(path)))
+        return kind.read_config(base)
+
+    def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
+        """Reads the base model, adds the updates, and replaces the head.
+
+        Raises:
+            UserError: The base model is not there, or a field or a tensor is of another kind of adapter.
+        """
+        folder = os.fspath(path)
+        fields = _read_fields(folder)
+        kind, path_of_base = _find_base(folder, fields)
+        base = kind.read(path_of_base, ignore=ignore, log=log)
+        adapter = _read_adapter(folder, fields, path_of_base, base)
+        head = _head(base, fields, adapter.params)
+        merged = adapter.merged(base.params)
+        kept = {name: x for name, x in merged.items() if name.split("/")[0] in base.family.allowed(head)}
+        # The folder has no labels; those of the base belong to its own head.
+        same = head == base.head and all(base.params[name].shape == kept[name].shape for name in base.params)
+        labels, problem_type = (base.labels, base.problem_type) if same else (None, "")
+        return Model(base.config, kept, head, base.tokenizer, labels, folder, problem_type, adapter=adapter)
+
+    def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
+        """Writes adapter_config.json and adapter_model.safetensors.
+
+        Raises:
+            UserError: The model is not one of a run with low-rank updates, or PEFT has no name for a
+                parameter that the run trained.
+        """
+        if model.adapter is None:
+            raise UserError(
+                f"{model.source}: it has no low-rank updates; --to=peft is for runs with adapter.kind=lora"
+            )
+        tensors, targets = _updates_to_files(model, model.adapter)
+        whole = _hf_tensors(model, model.adapter.params)
+        modules = _modules(model, whole)
+        update = next(iter(model.adapter.updates.values()))
+        alpha = update.scale * update.rank
+        fields: dict[str, Any] = {
+            "alpha_pattern": {},
+            "auto_mapping": None,
+            "base_model_name_or_path": files.absolute(model.adapter.base),
+            "bias": "none",
+            "fan_in_fan_out": False,
+            "inference_mode": True,
+            "init_lora_weights": True,
+            "layers_pattern": None,
+            "layers_to_transform": None,
+            "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
+            "lora_dropout": 0.0,
+            "modules_to_save": modules or None,
+            "peft_type": "LORA",
+            "r": update.rank,
+            "rank_pattern": {},
+            "revision": None,
+            "target_modules": targets,
+            "task_type": _TASKS.get(model.head),
+            "use_dora": False,
+            "use_rslora": False,
+        }
+        folder = os.fspath(folder)
+        atomic.write_text(os.path.join(folder, CONFIG), json.dumps(fields, indent=2, sort_keys=True) + "\n")
+        named = {_PREFIX + name: np.ascontiguousarray(x) for name, x in (tensors | whole).items()}
+        save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt"})
+        os.chmod(os.path.join(folder, WEIGHTS), os.stat(os.path.join(folder, CONFIG)).st_mode)
+
+
+FORMAT = Peft()
+
+
+def _read_fields(folder: str) -> dict[str, Any]:
+    """Returns adapter_config.json, checked for what cannot be read."""
+    file = os.path.join(folder, CONFIG)
+    fields = json_files.read(file)
+    if (kind := fields.get("peft_type")) != "LORA":
+        raise UserError(f"{file}: peft_type is {kind!r}; only 'LORA' can be read")
+    for name, value in fields.items():
+        if name not in _READ and value:
+            raise UserError(f"{file}: {name} is {value!r}; only adapters without it can be read")
+    if (bias := fields.get("bias", "none")) != "none":
+        raise UserError(f"{file}: bias is {bias!r}; only 'none' can be read")
+    if (init := fields.get("init_lora_weights", True)) not in _INITIALIZATIONS:
+        raise UserError(f"{file}: init_lora_weights is {init!r}, which also changes the base; it is not read")
+    known = {"r": range(1, 2**16), "lora_alpha": float, "base_model_name_or_path": str}
+    json_files.check({name: fields[name] for name in known if name in fields}, known, file)
+    return fields
+
+
+def _find_base(folder: str, fields: Mapping[str, Any]) -> tuple[Format, str]:
+    """Returns the format and the path of the base model."""
+    named = fields["base_model_name_or_path"]
+    formats = (work_directory.FORMAT, tensorflow1.FORMAT, huggingface.FORMAT)
+    for path in (named, os.path.join(folder, named)):
+        for one in formats:
+            if files.exists(path) and one.detect(path):
+                return one, path
+    raise UserError(
+        f"{folder}: its base model {named} is not here; get it, and write its path as "
+        f"base_model_name_or_path into {CONFIG}"
+    )
+
+
+def _kernels(family: Family, config: EncoderConfig, head: str) -> Iterator[tuple[str, list[str], bool]]:
+    """Yields (name of a kernel, its modules in transformers, whether it is stacked) of a family's layers."""
+    for one in family.table:
+        if not one.ours.endswith("/kernel") or HUGGINGFACE not in one.names:
+            continue
+        if one.heads and head not in one.heads:
+            continue
+        for name, theirs, stacked in one.tensors(HUGGINGFACE, config):
+            yield name, [tensor.removesuffix(".weight") for tensor in theirs], stacked
+
+
+def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model) -> LowRankAdapter:
+    file = os.path.join(folder, WEIGHTS)
+    if not files.exists(file):
+        raise UserError(f"{folder}: there is no {WEIGHTS}")
+    stored = {name.removeprefix(_PREFIX): x for name, x in huggingface.load_safetensors(file).items()}
+    tensors = base.family.canonical(stored, folder)
+    rank = fields["r"]
+    scale = float(np.float32(fields["lora_alpha"] / (np.sqrt(rank) if fields.get("use_rslora") else rank)))
+    updates: dict[str, Update] = {}
+    for name, modules, stacked in _kernels(base.family, base.config, base.head):
+        pairs = [
+            (tensors.pop(f"{module}.lora_A.weight", None), tensors.pop(f"{module}.lora_B.weight", None))
+            for module in modules
+        ]
+        if all(a is None and b is None for a, b in pairs):
+            continue
+        shape = base.params[name].shape[1:] if stacked else base.params[name].shape
+        factors = _factors(f"{file}: {modules[0]}", pairs, rank, shape)
+        a, b = (np.stack(x) if stacked else x[0] for x in zip(*factors, strict=True))
+        updates[name] = Update(np.ascontiguousarray(a), np.ascontiguousarray(b), scale)
+    if not updates:
+        raise UserError(f"{file}: it has no update of a kernel of a {base.family.name}")
+    found = base.family.from_files(tensors, base.config, HUGGINGFACE)
+    if unknown := [*found.unknown, *found.missing]:
+        raise UserError(f"{file}: {unknown[0]} cannot be read; expected updates of layers, and a head")
+    if found.misshapen:
+        raise UserError(f"{file}: {found.misshapen[0]}")
+    return LowRankAdapter(path, updates, found.params)
+
+
+def _factors(
+    where: str,
+    pairs: Sequence[tuple[np.ndarray | None, np.ndarray | None]],
+    rank: int,
+    shape: tuple[int, ...],
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns A [*inputs, rank] and B [rank, *outputs] of each layer; 0 for a layer without an update.
+
+    Args:
+        where: The file and the first module, for messages.
+        pairs: `lora_A` and `lora_B` of each layer, None for a layer that has none.
+        rank: The rank of the updates.
+        shape: The shape of the kernel in one layer.
+    """
+    given = {None if a is None or b is None else (a.shape, b.shape) for a, b in pairs if a is not b}
+    for count in range(1, len(shape)):
+        inputs, outputs = shape[:count], shape[count:]
+        sizes = math.prod(inputs), math.prod(outputs)
+        if given == {((rank, sizes[0]), (sizes[1], rank))}:
+            zeros = np.zeros((rank, sizes[0]), np.float32), np.zeros((sizes[1], rank), np.float32)
+            whole = [zeros if a is None or b is None else (a, b) for a, b in pairs]
+            return [(a.T.reshape(*inputs, rank), b.T.reshape(rank, *outputs)) for a, b in whole]
+    raise UserError(
+        f"{where} and its like have no lora_A and lora_B of rank {rank} for kernels {list(shape)} of each "
+        "layer"
+    )
+
+
+def _head(base: Model, fields: Mapping[str, Any], params: Collection[str]) -> str:
+    """Returns the head of the model with an adapter that has these parameters of its own."""
+    groups = {name.split("/")[0] for name in params} - {"pooler"}
+    if not groups:
+        return base.head
+    task = fields.get("task_type")
+    heads = [head for head, name in _TASKS.items() if name == task] or ["multiple_choice", base.head]
+    for head in heads:
+        if groups <= set(base.family.allowed(head)):
+            return head
+    raise UserError(f"a {base.family.name} with the task {task} has no {', '.join(sorted(groups))}")
+
+
+def _updates_to_files(model: Model, adapter: LowRankAdapter) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Returns the tensors of the updates by PEFT's names, and what names their modules in PEFT."""
+    tensors: dict[str, np.ndarray] = {}
+    targets: list[str] = []
+    others: list[str] = []
+    for name, modules, stacked in _kernels(model.family, model.config, model.head):
+        if model.head == "none":
+            modules = [module.removeprefix(f"{model.family.base}.") for module in modules]
+        update = adapter.updates.get(name)
+        (others if update is None else targets).extend(modules)
+        if update is None:
+            continue
+        pairs = zip(update.a, update.b, strict=True) if stacked else [(update.a, update.b)]
+        for module, (a, b) in zip(modules, pairs, strict=True):
+            if f"{module}.lora_A.weight" in tensors:
+                raise UserError(
+                    f"{model.source}: PEFT has one update for the whole of {module}, of which {name} is "
+                    "a part"
+                )
+            tensors[f"{module}.lora_A.weight"] = a.reshape(-1, update.rank).T
+            tensors[f"{module}.lora_B.weight"] = b.reshape(update.rank, -1).T
+    short = sorted({module.rpartition(".")[2] for module in targets})
+    if any(module.rpartition(".")[2] in short for module in others):
+        short = sorted(targets)  # PEFT compares the ends of names, and these would be those of others too
+    return tensors, short
+
+
+def _hf_tensors(model: Model, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns parameters of a model by their names in transformers."""
+    if parts := [name for name in params if name not in model.params]:
+        raise UserError(
+            f"{model.source}: {parts[0]} is trained in some layers only, which PEFT has no name for"
+        )
+    tensors = model.family.to_files(params, model.config, HUGGINGFACE, model.head)
+    prefix = f"{model.family.base}." if model.head == "none" else ""
+    return {name.removeprefix(prefix): x for name, x in tensors.items()}
+
+
+def _modules(model: Model, trained: Collection[str]) -> list[str]:
+    """Returns the modules of transformers that consist of trained parameters."""
+    everything = _hf_tensors(model, model.params)
+    modules = set()
+    for name in trained:
+        parts = name.split(".")[:-1]
+        for count in range(1, len(parts) + 1):
+            module = ".".join(parts[:count])
+            if all(other in trained for other in everything if other.startswith(f"{module}.")):
+                modules.add(module)
+                break
+        else:
+            raise UserError(
+                f"{model.source}: {name} is trained and the rest of its module is not, as in no PEFT file"
+            )
+    return sorted(modules)

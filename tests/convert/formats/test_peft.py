@@ -1,0 +1,143 @@
+"""PEFT's folders are read with PEFT's logits, and written again; other adapters are refused by name."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax import cli, convert
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.convert import conversion
+from bert_jax.errors import UserError
+
+FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "peft"
+CASES = ("bert", "distilbert", "tags")
+QUIET = {"log": lambda line: None}
+
+
+def read(name, folder="adapter"):
+    return convert.load(FOLDER / name / folder)
+
+
+def logits(model, arrays):
+    ids, mask = arrays["input_ids"], arrays["mask"]
+    positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    module = model.module.clone(config=model.config.replace(dtype="float32"))
+    outputs = module.apply({"params": nest(model.params)}, ids, np.zeros_like(ids), positions, mask)
+    return np.asarray(outputs["classifier"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_and_merged_weights_are_those_of_peft(name):
+    model = read(name)
+    assert model.head == ("token_classification" if name == "tags" else "sequence_classification")
+    with np.load(FOLDER / name / "outputs.npz") as arrays:
+        expected = dict(arrays)
+    found = logits(model, expected)
+    real = expected["mask"] > 0 if name == "tags" else slice(None)
+    assert np.max(np.abs(found[real] - expected["logits"][real])) < 2e-5
+    merged = model.family.to_files(model.params, model.config, "huggingface", model.head)
+    compared = expected.keys() - {"input_ids", "mask", "logits"}
+    assert len(compared) >= 6
+    for tensor in compared:
+        np.testing.assert_allclose(merged[tensor], expected[tensor], rtol=1e-5, atol=1e-6)
+    base = read(name, "base")
+    assert any(np.any(model.params[kernel] != base.params[kernel]) for kernel in model.adapter.updates)
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert"])
+def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name):
+    conversion.convert(str(FOLDER / name / "adapter"), str(tmp_path / "out"), "peft", **QUIET)
+    before, after = (
+        load_file(folder / "adapter_model.safetensors")
+        for folder in (FOLDER / name / "adapter", tmp_path / "out")
+    )
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[tensor], after[tensor]) for tensor in before)
+    theirs, ours = (
+        json.loads((folder / "adapter_config.json").read_text())
+        for folder in (FOLDER / name / "adapter", tmp_path / "out")
+    )
+    assert list(ours) == sorted(ours) and ours.keys() <= theirs.keys()
+    for field in ("r", "lora_alpha", "peft_type", "task_type", "bias"):
+        assert ours[field] == theirs[field], field
+    assert pathlib.Path(ours["base_model_name_or_path"]).samefile(FOLDER / name / "base")
+    assert sorted(ours["target_modules"]) == sorted(theirs["target_modules"])
+    saved = {"bert": ["classifier"], "distilbert": ["classifier", "pre_classifier"]}[name]
+    assert ours["modules_to_save"] == saved
+
+
+def test_a_layer_without_an_update_is_that_of_the_base():
+    model, base = read("tags"), read("tags", "base")
+    for kernel in model.adapter.updates:
+        np.testing.assert_array_equal(model.params[kernel][0], base.params[kernel][0])
+        assert np.any(model.params[kernel][1] != base.params[kernel][1])
+
+
+def test_names_that_would_be_those_of_other_modules_are_written_whole(tmp_path):
+    model = read("bert")
+    updates = {name.replace("/value/", "/output/"): x for name, x in model.adapter.updates.items()}
+    wide = updates["encoder/layers/stack/layer/output/kernel"]
+    updates["encoder/layers/stack/layer/output/kernel"] = wide._replace(
+        a=np.ones((2, 12, 3), np.float32), b=np.ones((2, 3, 8), np.float32)
+    )
+    changed = model.replace(adapter=type(model.adapter)("base", updates, model.adapter.params))
+    convert.formats.get("peft").write(changed, tmp_path)
+    targets = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
+    assert "bert.encoder.layer.1.output.dense" in targets and "dense" not in targets
+    assert "base_model.model.bert.encoder.layer.1.output.dense.lora_B.weight" in load_file(
+        tmp_path / "adapter_model.safetensors"
+    )
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"rank_pattern": {"query": 4}}, "rank_pattern is {'query': 4}; only adapters without it"),
+        ({"use_dora": True}, "use_dora is True; only adapters without it can be read"),
+        ({"bias": "all"}, "bias is 'all'; only 'none' can be read"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'; only 'LORA' can be read"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which also changes the base"),
+        ({"r": 4}, "lora_A and lora_B of rank 4"),
+        ({"base_model_name_or_path": "some/base"}, "its base model some/base is not here; get it"),
+    ],
+)
+def test_other_adapters_are_refused_by_name(tmp_path, fields, message):
+    shutil.copytree(FOLDER / "bert", tmp_path / "bert")
+    path = tmp_path / "bert" / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    with pytest.raises(UserError) as error:
+        convert.load(path.parent)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_model_without_updates_is_refused(tmp_path, capsys):
+    command = ["convert", f"--input={FOLDER}/bert/base", f"--output={tmp_path}/out", "--to=peft"]
+    assert cli.main(command) == 2
+    assert (
+        "it has no low-rank updates; --to=peft is for runs with adapter.kind=lora" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", CASES)
+def test_peft_loads_what_is_written(tmp_path, name):
+    peft = pytest.importorskip("peft")
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    conversion.convert(str(FOLDER / name / "adapter"), str(tmp_path / "out"), "peft", **QUIET)
+    make = getattr(
+        transformers, "AutoModelFor" + ("TokenClassification" if name == "tags" else "SequenceClassification")
+    )
+    base = make.from_pretrained(FOLDER / name / "base").eval()
+    adapted = peft.PeftModel.from_pretrained(base, str(tmp_path / "out")).eval()
+    with np.load(FOLDER / name / "outputs.npz") as arrays:
+        expected = dict(arrays)
+    ids, mask = (torch.tensor(expected[each]).long() for each in ("input_ids", "mask"))
+    with torch.no_grad():
+        for model in (adapted, adapted.merge_and_unload()):
+            found = model(input_ids=ids, attention_mask=mask).logits.numpy()
+            real = expected["mask"] > 0 if name == "tags" else slice(None)
+            assert np.max(np.abs(found[real] - logits(convert.load(tmp_path / "out"), expected)[real])) < 2e-5
