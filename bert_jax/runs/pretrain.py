@@ -26,7 +26,7 @@ from bert_jax.parallel import distributed, sharding
 from bert_jax.settings import config_fields, run_config
 from bert_jax.settings.run_config import ModelConfig, PretrainConfig, PretrainDataConfig
 from bert_jax.tokenization import Tokenizer
-from bert_jax.training import loop
+from bert_jax.training import budget, loop
 from bert_jax.training.evaluators import Evaluator, RecordEvaluator
 from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
@@ -80,7 +80,8 @@ def pretrain(
     model = config.model.encoder()
     task = _objective(config, model, train_set, tokenizer)
     objective = adapt(freeze(task, config.optimizer.freeze), config.adapter)
-    make_optimizer(config.optimizer, config.steps, None)  # refuses mistakes before there is a work directory
+    # Mistakes are refused before there is a work directory.
+    make_optimizer(config.optimizer, budget.schedule_steps(config), None)
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     batch_sizes = config.batch_sizes
     for size in batch_sizes.values:
@@ -89,7 +90,8 @@ def pretrain(
     row_flops = _row_flops(config, task, train_set)
 
     primary = jax.process_index() == 0
-    writer = MetricsWriter(workdir, total_steps=config.steps, primary=primary)
+    total = 0 if budget.of(config) else config.steps  # The number of steps of a budget is not known.
+    writer = MetricsWriter(workdir, total_steps=total, primary=primary)
     corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
     with WorkDir(workdir, primary=primary, log=writer.message) as held:
         try:
@@ -250,15 +252,15 @@ def _eval_batches(config, eval_set) -> int:
 
 
 def _describe_data(config, train_set, eval_set, log) -> None:
-    rows, sizes = len(train_set), config.batch_sizes
+    rows, sizes, limited = len(train_set), config.batch_sizes, budget.of(config) is not None
     epochs = sizes.total_before(config.steps) / rows
     low, high = min(sizes.values), max(sizes.values)
     batch = f"{low}" if low == high else f"{low} to {high}"
     log(
-        f"{rows:,} rows of {train_set.max_seq_length} tokens in {config.data.dir}; {config.steps:,} steps of "
-        f"{batch} rows: {epochs:.3g} epochs"
+        f"{rows:,} rows of {train_set.max_seq_length} tokens in {config.data.dir}; {'at most ' * limited}"
+        f"{config.steps:,} steps of {batch} rows: {epochs:.3g} epochs"
     )
-    if epochs > (_MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS):
+    if not limited and epochs > (_MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS):
         few = max(2, _FEW_EPOCHS * rows // config.batch_size)
         log(
             f"warning: {epochs:.3g} epochs: the model will see every row {epochs:.0f} times; "

@@ -356,12 +356,30 @@ class AdapterConfig(Part):
 
 
 @dataclasses.dataclass(frozen=True)
+class BudgetConfig(Part):
+    """What a run may spend; the schedule follows the share that has been spent."""
+
+    hours: float = option(
+        0.0,
+        "hours of training after which the run ends, over all of its starts; 0: it ends after `steps` "
+        "([optimizers.md](optimizers.md))",
+        minimum=0,
+        maximum=1000,
+    )
+    tokens: int = option(
+        0, "tokens of training, without padding, after which the run ends; 0: it ends after `steps`",
+        maximum=10**15,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig(Part):
     """What pre-training and fine-tuning have in common.
 
     Attributes:
         steps: the number of steps; in fine-tuning, it follows from `epochs`.
         resume_from: another run from whose state pre-training goes on; empty in fine-tuning.
+        budget: the budget of pre-training; None in fine-tuning.
     """
 
     seed: int = option(0, "of weights, order of the rows, masks and dropout", maximum=2**32 - 1)
@@ -385,6 +403,7 @@ class RunConfig(Part):
     eval: EvalConfig = EvalConfig()
     log_every: int = option(100, "steps between two lines of metrics", minimum=1, resume="free")
     resume_from: str = ""
+    budget: BudgetConfig | None = None
     init_from: str = option(
         "",
         "checkpoint whose weights and architecture the run starts with: a work directory or one of its "
@@ -414,7 +433,8 @@ class RunConfig(Part):
 class PretrainConfig(RunConfig):
     """Pre-training; the defaults are those of the paper (appendix A.2)."""
 
-    steps: int = option(1_000_000, "steps of the whole run", minimum=1)
+    steps: int = option(1_000_000, "steps of the whole run; with a budget, the most steps", minimum=1)
+    budget: BudgetConfig = BudgetConfig()
     batch_ramp: str = option(
         "",
         "rows of the global batch by step, `STEP=ROWS` with commas between, such as `0=256, 1000=512`: 512 "
@@ -547,5 +567,14 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     for name, reason in unused(typed):
         if values[name] != declared[name].default:
             raise UserError(f"{name}={values[name]}: {reason}; leave it at {declared[name].default!r}")
+    if typed.budget.hours or typed.budget.tokens:
+        for name in ("warmup_steps", "cooldown_steps", "decay_steps"):
+            if value := getattr(typed.optimizer, name):
+                instead = {"warmup_steps": "warmup_fraction", "cooldown_steps": "cooldown_fraction"}.get(name)
+                hint = f" and set optimizer.{instead}" if instead else ""
+                raise UserError(
+                    f"optimizer.{name}={value}: with a budget, the schedule follows the share that has been "
+                    f"spent and has no steps; leave it at 0{hint}"
+                )
     typed.batch_sizes  # noqa: B018  # refuses a wrong ramp
     return typed

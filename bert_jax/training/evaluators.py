@@ -275,6 +275,10 @@ class Evaluations:
             )
         self._evaluators, self._context, self._last = evaluators, context, last
 
+    def end_at(self, step: int) -> None:
+        """Makes a step the last one of the run."""
+        self._last = step
+
     def due(self, step: int) -> list[Evaluator]:
         """Returns the evaluators that are due at a step."""
         return [each for each in self._evaluators if is_due(step, each.every, self._last)]

@@ -22,7 +22,9 @@ from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import RunConfig
+from bert_jax.training import budget as budgets
 from bert_jax.training import recovery
+from bert_jax.training.budget import Budget, Clock
 from bert_jax.training.compiled_step import CompiledStep
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator, is_due
 from bert_jax.training.metrics import flops
@@ -87,15 +89,18 @@ def fit(
     """
     mesh = sharding.make_mesh(**config.mesh.to_dict())
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
-    optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
+    optimizer, schedule = make_optimizer(config.optimizer, budgets.schedule_steps(config), objective)
     spikes = spike_rule(config)
-    abstract = abstract_state(objective, optimizer, mesh, spikes.window if spikes else 0)
+    budget = budgets.of(config)
+    abstract = abstract_state(objective, optimizer, mesh, spikes.window if spikes else 0, budget)
     _describe(abstract, mesh, writer.message)
     if (model := encoder_config(objective)) is not None:
         kernel_check.ensure(model, writer.message)
     check_update = not keeps_parameters_finite(config.optimizer)
     train_step = sharding.jit_train_step(
-        make_train_step(objective, optimizer, schedule, config.accumulate_steps, spikes, check_update),
+        make_train_step(
+            objective, optimizer, schedule, config.accumulate_steps, spikes, check_update, budget
+        ),
         mesh,
         jax.tree.map(lambda x: x.sharding, abstract),
     )
@@ -119,6 +124,7 @@ def fit(
             start=Start(
                 config, objective, optimizer, mesh, abstract, checkpointer, initial_params, writer.message
             ),
+            budget=budget,
             train_step=CompiledStep(train_step, abstract, np.uint32(config.seed), writer, watchdog),
             evaluations=Evaluations(evaluators, EvaluationContext(writer, guard, watchdog), config.steps),
             checkpointer=checkpointer,
@@ -159,6 +165,7 @@ class _Run:
         mesh: jax.sharding.Mesh,
         train_data: Callable[[int, np.ndarray], Batches],
         start: Start,
+        budget: Budget | None,
         train_step: CompiledStep,
         evaluations: Evaluations,
         checkpointer: checkpoint.Checkpointer,
@@ -172,6 +179,8 @@ class _Run:
         self._evaluations, self._checkpointer = evaluations, checkpointer
         self._flops_per_step, self._writer = flops_per_step, writer
         self._guard, self._watchdog = guard, watchdog
+        self._budget, self._last = budget, config.steps
+        self._clock: Clock | None = None  # of a budget of time
         self._local_rows = sharding.local_rows(mesh, config.batch_size)
         self._batches: Batches
         self._open = contextlib.ExitStack()  # closes them
@@ -192,6 +201,8 @@ class _Run:
         self._goodput = Goodput(read_metrics(self._workdir.path, "train"))
         # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
         self._step_metrics = StepMetrics(0.0, 0.0, self._config.max_skipped_steps, self._goodput)
+        if self._budget_share() >= 1:
+            self._end_here()
         if missed := self._evaluations.missed(self.step, self._workdir.path):
             with self._stopping():
                 self._evaluations.run(missed, self.step, self.state)
@@ -201,7 +212,10 @@ class _Run:
         if self._evaluations.should_stop():
             self._writer.message("nothing to train: the run was stopped early")
             return True
-        if self.step >= self._config.steps:
+        if self.step >= self._last < self._config.steps:
+            self._writer.message(f"nothing to train: the budget is spent, at step {self.step}")
+            return True
+        if self.step >= self._last:
             self._writer.message(f"nothing to train: step {self.step} of {self._config.steps} is done")
             return True
         return False
@@ -209,6 +223,7 @@ class _Run:
     def open_batches(self) -> None:
         """Opens the iterator over the batches, beginning with that of the next step."""
         self.close()
+        self._start_clock()
         if self._detour:
             batches = self._detour.batches(self._train_data, self.step, self._local_rows)
         else:
@@ -223,6 +238,7 @@ class _Run:
     def compile(self) -> None:
         """Compiles the train step for the shape of the first batch."""
         self._train_step.compile(self._batch, self._guard)
+        self._start_clock()  # The compilation does not count.
 
     # The steps
 
@@ -230,18 +246,26 @@ class _Run:
         """Trains to the last step, or until an evaluator stops the run."""
         self._step_metrics = self._new_step_metrics()
         self._guard.hold()
-        while self.step < self._config.steps:
+        while self.step < self._last:
             try:
                 self._dispatch(profiler)
                 self._checkpointer.poll()
                 self._workdir.check_held()
                 self._log()
+                if self._step_metrics.budget >= 1 and self.step < self._last:
+                    self._writer.message(f"the budget is spent, at step {self.step}")
+                    self._end_here()
                 if self._save_and_evaluate():
                     self._writer.message(f"stopped early, at step {self.step} of {self._config.steps}")
                     self._checkpointer.save(self.step, self.state)
                     return
             except TooManySkipped as skipped:
                 self._go_back(skipped)
+        if self._budget and (share := self._budget_share()) < 1:
+            self._writer.message(
+                f"warning: the run ends after its {self._last} steps with {share:.1%} of its budget spent, "
+                "in the middle of its schedule; set more steps"
+            )
 
     def _dispatch(self, profiler: Profiler) -> None:
         """Dispatches the next step and transfers the batch after it, without waiting for the devices."""
@@ -256,12 +280,33 @@ class _Run:
         self._step_metrics.add(self.step, self._metrics)
         profiler.after(self.step, self._metrics)
         self._watchdog.heartbeat()
-        if self.step < self._config.steps:
+        if self.step < self._last:
             with self._step_metrics.timed("input"):
                 self._feed()
 
     def _feed(self) -> None:
-        self._batch = sharding.global_batch(next(self._batches), self._mesh)
+        batch = next(self._batches)
+        if self._clock:
+            batch = {**batch, budgets.ELAPSED: self._clock.rows(len(next(iter(batch.values()))))}
+        self._batch = sharding.global_batch(batch, self._mesh)
+
+    # The budget
+
+    def _budget_share(self) -> float:
+        """Returns the share of the budget that has been spent, after waiting for the state."""
+        if self._budget is None or self.state.spent is None:
+            return 0.0
+        return self._budget.count(self.state.spent) / self._budget.amount
+
+    def _end_here(self) -> None:
+        """Makes the current step the last one."""
+        self._last = self.step
+        self._evaluations.end_at(self.step)
+
+    def _start_clock(self) -> None:
+        """Starts to count the time of a budget of time, from what the state says has been spent."""
+        if self._budget and self._budget.of_time and self.state.spent is not None:
+            self._clock = Clock(self._budget.count(self.state.spent))
 
     # Logging, saving and evaluation
 
@@ -278,7 +323,7 @@ class _Run:
 
         If the step was skipped, the next step that is not skipped is saved in its place.
         """
-        last = self._config.steps
+        last = self._last
         self._save_due = self._save_due or is_due(self.step, self._config.checkpoint.every, last)
         evaluators = self._evaluations.due(self.step)
         if not (self._save_due or evaluators):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from bert_jax import checkpoint
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
 from bert_jax.settings.run_config import RunConfig
+from bert_jax.training import budget as budgets
 from bert_jax.training.state import TrainState, abstract_model, has_frozen_values, init_state, place_frozen
 
 
@@ -83,7 +85,8 @@ class Start:
         if callable(given):
             given = given(abstract_model(self.objective, self.mesh))
         window = 0 if self.abstract.recent is None else self.abstract.recent.size
-        state = init_state(self.objective, self.optimizer, self.mesh, self.config.seed, window)
+        budget = budgets.of(self.config)
+        state = init_state(self.objective, self.optimizer, self.mesh, self.config.seed, window, budget)
         if given is None:
             self.log("started from scratch")
             return state
@@ -96,29 +99,57 @@ class Start:
     def _restore(
         self, read: Callable[[TrainState], tuple[Any, TrainState] | None]
     ) -> tuple[Any, TrainState] | None:
-        """Returns `read(abstract)`, even if the spike rule was turned on or off since the state was saved.
+        """Returns `read(abstract)`, even if a part of the state came or went since the state was saved.
 
-        In that case, the rule starts with an empty window.
+        If the spike rule was turned on or off, it starts with an empty window. If the budget was, nothing has
+        been spent.
         """
         try:
             return read(self.abstract)
         except UserError as error:
-            wanted, step = self.abstract.recent, self.abstract.step
-            other = None
-            if wanted is None:
-                window = (self.config.spikes.window,)
-                other = jax.ShapeDtypeStruct(window, jnp.float32, sharding=step.sharding)
-            try:
-                restored = read(self.abstract.replace(recent=other))
-            except UserError:
+            for recent, spent in itertools.islice(
+                itertools.product(self._recents(), self._budgets()), 1, None
+            ):
+                try:
+                    restored = read(self.abstract.replace(recent=recent, spent=spent))
+                except UserError:
+                    continue
+                break
+            else:
                 raise error from None
         if restored is None:
             return None
         name, state = restored
-        recent = None
-        if wanted is not None:
-            recent = jax.device_put(np.full(wanted.shape, np.nan, np.float32), wanted.sharding)
-        return name, state.replace(recent=recent)
+        wanted = self.abstract.recent
+        if (recent is None) != (wanted is None):
+            empty = None if wanted is None else np.full(wanted.shape, np.nan, np.float32)
+            state = state.replace(recent=None if wanted is None else jax.device_put(empty, wanted.sharding))
+        if spent is not self.abstract.spent:
+            budget, step = budgets.of(self.config), self.abstract.step
+            state = state.replace(spent=jax.device_put(budget.initial(), step.sharding) if budget else None)
+        return name, state
+
+    def _recents(self) -> list[Any]:
+        """Returns `TrainState.recent` as it is here, and as it is with or without the spike rule."""
+        here, step = self.abstract.recent, self.abstract.step
+        window = (self.config.spikes.window,)
+        return [
+            here,
+            jax.ShapeDtypeStruct(window, jnp.float32, sharding=step.sharding) if here is None else None,
+        ]
+
+    def _budgets(self) -> list[Any]:
+        """Returns `TrainState.spent` as it is here, and as it is in states with other budgets or none."""
+        step = self.abstract.step
+        half = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=step.sharding)
+        return [
+            self.abstract.spent,
+            *(
+                other
+                for other in (None, *({unit: half} for unit in budgets.UNITS))
+                if (other or {}).keys() != (self.abstract.spent or {}).keys()
+            ),
+        ]
 
 
 def _overlay(params: Any, given: Any) -> Any:

@@ -15,6 +15,7 @@ from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective, Params
 from bert_jax.parallel.sharding import parameter_shardings, unbox
+from bert_jax.training.budget import Budget
 
 _NO_DIMENSION = object()
 
@@ -30,6 +31,7 @@ class TrainState(flax.struct.PyTreeNode):
     opt_state: Any
     recent: jax.Array | None = None  # float32 [window], of the last steps a SpikeRule accepted, newest last
     frozen: Params | None = None  # the objective's frozen parameters, which are read only and saved once
+    spent: dict[str, jax.Array] | None = None  # of the run's `Budget`, see `Budget.initial`
 
     @property
     def parameters(self) -> dict[str, Params]:
@@ -38,7 +40,11 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 def abstract_state(
-    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    window: int = 0,
+    budget: Budget | None = None,
 ) -> TrainState:
     """Returns the train state as ShapeDtypeStructs with shardings.
 
@@ -50,6 +56,7 @@ def abstract_state(
         optimizer: the optimizer.
         mesh: the device mesh.
         window: the window of the `SpikeRule`; 0 for no rule.
+        budget: the budget of the run, if it has one.
     """
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -75,7 +82,8 @@ def abstract_state(
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
     recent = jax.ShapeDtypeStruct((window,), jnp.float32, sharding=replicated) if window else None
     # The leaves of an abstract state are shapes, where its type says arrays.
-    return TrainState(cast(Any, step), params, opt_state, cast(Any, recent), frozen)
+    spent = jax.tree.map(lambda x: _place(x, replicated), budget.initial()) if budget else None
+    return TrainState(cast(Any, step), params, opt_state, cast(Any, recent), frozen, cast(Any, spent))
 
 
 def _place(shape: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
@@ -101,14 +109,25 @@ def abstract_model(objective: Objective, mesh: Mesh) -> Params:
 
 
 def state_shardings(
-    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, window: int = 0
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    window: int = 0,
+    budget: Budget | None = None,
 ) -> TrainState:
     """Returns the NamedShardings of the train state."""
-    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(objective, optimizer, mesh, window))
+    return jax.tree.map(
+        lambda leaf: leaf.sharding, abstract_state(objective, optimizer, mesh, window, budget)
+    )
 
 
 def init_state(
-    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, window: int = 0
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    seed: int,
+    window: int = 0,
+    budget: Budget | None = None,
 ) -> TrainState:
     """Returns a newly initialized state.
 
@@ -120,12 +139,13 @@ def init_state(
         key = jax.random.key(seed, impl="threefry2x32")
         params = unbox(objective.init(key))
         recent = jnp.full(window, jnp.nan, jnp.float32) if window else None
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), recent)
+        spent = jax.tree.map(jnp.asarray, budget.initial()) if budget else None
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), recent, spent=spent)
 
     def init_frozen(seed):
         return unbox(objective.split(objective.init_model(jax.random.key(seed, impl="threefry2x32")))[1])
 
-    shardings = state_shardings(objective, optimizer, mesh, window)
+    shardings = state_shardings(objective, optimizer, mesh, window, budget)
     state = jax.jit(init, out_shardings=shardings.replace(frozen=None))(np.uint32(seed))
     if shardings.frozen is None:
         return state

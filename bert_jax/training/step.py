@@ -16,6 +16,8 @@ from bert_jax.kernels.dropout import row_ids
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
 from bert_jax.settings.run_config import RunConfig
+from bert_jax.training import budget as budgets
+from bert_jax.training.budget import Budget
 from bert_jax.training.state import TrainState
 
 SPIKE_METRICS = ("loss", "grad_norm")
@@ -70,6 +72,7 @@ def make_train_step(
     accumulate_steps: int = 1,
     spikes: SpikeRule | None = None,
     check_update: bool = True,
+    budget: Budget | None = None,
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """Returns the train step.
 
@@ -85,21 +88,27 @@ def make_train_step(
     Args:
         objective: the training objective.
         optimizer: the descent direction; see `bert_jax.training.optimization.optimizers`.
-        schedule: maps a step to its learning rate.
+        schedule: maps a step to its learning rate; with a budget, maps the parts of it that have been spent.
         accumulate_steps: the number of parts in which the gradient of a batch is computed.
         spikes: the rule for spikes, or None.
         check_update: whether to check that the new parameters and the new optimizer state are finite.
+        budget: the budget of the run, or None. The batches of a budget of time have the entry
+            `budget.ELAPSED`.
 
     Returns:
         (state, batch, uint32 seed) -> (state, metrics). The seed is an argument, not a constant, so that runs
         that differ only in their seeds share a compiled program. The metrics are float32 scalars: loss,
         <name>_loss, the mean of each metric of the objective, grad_norm, learning_rate, skipped, `spike` if
-        there is a spike rule, and `tokens` and `sequences` if the prepared batch contains these counts.
+        there is a spike rule, `budget`, the share that has been spent, if there is a budget, and `tokens` and
+        `sequences` if the prepared batch contains these counts.
     """
 
     def train_step(state, batch, seed):
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), state.step)
         prepare_key, dropout_key = jax.random.split(key)
+        elapsed = batch.get(budgets.ELAPSED)
+        if elapsed is not None:
+            batch = {name: x for name, x in batch.items() if name != budgets.ELAPSED}
         batch = objective.prepare(batch, prepare_key, True)
         weights = {name: jnp.maximum(weight, 1e-9) for name, weight in objective.weights(batch).items()}
 
@@ -122,7 +131,17 @@ def make_train_step(
             (loss, pairs), grads = _accumulate(gradient, state.params, batch, rngs, accumulate_steps)
 
         grad_norm = optax.tree.norm(grads)
-        learning_rate = schedule(state.step)
+        spent = state.spent
+        if budget is None:
+            learning_rate = schedule(state.step)
+        else:
+            assert spent is not None
+            before = spent
+            if budget.of_time:  # The processes of a run agree on the latest of their times.
+                before = spent = budget.after(spent, jnp.max(elapsed))
+            else:
+                spent = budget.after(spent, jnp.sum(batch["tokens"]))
+            learning_rate = schedule(budgets.PARTS * budget.share(before))
 
         def update(params, opt_state):
             updates, opt_state = optimizer.update(grads, opt_state, params)
@@ -155,7 +174,9 @@ def make_train_step(
         metrics |= {f"{name}_loss": losses.mean(pair) for name, pair in loss_pairs.items()}
         metrics |= {name: losses.mean(pair) for name, pair in metric_pairs.items()}
         metrics |= _counts(batch)
-        return TrainState(state.step + 1, params, opt_state, recent, state.frozen), metrics
+        if budget is not None and spent is not None:
+            metrics["budget"] = budget.share(spent)
+        return TrainState(state.step + 1, params, opt_state, recent, state.frozen, spent), metrics
 
     return train_step
 

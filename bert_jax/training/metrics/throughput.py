@@ -86,6 +86,7 @@ class StepMetrics:
         self._durations: list[float] = []
         self._done: float | None = None  # when the latest finished step was found to be done
         self.first_loss = float("nan")
+        self.budget = 0.0  # the share of the run's budget that had been spent at the last step written
 
     def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         """Adds the metrics of a step that was just dispatched; waits for the step STEPS_AHEAD before it."""
@@ -122,6 +123,7 @@ class StepMetrics:
         now = time.monotonic()
         if self.first_loss != self.first_loss:
             self.first_loss = values[0]["loss"]
+        self.budget = values[-1].get("budget", 0.0)
         seconds = now - self._since
         line = means(values) | self._rates(values, seconds, steps[0][0]) | self._times()
         writer.write(steps[-1][0], line | self._goodput.add(seconds))
@@ -203,7 +205,7 @@ def _reason(skipped: int, spikes: int) -> str:
 def means(values: list[dict[str, float]]) -> dict[str, float]:
     """Returns the metrics of an interval: means over the steps that were not skipped.
 
-    `skipped` and `spike` are counts over all steps, and `learning_rate` is that of the last step.
+    `skipped` and `spike` are counts over all steps, `learning_rate` and `budget` are those of the last step.
 
     Args:
         values: the metrics of each step.
@@ -212,7 +214,6 @@ def means(values: list[dict[str, float]]) -> dict[str, float]:
     line = {name: sum(value[name] for value in sound) / len(sound) for name in values[0]}
     for name in ("tokens", "sequences"):
         line.pop(name, None)
-    if "learning_rate" in line:
-        line["learning_rate"] = values[-1]["learning_rate"]
+    line |= {name: values[-1][name] for name in ("learning_rate", "budget") if name in line}
     counts = [name for name in ("skipped", "spike") if name == "skipped" or name in values[0]]
     return line | {name: sum(value.get(name, 0.0) for value in values) for name in counts}

@@ -1,0 +1,92 @@
+"""Runs that end with a budget of tokens or time: their rates, and how they resume."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+from support.processes import error_of
+
+from bert_jax import checkpoint
+from bert_jax.training import budget
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+TOKENS = {
+    "budget.tokens": 2500,
+    "optimizer.warmup_steps": 0,
+    "optimizer.warmup_fraction": 0.25,
+    "optimizer.schedule": "warmup_then_decay",
+    "optimizer.learning_rate": 1e-3,
+    "checkpoint.every": 4,
+    "eval.every": 0,
+}
+
+
+def lines(directory, kind="train"):
+    found = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if line["kind"] == kind]
+
+
+def test_a_budget_of_tokens_drives_the_rate_and_resumes_bit_for_bit(pretrain, tmp_path):
+    code, output, _ = pretrain(tmp_path / "whole", steps=1000, **TOKENS)
+    whole = lines(tmp_path / "whole")
+    assert code == 0 and f"the budget is spent, at step {len(whole)}\n" in output, output
+    assert "at most 1,000 steps of 8 rows" in output
+    shares = [line["budget"] for line in whole]
+    assert shares == sorted(shares) and shares[-2] == 1 > shares[-3]
+    # A step has the rate of what the steps before it have spent.
+    expected = np.interp([0, *shares[:-1]], [0, 0.25, 1], [0, 1e-3, 0])
+    np.testing.assert_allclose([line["learning_rate"] for line in whole], expected, rtol=1e-4, atol=1e-12)
+
+    code, output, _ = pretrain(tmp_path / "parts", steps=6, **TOKENS)
+    assert code == 0 and "warning: the run ends after its 6 steps with" in output
+    code, output, _ = pretrain(tmp_path / "parts", more=["--allow_changes"], steps=1000, **TOKENS)
+    assert code == 0 and "resumed from step 6" in output
+    end = len(whole)
+    described = [
+        checkpoint.describe(tmp_path / name / "checkpoints" / str(end)) for name in ("whole", "parts")
+    ]
+    assert described[0] == described[1] and any("spent" in name for name in str(described[0]).split("'"))
+    parts = lines(tmp_path / "parts")
+    for name in ("step", "loss", "learning_rate", "budget"):
+        assert [line[name] for line in parts] == [line[name] for line in whole]
+    assert [line["step"] for line in lines(tmp_path / "parts", "eval")] == [6, end]
+    code, output, _ = pretrain(tmp_path / "parts", more=["--allow_changes"], steps=1000, **TOKENS)
+    assert code == 0 and f"nothing to train: the budget is spent, at step {end}" in output
+
+
+def test_a_budget_of_time_goes_on_where_it_stood(pretrain, tmp_path, monkeypatch):
+    """A clock on which a second passes whenever it is read."""
+    fields = TOKENS | {"budget.tokens": 0, "budget.hours": 20 / 3600}
+    clock = iter(range(10**6))
+    monkeypatch.setattr(budget, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    code, _, _ = pretrain(steps=6, **fields)
+    first = lines(tmp_path / "run")
+    # The clock starts again after the compilation, which does not count.
+    seconds = [1, 1, 2, 3, 4, 5]
+    np.testing.assert_allclose([line["budget"] for line in first], np.array(seconds) / 20, rtol=1e-6)
+    code, output, _ = pretrain(more=["--allow_changes"], steps=1000, **fields)
+    assert code == 0 and "resumed from step 6" in output
+    shares = [line["budget"] for line in lines(tmp_path / "run")]
+    np.testing.assert_allclose(shares, np.array([*seconds, 6, *range(6, 21), 20]) / 20, rtol=1e-6)
+    rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
+    np.testing.assert_allclose(rates, np.interp(shares, [0, 0.25, 1], [0, 1e-3, 0]), rtol=1e-4, atol=1e-12)
+
+
+def test_a_budget_that_comes_and_goes(pretrain, tmp_path):
+    """Another kind of budget begins with nothing spent."""
+    code, _, _ = pretrain(steps=2, **TOKENS)
+    assert code == 0
+    changed = TOKENS | {"budget.tokens": 0, "budget.hours": 1.0}
+    code, _, _ = pretrain(more=["--allow_changes"], steps=3, **changed)
+    assert code == 0
+    assert lines(tmp_path / "run")[-1]["budget"] < 0.1
+    code, output, _ = pretrain(more=["--allow_changes"], steps=4, **changed | {"budget.hours": 0.0})
+    assert code == 0 and "resumed from step 3" in output
+    assert "budget" not in lines(tmp_path / "run")[-1]
+
+
+def test_a_schedule_of_a_budget_has_no_steps(pretrain):
+    error = error_of(pretrain(**TOKENS | {"optimizer.warmup_steps": 5}))
+    assert "optimizer.warmup_steps=5: with a budget" in error

@@ -1,0 +1,70 @@
+"""What a run has spent of a budget of tokens or time, and the configuration of one."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.settings import defaults, run_config
+from bert_jax.settings.run_config import BudgetConfig, PretrainConfig
+from bert_jax.training import budget
+
+
+def config(**changes):
+    fields = defaults.pretrain("tiny")
+    fields.optimizer.warmup_steps = 0
+    fields.update_from_flattened_dict(changes)
+    return run_config.pretraining(fields)
+
+
+def test_tokens_beyond_32_bits():
+    """ModernBERT's 1.72 trillion tokens, in batches of 4,608 rows of 1,024 tokens."""
+    whole = budget.of(config(**{"budget.tokens": 1_720_000_000_000}))
+    step = jax.jit(whole.after)
+    spent, start, rows = whole.initial(), 2**32 - 10_000_000, 4608 * 1024
+    spent["tokens"][0] = start
+    for number in range(1, 6):
+        spent = step(spent, np.int32(rows))
+        assert whole.count(spent) == start + number * rows
+    assert float(whole.share(spent)) == pytest.approx(whole.count(spent) / 1.72e12, rel=1e-6)
+    assert float(whole.share({"tokens": np.array([0, 2**10], np.uint32)})) == 1
+
+
+def test_time_never_goes_back(monkeypatch):
+    now = iter([50.0, 51.5, 60.0])
+    monkeypatch.setattr(budget, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
+    hours = budget.of(config(**{"budget.hours": 0.01}))
+    assert hours == budget.Budget("milliseconds", 36_000)
+    clock, spent = budget.Clock(9_000), hours.initial()
+    rows = clock.rows(3)
+    assert rows.tolist() == [10_500] * 3 and rows.dtype == np.uint32
+    spent = hours.after(spent, rows.max())
+    assert hours.count(spent) == 10_500
+    assert hours.count(hours.after(spent, np.uint32(7))) == 10_500
+    assert hours.count(hours.after(spent, clock.rows(1).max())) == 19_000
+
+
+def test_no_budget():
+    assert budget.of(config()) is None
+    assert budget.of(run_config.FinetuneConfig()) is None
+
+
+def test_two_budgets():
+    with pytest.raises(UserError, match=r"budget.hours=2 and budget.tokens=5: a run has one budget"):
+        budget.of(PretrainConfig(budget=BudgetConfig(hours=2.0, tokens=5)))
+
+
+@pytest.mark.parametrize(
+    "field, hint",
+    [
+        ("warmup_steps", "leave it at 0 and set optimizer.warmup_fraction"),
+        ("cooldown_steps", "leave it at 0 and set optimizer.cooldown_fraction"),
+        ("decay_steps", "leave it at 0$"),
+    ],
+)
+def test_a_schedule_of_a_budget_has_no_steps(field, hint):
+    fields = {"budget.tokens": 100, "optimizer.schedule": "wsd", f"optimizer.{field}": 7}
+    with pytest.raises(UserError, match=f"optimizer.{field}=7: with a budget, .*{hint}"):
+        config(**fields)
