@@ -52,7 +52,7 @@ class Ordinal(RowObjective):
     config: object
     grades: int
     spread: float
-    head = "ordinal"
+    new_groups = ("ordinal",)
     initial_loss = None
 
     @property
