@@ -4,6 +4,7 @@ import pytest
 from support import processes
 
 from bert_jax.errors import UserError
+from bert_jax.models import PretrainingModel, parameters
 from bert_jax.settings import run_config
 from bert_jax.training.optimization.optimizers import make_optimizer
 
@@ -60,3 +61,18 @@ def test_large_batches_with_lamb(phase, rows, sequences):
     make_optimizer(run_config.pretraining(config).optimizer, config.steps, None)
     with pytest.raises(UserError, match="expected pretrain/large_lamb:phase1"):
         load_config("large_lamb", "")
+
+
+@pytest.mark.parametrize(
+    "size, count", [("base", 11_813_810), ("xlarge_v2", 59_021_490), ("tiny", 2_872_306)]
+)
+def test_sizes_of_albert(size, count):
+    config = load_config("albert", size)
+    typed = run_config.pretraining(config)
+    model = typed.model.replace(vocab_size=30_000).encoder()
+    assert parameters.count(parameters.abstract(PretrainingModel(model), 6)) == count
+    assert (config.optimizer.name, config.masking.max_predictions) == ("lamb_uncorrected", 20)
+    assert model.hidden_dropout_prob == (0.1 if size == "base" else 0)
+    make_optimizer(typed.optimizer, config.steps, None)
+    with pytest.raises(UserError, match="expected pretrain/albert:SIZE with one of tiny, base, large"):
+        load_config("albert", "huge")

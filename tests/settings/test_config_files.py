@@ -10,6 +10,7 @@ from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.io.atomic import write_file
 from bert_jax.settings import config_fields, config_files
+from bert_jax.tasks import fields
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -141,3 +142,13 @@ def test_json_is_no_config(capsys, tmp_path, name, what):
     assert cli.main(["finetune", f"--config={tmp_path / name}"]) == 2
     error = capsys.readouterr().err
     assert f"{tmp_path / name}: it is {what}, not a config file" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("task, epochs", [("cola", 9.98), ("qqp", 4.93), ("squad", 2.0), ("squad2", 3.0)])
+def test_alberts_settings_by_task(task, epochs):
+    config = config_files.load(f"finetune/albert:{task}")
+    assert (config.task, config.epochs) == (task, epochs)
+    assert config.model.hidden_dropout_prob == (0.1 if task == "qqp" else 0)
+    assert fields.finetuning(config).optimizer.warmup_steps == config.optimizer.warmup_steps > 0
+    with pytest.raises(UserError, match="expected finetune/albert:TASK with one of cola, stsb"):
+        config_files.load("finetune/albert:race")
