@@ -10,8 +10,11 @@ from safetensors.numpy import load_file
 
 from bert_jax import cli, convert
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert import conversion
+from bert_jax.convert import conversion, families, formats
+from bert_jax.convert.low_rank import LowRankAdapter, Update
+from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
+from bert_jax.models import assembled
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "peft"
 CASES = ("bert", "distilbert", "tags")
@@ -120,6 +123,53 @@ def test_a_model_without_updates_is_refused(tmp_path, capsys):
     assert (
         "it has no low-rank updates; --to=peft is for runs with adapter.kind=lora" in capsys.readouterr().err
     )
+
+
+def adapted(family, tmp_path, head="sequence_classification"):
+    """A small random model with updates of the family's targets, whose base is in a folder."""
+    small = dict(vocab_size=30, hidden_size=8, num_attention_heads=2, intermediate_size=12)
+    small |= dict(num_hidden_layers=3, max_position_embeddings=16)
+    size = next(iter(family.sizes.values()), {})
+    named = {name: value for name, value in size.items() if name not in small}
+    config = family.read_config({}).replace(**named | small)
+    if config.embedding_size:
+        config = config.replace(embedding_size=6)
+    rng = np.random.default_rng(0)
+    shapes = assembled.parameters(family.module(config, family.required(head), head, 3))
+    params = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in shapes.items()}
+    base = Model(config, params, head)
+    (tmp_path / "base").mkdir()
+    formats.get("huggingface").write(base, tmp_path / "base")
+    updates = {}
+    for name, kernel in params.items():
+        if name.endswith("/kernel") and name.split("/")[-2] in family.low_rank_targets:
+            layers = kernel.shape[:-3]
+            a, b = (rng.normal(size=(*layers, *x)) for x in ((kernel.shape[-3], 2), (2, *kernel.shape[-2:])))
+            updates[name] = Update(a.astype(np.float32), b.astype(np.float32), 1.5)
+    heads = [group for group in family.required(head) if group not in ("encoder", "pooler")]
+    own = {name: -x for name, x in params.items() if name.split("/")[0] in heads}
+    adapter = LowRankAdapter(str(tmp_path / "base"), updates, own)
+    return base.replace(params=adapter.merged(params), adapter=adapter)
+
+
+@pytest.mark.parametrize("name", [name for name in families.FAMILIES if name != "modernbert"])
+def test_every_family_is_read_as_it_was_written(tmp_path, name):
+    model = adapted(families.FAMILIES[name], tmp_path)
+    (tmp_path / "out").mkdir()
+    formats.get("peft").write(model, tmp_path / "out")
+    found = convert.load(tmp_path / "out")
+    assert found.params.keys() == model.params.keys() and model.adapter.updates
+    assert all(np.array_equal(found.params[each], model.params[each]) for each in model.params)
+    modules = json.loads((tmp_path / "out" / "adapter_config.json").read_text())["target_modules"]
+    assert modules == (["q_lin", "v_lin"] if name == "distilbert" else ["query", "value"])
+
+
+def test_updates_of_a_part_of_a_module_are_refused(tmp_path):
+    """ModernBERT has one module for query, key and value."""
+    model = adapted(families.FAMILIES["modernbert"], tmp_path)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UserError, match="PEFT has one update for the whole of"):
+        formats.get("peft").write(model, tmp_path / "out")
 
 
 @pytest.mark.peer
