@@ -64,7 +64,7 @@ def build(
         KeyboardInterrupt, Preempted: a signal stopped the build.
     """
     options.check()
-    tokenizer = tokenization.load(options.vocab, lower_case=options.lower_case)
+    tokenizer = options.tokenizer()
     progress = progress or Progress()
     try:
         paths = readers.list_inputs(options.input, options.tfds_data_dir)

@@ -11,6 +11,7 @@ from typing import Any
 from bert_jax import tokenization
 from bert_jax.data import google, manifests, packed
 from bert_jax.errors import UserError, check_installed
+from bert_jax.tokenization import templates
 from data_pipelines import cleaning, readers
 from data_pipelines.stages import pairs
 
@@ -44,6 +45,7 @@ class Options:
     eval_fraction: float | None = None  # None: depends on the schema
     num_shards: int = 0  # 0: depends on the size
     lower_case: bool | None = None  # None: depends on the vocabulary
+    template: str = ""  # "": that of the vocabulary
     clean: str = ""  # names in cleaning.STEPS, separated by commas; "": only the readers clean
     min_document_characters: int | None = None  # None, here and below: the default in cleaning.Settings
     max_document_characters: int | None = None
@@ -60,6 +62,22 @@ class Options:
             UserError: as in `cleaning.parse`.
         """
         return cleaning.parse(self.clean, {name: getattr(self, name) for name in cleaning.FLAG_STEPS})
+
+    def tokenizer(self) -> tokenization.Tokenizer:
+        """Returns the tokenizer of the vocabulary, with the template of the rows.
+
+        Raises:
+            UserError: the vocabulary is not valid, or its file has another template.
+        """
+        template = templates.NAMED.get(self.template)
+        tokenizer = tokenization.load(self.vocab, lower_case=self.lower_case, template=template)
+        stated = tokenizer.default_template
+        if tokenizer.states_template and template not in (None, stated):
+            raise UserError(
+                f"--template={self.template}: {tokenizer.path} has rows {stated.pair!r}, and these would be "
+                f"{tokenizer.template.pair!r}; leave the flag out"
+            )
+        return tokenizer
 
     def check(self) -> None:
         """Raises UserError for an invalid value or combination of values."""
@@ -78,6 +96,7 @@ class Options:
                 self.max_sequences_per_row >= 0,
                 "at least 1, or 0 to choose by the length",
             ),
+            ("template", self.template in ("", *templates.NAMED), f"one of {', '.join(templates.NAMED)}"),
             ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "a probability"),
             ("dupe_factor", self.dupe_factor is None or self.dupe_factor >= 1, "at least 1"),
             ("masked_lm_prob", 0 < self.masked_lm_prob < 1, "over 0 and under 1"),

@@ -107,6 +107,13 @@ def define_flags(define: Define) -> None:
         None,
     )
     define.string(
+        "template",
+        "The rows of the model's family: [CLS] A [SEP] B [SEP] with two token types (bert) or one "
+        "(modernbert), or <s> A </s></s> B </s> (roberta). Default: that of tokenizer.json, and bert for "
+        "other kinds of vocabularies.",
+        "",
+    )
+    define.string(
         "clean",
         "Cleaning steps, separated by commas: mojibake, unicode, length, language, exact, near. Default: "
         "none.",

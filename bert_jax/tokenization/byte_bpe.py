@@ -58,6 +58,7 @@ class ByteBpeTokenizer(Tokenizer):
     """
 
     kind = "bpe"
+    states_template = True
     word_start = WORD_START
 
     def __init__(

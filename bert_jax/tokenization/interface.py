@@ -44,6 +44,7 @@ class Tokenizer(abc.ABC):
         word_start: The mark at the beginning of tokens that start a word; "" for none.
         whitespace: The characters that are whitespace in Unicode.
         default_template: How rows are assembled if nothing else is specified.
+        states_template: Whether files of this kind say how rows are assembled.
         path: The vocabulary file.
         digest: The SHA-256 digest of the file's bytes in hexadecimal.
         lower_case: Whether text is lower-cased before it is split.
@@ -65,6 +66,7 @@ class Tokenizer(abc.ABC):
     word_start: ClassVar[str] = ""
     whitespace: ClassVar[frozenset[str]] = frozenset(_WHITESPACE)
     default_template: templates.Template = templates.BERT
+    states_template: ClassVar[bool] = False
     special_tokens: Mapping[str, str] = SPECIAL_TOKENS
     tokens: list[str]
     is_continuation: np.ndarray

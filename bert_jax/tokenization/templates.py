@@ -113,6 +113,13 @@ BERT = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:1 sep:1")
 ROBERTA = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 sep:0 B:0 sep:0")
 
 
+# As BERT's, with one token type (Warner et al. 2024).
+MODERNBERT = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:0 sep:0")
+
+# The forms of rows that can be chosen for records.
+NAMED = {"bert": BERT, "roberta": ROBERTA, "modernbert": MODERNBERT}
+
+
 def of(settings: Mapping[str, Any]) -> Template:
     """Returns the template in the settings of a tokenizer, which is BERT's if they have none."""
     return Template(**settings["template"]) if settings.get("template") else BERT

@@ -20,6 +20,7 @@ from support.builds import contents, interrupted
 from bert_jax import cli, tokenization
 from bert_jax.data import records
 from bert_jax.errors import UserError
+from bert_jax.tokenization import byte_bpe_files, templates
 from data_pipelines import build, output_lock, readers, sorted_runs
 from data_pipelines.stages import buckets, tokenizing
 
@@ -166,6 +167,49 @@ def test_flags_change_the_records_and_not_the_held_out_documents(options, tmp_pa
     assert first["splits"]["train"]["files"] != other["splits"]["train"]["files"] or field == "seed"
     assert list(sequences(options.output_dir, "train")) != list(sequences(str(tmp_path / "other"), "train"))
     assert first["splits"]["eval"]["documents"] == other["splits"]["eval"]["documents"]
+
+
+@pytest.mark.parametrize(("name", "between", "types"), [("roberta", 2, (0, 0)), ("modernbert", 1, (0, 0))])
+def test_rows_of_another_family(options, tmp_path, name, between, types):
+    plain = build.build(options).manifest
+    assert "template" not in plain["vocabulary"]
+    other = dataclasses.replace(options, output_dir=str(tmp_path / "other"), template=name)
+    manifest = build.build(other).manifest
+    assert manifest["fingerprint"] != plain["fingerprint"]
+    assert manifest["vocabulary"]["template"] == dataclasses.asdict(templates.NAMED[name])
+    tokenizer = tokenization.restore(options.vocab, manifest["vocabulary"])
+    assert tokenizer.layout.types == types
+    cls, sep = manifest["special_ids"]["cls"], manifest["special_ids"]["sep"]
+    batch = records.open_dataset(other.output_dir, "train").batch(np.arange(4))
+    for ids, length, starts, firsts in zip(
+        *(batch[name] for name in ("input_ids", "lengths", "starts", "first_lengths")), strict=True
+    ):
+        for start, end, first in zip(starts, [*starts[1:], length], firsts, strict=True):
+            if first:
+                tokens = ids[start : min(end, length)].tolist()
+                assert tokens[0] == cls and tokens[-1] == sep and tokens.count(sep) == between + 1
+                assert (
+                    tokens[first - between : first] == [sep] * between
+                    and sep not in tokens[: first - between]
+                )
+    with pytest.raises(UserError, match="--overwrite"):
+        build.build(dataclasses.replace(other, template=""))
+
+
+def test_the_template_of_a_tokenizer_json_is_not_replaced(options, tmp_path):
+    ids = {token: i for i, token in enumerate(byte_bpe_files.ROBERTA_TOKENS.values())}
+    ids |= {token: len(ids) + i for i, token in enumerate(byte_bpe_files.characters_of_bytes().values())}
+    tokens = byte_bpe_files.ROBERTA_TOKENS
+    content = byte_bpe_files.tokenizer_json(ids, [], tokens, templates.ROBERTA)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    options = dataclasses.replace(options, vocab=str(path))
+    assert options.tokenizer().template == templates.ROBERTA
+    assert dataclasses.replace(options, template="roberta").tokenizer().template == templates.ROBERTA
+    with pytest.raises(
+        UserError, match=r"--template=bert: .*tokenizer.json has rows 'cls:0 A:0 sep:0 sep:0 B"
+    ):
+        dataclasses.replace(options, template="bert").tokenizer()
 
 
 def test_the_manifest_tells_what_there_is(options, small_steps):

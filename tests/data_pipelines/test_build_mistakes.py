@@ -69,6 +69,7 @@ def test_a_vocabulary_without_mask(options, tmp_path, capsys):
         ("--schema=google --max_ngram=-1", "--max_ngram=-1: expected"),
         ("--full_sentences", "--full_sentences with --nsp=next"),
         ("--input_format=pdf", "--input_format=pdf: expected one of text"),
+        ("--template=gpt", "--template=gpt: expected one of bert, roberta, modernbert"),
         ("--output_dir=/proc/records", "/proc/records"),
         ("--output_dir=", "--output_dir"),
         ("stray.txt", "stray.txt"),

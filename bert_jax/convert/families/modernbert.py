@@ -14,7 +14,7 @@ from bert_jax.io import json_files
 from bert_jax.models import sizes
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import ClassificationHead, MaskedLMHead, Rate
-from bert_jax.tokenization.templates import Template
+from bert_jax.tokenization import templates
 
 _BASE = sizes.MODERN["modernbert-base"]  # the values of fields that config.json leaves out
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
@@ -181,7 +181,7 @@ FAMILY = Family(
     tokenizer=TokenizerRecord(
         "PreTrainedTokenizerFast",
         kind="wordpiece",
-        template=Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:0 sep:0"),
+        template=templates.MODERNBERT,
         fields={"model_input_names": ["input_ids", "attention_mask"]},
     ),
     sizes=sizes.MODERN,
