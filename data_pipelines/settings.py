@@ -16,7 +16,12 @@ from data_pipelines import cleaning, readers
 from data_pipelines.stages import pairs
 
 # Settings that were added in later versions, with the value that applies to records without them.
-_LATER: dict[str, Any] = {"nsp": "next", "full_sentences": False, "cleaning": None}
+_LATER: dict[str, Any] = {
+    "nsp": "next",
+    "full_sentences": False,
+    "doc_sentences": False,
+    "cleaning": None,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Options:
     dupe_factor: int | None = None  # None: depends on the schema
     nsp: str = "next"
     full_sentences: bool = False
+    doc_sentences: bool = False
     masked_lm_prob: float = 0.15
     max_predictions_per_seq: int = 20
     whole_word_mask: bool = False
@@ -108,15 +114,27 @@ class Options:
         for name, sound, expected in rules:
             if not sound:
                 raise UserError(f"--{name}={getattr(self, name)}: expected {expected}")
-        if self.full_sentences and self.nsp != "none":
-            raise UserError(
-                f"--full_sentences with --nsp={self.nsp}: rows that go on over the ends of documents have no "
-                "second segment; give --nsp=none too"
-            )
+        self._check_sentences()
         self._check_schema()
         self.cleaning_settings()
         if not self.output_dir:
             raise UserError("--output_dir is missing: where should the records go?")
+
+    def _check_sentences(self) -> None:
+        """Raises UserError for a flag that contradicts --full_sentences or --doc_sentences."""
+        given = [name for name in ("full_sentences", "doc_sentences") if getattr(self, name)]
+        if len(given) == 2:
+            raise UserError("--full_sentences --doc_sentences: expected at most one of the two")
+        if given and self.nsp != "none":
+            raise UserError(
+                f"--{given[0]} with --nsp={self.nsp}: such rows of whole sentences have no second segment; "
+                "give --nsp=none too"
+            )
+        if given and self.short_seq_prob != Options.short_seq_prob:
+            raise UserError(
+                f"--{given[0]} with --short_seq_prob={self.short_seq_prob:g}: such rows are never shortened; "
+                "leave one of the two out"
+            )
 
     def _check_schema(self) -> None:
         """Raises UserError for a flag that does not apply to the schema."""
@@ -126,7 +144,7 @@ class Options:
                 "whose masks are drawn in training: set masking.* of the run's config, or --schema=google"
             )
         else:
-            others = ("nsp", "full_sentences", "max_sequences_per_row")
+            others = ("nsp", "full_sentences", "doc_sentences", "max_sequences_per_row")
             remedy = "which has a next-sentence pair in each row: use --schema=packed"
             check_installed("numba", "corpus", f"--schema={self.schema}")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
@@ -155,6 +173,8 @@ def resolve(
         dupe_factor, eval_fraction = 1, 0.01
         per_row = options.max_sequences_per_row or packed.default_sequences_per_row(length)
         own: dict[str, Any] = {"full_sentences": options.full_sentences}
+        if options.doc_sentences:
+            own["doc_sentences"] = True
     else:  # the defaults of the reference
         dupe_factor, eval_fraction, per_row = 10, 0.0, 1
         names = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask", "max_ngram")
@@ -170,7 +190,7 @@ def resolve(
         "max_sequences_per_row": 1 if options.full_sentences else per_row,
         "nsp": options.nsp,
         "seed": options.seed,
-        "short_seq_prob": 0.0 if options.full_sentences else options.short_seq_prob,
+        "short_seq_prob": 0.0 if options.full_sentences or options.doc_sentences else options.short_seq_prob,
         "dupe_factor": dupe_factor if options.dupe_factor is None else options.dupe_factor,
         "eval_fraction": eval_fraction if options.eval_fraction is None else options.eval_fraction,
         "num_shards": options.num_shards,

@@ -14,7 +14,15 @@ bit without an error, so every step carries two kinds of checksums, which become
 """
 
 from bert_jax.checkpoint.leaves import Leaf, Report, sizes
-from bert_jax.checkpoint.reading import describe, load_params, load_state, read_params, read_stored, verify
+from bert_jax.checkpoint.reading import (
+    describe,
+    load_params,
+    load_state,
+    parameter_names,
+    read_params,
+    read_stored,
+    verify,
+)
 from bert_jax.checkpoint.saving import Checkpointer
 
 __all__ = [
@@ -24,6 +32,7 @@ __all__ = [
     "describe",
     "load_params",
     "load_state",
+    "parameter_names",
     "read_params",
     "read_stored",
     "sizes",

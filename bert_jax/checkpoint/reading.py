@@ -56,6 +56,25 @@ def describe(path: files.PathLike) -> dict[str, Leaf]:
         raise UserError(f"{path}: {error}") from error
 
 
+def parameter_names(path: files.PathLike, *, log=print) -> frozenset[str]:
+    """Returns the names of the parameters in a checkpoint, trained and frozen, without reading any array.
+
+    Args:
+        path: See `load_params`. If there is no checkpoint, the result is empty.
+        log: See `load_params`.
+    """
+    try:
+        _find_steps(absolute(path))
+    except UserError:
+        return frozenset()
+
+    def read(step: str) -> frozenset[str]:
+        leaves = _read_metadata(step, check_files=False) | _read_frozen_record(step)
+        return frozenset(_model_name(name) for name in leaves if name.startswith((_PARAMS, _FROZEN)))
+
+    return _read_newest(path, read, log)
+
+
 def verify(path: files.PathLike) -> dict[str, Leaf]:
     """Reads a whole step onto one device, verifies its checksums, and returns its leaves.
 

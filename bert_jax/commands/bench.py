@@ -27,7 +27,6 @@ with epy.lazy_imports():
     from bert_jax.data import cache, loader, records
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
-    from bert_jax.objectives import masking
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark, pretrain
     from bert_jax.settings import defaults, run_config
@@ -123,11 +122,7 @@ def measure(
                 f"rows of {length} tokens are longer than the model's {model.max_seq_length} "
                 "positions; choose a shorter --seq_length or a larger --config.model.max_position_embeddings"
             )
-        predictions = config.masking.max_predictions or masking.default_max_predictions(
-            length, config.masking.prob
-        )
-        options = masking.MaskingOptions(**(config.masking.to_dict() | {"max_predictions": predictions}))
-        task = benchmark.make_task(model, length, options)
+        task = benchmark.make_task(model, length, config.masking.options(length, config.steps))
         objective = adapters.adapt(param_groups.freeze(task, config.optimizer.freeze), config.adapter)
         optimizer, schedule = optimizers.make_optimizer(config.optimizer, config.steps, objective)
         return benchmark.time_train_step(

@@ -78,6 +78,10 @@ def define_flags(define: Define) -> None:
     define.boolean(
         "full_sentences", "With --nsp=none: fill rows with whole sentences, across the ends of documents."
     )
+    define.boolean(
+        "doc_sentences",
+        "With --nsp=none: sequences of whole sentences of one document, none of them made shorter.",
+    )
     define.number("masked_lm_prob", "google: fraction of the tokens to predict.", 0.15)
     define.integer("max_predictions_per_seq", "google: maximum number of tokens to predict.", 20)
     define.boolean("whole_word_mask", "google: mask all pieces of a word or none.")

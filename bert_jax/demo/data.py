@@ -22,6 +22,7 @@ with epy.lazy_imports():
     from bert_jax.data import loader, records
     from bert_jax.models import config as model_config
     from bert_jax.objectives import masked_lm, masking
+    from bert_jax.settings import run_config
 
 COLUMNS = Columns("sentence", label="package")
 _WORDS = range(5, 41)  # number of words of a sentence of the task
@@ -103,17 +104,19 @@ def pretraining_baselines(directory: str) -> Baselines:
     config = run_directory.load_config(directory)
     tokenizer = run_directory.load_tokenizer(directory)
     model = model_config.from_dict(config.model.to_dict())
+    held_out = records.open_dataset(config.data.dir, config.data.eval_split)
     prepare = jax.jit(
         masked_lm.MaskedLM(
             model,
             masking.Vocabulary.of(tokenizer),
-            masking.MaskingOptions(**config.masking),
+            dataclasses.replace(run_config.MaskingConfig(), **config.masking).options(
+                held_out.max_seq_length, config.steps
+            ),
             token_types=tokenizer.layout.types,
         ).prepare,
         static_argnums=2,
     )
     labels, nsp = [], []
-    held_out = records.open_dataset(config.data.dir, config.data.eval_split)
     batches = loader.eval_batches(held_out, config.batch_size, max_batches=config.eval.batches)
     for index, batch in enumerate(batches):
         # The evaluation draws the same masks, see `bert_jax.training.step.make_eval_step`.

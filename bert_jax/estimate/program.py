@@ -16,7 +16,6 @@ from bert_jax.data import cache, packed, records
 from bert_jax.errors import UserError
 from bert_jax.kernels import platform
 from bert_jax.models.config import EncoderConfig, from_dict
-from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.settings.run_config import PretrainConfig
@@ -135,15 +134,12 @@ class TrainStep:
                 f"{self.model.max_seq_length} positions; choose a shorter --seq_length or a larger "
                 "--config.model.max_position_embeddings"
             )
-        masking = config.masking.to_dict()
-        self.predictions = (
-            rows.max_predictions
-            or masking["max_predictions"]
-            or default_max_predictions(rows.length, masking["prob"])
-        )
+        masking = config.masking.options(rows.length, config.steps)
+        if rows.max_predictions:
+            masking = dataclasses.replace(masking, max_predictions=rows.max_predictions)
+        self.predictions = masking.max_predictions
         self.model = self.model.resolve(platform.target_of(devices[0]))
         self.mesh = sharding.make_mesh(**config.mesh.to_dict(), devices=devices)
-        masking = MaskingOptions(**masking | {"max_predictions": self.predictions})
         masked_lm = benchmark.make_task(self.model, rows.length, masking)
         task = adapt(freeze(masked_lm, config.optimizer.freeze), config.adapter)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)

@@ -114,6 +114,10 @@ class PartlyFrozen(Objective):
         parts = flatten_dict(params, sep="/") | flatten_dict(frozen[PARAMS], sep="/")
         return self.objective.join(unflatten_dict(assemble(parts), sep="/"), frozen.get(_INNER))
 
+    def at_step(self, batch: Batch, step: jax.Array) -> Batch:
+        """Returns the batch with what the wrapped objective needs of the step."""
+        return self.objective.at_step(batch, step)
+
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Returns the inputs of the wrapped objective's model."""
         return self.objective.prepare(batch, key, train)

@@ -60,6 +60,13 @@ class Objective(Protocol):
         """Returns the trained and the frozen ones of some or all of the parameters that `init_model` has."""
         return params, None
 
+    def at_step(self, batch: Batch, step: jax.Array) -> Batch:
+        """Returns a batch of the loader with what `prepare` needs of the step of training, int32.
+
+        It is called in training only. By default, nothing depends on the step.
+        """
+        return batch
+
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Returns the model's inputs for a batch of the loader, on the device.
 

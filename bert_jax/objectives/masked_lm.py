@@ -15,20 +15,35 @@ from bert_jax.models.heads import MASKED_LM, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
-from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens
+from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens, prob_at
+
+_PROB = "mask_prob"  # an entry of the batch between `at_step` and `prepare`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedLM(Objective):
-    """The objective of BERT's pre-training. Next-sentence labels of -1 do not count in the loss."""
+    """The objective of BERT's pre-training. Next-sentence labels of -1 do not count in the loss.
+
+    Attributes:
+        config: configuration of the encoder.
+        vocabulary: what masking needs to know of the vocabulary.
+        masking: the masks of training.
+        next_sentence: whether the records have next-sentence labels.
+        token_types: token types of A and B.
+        head: structure of the masked LM head.
+        next_sentence_head: whether the model has a next-sentence head, and the pooler that it needs; without
+            it, the labels are not used.
+        eval_masking: the masks of evaluation; None for those of training, with the share `masking.prob`.
+    """
 
     config: EncoderConfig
     vocabulary: Vocabulary
     masking: MaskingOptions
-    next_sentence: bool = True  # whether the records have next-sentence labels
+    next_sentence: bool = True
     token_types: tuple[int, int] = TYPES
     head: MaskedLMHead = MASKED_LM
-    next_sentence_head: bool = True  # whether the model has one; without it, the labels are not used
+    next_sentence_head: bool = True
+    eval_masking: MaskingOptions | None = None
 
     @property
     def model(self) -> PretrainingModel:
@@ -47,15 +62,20 @@ class MaskedLM(Objective):
         ids = jnp.zeros((1, 8), jnp.int32)
         return self.model.init(key, ids, ids, ids, ids, ids[:, :1], ids[:, :1])["params"]
 
+    def at_step(self, batch: Batch, step: jax.Array) -> Batch:
+        """Returns the batch with the share of tokens to predict, if it changes during training."""
+        prob = prob_at(self.masking, step)
+        return batch if prob is None else batch | {_PROB: prob}
+
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Unpacks the rows and draws their masks.
 
         The masks of a row depend on `key` and its position in the global batch. Rows that already have masks
         (see `data.google`) keep them.
         """
-        del train
         labels = batch["next_sentence_labels"]
-        prepared = packed_inputs(batch, self.token_types) | self._masked(batch, key)
+        masking = self.masking if train else self.eval_masking or self.masking
+        prepared = packed_inputs(batch, self.token_types) | self._masked(batch, key, masking)
         return prepared | {
             "next_sentence_labels": jnp.maximum(labels, 0),
             "next_sentence_weights": (labels >= 0).astype(jnp.float32),
@@ -63,12 +83,14 @@ class MaskedLM(Objective):
             "sequences": jnp.sum(batch["first_lengths"] > 0, axis=1),
         }
 
-    def _masked(self, batch: Batch, key: jax.Array) -> Batch:
+    def _masked(self, batch: Batch, key: jax.Array, masking: MaskingOptions) -> Batch:
         names = ("input_ids", "masked_positions", "masked_labels", "masked_weights")
         if "masked_positions" in batch:
             return {name: batch[name] for name in names}
         row_keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(batch["row_ids"])
-        masked = mask_tokens(row_keys, batch["input_ids"], batch["lengths"], self.vocabulary, self.masking)
+        masked = mask_tokens(
+            row_keys, batch["input_ids"], batch["lengths"], self.vocabulary, masking, batch.get(_PROB)
+        )
         return dict(zip(names, masked, strict=True))
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:

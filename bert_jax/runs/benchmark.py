@@ -121,9 +121,10 @@ def make_task(model: EncoderConfig, length: int, masking: MaskingOptions | None 
     special = (0, min(101, model.vocab_size - 3), min(102, model.vocab_size - 2))
     mask_id = min(103, model.vocab_size - 1)
     family = families.of(model)
+    counts = np.ones(model.vocab_size)
     return MaskedLM(
         model,
-        Vocabulary(model.vocab_size, mask_id, special, continues),
+        Vocabulary(model.vocab_size, mask_id, special, continues, counts=counts),
         masking,
         head=family.masked_lm,
         next_sentence_head="pretraining" in family.heads,

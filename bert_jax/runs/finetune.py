@@ -262,7 +262,9 @@ def _initial_params(
     def load(abstract_params):
         # The head is always initialized, because a head in the checkpoint may be for another task's labels.
         body = {name: tree for name, tree in abstract_params.items() if name not in new_groups}
-        params, report = convert.load_params(config.init_from, body, ignore=config.init_ignore, log=log)
+        # Pre-training without next-sentence labels has no pooler.
+        ignore = "|".join(filter(None, [config.init_ignore, "pooler/.*"]))
+        params, report = convert.load_params(config.init_from, body, ignore=ignore, log=log)
         if config.adapter.kind and isinstance(objective, PartlyFrozen):
             stuck = [name for name in report.new if all(objective.flags[name].values())]
             if stuck:

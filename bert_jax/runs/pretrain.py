@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import ml_collections
 
-from bert_jax import convert, tokenization
+from bert_jax import checkpoint, convert, tokenization
 from bert_jax.convert import families
-from bert_jax.data import cache, google, loader, records
+from bert_jax.data import cache, google, loader, records, token_counts
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import platform
@@ -21,7 +21,7 @@ from bert_jax.models import heads
 from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
+from bert_jax.objectives.masking import Vocabulary
 from bert_jax.parallel import distributed, sharding
 from bert_jax.settings import config_fields, run_config
 from bert_jax.settings.run_config import ModelConfig, PretrainConfig, PretrainDataConfig
@@ -78,7 +78,7 @@ def pretrain(
     config, adopted = adopt_architecture(config, explicit, workdir, tokenizer)
     config = _resolve(config, train_set, tokenizer, workdir, log)
     model = config.model.encoder()
-    task = _objective(config, model, train_set, tokenizer)
+    task = _objective(config, model, train_set, tokenizer, workdir)
     objective = adapt(freeze(task, config.optimizer.freeze), config.adapter)
     # Mistakes are refused before there is a work directory.
     make_optimizer(config.optimizer, budget.schedule_steps(config), None)
@@ -186,11 +186,9 @@ def _resolve(
             f"records' vocabulary ({tokenizer.path}); leave it at 0, or set it to at least that"
         )
     masking = config.masking
-    max_predictions = (
-        getattr(train_set, "max_predictions", 0)  # of static masks
-        or masking.max_predictions
-        or default_max_predictions(length, masking.prob)
-    )
+    if static := getattr(train_set, "max_predictions", 0):
+        _check_static_masks(config)
+    max_predictions = static or masking.options(length, config.steps).max_predictions
     dtype = run_directory.resolve_dtype(config.model.dtype, workdir, platform.target(), log)
     return dataclasses.replace(
         config,
@@ -199,17 +197,49 @@ def _resolve(
     )
 
 
-def _objective(config: PretrainConfig, model: EncoderConfig, train_set, tokenizer: Tokenizer) -> MaskedLM:
+def _check_static_masks(config: PretrainConfig) -> None:
+    """Raises UserError if options of masks are set, which records with masks do not use."""
+    for part in ("masking", "eval_masking"):
+        given = getattr(config, part)
+        for name, field in config_fields.fields(type(given)()):
+            if (value := getattr(given, name)) != field.default:
+                raise UserError(
+                    f"{part}.{name}={value}: the records {config.data.dir} come with their masks; leave it "
+                    f"at {field.default!r}, or make records with `bert-jax data --schema=packed`"
+                )
+
+
+def _objective(
+    config: PretrainConfig, model: EncoderConfig, train_set, tokenizer: Tokenizer, workdir
+) -> MaskedLM:
     family = families.of(model)
+    masking, eval_masking = config.mask_options(train_set.max_seq_length)
+    counts = None
+    if masking.smoothing or (eval_masking and eval_masking.smoothing):
+        path = config.masking.token_counts
+        size = tokenizer.vocab_size
+        counts = token_counts.read(path, size) if path else token_counts.count(train_set, size)
+    # Without labels, a next-sentence head and its pooler would only decay. A run that has them keeps them.
+    next_sentence = train_set.manifest.get("nsp") != "none"
     return MaskedLM(
         model,
-        Vocabulary.of(tokenizer),
-        MaskingOptions(**config.masking.to_dict()),
-        next_sentence=train_set.manifest.get("nsp") != "none",
+        Vocabulary.of(tokenizer, counts),
+        masking,
+        next_sentence=next_sentence,
         token_types=tokenizer.layout.types,
         head=family.masked_lm,
-        next_sentence_head="pretraining" in family.heads,
+        next_sentence_head="pretraining" in family.heads
+        and (next_sentence or _saved_next_sentence_head(config, workdir)),
+        eval_masking=eval_masking,
     )
+
+
+def _saved_next_sentence_head(config: PretrainConfig, workdir: os.PathLike | str) -> bool:
+    """Returns whether the state from which the run goes on has a next-sentence head."""
+    for path in (os.path.join(workdir, "checkpoints"), config.resume_from):
+        if path and (names := checkpoint.parameter_names(path)):
+            return any(name.startswith("nsp/") for name in names)
+    return False
 
 
 def _evaluator(config, objective: Objective, eval_set, mesh, corrupt_rows) -> RecordEvaluator:
@@ -268,10 +298,7 @@ def _describe_data(config, train_set, eval_set, log) -> None:
             f"--config.optimizer.warmup_steps={few // 10}"
         )
     if hasattr(train_set, "max_predictions"):
-        log(
-            f"the records come with their masks, at most {train_set.max_predictions} a row: masking.prob and "
-            "masking.strategy are not applied"
-        )
+        log(f"the records come with their masks, at most {train_set.max_predictions} a row")
     if eval_set is None:
         log("no evaluation: the records have no split for it, or data.eval_split is empty")
     else:

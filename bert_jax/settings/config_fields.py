@@ -94,11 +94,11 @@ def option(default: Any, meaning: str, **limits: Any) -> Any:
     """Returns a dataclass field that declares a field of a configuration.
 
     Args:
-        default: the default value. Its type is the type of the field.
+        default: the default value. Its type is the type of the field, unless `limits` has another one.
         meaning: the description in docs/config.md.
         **limits: further arguments of `Field`. The bounds of a whole number are 0 and 2^31 - 1 by default.
     """
-    limits = {"type": _TYPES[type(default)]} | limits
+    limits = limits if "type" in limits else {"type": _TYPES[type(default)]} | limits
     if limits["type"] == "int":
         limits = {"minimum": 0, "maximum": INT32} | limits
     return dataclasses.field(default=default, metadata={"field": Field(default, meaning, **limits)})

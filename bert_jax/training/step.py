@@ -109,7 +109,7 @@ def make_train_step(
         elapsed = batch.get(budgets.ELAPSED)
         if elapsed is not None:
             batch = {name: x for name, x in batch.items() if name != budgets.ELAPSED}
-        batch = objective.prepare(batch, prepare_key, True)
+        batch = objective.prepare(objective.at_step(batch, state.step), prepare_key, True)
         weights = {name: jnp.maximum(weight, 1e-9) for name, weight in objective.weights(batch).items()}
 
         def scaled(name, mean):

@@ -18,8 +18,9 @@ from data_pipelines import build
         ({"nsp": "sop"}, {-1, 0, 1}),
         ({"nsp": "none"}, {-1}),
         ({"nsp": "none", "full_sentences": True}, {-1}),
+        ({"nsp": "none", "doc_sentences": True}, {-1}),
     ],
-    ids=["sop", "none", "full-sentences"],
+    ids=["sop", "none", "full-sentences", "doc-sentences"],
 )
 def test_other_second_segments(options, fields, labels):
     options = dataclasses.replace(options, **fields)
@@ -36,6 +37,10 @@ def test_other_second_segments(options, fields, labels):
         assert train["fill"] > 0.75 and train["sequences"] == train["rows"]
         inside = batch["input_ids"][:, 1:-1] == 3
         assert inside.sum() > len(inside) / 4  # a [SEP] between documents
+    if "doc_sentences" in fields:
+        assert train["sequences"] > train["rows"] and manifest["short_seq_prob"] == 0
+        separators = (batch["input_ids"] == 3).sum()
+        assert separators == train["sequences"]  # none of them inside a sequence
 
 
 def test_one_document_is_enough_without_next_sentences(options, tmp_path):

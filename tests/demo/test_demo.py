@@ -56,6 +56,7 @@ def pretrained(tmp_path_factory):
     records = processes.write_records(root / "records")
     config = {
         "seed": 3,
+        "steps": 8,
         "batch_size": 8,
         "data": {"dir": str(records), "eval_split": "eval"},
         "eval": {"batches": 0},

@@ -119,10 +119,10 @@ def masked_records(tmp_path):
 
 def test_records_of_others_with_masks(pretrain, masked_records, tmp_path):
     data, vocab = masked_records
-    fields = {"data.vocab": vocab, "steps": 6, "masking.strategy": "whole_word"}
+    fields = {"data.vocab": vocab, "steps": 6}
     code, output, error = pretrain(data=data, **fields)
     assert (code, error) == (0, "")
-    line = "the records come with their masks, at most 3 a row: masking.prob and"
+    line = "the records come with their masks, at most 3 a row"
     assert output.count(line) == 1 and "no evaluation: the records have no split for it" in output
     run = run_directory.read_run(tmp_path / "run")
     assert run["config"]["masking"]["max_predictions"] == 3 and run["records"]["max_seq_length"] == 12
@@ -131,6 +131,9 @@ def test_records_of_others_with_masks(pretrain, masked_records, tmp_path):
     assert lines[0]["loss"] == pytest.approx(np.log(100) + np.log(2), abs=0.3)
     code, output, _ = pretrain(data=data, **fields)
     assert code == 0 and "nothing to train" in output
+    for name, value in {"masking.strategy": "ngram", "eval_masking.prob": 0.3}.items():
+        error = error_of(pretrain(data=data, **fields | {name: value}))
+        assert f"{name}={value}: the records {data} come with their masks; leave it at" in error
 
 
 def test_records_of_others_and_what_cannot_be(pretrain, masked_records, records, tmp_path):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields, defaults, run_config
 from bert_jax.settings.run_config import PretrainConfig
@@ -44,7 +43,7 @@ def use(config, command):
     assert all(math.isfinite(value) for _, value in config_fields.flatten(config) if isinstance(value, float))
     if command == "pretrain":
         config = run_config.pretraining(config)
-        MaskingOptions(**config.masking.to_dict() | {"max_predictions": config.masking.max_predictions or 20})
+        config.mask_options(length=128)
     else:
         config = setup.resolve_schedule(task_fields.of_run(config), 1000)
     dataclasses.replace(config.model, vocab_size=config.model.vocab_size or 100).encoder()

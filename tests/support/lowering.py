@@ -19,7 +19,6 @@ from bert_jax import tasks, tokenization
 from bert_jax.inference import attention_maps, embedding, fill_mask
 from bert_jax.kernels import platform
 from bert_jax.models.config import from_dict
-from bert_jax.objectives.masking import MaskingOptions, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.settings import config_files, run_config
@@ -274,9 +273,8 @@ def cpu_model(fields, **changes):
 
 
 def _pretraining_task(config, **changes):
-    options = config.masking.to_dict()
-    options["max_predictions"] = default_max_predictions(LENGTH, options["prob"])
-    return benchmark.make_task(cpu_model(config.model, **changes), LENGTH, MaskingOptions(**options))
+    masking = run_config.pretraining(config).masking.options(LENGTH, config.steps)
+    return benchmark.make_task(cpu_model(config.model, **changes), LENGTH, masking)
 
 
 def _packed_rows():

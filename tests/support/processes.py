@@ -53,7 +53,7 @@ def write_vocabulary(path, words=95):
     return path
 
 
-def write_records(directory, words=95, rows=64, eval_rows=12, seed=0):
+def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next"):
     """A directory as `bert-jax data` makes it, of random tokens; returns its path."""
     directory = Path(directory)
     directory.mkdir(parents=True)
@@ -61,7 +61,7 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0):
     rng = np.random.default_rng(seed)
     splits = {}
     for split, count in (("train", rows), ("eval", eval_rows)):
-        made = [_random_row(rng, tokenizer) for _ in range(count)]
+        made = [_random_row(rng, tokenizer, nsp) for _ in range(count)]
         name = f"{split}-00000-of-00001.tfrecord"
         written, size = tfrecord.write_records(str(directory / name), map(packed.encode_row, made))
         sequences = [sequence for row in made for sequence in row]
@@ -70,7 +70,7 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0):
             "rows": written,
             "sequences": len(sequences),
             "tokens": sum(len(sequence.ids) for sequence in sequences),
-            "random_next": sum(sequence.next_sentence_label for sequence in sequences),
+            "random_next": sum(sequence.next_sentence_label == 1 for sequence in sequences),
             "sequence_lengths": np.bincount([len(s.ids) for s in sequences], minlength=LENGTH + 1).tolist(),
             "files": [
                 {
@@ -84,6 +84,7 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0):
         splits[split] = manifests.merge_splits([part], LENGTH)
     manifest = {
         "schema": packed.SCHEMA,
+        "nsp": nsp,
         "version": manifests.VERSIONS[packed.SCHEMA],
         "seed": seed,
         "max_seq_length": LENGTH,
@@ -98,14 +99,17 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0):
     return directory
 
 
-def _random_row(rng, tokenizer):
+def _random_row(rng, tokenizer, nsp):
     row, room = [], LENGTH
     while room >= 8 and len(row) < SEQUENCES:
         size = int(rng.integers(8, room + 1))
         first = int(rng.integers(3, size - 3))
         ids = rng.integers(len(_SPECIAL), tokenizer.vocab_size, size)
         ids[0], ids[first - 1], ids[-1] = tokenizer.cls_id, tokenizer.sep_id, tokenizer.sep_id
-        row.append(packed.PackedSequence(ids.astype("<u2"), first, int(rng.integers(2))))
+        label = int(rng.integers(2))
+        if nsp == "none":
+            first, label = size, -1
+        row.append(packed.PackedSequence(ids.astype("<u2"), first, label))
         room -= size
     return row
 

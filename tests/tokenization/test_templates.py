@@ -31,6 +31,8 @@ TEMPLATES = (templates.BERT, ROBERTA, MADE_UP)
 class Characters:
     """A token for each letter, with ids from 20."""
 
+    word_start = ""
+
     def __init__(self, template, special_ids):
         self.template, self.special_ids = template, special_ids
         self.layout = template.layout(special_ids)

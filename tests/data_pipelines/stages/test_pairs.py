@@ -2,6 +2,7 @@
 
 import collections
 import hashlib
+import itertools
 import json
 import random
 
@@ -193,6 +194,18 @@ def test_single_segments_lose_nothing_and_stay_in_their_document(documents, leng
     assert all(len({token[0] for token in pair.first}) == 1 for pair in made)
     tokens = [token for pair in made for token in pair.first]
     assert tokens == [token for document in documents for sentence in document for token in sentence]
+
+
+@given(documents=DOCUMENTS, length=st.integers(pairs.SHORTEST, 64))
+@settings(deadline=None, max_examples=30)
+def test_segments_that_are_never_shortened_take_every_sentence_that_fits(documents, length):
+    """RoBERTa's DOC-SENTENCES."""
+    documents, room = numbered(documents), length - 2
+    made = [pair.first for pair in pairs.make_pairs(documents, length, random.Random(0), 0.0, nsp="none")]
+    sizes = {sentence[0]: len(sentence) for document in documents for sentence in map(list, document)}
+    for segment, following in itertools.pairwise(made):
+        if segment[0][0] == following[0][0]:  # of one document
+            assert len(segment) + min(sizes.get(following[0], room), room) > room
 
 
 @given(documents=DOCUMENTS, length=st.integers(pairs.SHORTEST, 64))

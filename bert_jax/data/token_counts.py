@@ -1,0 +1,72 @@
+"""How often each token of the vocabulary occurs in a corpus."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from bert_jax.data import tfrecord
+from bert_jax.data.records import Dataset
+from bert_jax.errors import UserError
+from bert_jax.io import files
+
+_ROWS = 1024  # rows that are read together
+
+
+def count(dataset: Dataset, vocab_size: int, limit: int = 2**24) -> np.ndarray:
+    """Counts the tokens of evenly spaced rows, so that every process and every resumed run has the same.
+
+    Args:
+        dataset: the records.
+        vocab_size: number of tokens of the vocabulary, V.
+        limit: about the largest number of tokens to read.
+
+    Returns:
+        int64 [V].
+    """
+    rows = min(len(dataset), max(1, limit // dataset.max_seq_length))
+    indices = np.linspace(0, len(dataset) - 1, rows).round().astype(np.int64)
+    counts = np.zeros(vocab_size, np.int64)
+    for start in range(0, rows, _ROWS):
+        chunk = indices[start : start + _ROWS]
+        try:
+            counts += _count(dataset, chunk, vocab_size)
+        except tfrecord.CorruptRecordError:
+            for index in chunk:
+                with contextlib.suppress(tfrecord.CorruptRecordError):  # training reports these rows
+                    counts += _count(dataset, index[None], vocab_size)
+    return counts
+
+
+def _count(dataset: Dataset, indices: np.ndarray, vocab_size: int) -> np.ndarray:
+    batch = dataset.batch(indices)
+    ids = batch["input_ids"]
+    real = np.arange(ids.shape[1]) < batch["lengths"][:, None]
+    return np.bincount(ids[real], minlength=vocab_size)
+
+
+def read(path: str, vocab_size: int) -> np.ndarray:
+    """Returns the counts in a text file, one number a line in the order of the vocabulary, int64 [V].
+
+    Args:
+        path: a path or URL.
+        vocab_size: number of tokens of the vocabulary, V.
+
+    Raises:
+        UserError: the file cannot be read, or does not have one whole number of at least 0 for each token.
+    """
+    try:
+        counts = np.array([int(line) for line in files.read_text(path).split()], np.int64)
+    except OSError as error:
+        raise UserError(f"masking.token_counts={path}: cannot be read ({error})") from error
+    except (ValueError, OverflowError) as error:
+        raise UserError(
+            f"masking.token_counts={path}: {error}; expected one count a line, in the order of the vocabulary"
+        ) from error
+    if len(counts) != vocab_size or counts.min(initial=0) < 0:
+        raise UserError(
+            f"masking.token_counts={path}: expected a count of at least 0 for each of the {vocab_size} "
+            f"tokens of the vocabulary, found {len(counts)} counts"
+        )
+    return counts

@@ -1,0 +1,46 @@
+"""What replaces the chosen tokens: [MASK], random tokens, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+Draw = Callable[..., jax.Array]
+
+
+def replaced(
+    draw: Draw,
+    input_ids: jax.Array,
+    group: jax.Array | None,
+    mask_id: int,
+    shares: tuple[float, float, float],
+    size: int,
+    excluded: tuple[int, ...],
+) -> jax.Array:
+    """Returns int32 [B, L], what each token becomes if it is chosen.
+
+    Args:
+        draw: (stream, function of a key and a shape) -> random numbers [B, L].
+        input_ids: int32 [B, L].
+        group: int32 [B, L], see `Choice`, or None.
+        mask_id: id of [MASK].
+        shares: probabilities of [MASK], of a random token, and of the same token.
+        size: number of tokens of the vocabulary.
+        excluded: ids that random tokens are never, in ascending order.
+    """
+    mask, random, same = shares
+    draws = draw(1, jax.random.uniform)
+    if group is not None:
+        draws = jnp.take_along_axis(draws, group, axis=1)
+    # The draws are less than 1, so that no token stays the same by an error of rounding.
+    random_below = mask + random if same else 1.0
+    if not random:
+        return jnp.where(draws < random_below, mask_id, input_ids)
+    random_ids = draw(
+        2, lambda key, shape: jax.random.randint(key, shape, 0, size - len(excluded), jnp.int32)
+    )
+    for skipped in excluded:
+        random_ids += random_ids >= skipped
+    return jnp.where(draws < mask, mask_id, jnp.where(draws < random_below, random_ids, input_ids))

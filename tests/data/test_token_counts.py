@@ -1,0 +1,59 @@
+"""The counts of tokens in records and in files."""
+
+import numpy as np
+import pytest
+from support import processes
+
+from bert_jax.data import records, token_counts
+from bert_jax.errors import UserError
+
+
+def test_counts_of_records(tmp_path):
+    dataset = records.open_dataset(str(processes.write_records(tmp_path / "records")), "train")
+    batch = dataset.batch(np.arange(len(dataset)))
+    real = [ids[:length] for ids, length in zip(batch["input_ids"], batch["lengths"], strict=True)]
+    counts = token_counts.count(dataset, 100)
+    np.testing.assert_array_equal(counts, np.bincount(np.concatenate(real), minlength=100))
+    some = token_counts.count(dataset, 100, limit=2 * 32)  # the first and the last row
+    np.testing.assert_array_equal(some, np.bincount(np.concatenate([real[0], real[-1]]), minlength=100))
+
+
+def test_corrupt_rows_do_not_count(tmp_path):
+    directory = processes.write_records(tmp_path / "records")
+    dataset = records.open_dataset(str(directory), "train")
+    before = token_counts.count(dataset, 100)
+    row = dataset.batch(np.array([0]))
+    path, offset = dataset.locate(0)
+    with open(path, "r+b") as file:
+        file.seek(offset + 20)
+        byte = file.read(1)
+        file.seek(offset + 20)
+        file.write(bytes([byte[0] ^ 255]))
+    lost = np.bincount(row["input_ids"][0, : row["lengths"][0]], minlength=100)
+    dataset = records.open_dataset(str(directory), "train")
+    np.testing.assert_array_equal(token_counts.count(dataset, 100), before - lost)
+
+
+def test_counts_of_a_file(tmp_path):
+    path = tmp_path / "counts.txt"
+    path.write_text("0\n7\n12\n")
+    np.testing.assert_array_equal(token_counts.read(str(path), 3), [0, 7, 12])
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (None, "cannot be read"),
+        ("0\n7\n", "for each of the 3 tokens of the vocabulary, found 2 counts"),
+        ("0\n7\n-1\n", "expected a count of at least 0"),
+        ("the\n1\n2\n", "expected one count a line"),
+        ("1.5\n1\n2\n", "expected one count a line"),
+    ],
+)
+def test_mistakes(tmp_path, content, message):
+    path = tmp_path / "counts.txt"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        token_counts.read(str(path), 3)
+    assert str(path) in str(error.value)

@@ -1,0 +1,345 @@
+"""What is chosen, how many, and what replaces it: each against its definition."""
+
+import itertools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from support.models import MASK, SPECIAL, VOCAB, packed_batch, tiny_task
+
+from bert_jax.errors import UserError
+from bert_jax.objectives.masking import (
+    STRATEGIES,
+    MaskingOptions,
+    Vocabulary,
+    default_max_predictions,
+    mask_tokens,
+    parse_shares,
+    prob_at,
+)
+from bert_jax.training.step import make_eval_step
+
+CONTINUATION = np.arange(VOCAB) % 3 == 0
+CONTINUATION[[*SPECIAL, 1, MASK]] = False
+VOCABULARY = Vocabulary(VOCAB, MASK, SPECIAL, CONTINUATION, (1, MASK))
+
+
+def mask(ids, options, lengths=None, vocabulary=VOCABULARY, seed=1, prob=None):
+    ids = np.asarray(ids, np.int32)
+    lengths = np.full(len(ids), ids.shape[1], np.int32) if lengths is None else lengths
+    keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(seed), row))(np.arange(len(ids)))
+    masked = jax.jit(lambda *a: mask_tokens(*a, vocabulary, options, prob))(keys, ids, lengths)
+    return jax.tree.map(np.asarray, masked)
+
+
+def chosen(masked):
+    """The chosen positions of each row."""
+    return [
+        tuple(positions[weights > 0].tolist())
+        for positions, weights in zip(masked.positions, masked.weights, strict=True)
+    ]
+
+
+def words_of(ids):
+    """The tokens of each word of a row, and the number of its passage."""
+    words, passage = [], 0
+    for place, token in enumerate(ids):
+        if token in SPECIAL:
+            passage += 1
+        elif words and words[-1][0][-1] == place - 1 and CONTINUATION[token]:
+            words[-1][0].append(place)
+        else:
+            words.append(([place], passage))
+    return words
+
+
+def chi_square(counts, shares):
+    """The probability of counts that are at least this far from their expectations."""
+    assert len(counts) == len(shares)
+    return stats.chisquare(counts, np.asarray(shares) * sum(counts)).pvalue
+
+
+def test_every_set_of_tokens_is_equally_likely():
+    rows, ids = 20_000, [2, 7, 8, 10, 3, 11, 13, 3]
+    masked = mask([ids] * rows, MaskingOptions(prob=0.3))  # round(2.4) = 2 of 5 candidates
+    sets, counts = np.unique(chosen(masked), axis=0, return_counts=True)
+    assert [tuple(each) for each in sets] == list(itertools.combinations((1, 2, 3, 5, 6), 2))
+    assert chi_square(counts, [1 / 10] * 10) > 1e-3
+
+
+def test_smoothed_choice_is_that_of_successive_draws():
+    counts = np.zeros(VOCAB)
+    counts[[7, 8, 10, 11]] = 1000, 100, 10, 0  # a token that was not counted is as one that occurs once
+    weights = np.array([1000.0, 100, 10, 1]) ** -0.7
+    vocabulary = Vocabulary(VOCAB, MASK, SPECIAL, CONTINUATION, (1, MASK), counts)
+    ids = [2, 7, 8, 10, 11, 3]
+    masked = mask([ids] * 20_000, MaskingOptions(prob=0.33, smoothing=0.7), vocabulary=vocabulary)
+    sets, found = np.unique(chosen(masked), axis=0, return_counts=True)
+    shares = {}
+    for first, second in itertools.permutations(range(4), 2):
+        share = weights[first] / weights.sum() * weights[second] / (weights.sum() - weights[first])
+        key = tuple(sorted((first + 1, second + 1)))
+        shares[key] = shares.get(key, 0) + share
+    assert set(map(tuple, sets)) == set(shares)
+    assert chi_square(found, [shares[tuple(each)] for each in sets]) > 1e-3
+
+
+def choose_ngrams(ids, uniforms, scores, wanted):
+    """The choice of google-research/albert, word by word, with the order and the uniform numbers given."""
+    words = words_of(ids)
+    heads = {word[0]: number for number, (word, _) in enumerate(words)}
+    taken = []
+    for place in sorted(heads, key=lambda place: (scores[place] >> 1, place)):
+        number = heads[place]
+        rest = [word for word, passage in words[number : number + 3] if passage == words[number][1]]
+        totals = np.cumsum(1 / np.arange(1, len(rest) + 1))
+        n = 1 + int(np.sum(totals[:-1] <= uniforms[place] * totals[-1]))
+        while n and len(taken) + sum(map(len, rest[:n])) > wanted:
+            n -= 1
+        places = sum(rest[:n], [])
+        if n and not set(places) & set(taken):
+            taken += places
+    return sorted(taken)
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 5, 9, 40])
+def test_ngrams_are_those_of_the_algorithm_word_by_word(wanted):
+    rng = np.random.default_rng(wanted)
+    rows, length = 200, 40
+    ids = rng.integers(5, VOCAB, (rows, length))
+    ids[:, [0, -1]] = 2, 3
+    ids[np.arange(rows), rng.integers(1, length, rows)] = 3
+    candidate = ~np.isin(ids, SPECIAL)
+    uniforms = rng.random((rows, length)).astype(np.float32)
+    scores = rng.integers(0, 2**32, (rows, length), dtype=np.uint32)
+    choose = jax.jit(jax.vmap(STRATEGIES["ngram"].choose, (0, 0, 0, 0, None)))
+    selected = np.asarray(choose(scores, uniforms, candidate, CONTINUATION[ids] & candidate, wanted).selected)
+    lengths = []
+    for row in range(rows):
+        assert np.flatnonzero(selected[row]).tolist() == choose_ngrams(
+            ids[row], uniforms[row], scores[row], wanted
+        )
+        lengths.append(selected[row].sum())
+    assert max(lengths) <= wanted
+
+
+def test_shares_of_ngram_lengths():
+    """The first n-gram of a row that has room for all: 6/11, 3/11 and 2/11."""
+    rng = np.random.default_rng(0)
+    rows, length = 20_000, 12
+    ids = np.full((rows, length), 7)
+    candidate = np.ones((rows, length), bool)
+    scores = np.full((rows, length), 2**31, np.uint32)
+    scores[:, 4] = 0  # the first start
+    uniforms = rng.random((rows, length)).astype(np.float32)
+    choose = jax.jit(jax.vmap(STRATEGIES["ngram"].choose))
+    # A budget of 3 that the first n-gram leaves open is filled by single words at position 0 and after it.
+    selected = np.asarray(choose(scores, uniforms, candidate, ids < 0, np.full(rows, 3)).selected)
+    sizes = selected[:, 4:7].cumprod(axis=1).sum(axis=1)
+    assert set(np.unique(sizes)) == {1, 2, 3}
+    assert chi_square(np.bincount(sizes)[1:], [6 / 11, 3 / 11, 2 / 11]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "strategy, shares",
+    [
+        ("token", (0.8, 0, 0.2)),
+        ("token", (0.8, 0.2, 0)),
+        ("ngram", (0, 0.2, 0.8)),
+        ("span", (0.1, 0.6, 0.3)),
+    ],
+)
+def test_shares_of_replacements(strategy, shares):
+    rng = np.random.default_rng(0)
+    ids = rng.integers(5, VOCAB, (2000, 32))
+    ids[:, [0, -1]] = 2, 3
+    masked = mask(ids, MaskingOptions(strategy=strategy, replace=shares, prob=0.3, max_predictions=12))
+    used = masked.weights > 0
+    now = np.take_along_axis(masked.input_ids, masked.positions, 1)[used]
+    before = masked.labels[used]
+    # A random token is [MASK], or the same, once in VOCAB times each.
+    random = shares[1] / VOCAB
+    expected = (shares[0] + random, shares[1] - 2 * random, shares[2] + random)
+    found = (now == MASK).mean(), ((now != MASK) & (now != before)).mean(), (now == before).mean()
+    # A span draws once for all its tokens, whose number is at most 10 words of 1.5 tokens on average.
+    draws = len(now) / (8 if strategy == "span" else 1)
+    for share, wanted in zip(found, expected, strict=True):
+        assert abs(share - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / draws), (found, expected)
+        assert wanted or share == 0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_only_masks_only_random_and_nothing_at_all(strategy):
+    ids = np.random.default_rng(0).integers(5, VOCAB, (200, 64))
+    for shares in ((1, 0, 0), (0, 0, 1)):
+        masked = mask(ids, MaskingOptions(strategy=strategy, replace=shares))
+        used = masked.weights > 0
+        now = np.take_along_axis(masked.input_ids, masked.positions, 1)[used]
+        assert used.sum() > 1000
+        np.testing.assert_array_equal(now, np.full_like(now, MASK) if shares[0] else masked.labels[used])
+    only_random = mask(ids, MaskingOptions(strategy=strategy, replace=(0, 1, 0)))
+    now = np.take_along_axis(only_random.input_ids, only_random.positions, 1)[only_random.weights > 0]
+    assert len(np.unique(now)) > 90
+
+
+def test_random_tokens_without_special_ones():
+    ids = np.full((6000, 32), 7)
+    options = MaskingOptions(replace=(0, 1, 0), prob=0.5, max_predictions=16, exclude_special=True)
+    counts = np.bincount(mask(ids, options).input_ids.ravel(), minlength=VOCAB)
+    assert not counts[[0, 1, 2, 3]].any() and counts[MASK] > 0  # padding, [UNK], [CLS] and [SEP]
+    others = np.delete(counts, [0, 1, 2, 3, 7])
+    assert chi_square(others, [1 / len(others)] * len(others)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "which, never", [("layout", {0, 2, 3}), ("special", {0, 1, 2, 3, MASK}), ("none", set())]
+)
+def test_tokens_that_are_never_chosen(which, never):
+    ids = np.tile([2, 1, MASK, 7, 3, 8, 0, 3], (200, 1))  # a padding token within the row is a special one
+    options = MaskingOptions(prob=0.9, never_chosen=which)
+    found = set(ids[0][list(set(sum(chosen(mask(ids, options)), ())))])
+    assert found == set(ids[0]) - never
+
+
+def test_words_of_sentence_piece_are_those_of_albert():
+    special = ["<pad>", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*special, "\u2581the", "ing", "'s", ",", "\u4e2d\u6587", "caf\u00e9", "<x>"]
+
+    def vocabulary(word_start):
+        tokenizer = types.SimpleNamespace(
+            tokens=pieces,
+            is_continuation=np.arange(len(pieces)) > 4,
+            word_start=word_start,
+            vocab_size=len(pieces),
+            pad_id=0,
+            mask_id=3,
+            special_ids={"pad": 0, "cls": 1, "sep": 2, "mask": 3},
+            layout=types.SimpleNamespace(special_ids=(1, 2)),
+        )
+        return Vocabulary.of(tokenizer)
+
+    def continuing(word_start):
+        flags = vocabulary(word_start).is_continuation
+        return [token for token, flag in zip(pieces, flags, strict=True) if flag]
+
+    assert continuing("\u2581") == ["ing", "'s"]
+    assert continuing("\u0120") == pieces[5:]
+    found = vocabulary("\u2581")
+    assert (found.special_ids, found.other_special_ids) == ((0, 1, 2), (3,))
+    assert found.excluded_from_random() == (0, 1, 2)
+
+
+def test_counts_of_google_and_electra():
+    ids = np.full((512, 512), 7)
+    lengths = np.arange(1, 513, dtype=np.int32)
+    for name, most in (("google", 80), ("electra", 79)):
+        options = MaskingOptions(count=name, max_predictions=default_max_predictions(512, 0.15, name))
+        assert options.max_predictions == most
+        found = mask(ids, options, lengths).weights.sum(axis=1)
+        if name == "google":
+            rounded = [round(n * 0.15) for n in lengths.tolist()]
+        else:
+            rounded = np.round(lengths.astype(np.float32) * np.float32(0.15))
+        np.testing.assert_array_equal(found, np.clip(rounded, 1, most))
+    # ELECTRA's table: 19 of 128, 79 of 512, 130 of 512 with 25%.
+    sizes = [default_max_predictions(n, p, "electra") for n, p in ((128, 0.15), (512, 0.15), (512, 0.25))]
+    assert sizes == [19, 79, 130]
+
+
+def test_counts_of_fairseq():
+    """floor(0.15 x 30 + U) is 4 and 5 with equal shares; 0.15 x 40 = 6 is always 6."""
+    counts = mask(np.full((20_000, 30), 7), MaskingOptions(count="fairseq")).weights.sum(axis=1)
+    assert set(counts) == {4, 5} and chi_square(np.bincount(counts.astype(int))[4:], [0.5, 0.5]) > 1e-3
+    counts = mask(np.full((2000, 40), 7), MaskingOptions(count="fairseq", prob=0.125)).weights.sum(axis=1)
+    assert set(counts) == {5}
+
+
+def test_counts_of_independent_choices():
+    """Special tokens are no candidates; the counts are binomial, and each subset of a size equally likely."""
+    ids = [2, *range(5, 13), 3]
+    masked = mask([ids] * 20_000, MaskingOptions(count="bernoulli", prob=0.25, max_predictions=8))
+    counts = np.bincount(masked.weights.sum(axis=1).astype(int), minlength=9)
+    shares = stats.binom.pmf(range(9), 8, 0.25)
+    assert chi_square([*counts[:6], counts[6:].sum()], [*shares[:6], shares[6:].sum()]) > 1e-3
+    each = np.bincount(masked.positions[masked.weights > 0], minlength=10)[1:9]
+    assert np.abs(each / 20_000 - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / 20_000)
+    assert default_max_predictions(128, 0.15, "bernoulli") == 36  # 19.2 + 4 x 4.04, in multiples of 4
+    assert default_max_predictions(8, 0.5, "bernoulli") == 8
+
+
+def test_the_share_goes_from_the_first_to_the_last():
+    linear = MaskingOptions(prob=0.3, final_prob=0.15, schedule="linear", total_steps=1000)
+    values = [float(prob_at(linear, step)) for step in (0, 250, 500, 1000, 2000)]
+    np.testing.assert_allclose(values, [0.3, 0.2625, 0.225, 0.15, 0.15], rtol=1e-6)
+    cosine = MaskingOptions(prob=0.3, final_prob=0.1, schedule="cosine", total_steps=1000)
+    values = [float(prob_at(cosine, step)) for step in (0, 250, 500, 1000)]
+    half = np.cos(np.pi / 4) / 2
+    np.testing.assert_allclose(values, [0.3, 0.3 - 0.2 * (0.5 - half), 0.2, 0.1], rtol=1e-6)
+    assert prob_at(MaskingOptions(), 7) is None and linear.largest_prob == 0.3
+
+
+@pytest.mark.parametrize("count", ["google", "electra"])
+def test_counts_of_a_share_that_changes(count):
+    ids = np.full((3, 100), 7)
+    for prob in (0.3, 0.2, 0.15):
+        options = MaskingOptions(count=count, max_predictions=30)
+        assert set(mask(ids, options, prob=jnp.float32(prob)).weights.sum(axis=1)) == {round(100 * prob)}
+
+
+def test_the_step_of_training_sets_the_share_and_evaluation_has_its_own_masks():
+    masking = MaskingOptions(0.5, final_prob=0.1, schedule="linear", total_steps=10, max_predictions=16)
+    evaluation = MaskingOptions(0.25, replace=(1, 0, 0), max_predictions=8)
+    task = tiny_task()
+    task = type(task)(task.config, task.vocabulary, masking, eval_masking=evaluation)
+    batch = packed_batch()
+    key = jax.random.key(0)
+
+    def share(step):
+        prepared = task.prepare(task.at_step(batch, step), key, True)
+        assert "mask_prob" not in prepared
+        return float(prepared["masked_weights"].sum() / batch["lengths"].sum())
+
+    assert abs(share(0) - 0.5) < 0.03 and abs(share(5) - 0.3) < 0.03 and abs(share(10) - 0.1) < 0.03
+    prepared = task.prepare(batch, key, False)
+    used = prepared["masked_weights"] > 0
+    assert prepared["masked_positions"].shape == (8, 8)
+    now = np.take_along_axis(prepared["input_ids"], prepared["masked_positions"], 1)[used]
+    assert (now == MASK).all() and abs(used.sum() / batch["lengths"].sum() - 0.25) < 0.03
+    params = jax.eval_shape(task.init, key)
+    pairs = jax.eval_shape(make_eval_step(task, 0), params, batch, jnp.int32(0))
+    assert {"mlm_loss", "nsp_loss"} <= set(pairs)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (
+            dict(strategy="words"),
+            "masking.strategy='words' is unknown; choose one of token, whole_word, span",
+        ),
+        (dict(count="all"), "masking.count='all' is unknown"),
+        (dict(never_chosen="cls"), "masking.never_chosen='cls' is unknown"),
+        (dict(schedule="step"), "masking.schedule='step' is unknown"),
+        (dict(prob=0.0), "masking.prob=0.0 must be between 0 and 1"),
+        (dict(max_predictions=0), "masking.max_predictions=0 must be at least 1"),
+        (dict(replace=(0.8, 0.1, 0.2)), "masking.replace=0.8, 0.1, 0.2: expected three shares"),
+        (dict(replace=(1.2, -0.2, 0)), "not negative"),
+        (dict(smoothing=0.7, strategy="ngram"), "masking.smoothing=0.7 is for masking.strategy=token"),
+        (dict(final_prob=0.1), "masking.schedule=constant with masking.final_prob=0.1"),
+        (dict(schedule="linear"), "masking.schedule=linear with masking.final_prob=0"),
+    ],
+)
+def test_mistakes(fields, message):
+    with pytest.raises(UserError) as error:
+        MaskingOptions(**fields)
+    assert message in str(error.value)
+
+
+def test_shares_as_text():
+    assert parse_shares("0.8, 0.1,.1") == (0.8, 0.1, 0.1)
+    for text in ("1,0", "0.8,0.1,x", "", "1,0,0,0"):
+        with pytest.raises(UserError, match="expected the shares of"):
+            parse_shares(text)

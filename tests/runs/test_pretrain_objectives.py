@@ -1,0 +1,87 @@
+"""Pre-training with other masks, and without next-sentence labels."""
+
+import json
+
+import numpy as np
+import pytest
+from support import processes
+
+from bert_jax import checkpoint, cli, convert
+from bert_jax.runs import pretrain as pretraining
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """Records of single segments, without labels."""
+    return processes.write_records(tmp_path_factory.mktemp("single") / "records", nsp="none")
+
+
+def groups(directory):
+    return {name.split("/")[0] for name in checkpoint.parameter_names(directory)}
+
+
+def metrics(directory):
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_records_without_labels_train_no_pooler(pretrain, single, tmp_path):
+    run = tmp_path / "run"
+    code, _, error = pretrain(run, single, steps=6)
+    assert (code, error) == (0, "")
+    assert groups(run) == {"encoder", "mlm"}
+    lines = metrics(run)
+    assert not any(name.startswith("nsp") for line in lines for name in line)
+    assert lines[0]["loss"] == lines[0]["mlm_loss"] == pytest.approx(np.log(100), abs=0.3)
+
+    folder = tmp_path / "exported"
+    assert cli.main(["convert", f"--input={run}", f"--output={folder}", "--to=huggingface"]) == 0
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    exported = convert.load(folder)
+    assert exported.head == "masked_lm" and set(exported.groups) == {"encoder", "mlm"}
+
+    table = tmp_path / "train.csv"
+    table.write_text("sentence,label\n" + "".join(f"word{n} word{n + 1},{n % 2}\n" for n in range(16)))
+    finetune = [
+        "finetune", "--config=finetune/classification", f"--workdir={tmp_path / 'tuned'}",
+        f"--config.init_from={run}", f"--config.data.train={table}", "--config.data.text_a=sentence",
+        "--config.data.label=label", "--config.max_seq_length=32",
+        "--config.batch_size=8", "--config.epochs=1",
+    ]  # fmt: skip
+    assert cli.main(finetune) == 0
+    assert groups(tmp_path / "tuned") == {"encoder", "pooler", "classifier"}
+    report = json.loads((tmp_path / "tuned" / "initialised.json").read_text())
+    assert "pooler/dense/kernel" in report["new"]
+
+
+def test_a_run_that_has_a_pooler_keeps_it(pretrain, single, tmp_path, monkeypatch):
+    """Earlier versions trained one even without labels."""
+    run = tmp_path / "run"
+    monkeypatch.setattr(pretraining, "_saved_next_sentence_head", lambda config, workdir: True)
+    code, *_ = pretrain(run, single, steps=8, **{"checkpoint.every": 2, "checkpoint.keep": 9})
+    assert code == 0 and groups(run) == {"encoder", "mlm", "pooler", "nsp"}
+    monkeypatch.undo()
+    code, output, _ = pretrain(tmp_path / "next", single, steps=12, resume_from=run / "checkpoints" / "2")
+    assert code == 0 and "went on from" in output
+    assert groups(tmp_path / "next") == groups(run)
+    code, output, _ = pretrain(run, single, steps=8)
+    assert code == 0 and "resumed from step 8" in output
+
+
+def test_other_masks(pretrain, records, tmp_path):
+    run = tmp_path / "run"
+    fields = {
+        "masking.strategy": "token", "masking.smoothing": 0.7, "masking.count": "fairseq",
+        "masking.replace": "0.5,0.5,0", "masking.exclude_special": True, "masking.prob": 0.4,
+        "masking.final_prob": 0.1, "masking.schedule": "linear", "masking.never_chosen": "special",
+        "eval_masking.prob": 0.15, "eval_masking.replace": "1,0,0", "eval_masking.smoothing": 0.0,
+    }  # fmt: skip
+    code, _, error = pretrain(run, records, steps=6, accumulate_steps=1, **fields)
+    assert (code, error) == (0, "")
+    assert json.loads((run / "config.json").read_text())["config"]["masking"]["max_predictions"] == 16
+    assert "mlm_loss" in metrics(run)[-1]
+    assert pretrain(run, records, steps=6, **fields)[0] == 0
+    fields["masking.replace"] = "1,0,0"
+    code, _, error = pretrain(run, records, steps=6, **fields | {"masking.exclude_special": False})
+    assert code == 2 and "'0.5,0.5,0' there and '1,0,0' here" in error

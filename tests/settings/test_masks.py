@@ -1,0 +1,64 @@
+"""The masks of training and of evaluation that a configuration describes."""
+
+import dataclasses
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.objectives.masking import MaskingOptions
+from bert_jax.settings import defaults, run_config
+
+
+def options(length=128, **fields):
+    config = defaults.pretrain("tiny")
+    config.update_from_flattened_dict(fields)
+    return run_config.pretraining(config).mask_options(length)
+
+
+def test_the_defaults_are_those_of_the_paper_at_every_length():
+    assert options() == (MaskingOptions(total_steps=1_000_000), None)
+    assert options(512)[0].max_predictions == 80
+
+
+def test_fields_of_evaluation_that_are_not_set_are_those_of_training():
+    fields = {"masking.strategy": "ngram", "masking.replace": "1,0,0", "masking.never_chosen": "special"}
+    training, evaluation = options(**fields, **{"eval_masking.prob": 0.3})
+    assert training.replace == (1, 0, 0) and training.max_predictions == 20
+    assert evaluation == dataclasses.replace(training, prob=0.3, max_predictions=40, total_steps=0)
+    _, evaluation = options(
+        **fields, **{"eval_masking.replace": "0.8,0.1,0.1", "eval_masking.strategy": "token"}
+    )
+    assert evaluation == MaskingOptions(never_chosen="special")
+    _, evaluation = options(**{"masking.smoothing": 0.7, "eval_masking.smoothing": 0.0})
+    assert evaluation.smoothing == 0
+
+
+def test_a_share_that_changes_has_room_for_its_largest_value():
+    changing = {"masking.prob": 0.3, "masking.final_prob": 0.15, "masking.schedule": "linear", "steps": 50}
+    training, evaluation = options(**changing)
+    assert (training.total_steps, training.max_predictions, evaluation) == (50, 40, None)
+    _, evaluation = options(**changing, **{"eval_masking.prob": 0.15})
+    assert evaluation == MaskingOptions()
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"masking.replace": "1,0"}, "masking.replace='1,0': expected the shares of [MASK]"),
+        ({"eval_masking.replace": "1,1,1"}, "eval_masking.replace=1, 1, 1: expected three shares"),
+        ({"eval_masking.strategy": "words"}, "eval_masking.strategy='words' is unknown"),
+        ({"masking.token_counts": "c.txt"}, "masking.token_counts=c.txt: only masking.smoothing uses the"),
+        (
+            {"masking.exclude_special": True, "masking.replace": "1,0,0"},
+            "masking.exclude_special=True: masking.replace has no random tokens; leave it at False",
+        ),
+        (
+            {"data.eval_split": "", "eval_masking.count": "fairseq"},
+            "eval_masking.count=fairseq: data.eval_split is empty; leave it at ''",
+        ),
+    ],
+)
+def test_mistakes(fields, message):
+    with pytest.raises(UserError) as error:
+        options(**fields)
+    assert message in str(error.value)
