@@ -691,14 +691,14 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     for name, reason in (*unused(typed), *_unused_of_masking(typed)):
         if values[name] != declared[name].default:
             raise UserError(f"{name}={values[name]}: {reason}; leave it at {declared[name].default!r}")
-    if typed.budget.hours or typed.budget.tokens:
+    if given := [name for name, value in typed.budget.to_dict().items() if value]:
         for name in ("warmup_steps", "cooldown_steps", "decay_steps"):
             if value := getattr(typed.optimizer, name):
                 instead = {"warmup_steps": "warmup_fraction", "cooldown_steps": "cooldown_fraction"}.get(name)
                 hint = f" and set optimizer.{instead}" if instead else ""
                 raise UserError(
-                    f"optimizer.{name}={value}: with a budget, the schedule follows the share that has been "
-                    f"spent and has no steps; leave it at 0{hint}"
+                    f"optimizer.{name}={value}: with budget.{given[0]}, the schedule follows the share that "
+                    f"has been spent and has no steps; set it to 0{hint}"
                 )
     typed.batch_sizes  # noqa: B018  # refuses a wrong ramp
     return typed

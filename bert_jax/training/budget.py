@@ -83,7 +83,7 @@ class Clock:
     def rows(self, count: int) -> np.ndarray:
         """Returns the entry `ELAPSED` of a batch with `count` rows in this process."""
         now = self._spent + round(1000 * (time.monotonic() - self._began))
-        return np.full(count, now, np.uint32)
+        return np.full(count, min(now, 2**32 - 1), np.uint32)
 
 
 def of(config: RunConfig) -> Budget | None:

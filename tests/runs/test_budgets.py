@@ -89,4 +89,4 @@ def test_a_budget_that_comes_and_goes(pretrain, tmp_path):
 
 def test_a_schedule_of_a_budget_has_no_steps(pretrain):
     error = error_of(pretrain(**TOKENS | {"optimizer.warmup_steps": 5}))
-    assert "optimizer.warmup_steps=5: with a budget" in error
+    assert "optimizer.warmup_steps=5: with budget.tokens" in error

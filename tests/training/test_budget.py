@@ -59,12 +59,12 @@ def test_two_budgets():
 @pytest.mark.parametrize(
     "field, hint",
     [
-        ("warmup_steps", "leave it at 0 and set optimizer.warmup_fraction"),
-        ("cooldown_steps", "leave it at 0 and set optimizer.cooldown_fraction"),
-        ("decay_steps", "leave it at 0$"),
+        ("warmup_steps", "set it to 0 and set optimizer.warmup_fraction"),
+        ("cooldown_steps", "set it to 0 and set optimizer.cooldown_fraction"),
+        ("decay_steps", "set it to 0$"),
     ],
 )
 def test_a_schedule_of_a_budget_has_no_steps(field, hint):
     fields = {"budget.tokens": 100, "optimizer.schedule": "wsd", f"optimizer.{field}": 7}
-    with pytest.raises(UserError, match=f"optimizer.{field}=7: with a budget, .*{hint}"):
+    with pytest.raises(UserError, match=f"optimizer.{field}=7: with budget.tokens, .*{hint}"):
         config(**fields)
