@@ -87,6 +87,18 @@ _SIZES = {
         "num_attention_heads": 2,
     },
     "encoder/layers/stack/layer/intermediate/kernel": {"intermediate_size": -1},
+    # Layers that share their parameters, whose number is not in any shape.
+    **{
+        f"encoder/layers/{run}/{layer}/query/kernel": {"hidden_size": 0, "num_attention_heads": 1}
+        for run in ("shared", "shared_0")
+        for layer in ("layer", "layer_0")
+    },
+    **{
+        f"encoder/layers/{run}/{layer}/intermediate/kernel": {"intermediate_size": -1}
+        for run in ("shared", "shared_0")
+        for layer in ("layer", "layer_0")
+    },
+    "encoder/embeddings/projection/kernel": {"embedding_size": 0},
     "encoder/embeddings/position_embeddings": {"max_position_embeddings": 0},
     "encoder/embeddings/token_type_embeddings": {"type_vocab_size": 0},
     "encoder/embeddings/word_embeddings": {"vocab_size": 0},

@@ -214,6 +214,19 @@ def test_variables_of_a_tf1_checkpoint_have_the_names_of_googles_scopes():
     tensors = FAMILY.to_files(model.params, model.config, TENSORFLOW)
     assert tensors.keys() == TF_NAMES
     assert tensors[f"{_INNER}/ffn_1/intermediate/output/dense/kernel"].shape == (20, 12)
+    for ours, theirs in (
+        ("query/bias", "attention_1/self/query/bias"),
+        ("key/bias", "attention_1/self/key/bias"),
+        ("value/bias", "attention_1/self/value/bias"),
+        ("attention_output/bias", "attention_1/output/dense/bias"),
+        ("attention_norm/scale", "LayerNorm/gamma"),
+        ("attention_norm/bias", "LayerNorm/beta"),
+        ("output/bias", "ffn_1/intermediate/output/dense/bias"),
+        ("output_norm/scale", "LayerNorm_1/gamma"),
+        ("output_norm/bias", "LayerNorm_1/beta"),
+    ):
+        array = model.params[f"encoder/layers/shared/layer/{ours}"]
+        assert np.array_equal(tensors[f"{_INNER}/{theirs}"], array.reshape(-1)), ours
     assert tensors["bert/encoder/embedding_hidden_mapping_in/kernel"].shape == (8, 12)
     config = FAMILY.read_config(FAMILY.tensorflow_fields(FAMILY.tensorflow, model.config), TENSORFLOW)
     assert config.spelled_out() == model.config.replace(classifier_dropout=None)
@@ -252,7 +265,10 @@ def test_what_is_no_albert_is_not_written_as_one():
 
 def test_it_is_a_checkpoint_like_any_other(capsys):
     assert cli.main(["inspect", str(FOLDER / "masked_lm")]) == 0
-    assert "parts: encoder, mlm" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "parts: encoder, mlm" in printed
+    for size in ("embedding_size 8", "hidden_size 12", "num_attention_heads 3", "intermediate_size 20"):
+        assert size in printed
     assert cli.main(["fill-mask", f"--checkpoint={FOLDER / 'masked_lm'}", "the [MASK] of france"]) == 0
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 from support.models import tiny_task
+from support.tiny_model import draw_parameters
 
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
@@ -241,6 +242,32 @@ def test_layers_that_share_their_parameters_are_one_to_an_optimizer():
     np.testing.assert_allclose(factors, factors[0, 0, 0], rtol=1e-6)
     with pytest.raises(UserError, match="share their parameters"):
         param_groups.layer_decay_scales(params, layers, 0.9)
+
+
+def test_lamb_of_shared_layers_has_one_ratio_and_one_rate_a_tensor():
+    """The first update of every parameter is the formula's, of a tensor that layers share as of any other."""
+    task = tiny_task(num_hidden_layers=4, layer_groups=2, embedding_size=16)
+    config = settings(
+        name="lamb_uncorrected", warmup_steps=0, clip_norm=0.0, rates="encoder/layers/shared_1/.*=0.5"
+    )
+    params = draw_parameters(task)
+    transform, _ = optimizers.make_optimizer(config, 10, task)
+    generator = np.random.default_rng(0)
+    grads = jax.tree.map(lambda p: np.float32(generator.normal(size=p.shape)), params)
+    updates = flatten(transform.update(grads, transform.init(params), params)[0])
+    of_layers = [name for name in updates if "/layers/" in name]
+    assert {name.split("/")[2] for name in of_layers} == {"shared_0", "shared_1"}
+    for name, g in flatten(grads).items():
+        p, g = np.float64(flatten(params)[name]), np.float64(g)
+        u = (1 - config.b1) * g / (np.sqrt((1 - config.b2) * g**2) + config.eps)
+        if not name.endswith(("bias", "scale")):
+            u = u + config.weight_decay * p
+            u = u * np.linalg.norm(p) / np.linalg.norm(u)
+        u = u * (0.5 if "/shared_1/" in name else 1)
+        np.testing.assert_allclose(updates[name], u, rtol=1e-4, atol=1e-7, err_msg=name)
+    with pytest.raises(UserError, match="the layers of this model share their parameters"):
+        transform, _ = optimizers.make_optimizer(settings(layer_decay=0.9, warmup_steps=0), 10, task)
+        transform.update(grads, transform.init(params), params)
 
 
 def test_what_is_frozen_has_no_part_in_the_norm_and_the_others_are_updated_as_before():
