@@ -49,6 +49,23 @@ def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
     return directory
 
 
+def command_that_learns(config, files, workdir, pretrained, *more):
+    """`finetune` of the files of a task in a folder, at a rate that a tiny model learns them with."""
+    return [
+        "finetune",
+        f"--config={config}",
+        f"--workdir={workdir}",
+        f"--config.init_from={pretrained}",
+        f"--config.data_dir={files}",
+        "--config.max_seq_length=16",
+        "--config.batch_size=16",
+        "--config.optimizer.learning_rate=0.003",
+        "--config.model.hidden_dropout_prob=0",
+        "--config.model.attention_probs_dropout_prob=0",
+        *more,
+    ]
+
+
 def command(files, workdir, pretrained, *more, text="text", label="label"):
     """`finetune` of files/train.csv and dev.csv, whose columns are named."""
     return [

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support.fine_tuned import make_run
+from support.fine_tuned import command_that_learns, make_run
 from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax import cli
@@ -47,23 +47,13 @@ def toy(tmp_path_factory):
 
 
 def arguments(toy, workdir, pretrained, *more):
-    return [
-        "finetune",
-        "--config=finetune/squad:v2",
-        f"--workdir={workdir}",
-        f"--config.init_from={pretrained}",
-        f"--config.data_dir={toy}",
-        "--config.max_seq_length=16",
+    fields = [
         "--config.max_query_length=4",
         "--config.doc_stride=4",
-        "--config.batch_size=16",
         "--config.epochs=30",
-        "--config.optimizer.learning_rate=0.003",
-        "--config.model.hidden_dropout_prob=0",
-        "--config.model.attention_probs_dropout_prob=0",
         "--config.eval.every=90",
-        *more,
     ]
+    return command_that_learns("finetune/squad:v2", toy, workdir, pretrained, *fields, *more)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from support.fine_tuned import command_that_learns
 from support.tags import to_iob1
 
 from bert_jax import checkpoint, cli
@@ -50,21 +51,8 @@ def files(tmp_path_factory):
 
 
 def arguments(files, workdir, pretrained, *more):
-    return [
-        "finetune",
-        "--config=finetune/conll",
-        f"--workdir={workdir}",
-        f"--config.init_from={pretrained}",
-        f"--config.data_dir={files}",
-        "--config.max_seq_length=16",
-        "--config.batch_size=16",
-        "--config.epochs=20",
-        "--config.optimizer.learning_rate=0.003",
-        "--config.model.hidden_dropout_prob=0",
-        "--config.model.attention_probs_dropout_prob=0",
-        "--config.eval.every=1000",
-        *more,
-    ]
+    fields = ["--config.epochs=20", "--config.eval.every=1000"]
+    return command_that_learns("finetune/conll", files, workdir, pretrained, *fields, *more)
 
 
 @pytest.fixture(scope="module")
