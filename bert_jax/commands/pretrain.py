@@ -23,6 +23,7 @@ from bert_jax.settings.flags import Define
 with epy.lazy_imports():  # these import jax, which the command's help does not need
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
+    from bert_jax.workdir import run_directory
 
 
 def define_flags(define: Define) -> None:
@@ -45,7 +46,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     saved = os.path.join(flags.workdir, "checkpoints", str(int(state.step)))
     if files.exists(saved):
         workdir = shlex.quote(flags.workdir)
+        mask = run_directory.load_tokenizer(flags.workdir).special_tokens["mask"]
         distributed.log_of_primary(print)(
-            f"saved in {saved}; try: bert-jax fill-mask --checkpoint={workdir} 'The [MASK] is here.'"
+            f"saved in {saved}; try: bert-jax fill-mask --checkpoint={workdir} 'The {mask} is here.'"
         )
     return 0

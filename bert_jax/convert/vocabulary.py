@@ -17,7 +17,7 @@ from bert_jax.convert.model import Model
 from bert_jax.convert.surgery import BIAS, WORDS
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.tokenization import Tokenizer, normalization
+from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer, normalization
 from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 
 _UNUSED = re.compile(r"\[unused\d+\]")
@@ -61,7 +61,7 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, Vocab
     changes; special tokens are matched by role. A new token gets the mean of its pieces under the old
     tokenizer, where text that continues a word is split as such (Gee et al. 2022, "Fast Vocabulary
     Transfer"). [UNK] pieces are ignored; a token without other pieces, and a placeholder such as [unused7],
-    gets the mean of all tokens. WordPiece and SentencePiece vocabularies may replace each other. Rows beyond
+    gets the mean of all tokens. Vocabularies of all kinds may replace each other. Rows beyond
     the old vocabulary (padding) are dropped.
     """
     old = model.tokenizer
@@ -111,27 +111,40 @@ def _means(table: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def _keys(tokenizer: Tokenizer) -> list[_Key]:
-    """Returns the keys of all tokens, by id. Special tokens are spelled as `special_tokens` has them."""
+    """Returns the keys of all tokens, by id. Special tokens are spelled as BERT's."""
     keys = [
-        (token.removeprefix(tokenizer.continuation), True)
-        if continues
-        else (token.removeprefix(tokenizer.word_start), False)
-        for token, continues in zip(tokenizer.tokens, tokenizer.is_continuation.tolist(), strict=True)
+        (_text(tokenizer, i), continues) for i, continues in enumerate(tokenizer.is_continuation.tolist())
     ]
     for role, i in tokenizer.special_ids.items():
-        keys[i] = (tokenizer.special_tokens[role], False)
+        keys[i] = (SPECIAL_TOKENS[role], False)
     return keys
+
+
+def _text(tokenizer: Tokenizer, token_id: int) -> str:
+    """Returns the text of a token without the marker of its vocabulary.
+
+    A token of byte-level BPE that is only a part of a character has no text, and gets one that no other kind
+    of vocabulary has.
+    """
+    token = tokenizer.tokens[token_id]
+    if tokenizer.kind == "bpe":
+        text = tokenizer.spelling(token_id)
+        return _ANCHOR + token if "\ufffd" in text else text.removeprefix(" ")
+    mark = tokenizer.continuation if tokenizer.is_continuation[token_id] else tokenizer.word_start
+    return token.removeprefix(mark)
 
 
 def _pieces(tokenizer: Tokenizer, keys: Sequence[_Key]) -> list[list[int]]:
     """Returns the ids of the known pieces of texts that begin or continue a word."""
-    starts = tokenizer.encode_batch([text for text, _ in keys])
+    starts = tokenizer.encode_batch([tokenizer.after_space(text) for text, _ in keys])
     split = _continuation_splitter(tokenizer)
     pieces = [
         split(text, ids) if continues else ids for (text, continues), ids in zip(keys, starts, strict=True)
     ]
     return [
-        [] if _UNUSED.fullmatch(text) else [i for i in ids if i != tokenizer.unk_id]
+        []
+        if _UNUSED.fullmatch(text) or text.startswith(_ANCHOR)
+        else [i for i in ids if i != tokenizer.unk_id]
         for (text, _), ids in zip(keys, pieces, strict=True)
     ]
 
@@ -141,6 +154,8 @@ def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], l
 
     Its arguments are the text and its ids as the beginning of a word; it returns the ids as a continuation.
     """
+    if tokenizer.kind == "bpe":
+        return lambda text, word: tokenizer.encode_batch([text])[0]
     ids = {token: i for i, token in enumerate(tokenizer.tokens)}
     if tokenizer.kind != "wordpiece":
 

@@ -1,5 +1,7 @@
 """Other vocabularies: rows that move, rows that are made, and the flags that ask for it."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -333,3 +335,28 @@ def test_flags_that_make_no_sense_are_refused(model, tmp_path, arguments, messag
 def test_adding_tokens_needs_a_vocabulary(model, tmp_path):
     with pytest.raises(UserError, match="--add_tokens=x: tiny has no vocabulary to add to"):
         apply_flags(model.replace(tokenizer=None), tmp_path, "--add_tokens=x")
+
+
+def test_byte_level_bpe_replaces_and_is_replaced(model):
+    bpe = tokenization.load(Path(__file__).resolve().parents[1] / "testdata" / "bpe")
+    new, report = vocabulary.replace_vocabulary(model, bpe)
+    assert report.kept + report.new == bpe.vocab_size and report.kept > 5
+    roles = [(model.tokenizer.special_tokens[role], token) for role, token in bpe.special_tokens.items()]
+    for old, token in [*roles, ("the", "\u0120the"), ("##ing", "ing"), ("!", "!")]:
+        if old in ("##ing", "!") and token not in bpe.tokens:
+            continue
+        same = np.array_equal(rows(new, token), rows(model, old))
+        assert same is (old != "!")  # "!" is a word there, and continues one here
+    # A part of a character has no text, and gets the mean of all rows, as [unused] tokens do.
+    everything = rows(model, *model.tokenizer.tokens).mean(axis=0)
+    assert np.allclose(rows(new, "\u00c3")[0], everything, atol=1e-6)
+
+    again, _ = vocabulary.replace_vocabulary(new, model.tokenizer)
+    for token in ("the", *SPECIAL):
+        assert np.array_equal(rows(again, token), rows(model, token))
+    # Pieces of a word at its start, and inside another: "virus" has pieces after a space, "##us" has not.
+    start, inside = (bpe.encode_batch([text])[0] for text in (" vir", "us"))
+    table = new.params[surgery.WORDS]
+    ids = [again.tokenizer.tokens.index(token) for token in ("vir", "##us")]
+    for i, pieces in zip(ids, (start, inside), strict=True):
+        assert np.allclose(again.params[surgery.WORDS][i], table[pieces].mean(axis=0), atol=1e-6)
