@@ -8,7 +8,6 @@ has a token, no text is unknown, and decoding restores it exactly.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,14 +17,13 @@ from tokenizers import processors
 
 from bert_jax.errors import UserError
 from bert_jax.io import json_files
-from bert_jax.tokenization import byte_bpe_files
+from bert_jax.tokenization import byte_bpe_files, normalization
 from bert_jax.tokenization.interface import Tokenizer, parallelism
 from bert_jax.tokenization.templates import Template
 
 WORD_START = "\u0120"  # stands for a space
 
 _BYTES = {character: byte for byte, character in byte_bpe_files.characters_of_bytes().items()}
-_SURROGATES = re.compile("[\ud800-\udfff]")
 _SCHEMA = {
     "model": dict,
     "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
@@ -145,7 +143,7 @@ class ByteBpeTokenizer(Tokenizer):
 
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         parallelism()
-        encodings = self._rust.encode_batch_fast(without_surrogates(texts), add_special_tokens=False)
+        encodings = self._rust.encode_batch_fast(_utf8(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -153,7 +151,7 @@ class ByteBpeTokenizer(Tokenizer):
         parallelism()
         return [
             (np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2))
-            for encoding in self._rust.encode_batch(without_surrogates(texts), add_special_tokens=False)
+            for encoding in self._rust.encode_batch(_utf8(texts), add_special_tokens=False)
         ]
 
     def _join(self, tokens: Sequence[str]) -> str:
@@ -170,6 +168,5 @@ def _bytes_of(token: str) -> bytes:
     return b"".join(bytes([_BYTES[c]]) if c in _BYTES else c.encode() for c in token)
 
 
-def without_surrogates(texts: Sequence[str]) -> list[str]:
-    """Returns texts with U+FFFD in place of each lone surrogate, which UTF-8 does not have."""
-    return [text if text.isascii() else _SURROGATES.sub("\ufffd", text) for text in texts]
+def _utf8(texts: Sequence[str]) -> list[str]:
+    return [normalization.without_surrogates(text) for text in texts]

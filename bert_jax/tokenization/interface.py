@@ -43,6 +43,7 @@ class Tokenizer(abc.ABC):
         continuation: The mark at the beginning of tokens that continue a word; "" for none.
         word_start: The mark at the beginning of tokens that start a word; "" for none.
         whitespace: The characters that are whitespace in Unicode.
+        released_name: The name of the file in released models; "" for the first one of the kind.
         default_template: How rows are assembled if nothing else is specified.
         states_template: Whether files of this kind say how rows are assembled.
         path: The vocabulary file.
@@ -65,6 +66,7 @@ class Tokenizer(abc.ABC):
     continuation: ClassVar[str] = ""
     word_start: ClassVar[str] = ""
     whitespace: ClassVar[frozenset[str]] = frozenset(_WHITESPACE)
+    released_name: str = ""
     default_template: templates.Template = templates.BERT
     states_template: ClassVar[bool] = False
     special_tokens: Mapping[str, str] = SPECIAL_TOKENS

@@ -40,7 +40,9 @@ class Kind:
 KINDS = {
     "wordpiece": Kind(lambda: wordpiece.WordPieceTokenizer, "vocab.txt", ("vocab.txt",)),
     "sentencepiece": Kind(
-        lambda: sentence_piece.SentencePieceTokenizer, "vocab.model", ("spiece.model", "tokenizer.model")
+        lambda: sentence_piece.SentencePieceTokenizer,
+        "vocab.model",
+        ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
     ),
     "bpe": Kind(lambda: byte_bpe.ByteBpeTokenizer, "tokenizer.json", ("tokenizer.json",)),
 }

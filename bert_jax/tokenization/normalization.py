@@ -28,6 +28,8 @@ CHINESE_RANGES = (
     (0x2F800, 0x2FA1F),
 )
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
 # Planes with marks, punctuation or format characters; the others contain ideographs, private use, or nothing.
 _PLANES = (range(0x20000), range(0xE0000, 0xE1000))
 
@@ -90,6 +92,11 @@ def clean(text: str) -> str:
     if text.isprintable() and "\ufffd" not in text:
         return text
     return _substitutions()[0](text)
+
+
+def without_surrogates(text: str) -> str:
+    """Returns a text with U+FFFD in place of each lone surrogate, which UTF-8 does not have."""
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def fold(text: str, lower_case: bool, strip_accents: bool) -> str:

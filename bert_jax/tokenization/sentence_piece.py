@@ -1,4 +1,4 @@
-"""Implements the tokenizer interface for SentencePiece models, as ALBERT uses them."""
+"""Implements the tokenizer interface for SentencePiece models, as ALBERT and XLM-R use them."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import sentencepiece
 
 from bert_jax.errors import UserError
-from bert_jax.tokenization import normalization
+from bert_jax.tokenization import normalization, templates
 from bert_jax.tokenization.interface import Tokenizer, parallelism
 
 WORD_START = "\u2581"
@@ -20,9 +20,18 @@ _PIECE_NAMES = {
     "mask": ("[MASK]", "<mask>"),
 }
 
+# The pieces that SentencePiece puts first unless it is told otherwise, and the ids of fairseq for them.
+_FAIRSEQ_PIECES = ["<unk>", "<s>", "</s>"]
+_FAIRSEQ_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>"}
+
 
 class SentencePieceTokenizer(Tokenizer):
     """A tokenizer with a SentencePiece .model file.
+
+    A model with all special tokens has the ids of its pieces, as ALBERT has them. A model that begins with
+    <unk>, <s> and </s>, and has no padding, has the ids of fairseq, as XLM-R has them (Conneau et al. 2020):
+    <s>, <pad>, </s> and <unk> are 0 to 3, every other piece has its own id plus 1, and <mask> is the last.
+    The text is then only normalized by the model itself, and rows are those of RoBERTa.
 
     Raises:
         UserError: The file is missing, is not a SentencePiece model, or lacks a special token.
@@ -30,6 +39,22 @@ class SentencePieceTokenizer(Tokenizer):
 
     kind = "sentencepiece"
     word_start = WORD_START
+
+    def __init__(
+        self,
+        path: str,
+        lower_case: bool | None = None,
+        strip_accents: bool | None = None,
+        template: templates.Template | None = None,
+    ):
+        super().__init__(path, lower_case, strip_accents, template)
+        if self.is_fairseq:
+            if lower_case or strip_accents:
+                raise UserError(
+                    f"{path} has the ids of XLM-R, whose text is only normalized by the model; leave out "
+                    "--lower_case, or set it to false"
+                )
+            self.lower_case = self.strip_accents = False
 
     def _parse(self, data: bytes) -> None:
         self._processor = processor = sentencepiece.SentencePieceProcessor()
@@ -45,6 +70,10 @@ class SentencePieceTokenizer(Tokenizer):
             )
         self.tokens = [processor.IdToPiece(i) for i in range(size)]
         ids = {token: i for i, token in enumerate(self.tokens)}
+        self.is_fairseq = self.tokens[:3] == _FAIRSEQ_PIECES and not {"<pad>", "<mask>"} & ids.keys()
+        if self.is_fairseq:
+            self._parse_fairseq()
+            return
         self.special_ids = {}
         for role, spellings in _PIECE_NAMES.items():
             found = [ids[spelling] for spelling in spellings if spelling in ids]
@@ -62,14 +91,34 @@ class SentencePieceTokenizer(Tokenizer):
         )
         self.is_continuation[list(self.special_ids.values())] = False
 
+    def _parse_fairseq(self) -> None:
+        specials = [*_FAIRSEQ_TOKENS.values()]
+        self.tokens = [*specials, *self.tokens[len(_FAIRSEQ_PIECES) :], "<mask>"]
+        self.special_tokens = _FAIRSEQ_TOKENS | {"mask": "<mask>"}
+        self.special_ids = {role: self.tokens.index(token) for role, token in _FAIRSEQ_TOKENS.items()}
+        self.special_ids["mask"] = len(self.tokens) - 1
+        self.default_template, self.released_name = templates.ROBERTA, "sentencepiece.bpe.model"
+        self.is_continuation = np.array([not token.startswith(WORD_START) for token in self.tokens])
+        self.is_continuation[list(self.special_ids.values())] = False
+
+    def _ids(self, pieces: Sequence[int]) -> list[int]:
+        """Returns the ids of pieces."""
+        if not self.is_fairseq:
+            return list(pieces)
+        unknown = self.special_ids["unk"]
+        return [piece + 1 if piece else unknown for piece in pieces]
+
     def _normalize(self, text: str) -> str:
+        if self.is_fairseq:
+            return normalization.without_surrogates(text)
         return normalization.fold(normalization.clean(text), self.lower_case, self.strip_accents)
 
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         normalized = [self._normalize(text) for text in texts]
         if not normalized:
             return []
-        return self._processor.EncodeAsIds(normalized, num_threads=-1 if parallelism() else 1)
+        encoded = self._processor.EncodeAsIds(normalized, num_threads=-1 if parallelism() else 1)
+        return [self._ids(pieces) for pieces in encoded] if self.is_fairseq else encoded
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
@@ -87,7 +136,7 @@ class SentencePieceTokenizer(Tokenizer):
                     offsets[i] = begins[begin], ends[begin + len(surface.strip()) - 1]
                 else:
                     offsets[i] = begins[begin] if begin < len(begins) else len(text)
-            found.append((np.array(encoding["ids"], np.int32), offsets))
+            found.append((np.array(self._ids(encoding["ids"]), np.int32), offsets))
         return found
 
     def _join(self, tokens: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
-from bert_jax.tokenization import byte_bpe, byte_bpe_files, interface, templates
+from bert_jax.tokenization import byte_bpe_files, interface, normalization, templates
 from data_pipelines import readers
 from data_pipelines.vocabulary.options import Options
 
@@ -63,11 +63,12 @@ def _batches(documents: Iterable[readers.Document], progress: Progress) -> Itera
     for document in documents:
         for i, passage in enumerate(document.passages):
             found = found or not passage.isspace()
+            passage = normalization.without_surrogates(passage)
             batch.append(f" {passage}" if i else passage)
         if len(batch) >= _BATCH:
-            yield byte_bpe.without_surrogates(batch)
+            yield batch
             batch = []
     if not found:
         raise UserError("the corpus has no words, only whitespace; expected text")
-    yield byte_bpe.without_surrogates(batch)
+    yield batch
     progress.start("learning tokens")

@@ -9,6 +9,7 @@ import sentencepiece
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError
+from bert_jax.tokenization import templates
 
 TEXT = [
     "the quick brown fox jumps over the lazy dog",
@@ -127,3 +128,34 @@ def test_a_wordpiece_file_named_as_a_model(tmp_path):
     (tmp_path / "vocab.txt").write_bytes(Path(model).read_bytes())
     with pytest.raises(UserError, match="not UTF-8"):
         tokenization.load(tmp_path / "vocab.txt")
+
+
+# As XLM-R's model was trained: SentencePiece's own special pieces, and no padding.
+FAIRSEQ = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+
+
+def test_ids_as_of_xlm_r(tmp_path):
+    path = train(tmp_path / "sentencepiece.bpe.model", **FAIRSEQ)
+    tokenizer, processor = tokenization.load(tmp_path), sentencepiece.SentencePieceProcessor(model_file=path)
+    size = processor.GetPieceSize()
+    assert tokenizer.special_ids == {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": size + 1}
+    assert tokenizer.vocab_size == size + 2 and tokenizer.template == templates.ROBERTA
+    texts = ["The quick  fox, \u200b jumps \ud800", "\u6f22 <s> a", ""]
+    plain = [text.replace("\ud800", "\ufffd") for text in texts]
+    expected = [[i + 1 if i else 3 for i in processor.EncodeAsIds(text)] for text in plain]
+    assert tokenizer.encode_batch(texts) == expected and 3 in expected[1] and 0 not in expected[1]
+    found = tokenizer.encode_with_offsets(texts)
+    assert [ids.tolist() for ids, _ in found] == expected
+    assert tokenizer.tokens[4] == processor.IdToPiece(3) and tokenizer.tokens[-2] == processor.IdToPiece(
+        size - 1
+    )
+    (masked,) = tokenizer.encode_batch(["the <mask> dog"], ["<mask>"])
+    assert masked.count(size + 1) == 1
+    assert tokenizer.decode(tokenizer.encode_batch(["the lazy dog"])[0]) == "the lazy dog"
+    assert not tokenizer.lower_case  # although every token is in lower case
+    assert not tokenizer.is_continuation[list(tokenizer.special_ids.values())].any()
+    assert tokenizer.is_continuation[tokenizer.tokens.index("s")]
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.tokens == tokenizer.tokens and again.settings() == tokenizer.settings()
+    with pytest.raises(UserError, match="only normalized by the model"):
+        tokenization.load(path, lower_case=True)

@@ -123,7 +123,7 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
         special |= {"bos_token": special["cls_token"], "eos_token": special["sep_token"]}
     else:
         settings |= {"do_lower_case": tokenizer.lower_case, "strip_accents": tokenizer.strip_accents}
-        file = tokenization.KINDS[tokenizer.kind].released[0]
+        file = tokenizer.released_name or tokenization.KINDS[tokenizer.kind].released[0]
         atomic.copy_file(tokenizer.path, os.path.join(folder, file))
     if tokenizer.kind == "sentencepiece":
         special = {f"{role}_token": tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
