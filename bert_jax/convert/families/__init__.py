@@ -31,13 +31,21 @@ What a record cannot say yet: a kernel whose axes are in another order in the fi
 the next-sentence head (ALBERT in transformers).
 """
 
-from bert_jax.convert.families import albert, bert, distilbert, electra, modernbert
+from bert_jax.convert.families import albert, bert, distilbert, electra, modernbert, roberta
 from bert_jax.convert.families.base import CLASSIFIER, Family
 from bert_jax.models.config import EncoderConfig
 
 FAMILIES: dict[str, Family] = {
     one.model_type: one
-    for one in (bert.FAMILY, distilbert.FAMILY, albert.FAMILY, electra.FAMILY, modernbert.FAMILY)
+    for one in (
+        bert.FAMILY,
+        roberta.ROBERTA,
+        roberta.XLM_ROBERTA,
+        distilbert.FAMILY,
+        albert.FAMILY,
+        electra.FAMILY,
+        modernbert.FAMILY,
+    )
 }
 
 

@@ -154,7 +154,8 @@ def read_tokenizer(folder: str, family: Family = bert.FAMILY) -> tokenization.To
     if path is None and not rust:
         return None
     # A tokenizer.json with the vocabulary of another kind is read only if there is no other file.
-    if path is None or (path.endswith("tokenizer.json") and (rust.get("model") or {}).get("type") != "BPE"):
+    of_bpe = not rust or (rust.get("model") or {}).get("type") == "BPE"
+    if path is None or (path.endswith("tokenizer.json") and not of_bpe):
         path = _extract_vocabulary(rust, folder)
     template = family.tokenizer.template
     return tokenization.load(path, lower_case=lower_case, strip_accents=strip_accents, template=template)
