@@ -154,6 +154,10 @@ class ReplacedTokens(Objective):
             GENERATOR: {**own, "encoder": encoder | ({"embeddings": embeddings} if embeddings else {})},
         }
 
+    def at_step(self, batch: Batch, step: jax.Array) -> Batch:
+        """Returns the batch with what the generator's masks need of the step."""
+        return self.generator.at_step(batch, step)
+
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Unpacks the rows, draws their masks, and gives each row the key of its samples."""
         prepared = self.generator.prepare(batch, key, train)
