@@ -55,7 +55,7 @@ def check_structure(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, j
     only_there = [name for name in saved if name not in wanted]
     if only_here or only_there:
         differing = [f"it has no {some(only_here)}"] if only_here else []
-        differing += [f"it has {some(only_there)} beyond this one"] if only_there else []
+        differing += [f"it has {some(only_there)} that this one lacks"] if only_there else []
         raise UserError(f"{path} is of another model or optimizer: {'; '.join(differing)}")
     for name, x in wanted.items():
         if jnp.dtype(saved[name].dtype) != x.dtype:

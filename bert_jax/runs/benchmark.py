@@ -194,7 +194,7 @@ def time_train_step(
     began = time.perf_counter()
     step = step.lower(abstract_state(objective, optimizer, mesh), batch, np.uint32(seed)).compile()
     compile_seconds = time.perf_counter() - began
-    log(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} that are not")
+    log(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} of warm-up")
     state = init_state(objective, optimizer, mesh, seed)
 
     seconds, counted = [], []

@@ -137,7 +137,7 @@ def run_all(
     for name, configs in queue.items():
         complete, task, _ = finetune.prepare(configs[0], _run_directory(directory, name, configs[0]))
         if not split_file(complete, task.spec, "dev"):
-            raise UserError("there is nothing to compare the runs by; give --config.data.eval=FILE")
+            raise UserError("a sweep compares its runs on an evaluation file; give --config.data.eval=FILE")
     trials: list[Trial] = []
     metric = ""
     for name, configs in queue.items():
@@ -183,7 +183,10 @@ def read_summary(directory: str) -> dict[str, Any] | None:
     folder = os.path.join(directory, best["setting"].replace("\0", ""))
     runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
     if not trials or not runs:
-        raise UserError(f"{path}: it names no run beside it; expected the summary.json of --seeds or --sweep")
+        raise UserError(
+            f"{path}: the work directories of its best setting are not beside it; expected the summary.json "
+            "that --seeds or --sweep wrote there"
+        )
     return {"scores": {name: one["median"] for name, one in best["scores"].items()}, "run": runs[0]}
 
 
@@ -212,7 +215,9 @@ def _set(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> None:
         if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(old) is not type(value):
-            raise UserError(f"--sweep={field}: {value!r} is no {type(old).__name__}, as {old!r} is")
+            raise UserError(
+                f"--sweep={field}={value}: expected values of the type {type(old).__name__}, such as {old!r}"
+            )
         fields.assign(config, field, value)
 
 

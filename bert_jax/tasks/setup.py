@@ -34,7 +34,7 @@ def from_training_file(config: FinetuneConfig) -> tuple[FinetuneTask, Any]:
     path = split_file(config, spec, "train")
     if not path:
         where = "--config.data_dir=DIR" if spec.file_name else "--config.data.train=FILE"
-        raise UserError(f"what should be trained on? give {where}")
+        raise UserError(f"no file to train on; give {where}")
     encoder, tokenizer = resolve_model(config)
     of_task = fields.of_task(config)
     if of_task.max_seq_length > encoder.max_seq_length:
@@ -120,7 +120,7 @@ def resolve_model(config: FinetuneConfig) -> tuple[model_config.EncoderConfig, t
         tokenizer = tokenization.load(config.vocab)
     else:
         raise UserError(
-            "what should be fine-tuned? give --config.init_from=CHECKPOINT (or, to train from scratch, "
+            "no model to fine-tune; give --config.init_from=CHECKPOINT (or, to train from scratch, "
             "--config.vocab=FILE)"
         )
     values["vocab_size"] = values["vocab_size"] or tokenizer.vocab_size
@@ -147,7 +147,7 @@ def resolve_schedule(config: FinetuneConfig, examples: int) -> FinetuneConfig:
     per_epoch = batches.steps_per_epoch(examples, config.batch_size)
     steps = max(1, round(per_epoch * config.epochs))
     if steps > config_fields.INT32:
-        raise UserError(f"epochs={config.epochs}: these are {steps:,} steps; expected at most 2^31 - 1")
+        raise UserError(f"epochs={config.epochs}: that makes {steps:,} steps; expected at most 2^31 - 1")
     warmup_steps = config.optimizer.warmup_steps or int(steps * config.warmup_fraction)
     return dataclasses.replace(
         config,

@@ -142,6 +142,6 @@ def describe_failure(skipped: TooManySkipped, detour: Recovery) -> str:
     """Returns the error message for a run that fails again after a recovery."""
     return (
         f"{skipped}; the run had gone back to step {detour.step} once already, and trained on other data "
-        "from there. What is saved is finite, but the newest of it may be of a run that was diverging: lower "
+        "from there. All checkpoints are finite, but the newest may come from a diverging run: lower "
         "optimizer.learning_rate, look at the data, or start another run from an earlier step by resume_from"
     )

@@ -253,7 +253,7 @@ def find_root(path: files.PathLike) -> str:
     if not files.exists(path):
         raise UserError(f"{path}: no such directory; expected a work directory, or one of its checkpoints")
     raise UserError(
-        f"{path}: no work directory (it has no config.json); expected one, or one of its checkpoints/STEP"
+        f"{path}: not a work directory (it has no config.json); expected one, or one of its checkpoints/STEP"
     )
 
 

@@ -84,7 +84,7 @@ def test_rates_follow_from_the_seconds_and_the_batch():
         log=said.append,
     )
     assert said[0] == "compiling the train step for 8 rows of 64 tokens"
-    assert said[1].startswith("compiled in ") and said[1].endswith(" s; timing 3 steps after 2 that are not")
+    assert said[1].startswith("compiled in ") and said[1].endswith(" s; timing 3 steps after 2 of warm-up")
     lengths, seconds = benchmark.sequence_lengths(batch), result["seconds"]
     assert len(seconds) == 3 and np.isfinite(result["loss"]) and result["memory_bytes"] > 0
     assert result["sequences_per_second"]["best"] == pytest.approx(len(lengths) / min(seconds))

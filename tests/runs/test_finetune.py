@@ -201,9 +201,9 @@ def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp
 @pytest.mark.parametrize(
     "change, message",
     [
-        ("--config.init_from=", "what should be fine-tuned?"),
+        ("--config.init_from=", "no model to fine-tune"),
         ("--config.init_from=nowhere", "nowhere: no such directory"),
-        ("--config.data.train=", "what should be trained on?"),
+        ("--config.data.train=", "no file to train on"),
         ("--config.data.train=missing.csv", "missing.csv: no such file"),
         ("--config.data.text_a=text", "no column 'text' for data.text_a; the header has 'review', 'colour'"),
         ("--config.data.label=", "which column holds the label?"),

@@ -188,8 +188,11 @@ def test_class_weights_as_they_are_given():
         (["--sweep=optimizer.name=adamw,adamm"], "optimizer.name='adamm'"),
         (["--sweep=max_seq_length=16,99"], "max_seq_length=99"),
         (["--sweep=n_best=20,30"], "n_best=30: the task classification does not use it"),
-        (["--sweep=batch_size=16,many"], "'many' is no int"),
-        (["--seeds=2", "--config.data.eval=", "--config.eval.every=0"], "nothing to compare"),
+        (["--sweep=batch_size=16,many"], "--sweep=batch_size=many: expected values of the type int, such as"),
+        (
+            ["--seeds=2", "--config.data.eval=", "--config.eval.every=0"],
+            "compares its runs on an evaluation file",
+        ),
     ],
 )
 def test_mistakes_get_one_line(files, pretrained, tmp_path, capsys, more, message):

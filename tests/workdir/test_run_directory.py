@@ -201,7 +201,7 @@ def test_the_work_directory_of_a_checkpoint(opened, inside):
 
 
 def test_no_work_directory(tmp_path):
-    with pytest.raises(UserError, match="no work directory"):
+    with pytest.raises(UserError, match="not a work directory"):
         run_directory.find_root(tmp_path)
     with pytest.raises(UserError, match="no such directory"):
         run_directory.find_root(tmp_path / "missing")

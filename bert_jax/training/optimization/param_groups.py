@@ -190,8 +190,8 @@ def layer_decay_scales(params: Any, layers: Layers, decay: float) -> Any:
     """
     if not layers.count:
         raise UserError(
-            f"optimizer.layer_decay={decay}: the layers of this model share their parameters, so that these "
-            "are at no distance from the head; leave it at 1"
+            f"optimizer.layer_decay={decay}: the layers of this model share their parameters, which "
+            "have one learning rate for all layers; leave it at 1"
         )
 
     def scale(path, p):

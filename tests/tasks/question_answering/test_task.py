@@ -166,7 +166,7 @@ def test_the_loss_is_over_the_tokens_of_the_row():
         ("--config.doc_stride=0", "doc_stride=0: expected 1 or more"),
         ("--config.metrics=accuracy", "'accuracy' is not a metric of the task squad2; expected some of f1"),
         ("--config.data_dir=/nowhere", "squad2: found no /nowhere/train-v2.0.json; data_dir is the folder"),
-        ("--config.data_dir=", "what should be trained on?"),
+        ("--config.data_dir=", "no file to train on"),
         ("--config.data.format=csv", "data.format=csv: expected auto, json"),
         ("--config.v2=false", "v2=False: questions of the task squad2 may have no answer"),
     ],
