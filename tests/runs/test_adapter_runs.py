@@ -18,6 +18,7 @@ from bert_jax.settings.run_config import AdapterConfig
 from bert_jax.training.optimization.adapters import adapt
 from bert_jax.training.state import init_state
 from bert_jax.training.step import make_train_step
+from bert_jax.workdir import run_directory
 
 QUERY = "encoder/layers/stack/layer/query/kernel"
 LORA = ("--config.adapter.kind=lora", "--config.adapter.rank=2", "--config.adapter.alpha=4")
@@ -97,6 +98,15 @@ def test_the_updates_are_exported_to_peft_and_read_again(adapted, tmp_path):
     np.testing.assert_array_equal(
         convert.load(tmp_path / "peft").params[QUERY], convert.load(adapted).params[QUERY]
     )
+
+
+def test_another_run_starts_from_the_merged_model_on_another_mesh(adapted, files, tmp_path):
+    mesh = ("--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.mesh.tensor=2")
+    assert run(files, tmp_path / "next", adapted, "--config.epochs=1", *mesh) == 0
+    report = json.loads((tmp_path / "next" / run_directory.REPORT_FILE).read_text())
+    assert all(name.startswith("classifier/") for name in report["new"])
+    assert QUERY in report["loaded"]
+    assert all(name.startswith("classifier/") for name in report["unused"])
 
 
 def test_evaluate_scores_what_the_run_scored(adapted, capsys):
