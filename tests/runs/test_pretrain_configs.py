@@ -5,8 +5,11 @@ from support import processes
 
 from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel, parameters
+from bert_jax.models.sizes import MODERN
 from bert_jax.settings import run_config
 from bert_jax.training.optimization.optimizers import make_optimizer
+
+_SMALL = ("17m", "32m", "68m")
 
 
 @pytest.mark.parametrize(
@@ -16,6 +19,11 @@ from bert_jax.training.optimization.optimizers import make_optimizer
         ("base_v5e", "base"),
         ("base_gpu", "base"),
         ("continued", "base"),
+        ("modernbert", "modernbert-base"),
+        ("ettin_tiny", "ettin-17m"),
+        ("mosaicbert", "mosaicbert-base"),
+        ("neobert", "neobert"),
+        ("crammed_bert", "crammed-bert"),
     ],
 )
 def test_the_config_files(name, size):
@@ -26,8 +34,14 @@ def test_the_config_files(name, size):
     space = {"__name__": name}
     exec(compile(path.read_text(), path, "exec"), space)
     config = space["get_config"]()
-    run_config.pretraining(config)
-    assert {name: config.model[name] for name in SIZES[size]} == SIZES[size]
+    typed = run_config.pretraining(config)
+    make_optimizer(typed.optimizer, config.steps, None)
+    assert typed.batch_sizes.values[-1] == config.batch_size
+    # A run takes the size of the vocabulary from its records.
+    assert {name: config.model[name] for name in SIZES[size]} == {
+        **SIZES[size],
+        **({"vocab_size": 0} if "vocab_size" in SIZES[size] else {}),
+    }
     assert config.optimizer.warmup_steps < config.steps
 
 
@@ -50,6 +64,19 @@ def test_the_mixes_of_table_8():
     assert {evaluation.replace for _, evaluation in found.values()} == {(0.8, 0.1, 0.1)}
     with pytest.raises(UserError, match="experiments/masks:1-2-3: expected one of 80-10-10"):
         space["get_config"]("1-2-3")
+
+
+@pytest.mark.parametrize("size", MODERN)
+def test_modern_sizes(size):
+    config = load_config("modernbert", size)
+    ramp = run_config.pretraining(config).batch_sizes
+    rows = [end - start for start, end in zip(ramp.starts, ramp.starts[1:], strict=False)]
+    tokens = [steps * batch * 1024 for steps, batch in zip(rows, ramp.values, strict=False)]
+    assert len(tokens) == 5 and all(one == pytest.approx(50e9 / 6, rel=0.01) for one in tokens)
+    share = config.optimizer.weight_decay * config.optimizer.learning_rate
+    assert share == pytest.approx({"ettin-1b": 5e-5}.get(size, 3e-4 if size[-3:] in _SMALL else 1e-5))
+    with pytest.raises(UserError, match="expected one of ettin-17m"):
+        load_config("modernbert", "base")
 
 
 @pytest.mark.parametrize("size", ["base", "large"])

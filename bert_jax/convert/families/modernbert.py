@@ -180,7 +180,7 @@ FAMILY = Family(
     tied=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),
     tokenizer=TokenizerRecord(
         "PreTrainedTokenizerFast",
-        kind="wordpiece",
+        kind="bpe",
         template=templates.MODERNBERT,
         fields={"model_input_names": ["input_ids", "attention_mask"]},
     ),

@@ -1,0 +1,29 @@
+"""crammed-BERT (Geiping and Goldstein 2023): an architecture for one day on one GPU, rows of 128 tokens.
+
+    bert-jax data --input='corpus/*.txt' --vocab=vocab.txt --nsp=none --full_sentences --output_dir=records
+    bert-jax pretrain --config=pretrain/crammed_bert --workdir=runs/crammed --config.data.dir=records
+
+The original's schedule is a triangle over a budget of time, and its batch grows to 8,192 rows; here both are
+counted in steps: set `steps` to those that fit into the day. The masked LM head is BERT's, where the
+original's is the tied table alone. It is not compared with its authors' code, and its checkpoints are work
+directories.
+"""
+
+from bert_jax.settings import defaults
+
+
+def get_config():
+    c = defaults.pretrain("crammed-bert")
+    c.batch_size = 8192
+    c.steps = 60_000
+    c.batch_ramp = "0=2048, 12000=4096, 24000=6144, 36000=8192"
+    c.optimizer.name = "adamw_bias_corrected"
+    c.optimizer.learning_rate = 1e-3
+    c.optimizer.b2 = 0.98
+    c.optimizer.eps = 1e-12
+    c.optimizer.clip_norm = 0.5
+    c.optimizer.schedule = "triangle"
+    c.optimizer.initial_rate = 0.25
+    c.optimizer.warmup_steps = 45_000
+    c.masking.prob = 0.25
+    return c

@@ -1,0 +1,26 @@
+"""MosaicBERT-Base (Portes et al. 2023): BERT with ALiBi and gated feed-forward blocks, rows of 128 tokens.
+
+    bert-jax data --input='corpus/*.txt' --vocab=vocab.txt --nsp=none --full_sentences --output_dir=records
+    bert-jax pretrain --config=pretrain/mosaicbert --workdir=runs/mosaic --config.data.dir=records
+
+70,000 steps of 4,096 rows. It is not compared with its authors' code, and there are no files of other
+programs for it: its checkpoints are work directories.
+"""
+
+from bert_jax.settings import defaults
+
+
+def get_config():
+    c = defaults.pretrain("mosaicbert-base")
+    c.batch_size = 4096
+    c.steps = 70_000
+    c.optimizer.name = "adamw_bias_corrected"
+    c.optimizer.learning_rate = 5e-4
+    c.optimizer.weight_decay = 0.02  # 1e-5 at the largest rate, in Composer's terms
+    c.optimizer.b2 = 0.98
+    c.optimizer.clip_norm = 0.0
+    c.optimizer.schedule = "warmup_then_decay"
+    c.optimizer.warmup_steps = 4_200
+    c.optimizer.final_rate = 0.02
+    c.masking.prob = 0.3
+    return c
