@@ -114,7 +114,7 @@ def measure(
         dataset.vocab_size if dataset else model_config.EncoderConfig.vocab_size
     )
     model = model_config.from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
-    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    mesh = sharding.mesh_of(config.mesh)
 
     def time_steps(batches, length):
         if length > model.max_seq_length:

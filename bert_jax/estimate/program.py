@@ -139,7 +139,7 @@ class TrainStep:
             masking = dataclasses.replace(masking, max_predictions=rows.max_predictions)
         self.predictions = masking.max_predictions
         self.model = self.model.resolve(platform.target_of(devices[0]))
-        self.mesh = sharding.make_mesh(**config.mesh.to_dict(), devices=devices)
+        self.mesh = sharding.mesh_of(config.mesh, devices=devices)
         masked_lm = benchmark.make_task(self.model, rows.length, masking)
         task = adapt(freeze(masked_lm, config.optimizer.freeze), config.adapter)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)

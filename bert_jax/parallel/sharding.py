@@ -21,6 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
 from bert_jax.parallel import compiler_options
+from bert_jax.settings.run_config import MeshConfig
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -36,6 +37,11 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("vocab", ("fsdp",)),
     ("position", ("fsdp",)),
 )
+
+
+def mesh_of(config: MeshConfig, devices: Any = None) -> Mesh:
+    """Returns the mesh of a run's configuration; see `make_mesh`."""
+    return make_mesh(config.data, config.fsdp, config.tensor, devices)
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = None) -> Mesh:

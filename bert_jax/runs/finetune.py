@@ -78,7 +78,7 @@ def finetune(
     config = dataclasses.replace(config, model=ModelConfig(**task.model_config.to_dict()))
     for split, found in examples.items():
         log(_describe(split, found, data[split], task))
-    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    mesh = sharding.mesh_of(config.mesh)
     objective = _objective(config, task)
 
     primary = jax.process_index() == 0
@@ -142,7 +142,7 @@ def prepare(
     config = fields.finetuning(config)
     dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
     config = dataclasses.replace(config, model=config.model.replace(dtype=dtype))
-    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    mesh = sharding.mesh_of(config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
     task, training = from_training_file(config)

@@ -82,7 +82,7 @@ def pretrain(
     objective = adapt(freeze(task, config.optimizer.freeze), config.adapter)
     # Mistakes are refused before there is a work directory.
     make_optimizer(config.optimizer, budget.schedule_steps(config), None)
-    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    mesh = sharding.mesh_of(config.mesh)
     batch_sizes = config.batch_sizes
     for size in batch_sizes.values:
         sharding.check_batch_size(size, mesh, config.accumulate_steps)

@@ -87,7 +87,7 @@ def fit(
         Preempted: the process received SIGTERM; the state has been saved.
         KeyboardInterrupt: the process received SIGINT; the state has been saved.
     """
-    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    mesh = sharding.mesh_of(config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     optimizer, schedule = make_optimizer(config.optimizer, budgets.schedule_steps(config), objective)
     spikes = spike_rule(config)
