@@ -1,0 +1,56 @@
+"""RoBERTa (Liu et al. 2019): BERT without next-sentence prediction on full rows of 512. For TPU slices.
+
+    bert-jax vocab --kind=bpe --input='text/*' --output=tokenizer.json --size=50265
+    bert-jax data --input='text/*' --vocab=tokenizer.json --output_dir=records --max_seq_length=512 --nsp=none --full_sentences
+    bert-jax pretrain --config=pretrain/roberta:base --workdir=runs/roberta --config.data.dir=records
+
+Sizes: base, large, and tiny, 4 layers of 256 for a laptop. The paper's settings (appendix B, table 9):
+500,000 steps of 8,192 rows, Adam with b2=0.98 and without clipping, every parameter decays. Masks are new in
+every step, and random tokens are none of the special ones, as in fairseq. The batch grows from 256 rows over
+the first 24,000 steps, which the paper's does not: --config.batch_ramp= switches that off. Where a batch
+does not fit, set accumulate_steps. docs/families/roberta.md has the rest.
+"""
+
+from bert_jax.convert.families import roberta
+from bert_jax.errors import UserError
+from bert_jax.settings import defaults
+
+TINY = {
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+}
+SIZES = {"tiny": TINY} | {
+    name.removeprefix("roberta-"): sizes
+    for name, sizes in roberta.ROBERTA.sizes.items()
+    if name.startswith("roberta-")
+}
+
+
+def get_config(size: str = "base"):
+    if size not in SIZES:
+        raise UserError(
+            f"pretrain/roberta:{size}: expected pretrain/roberta:SIZE with one of {', '.join(SIZES)}"
+        )
+    fields = {**roberta.ROBERTA.fixed, **SIZES[size], "model_type": "roberta"}
+    fields.pop("vocab_size", None)  # that of the records
+    c = defaults.pretrain("base", **fields)
+    c.optimizer.name = "adamw_bias_corrected"
+    c.optimizer.b2, c.optimizer.eps, c.optimizer.clip_norm = 0.98, 1e-6, 0.0
+    c.optimizer.no_decay = ""
+    c.optimizer.learning_rate, c.optimizer.warmup_steps = (
+        (4e-4, 30_000) if size == "large" else (6e-4, 24_000)
+    )
+    c.optimizer.schedule = "warmup_then_decay"
+    c.masking.count = "fairseq"
+    c.masking.exclude_special = True
+    c.batch_size, c.steps = 8192, 500_000
+    c.batch_ramp = "0=256, 6000=1024, 12000=2048, 18000=4096, 24000=8192"
+    if size == "tiny":
+        c.batch_size, c.steps, c.batch_ramp = 32, 20_000, ""
+        c.optimizer.learning_rate, c.optimizer.warmup_steps = 5e-4, 1000
+    return c
