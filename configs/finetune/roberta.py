@@ -1,4 +1,4 @@
-"""A RoBERTa on one task of GLUE or SQuAD with the published settings: roberta:cola, ..., roberta:squad, squad2.
+"""A RoBERTa on one task of GLUE or SQuAD with published settings: roberta:cola, ..., roberta:squad, squad2.
 
     bert-jax finetune --config=finetune/roberta:mrpc --workdir=runs/mrpc \
         --config.init_from=roberta-base --config.data_dir=glue
