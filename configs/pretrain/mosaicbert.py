@@ -23,4 +23,5 @@ def get_config():
     c.optimizer.warmup_steps = 4_200
     c.optimizer.final_rate = 0.02
     c.masking.prob = 0.3
+    c.eval_masking.prob = 0.15
     return c

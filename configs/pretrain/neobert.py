@@ -4,10 +4,9 @@
         --max_seq_length=1024 --output_dir=records
     bert-jax pretrain --config=pretrain/neobert --workdir=runs/neobert --config.data.dir=records
 
-One million steps of 2,048 rows, the learning rate of the published configuration. Two things differ from the
-original: the masked LM head is BERT's, tied to the word embeddings, where NeoBERT's is one untied matrix; and
-a fifth of the chosen tokens is replaced or kept, where NeoBERT masks them all. It is not compared with its
-authors' code, and its checkpoints are work directories.
+One million steps of 2,048 rows, the learning rate of the published configuration, [MASK] for every chosen
+token. The masked LM head is BERT's, tied to the word embeddings, where NeoBERT's is one untied matrix. It is
+not compared with its authors' code, and its checkpoints are work directories.
 """
 
 from bert_jax.settings import defaults
@@ -26,4 +25,5 @@ def get_config():
     c.optimizer.decay_steps = 900_000
     c.optimizer.final_rate = 0.1
     c.masking.prob = 0.2
+    c.masking.replace = "1, 0, 0"
     return c

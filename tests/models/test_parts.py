@@ -222,3 +222,17 @@ def test_layers_are_read_from_the_names_of_axes():
     boxed = parameters.abstract(Encoder(make("bert")))
     assert set(parameters.layer_axes(boxed).values()) == {0}
     assert parameters.layer_numbers(boxed, make("bert"))["layers/stack/layer/query/bias"].numbers == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "name", ["modernbert", "modernbert, layers in any order", "mosaic", "neobert", "crammed"]
+)
+def test_a_sequence_has_the_same_states_in_a_packed_row_as_alone(name):
+    """Positions and windows are those of the sequence, also where a row is computed in blocks."""
+    made, params = model(name)
+    encoder = Encoder(made.replace(dtype="float32"))
+    packed = inputs()
+    together = encoder.apply({"params": params}, *packed)
+    alone = encoder.apply({"params": params}, *(x[:1, 5:] for x in packed))
+    largest = np.abs(alone).max()
+    np.testing.assert_allclose(together[:1, 5:], alone, rtol=0, atol=2e-6 * largest)
