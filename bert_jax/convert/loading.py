@@ -15,6 +15,7 @@ from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, EncoderConfig
+from bert_jax.objectives.replaced_tokens import GENERATOR
 from bert_jax.tokenization import Tokenizer
 
 _HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
@@ -139,8 +140,9 @@ def load_params(
     return params, report
 
 
-# The groups of parameters of a checkpoint that may remain unused: a pooler and heads.
-_HEADS = {group for family in families.FAMILIES.values() for group in family.groups} - {"encoder"}
+# The groups of parameters of a checkpoint that may remain unused: a pooler, heads and ELECTRA's generator.
+_HEADS = {group for family in families.FAMILIES.values() for group in family.groups}
+_HEADS = (_HEADS | {GENERATOR}) - {"encoder"}
 
 
 def _check_report(report: checkpoint.Report, ignore: str) -> None:

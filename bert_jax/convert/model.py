@@ -38,6 +38,8 @@ class Model:
             and for other heads.
         adapter: What was trained of it, if that is low-rank updates and a head; `params` has the updates
             already.
+        generator: The second network of a checkpoint that holds two, ELECTRA's generator. No format writes
+            it beside the first one; see `surgery.change_head`.
     """
 
     config: EncoderConfig
@@ -48,6 +50,7 @@ class Model:
     source: str = ""
     problem_type: str = ""
     adapter: LowRankAdapter | None = None
+    generator: Model | None = None
 
     def __post_init__(self):
         """Raises a UserError if a parameter is missing, misshapen, or not part of the head.

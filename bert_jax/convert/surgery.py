@@ -195,7 +195,8 @@ def _cast(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
 def change_head(model: Model, head: str) -> Model:
     """Returns the model with only the parameter groups of another head.
 
-    A pooler is kept if the other head may have one. Nothing is initialized: it is an error if the model lacks
+    Of a checkpoint with two networks, the masked LM head is that of the generator. A pooler is kept if the
+    other head may have one. Nothing is initialized: it is an error if the model lacks
     parameters of the head.
 
     Args:
@@ -212,6 +213,8 @@ def change_head(model: Model, head: str) -> Model:
         )
     if head == model.head:
         return model
+    if model.generator is not None and head == model.generator.head:
+        return model.generator
     present = set(model.groups)
     required = family.required(head)
     missing = [group for group in required if group not in present]

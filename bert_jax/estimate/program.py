@@ -17,9 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.kernels import platform
 from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.parallel import sharding
-from bert_jax.runs import benchmark
+from bert_jax.runs import benchmark, pretraining_objectives
 from bert_jax.settings.run_config import PretrainConfig
-from bert_jax.training.metrics import flops
 from bert_jax.training.optimization.adapters import adapt
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
@@ -141,10 +140,11 @@ class TrainStep:
         self.model = self.model.resolve(platform.target_of(devices[0]))
         self.mesh = sharding.mesh_of(config.mesh, devices=devices)
         masked_lm = benchmark.make_task(self.model, rows.length, masking)
-        task = adapt(freeze(masked_lm, config.optimizer.freeze), config.adapter)
+        learned = pretraining_objectives.make(config, masked_lm)
+        task = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
         self.state = abstract_state(task, optimizer, self.mesh)
-        self._flops = flops.RowFlops.of(masked_lm)
+        self._flops = pretraining_objectives.row_flops(learned)
         self._step: Any = sharding.jit_train_step(
             make_train_step(
                 task,
@@ -159,7 +159,7 @@ class TrainStep:
 
     @property
     def row_flops(self) -> float:
-        """Returns the model's FLOPs per row, by formula; see `flops.RowFlops`."""
+        """Returns the model's FLOPs per row, by formula; see `pretraining_objectives.row_flops`."""
         return self._flops(self.rows.length, self.predictions, math.ceil(self.rows.sequences))
 
     @property

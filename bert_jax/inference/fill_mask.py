@@ -52,6 +52,8 @@ class MaskFiller:
 
     def __init__(self, path: str, log: Callable[[str], None] = print, dtype: str = "auto"):
         model = convert.load(path, log=log)
+        if "mlm/bias" not in model.params and model.generator is not None:
+            model = model.generator
         if "mlm/bias" not in model.params:
             raise UserError(
                 f"{model.source} has no masked LM head: expected a pre-trained checkpoint with its heads"

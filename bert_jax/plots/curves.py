@@ -22,6 +22,10 @@ class _Panel:
 _PANELS = (
     _Panel("Masked LM loss", ("mlm_loss",), "loss"),
     _Panel("Masked LM accuracy", ("mlm_accuracy",), "score"),
+    _Panel("Generator loss", ("generator_loss",), "loss"),
+    _Panel("Discriminator loss", ("discriminator_loss",), "loss"),
+    _Panel("Generator accuracy", ("generator_accuracy",), "score"),
+    _Panel("Recall of replaced tokens", ("discriminator_recall",), "score"),
     _Panel("Loss", ("loss",), "loss"),
     _Panel("Score", ("accuracy", "f1", "f1_macro", "matthews", "pearson", "spearman"), "score"),
     _Panel("Learning rate", ("learning_rate",), "other"),

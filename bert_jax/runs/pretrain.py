@@ -23,12 +23,12 @@ from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import Vocabulary
 from bert_jax.parallel import distributed, sharding
+from bert_jax.runs import pretraining_objectives
 from bert_jax.settings import config_fields, run_config
 from bert_jax.settings.run_config import ModelConfig, PretrainConfig, PretrainDataConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.training import budget, loop
 from bert_jax.training.evaluators import Evaluator, RecordEvaluator
-from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import adapt, describe
 from bert_jax.training.optimization.optimizers import make_optimizer
@@ -79,7 +79,8 @@ def pretrain(
     config = _resolve(config, train_set, tokenizer, workdir, log)
     model = config.model.encoder()
     task = _objective(config, model, train_set, tokenizer, workdir)
-    objective = adapt(freeze(task, config.optimizer.freeze), config.adapter)
+    learned = pretraining_objectives.make(config, task)
+    objective = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
     # Mistakes are refused before there is a work directory.
     make_optimizer(config.optimizer, budget.schedule_steps(config), None)
     mesh = sharding.mesh_of(config.mesh)
@@ -87,7 +88,7 @@ def pretrain(
     for size in batch_sizes.values:
         sharding.check_batch_size(size, mesh, config.accumulate_steps)
     local_rows = functools.cache(functools.partial(sharding.local_rows, mesh))
-    row_flops = _row_flops(config, task, train_set)
+    row_flops = _row_flops(config, learned, train_set)
 
     primary = jax.process_index() == 0
     total = 0 if budget.of(config) else config.steps  # The number of steps of a budget is not known.
@@ -260,7 +261,7 @@ def _evaluator(config, objective: Objective, eval_set, mesh, corrupt_rows) -> Re
 def _row_flops(config, objective: Objective, train_set) -> float:
     """Returns the model FLOPs of one row of the records, with the mean number of sequences rounded up."""
     sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
-    row_flops = flops.RowFlops.of(objective)
+    row_flops = pretraining_objectives.row_flops(objective)
     return row_flops(train_set.max_seq_length, config.masking.max_predictions, sequences)
 
 

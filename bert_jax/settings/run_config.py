@@ -385,6 +385,30 @@ class EvalMaskingConfig(Part):
 
 
 @dataclasses.dataclass(frozen=True)
+class ReplacedTokensConfig(Part):
+    """The objective of ELECTRA, for `objective=replaced_tokens` alone."""
+
+    generator_hidden_size: int = option(
+        0,
+        "width H of the generator's layers, with 4 H in the feed-forward block and heads of 64; 0: a quarter "
+        "of `model.hidden_size`",
+        maximum=2**20,
+        resume="fixed",
+    )
+    weight: float = option(
+        50.0, "factor of the discriminator's loss beside the generator's", minimum=0, maximum=10**6
+    )
+    temperature: float = option(1.0, "temperature of the generator's samples", above=0, maximum=1000)
+    disallow_correct: bool = option(False, "the generator never samples the original token")
+    variant: str = option(
+        "electra",
+        "`electra`; `electra_15`, whose discriminator is asked about the masked tokens alone; `replace_mlm`, "
+        "masked LM of samples instead of [MASK]; `all_tokens_mlm`, which predicts every token",
+        resume="fixed",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class PretrainDataConfig(Part):
     """The records of pre-training. Directory and vocabulary may move: their digests identify them."""
 
@@ -543,6 +567,12 @@ class PretrainConfig(RunConfig):
     data: PretrainDataConfig = PretrainDataConfig()
     masking: MaskingConfig = MaskingConfig()
     eval_masking: EvalMaskingConfig = EvalMaskingConfig()
+    objective: str = option(
+        "masked_lm",
+        "what is learned: `masked_lm`, BERT's, or `replaced_tokens`, [ELECTRA's](families/electra.md)",
+        resume="fixed",
+    )
+    replaced_tokens: ReplacedTokensConfig = ReplacedTokensConfig()
     resume_from: str = option(
         "",
         "work directory of another run, or one of its `checkpoints/STEP`, to go on from with its optimizer "
@@ -641,6 +671,10 @@ def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(itertools.chain.from_iterable(SCHEDULE_FIELDS.values())):
         if name not in used:
             yield f"optimizer.{name}", f"the schedule {config.optimizer.schedule} does not use it"
+    objective = getattr(config, "objective", "")
+    if objective and objective != "replaced_tokens":
+        for part in dataclasses.fields(ReplacedTokensConfig):
+            yield f"replaced_tokens.{part.name}", f"the objective {objective} does not use it"
     kind = config.adapter.kind
     if kind:
         yield "optimizer.freeze", f"adapter.kind={kind} freezes all that it does not train"

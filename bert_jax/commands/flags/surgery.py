@@ -72,6 +72,12 @@ def apply(
             "--vocab and --add_tokens exclude each other; add the tokens to the file of --vocab, or convert "
             "twice"
         )
+    if flags.head and model.generator is not None and flags.head == model.generator.head:
+        model = model.generator
+        log("network: the generator")
+    elif model.generator is not None:
+        model = model.replace(generator=None)
+        log("network: the discriminator; --head=masked_lm is the generator")
     if flags.vocab and model.tokenizer is None:
         model = model.replace(tokenizer=tokenization.load(flags.vocab))
         log(f"vocabulary: {flags.vocab}, added to the model")

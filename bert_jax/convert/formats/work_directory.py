@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from bert_jax import checkpoint
-from bert_jax.checkpoint.leaves import nest
+from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import families
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
@@ -19,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
 from bert_jax.objectives.adapters import assemble
+from bert_jax.objectives.replaced_tokens import GENERATOR, generator_config, generator_params
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
@@ -63,11 +64,13 @@ class WorkDirectory(Format):
         source, trained, frozen = checkpoint.read_stored(chosen, log=log)
         params = assemble(trained | frozen)
         adapter = LowRankAdapter.of(run["config"].get("init_from", ""), trained, frozen)
+        params, generator = _networks(run, config, params, tokenizer, source)
         labels = tuple(run["labels"]) if run.get("labels") else None
         given = run.get("head", "")
         groups = {name.split("/")[0] for name in params}
         head = head_of(groups, *([given] if families.CLASSIFIER in params and given else []))
-        return Model(config, params, head, tokenizer, labels, source, _problem_type(run, head), adapter)
+        problem_type = _problem_type(run, head)
+        return Model(config, params, head, tokenizer, labels, source, problem_type, adapter, generator)
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
         """Writes config.json, the vocabulary and checkpoints/0.
@@ -107,6 +110,30 @@ class WorkDirectory(Format):
 
 
 FORMAT = WorkDirectory()
+
+
+def _networks(
+    run: Mapping[str, Any],
+    config: bert_config.EncoderConfig,
+    params: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    source: str,
+) -> tuple[Mapping[str, Any], Model | None]:
+    """Returns the parameters of the network that a run trains, and the generator beside it or None."""
+    if not any(name.startswith(f"{GENERATOR}/") for name in params):
+        return params, None
+    own = {name: x for name, x in params.items() if not name.startswith(f"{GENERATOR}/")}
+    if "discriminator/out/kernel" in own:  # a variant has a masked LM head too, which no class has
+        own = {name: x for name, x in own.items() if not name.startswith("mlm/")}
+    options = run["config"]["replaced_tokens"]
+    smaller = generator_config(config, options["generator_hidden_size"])
+    return own, Model(
+        smaller,
+        flatten(generator_params(nest(params))),
+        "masked_lm",
+        tokenizer,
+        source=f"{source}, generator",
+    )
 
 
 def _problem_type(run: Mapping[str, Any], head: str) -> str:

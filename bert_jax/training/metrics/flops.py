@@ -20,7 +20,13 @@ from bert_jax.training.metrics import peaks
 
 # What the dense layers of a parameter group are applied to. As usual, output layers of a few classes are not
 # counted.
-_APPLIED_TO = {"encoder": "token", "mlm": "prediction", "pooler": "sequence", "head": "sequence"}
+_APPLIED_TO = {
+    "encoder": "token",
+    "mlm": "prediction",
+    "pooler": "sequence",
+    "head": "sequence",
+    "discriminator": "token",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,72 @@
+"""What pre-training learns, by its name in the configuration, and the model FLOPs of a row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from bert_jax.convert import families
+from bert_jax.errors import UserError
+from bert_jax.objectives.base import Objective
+from bert_jax.objectives.masked_lm import MaskedLM
+from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
+from bert_jax.settings.run_config import PretrainConfig
+from bert_jax.training.metrics import flops
+
+
+def make(config: PretrainConfig, task: MaskedLM) -> Objective:
+    """Returns the objective of a configuration.
+
+    Args:
+        config: the configuration of a pre-training run.
+        task: masked LM for the configured model, with the masks and the vocabulary of the run.
+
+    Raises:
+        UserError: the name is unknown, or the family has no such head.
+    """
+    if config.objective not in _OBJECTIVES:
+        raise UserError(f"objective={config.objective!r} is unknown; choose one of {', '.join(_OBJECTIVES)}")
+    return _OBJECTIVES[config.objective](config, task)
+
+
+def row_flops(objective: Objective) -> Callable[[int, int, int], float]:
+    """Returns the function (length, predictions, sequences) that returns the model FLOPs of one row.
+
+    The function is a `flops.RowFlops`. Of two networks it is the sum, neither with a next-sentence head.
+    """
+    of_model = flops.RowFlops.of(objective)
+    if not isinstance(objective, ReplacedTokens):
+        return of_model
+    of_generator = flops.RowFlops.of(objective.generator)
+    every_token = objective.variant == "all_tokens_mlm"
+
+    def of_both(length, predictions, sequences):
+        del sequences
+        of_second = of_model(length, length if every_token else predictions, 0)
+        return of_generator(length, predictions, 0) + of_second
+
+    return of_both
+
+
+def _replaced_tokens(config: PretrainConfig, task: MaskedLM) -> ReplacedTokens:
+    options, family = config.replaced_tokens, families.of(task.config)
+    if "replaced_tokens" not in family.heads:
+        known = [name for name, one in families.FAMILIES.items() if "replaced_tokens" in one.heads]
+        raise UserError(
+            f"objective=replaced_tokens: a {family.name} has no such head; set "
+            f"--config.model.model_type={known[0]}"
+        )
+    generator = dataclasses.replace(
+        task,
+        config=generator_config(task.config, options.generator_hidden_size),
+        next_sentence_head=False,
+    )
+    return ReplacedTokens(
+        task.config, generator, options.variant, options.weight, options.temperature, options.disallow_correct
+    )
+
+
+_OBJECTIVES: dict[str, Callable[[PretrainConfig, MaskedLM], Objective]] = {
+    "masked_lm": lambda config, task: task,
+    "replaced_tokens": _replaced_tokens,
+}

@@ -1,0 +1,148 @@
+"""A tiny ELECTRA from records to a fine-tuned model: resumed, exported, and loaded in transformers."""
+
+import shutil
+
+import numpy as np
+import pytest
+from support import lowering, processes
+
+from bert_jax import cli, convert
+from bert_jax.convert import HEADS, parity
+from bert_jax.errors import UserError
+from bert_jax.runs import pretraining_objectives
+from bert_jax.settings import config_files, run_config
+from bert_jax.training.metrics import flops
+
+FIELDS = {"steps": 6, "checkpoint.every": 3, "optimizer.warmup_steps": 2, "eval.every": 6}
+CONFIG = processes.CONFIG.with_name("electra_tiny.py")
+
+
+def command(workdir, records, **fields):
+    shape = {name: value for name, value in processes.TINY.items() if name.startswith("model.")}
+    shape["model.embedding_size"], shape["replaced_tokens.generator_hidden_size"] = 24, 16
+    fields = shape | {"batch_size": 8, "log_every": 1, "data.dir": records} | FIELDS | fields
+    return [
+        "pretrain",
+        f"--config={CONFIG}",
+        f"--workdir={workdir}",
+        *(f"--config.{name}={value}" for name, value in fields.items()),
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, records):
+    workdir = tmp_path_factory.mktemp("electra") / "run"
+    with processes.quick_compilation():
+        assert cli.main(command(workdir, records)) == 0
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def finetuned(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finetuned")
+    files = lowering.write_files(folder)
+    fields = {f"data.{name}": value for name, value in files["classification"].items()}
+    fields |= {"init_from": run, "epochs": 1, "batch_size": 8, "max_seq_length": 32}
+    flags = [f"--config.{name}={value}" for name, value in fields.items()]
+    workdir = folder / "run"
+    with processes.quick_compilation():
+        code = cli.main(["finetune", "--config=finetune/classification", f"--workdir={workdir}", *flags])
+    assert code == 0
+    return workdir
+
+
+def test_a_resumed_run_ends_as_one_that_went_through(run, records, tmp_path, capsys):
+    """What a run leaves that was killed after its first checkpoint is continued bit for bit."""
+    other = tmp_path / "run"
+    shutil.copytree(run, other)
+    shutil.rmtree(other / "checkpoints" / "6")
+    with processes.quick_compilation():
+        assert cli.main(command(other, records)) == 0
+    assert "step 3" in capsys.readouterr().out
+    one, two = convert.load(run), convert.load(other)
+    for mine, reference in ((two, one), (two.generator, one.generator)):
+        assert mine.params.keys() == reference.params.keys()
+        assert all(x.tobytes() == reference.params[name].tobytes() for name, x in mine.params.items())
+
+
+def test_a_run_holds_two_networks(run, tmp_path, capsys):
+    model = convert.load(run)
+    assert (model.head, model.generator.head) == ("replaced_tokens", "masked_lm")
+    assert (model.config.hidden_size, model.generator.config.hidden_size) == (32, 16)
+    words = "encoder/embeddings/word_embeddings"
+    assert np.array_equal(model.params[words], model.generator.params[words])
+    projection = "encoder/embeddings/projection/kernel"
+    assert (model.params[projection].shape, model.generator.params[projection].shape) == ((24, 32), (24, 16))
+    for head, flags in (("replaced_tokens", []), ("masked_lm", ["--head=masked_lm"])):
+        folder = tmp_path / head
+        assert cli.main(["convert", f"--input={run}", f"--output={folder}", "--to=huggingface", *flags]) == 0
+        assert convert.load(folder).head == head
+    assert cli.main(["fill-mask", f"--checkpoint={run}", "word1 [MASK]"]) == 0
+    assert cli.main(["inspect", str(run)]) == 0
+    assert "parts: discriminator, encoder, generator" in capsys.readouterr().out
+
+
+def test_fine_tuning_takes_the_discriminator(run, finetuned):
+    model = convert.load(finetuned)
+    assert (model.head, model.config.model_type) == ("sequence_classification", "electra")
+    assert model.config.hidden_size == 32 and model.generator is None
+    assert set(model.groups) == {"encoder", "head", "classifier"}
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("head", ["masked_lm", "sequence_classification"])
+def test_transformers_loads_it(run, finetuned, tmp_path, head):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    source = finetuned if head == "sequence_classification" else run
+    flags = ["--head=masked_lm"] if head == "masked_lm" else []
+    folder = tmp_path / "out"
+    assert cli.main(["convert", f"--input={source}", f"--output={folder}", "--to=huggingface", *flags]) == 0
+    cls = getattr(transformers, HEADS[head].auto_class)
+    theirs, info = cls.from_pretrained(folder, output_loading_info=True)
+    assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    model = convert.load(folder)
+    inputs = parity.random_inputs(model.config)
+    given = {"input_ids": inputs["input_ids"], "token_type_ids": inputs["token_type_ids"]}
+    given["attention_mask"] = inputs["mask"]
+    with torch.no_grad():
+        logits = theirs.eval()(**{name: torch.tensor(x) for name, x in given.items()}).logits.numpy()
+    name = {"masked_lm": "mlm"}.get(head, "classifier")
+    mine = parity.flax_outputs(model)[name]
+    parity.compare(head, parity.without_padding({name: logits}, inputs["mask"]), {name: mine})
+
+
+@pytest.mark.parametrize(
+    "size, counts", [("small", 14_196_219), ("base", 119_386_427), ("large", 354_655_291)]
+)
+def test_the_configs_have_the_published_parameters(size, counts):
+    """Of both networks together."""
+    import jax
+
+    from bert_jax.models import parameters
+    from bert_jax.objectives.masked_lm import MaskedLM
+
+    fields = config_files.load(f"pretrain/electra:{size}")
+    fields.model.vocab_size = 30522
+    config = run_config.pretraining(fields)
+    model = config.model.encoder()
+    objective = pretraining_objectives.make(config, MaskedLM(model, None, None, next_sentence_head=False))
+    assert parameters.count(jax.eval_shape(objective.init, jax.random.key(0))) == counts
+    row = pretraining_objectives.row_flops(objective)(128, 19, 1)
+    alone = flops.RowFlops.of(MaskedLM(model, None, None, next_sentence_head=False))(128, 0, 0)
+    assert 1.05 * alone < row < 1.5 * alone
+
+
+def test_mistakes(records, tmp_path, capsys):
+    config = config_files.load("pretrain/electra_tiny")
+    config.objective = "masked_lm"
+    with pytest.raises(UserError, match="generator_hidden_size=64: the objective masked_lm"):
+        run_config.pretraining(config)
+    for fields, message in (
+        ({"model.model_type": "bert"}, "objective=replaced_tokens: a BERT has no such head; set"),
+        (
+            {"objective": "electra", "replaced_tokens.generator_hidden_size": 0},
+            "objective='electra' is unknown; choose one of masked_lm, replaced_tokens",
+        ),
+    ):
+        assert cli.main(command(tmp_path / "run", records, **fields)) == 2
+        assert message in capsys.readouterr().err
