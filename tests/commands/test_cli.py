@@ -235,12 +235,12 @@ def test_the_command_line_and_the_pipelines_start_without_jax():
         ("max_steps", "did you mean steps?"),
         (
             "optimizer.zzz",
-            "optimizer has args, b1, b2, clip_norm, decay_steps, eps, freeze, learning_rate, name",
+            "optimizer has args, b1, b2, clip_norm, cooldown, cooldown_fraction, cooldown_steps, decay_steps",
         ),
         ("optimizer.learning_rat", "did you mean optimizer.learning_rate?"),
         ("modle.hidden_size", "did you mean model.hidden_size?"),
         ("optimiser.name", "did you mean optimizer.name?"),
-        ("zzz", "it has accumulate_steps, batch_size"),
+        ("zzz", "it has accumulate_steps, adapter, batch_ramp, batch_size"),
     ],
 )
 def test_an_override_of_no_field_gets_the_nearest_one_or_all(field, expected, capsys):

@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax import cli, convert
 from bert_jax.convert import conversion, formats, model_card, parity
+from bert_jax.convert.families import bert
 from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
 
@@ -51,7 +52,7 @@ def test_a_checkpoint_is_replaced_only_when_asked_and_nothing_else_is(export, tm
         assert message in capsys.readouterr().err and sorted(kept.rglob("*")) == files
 
 
-@pytest.mark.parametrize("head", convert.HEADS)
+@pytest.mark.parametrize("head", bert.FAMILY.heads)
 def test_head_and_labels_outlive_a_work_directory(make_model, tmp_path, head):
     model = make_model(head)
     work_directory.FORMAT.write(model, tmp_path)

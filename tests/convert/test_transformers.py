@@ -5,6 +5,7 @@ import pytest
 
 from bert_jax import tokenization
 from bert_jax.convert import HEADS, parity
+from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface, huggingface_export
 
 pytestmark = pytest.mark.peer
@@ -27,7 +28,7 @@ def load(head, folder):
     return model.eval()
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", bert.FAMILY.heads)
 def test_auto_classes_load_every_head(make_model, tmp_path, head):
     model = make_model(head, pooler=head == "none")  # as transformers' own classes have it
     huggingface_export.write(model, tmp_path)

@@ -26,7 +26,7 @@ def test_every_config_opens_with_one_line_and_its_command_by_name(name):
     source = config_files.find(name).read_text(encoding="utf-8")
     assert 20 < len(config_files.summary(name)) < 110 and config_files.summary(name).endswith(".")
     command = name.partition("/")[0].replace("experiments", "(pretrain|finetune)")
-    assert re.search(rf"bert-jax {command} --config={name}(:[\w-]+)? --workdir=", source)
+    assert re.search(rf"bert-jax {command} --config={name}(:[\w,-]+)? --workdir=", source)
     assert "configs/" not in source
 
 

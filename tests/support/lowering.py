@@ -48,7 +48,14 @@ DEVICES = {
     "tpu": AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu"),
 }
 NO_DROPOUT = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-ARGUMENTS = {"glue": "mrpc", "large_lamb": "phase1", "squad": "v1"}  # of configs that need one
+ARGUMENTS = {  # of configs that need one
+    "pretrain/large_lamb": "phase1",
+    "finetune/albert": "mrpc",
+    "finetune/electra": "mrpc",
+    "finetune/glue": "mrpc",
+    "finetune/roberta": "mrpc",
+    "finetune/squad": "v1",
+}
 
 # Tasks without a config file of their own: (config, kind of file, fields).
 MORE = {
@@ -108,7 +115,7 @@ def load(name):
     spec = importlib.util.spec_from_file_location("config", config_files.find(name))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    argument = argument or ARGUMENTS.get(name.partition("/")[2])
+    argument = argument or ARGUMENTS.get(name)
     return module.get_config(argument) if argument else module.get_config()
 
 
@@ -175,6 +182,7 @@ def finetuning_config(name, files, kind=None):
         kind = "three classes"
     config = load(f"finetune/{given}")
     config.update(fields | {"head_size": 16})
+    config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, 10)  # of 100 steps
     spec = tasks.get(config.task)
     data = files[kind or of_more or _FILES[spec.task]]
     if spec.columns:  # the files of GLUE

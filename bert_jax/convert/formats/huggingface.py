@@ -121,7 +121,7 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[s
     fields = json_files.read(file, {"architectures?": ([str], None), "id2label?": (dict, None)})
     kind = fields.get("model_type", "bert")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise UserError(f"{file}: model_type is {kind!r}; only {' and '.join(FAMILIES)} can be read")
+        raise UserError(f"{file}: model_type is {kind!r}; only {', '.join(FAMILIES)} can be read")
     try:
         return FAMILIES[kind].read_config(fields), FAMILIES[kind], fields
     except UserError as error:

@@ -10,7 +10,7 @@ import pytest
 from support.numpy_bert import file_outputs
 
 from bert_jax.checkpoint.leaves import flatten
-from bert_jax.convert import HEADS, parity
+from bert_jax.convert import parity
 from bert_jax.convert.families import bert
 from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW
 from bert_jax.errors import UserError
@@ -37,7 +37,7 @@ def test_an_assembled_model_has_the_parameters_of_the_models_that_are_trained(ma
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", FAMILY.heads)
 def test_there_and_back_is_bit_for_bit(make_model, head, kind):
     model = make_model(head)
     found = FAMILY.from_files(FAMILY.to_files(model.params, model.config, kind), model.config, kind)
@@ -46,7 +46,10 @@ def test_there_and_back_is_bit_for_bit(make_model, head, kind):
     assert not any((found.missing, found.misshapen, found.unknown, found.beside))
 
 
-_ACTIVATIONS = [(head, "gelu") for head in HEADS] + [("pretraining", "gelu_tanh"), ("pretraining", "relu")]
+_ACTIVATIONS = [(head, "gelu") for head in FAMILY.heads] + [
+    ("pretraining", "gelu_tanh"),
+    ("pretraining", "relu"),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)

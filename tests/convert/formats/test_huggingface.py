@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_jax import cli
-from bert_jax.convert import HEADS
+from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface, huggingface_export
 from bert_jax.errors import UserError
 
@@ -23,7 +23,7 @@ def edit(folder, change):
     save_file(tensors, path)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", bert.FAMILY.heads)
 def test_a_written_folder_reads_back(export, head):
     folder, model = export(head)
     again = huggingface.FORMAT.read(folder)
@@ -124,7 +124,7 @@ MISTAKES = {
     "untied": (_set("cls.predictions.decoder.weight", np.zeros((25, 12), np.float32)), "not tied"),
     "another shape": (_config(hidden_size=24, intermediate_size=40), "not of the architecture"),
     "fewer layers": (_config(num_hidden_layers=1), "bert.encoder.layer.1"),
-    "roberta": (_config(model_type="roberta"), "only bert"),
+    "deberta": (_config(model_type="deberta-v2"), "only bert"),
     "relative positions": (_config(position_embedding_type="relative_key"), "position_embedding_type"),
     "an activation": (_config(hidden_act="swish"), "hidden_act"),
     "a pickle": (_pickle, "may run code.*safetensors"),
