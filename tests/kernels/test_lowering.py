@@ -119,7 +119,7 @@ def check_finetuning(accelerator, make, combinations):
         step = make_train_step(task, optimizer, schedule)
         found = lower(step, accelerator, state(task, optimizer), batch, np.uint32(0))
         # A frozen encoder is not trained, and has no dropout.
-        rate = 0.1 if dropout and not task.frozen() else 0.0
+        rate = 0.0 if task.frozen() else task.config.attention_probs_dropout_prob
         assert has_kernel(found) == expects_kernel(accelerator, dtype, rate)
         found = lower(task.predict, accelerator, parameters(task), predicted)
         assert has_kernel(found) == expects_kernel(accelerator, dtype, 0.0)
