@@ -30,7 +30,6 @@ with epy.lazy_imports():
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark, pretrain
     from bert_jax.settings import defaults, run_config
-    from bert_jax.settings.run_config import PretrainConfig
     from bert_jax.training.optimization import adapters, optimizers, param_groups
 
 
@@ -72,7 +71,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     print(json.dumps(result, indent=1) if flags.json else report(result))
 
 
-def _resolve(flags) -> PretrainConfig:
+def _resolve(flags) -> run_config.PretrainConfig:
     """Returns the config to measure: `--config`, or that of `--size`, with the other flags applied."""
     given = flags.config
     if given is None:
@@ -95,7 +94,7 @@ def _resolve(flags) -> PretrainConfig:
 
 
 def measure(
-    config: PretrainConfig, rows: str, length: int, steps: int, dataset: Any = None
+    config: run_config.PretrainConfig, rows: str, length: int, steps: int, dataset: Any = None
 ) -> dict[str, Any]:
     """Times the train step of a pre-training config.
 

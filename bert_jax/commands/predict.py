@@ -28,9 +28,9 @@ from bert_jax.settings.flags import Define
 with epy.lazy_imports():
     from bert_jax.inference import predictor, streaming
     from bert_jax.parallel import compiler_options
+    from bert_jax.tasks import predictions as task_predictions
     from bert_jax.tasks import setup
     from bert_jax.tasks.glue import tables
-    from bert_jax.tasks.predictions import TablePredictions
 
 
 def define_flags(define: Define) -> None:
@@ -135,7 +135,8 @@ def _submit(directories: list[str], output: str, overwrite: bool) -> int:
             examples = model.task.read(model.file(split), labelled=False, test=True)
             with progress.of_batches(f"predicting {name}") as on_batch:
                 predictions = model.predict(examples, on_batch)
-            assert isinstance(predictions, TablePredictions)  # as those of every task of GLUE
+            # Every task of GLUE has these.
+            assert isinstance(predictions, task_predictions.TablePredictions)
             files[name] = tables.submission_file(examples.ids, predictions.outputs, model.task.labels)
             print(f"{name}: {len(examples):,} predictions of {model.source}")
     missing = tables.write_submission(output, files)
