@@ -323,6 +323,7 @@ class EncoderConfig:
         "the state that a classification head for sequences reads: `cls`, or the `mean` over all tokens; "
         "None for that of the model family",
         choices=("cls", "mean"),
+        of_head=True,
         optional=str,
     )
     qa_dropout: float | None = _field(

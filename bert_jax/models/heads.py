@@ -112,19 +112,25 @@ class ClassificationHead:
         """Returns the dropout rates of the head."""
         return self.drop_in, self.drop_out
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Returns the fields of `EncoderConfig` that only heads read, and that this one reads."""
+        pooling = () if self.pooling == "none" else ("classifier_pooling",)
+        return (*(rate.field for rate in self.rates if rate.field), *pooling)
 
-def check_fields(given: Mapping[str, Any], rates: Iterable[Rate], user: str) -> None:
+
+def check_fields(given: Mapping[str, Any], read: Iterable[str], user: str) -> None:
     """Refuses values of fields that only heads read, and that the heads of a run do not read.
 
     Args:
         given: the fields of `EncoderConfig` in the config of the run; a checkpoint may have any values.
-        rates: the dropout rates of the heads.
+        read: the names of the fields that the heads read.
         user: what the heads belong to, for the message.
 
     Raises:
-        UserError: a field is set, and no rate refers to it.
+        UserError: a field is set, and no head reads it.
     """
-    read = {rate.field for rate in rates}
+    read = set(read)
     for name in HEAD_FIELDS:
         if given[name] is not None and name not in read:
             raise UserError(f"model.{name}={given[name]}: {user} does not use it; leave it at None")

@@ -46,7 +46,7 @@ def from_training_file(config: FinetuneConfig) -> tuple[FinetuneTask, Any]:
     try:
         task = spec.task(of_task, spec, None, tokenizer, encoder)
         user = f"the task {spec.name} with a model of the family {families.of(encoder).name}"
-        heads.check_fields(config.model.to_dict(), task.classifier.rates, user)
+        heads.check_fields(config.model.to_dict(), task.classifier.fields, user)
         examples = task.read_training(path)
     except UserError as error:
         mistakes.append(str(error))

@@ -354,6 +354,17 @@ def test_dropout_of_a_head_that_the_family_computes_otherwise_is_refused(
             finetune.prepare(changed, "")
 
 
+@pytest.mark.parametrize("task, read", [("classification", True), ("tagging", False), ("squad2", False)])
+def test_the_pooling_of_a_head_without_any_is_refused(files, vocabulary, task, read):
+    config = configured(task, files, vocabulary)
+    config.model.classifier_pooling = "mean"
+    if read:
+        assert finetune.prepare(config, "")[1].model_config.classifier_pooling == "mean"
+        return
+    with pytest.raises(UserError, match=rf"model\.classifier_pooling=mean: the task {task} with a model"):
+        finetune.prepare(config, "")
+
+
 def test_a_checkpoint_may_have_the_dropout_of_other_heads(files):
     config = configured("classification", files, DISTILBERT / "vocab.txt")
     config.model = tasks.default_config("base").model
