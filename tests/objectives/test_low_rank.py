@@ -11,7 +11,7 @@ from support.models import tiny_task
 
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
-from bert_jax.models import config as model_config
+from bert_jax.models import sizes
 from bert_jax.models.heads import SEQUENCE
 from bert_jax.objectives.adapters import add_low_rank, assemble
 from bert_jax.objectives.classification import Classification
@@ -108,7 +108,7 @@ BIASES = {"base": (102_144, 768), "large": (271_360, 1_024)}
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_numbers_of_trained_parameters_and_the_memory_of_the_optimizer(size):
-    config = model_config.named(size, vocab_size=30522)
+    config = sizes.named(size, vocab_size=30522)
     task = Classification(config, 2, SEQUENCE)
     head = 2 * config.hidden_size + 2
 

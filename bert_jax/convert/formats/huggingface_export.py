@@ -114,17 +114,18 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
     record = model.family.tokenizer
     name = record.class_name if record.kind == tokenizer.kind else _CLASSES[tokenizer.kind]
     special: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
-    settings: dict[str, Any] = {"model_max_length": model.config.max_seq_length, "tokenizer_class": name}
+    settings: dict[str, Any]
     if isinstance(tokenizer, byte_bpe.ByteBpeTokenizer):
-        settings |= _write_byte_bpe(tokenizer, name, folder)
+        settings = _write_byte_bpe(tokenizer, name, folder)
         # Some classes of transformers read only the tokens of tokenizer.json, not the flags of the mask.
         mask = {"content": special["mask_token"], "lstrip": True, "normalized": False}
         special["mask_token"] = {"__type": "AddedToken", **mask, "rstrip": False, "single_word": False}
         special |= {"bos_token": special["cls_token"], "eos_token": special["sep_token"]}
     else:
-        settings |= {"do_lower_case": tokenizer.lower_case, "strip_accents": tokenizer.strip_accents}
+        settings = {"do_lower_case": tokenizer.lower_case, "strip_accents": tokenizer.strip_accents}
         file = tokenizer.released_name or tokenization.KINDS[tokenizer.kind].released[0]
         atomic.copy_file(tokenizer.path, os.path.join(folder, file))
+    settings |= {"model_max_length": model.config.max_seq_length, "tokenizer_class": name}
     if tokenizer.kind == "sentencepiece":
         special = {f"{role}_token": tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
         settings["keep_accents"] = not tokenizer.strip_accents
