@@ -22,7 +22,7 @@ with epy.lazy_imports():
     from bert_jax.data import loader, records
     from bert_jax.models import config as model_config
     from bert_jax.objectives import masked_lm, masking
-    from bert_jax.settings import run_config
+    from bert_jax.settings import masking_config
 
 COLUMNS = Columns("sentence", label="package")
 _WORDS = range(5, 41)  # number of words of a sentence of the task
@@ -109,7 +109,7 @@ def pretraining_baselines(directory: str) -> Baselines:
         masked_lm.MaskedLM(
             model,
             masking.Vocabulary.of(tokenizer),
-            dataclasses.replace(run_config.MaskingConfig(), **config.masking).options(
+            dataclasses.replace(masking_config.MaskingConfig(), **config.masking).options(
                 held_out.max_seq_length, config.steps
             ),
             token_types=tokenizer.layout.types,

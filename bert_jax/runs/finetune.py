@@ -24,7 +24,8 @@ from bert_jax.kernels import platform
 from bert_jax.objectives.adapters import PartlyFrozen
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import distributed, sharding
-from bert_jax.settings.run_config import FinetuneConfig, ModelConfig
+from bert_jax.settings.model_config import ModelConfig
+from bert_jax.settings.run_config import FinetuneConfig
 from bert_jax.tasks import fields, metrics
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator

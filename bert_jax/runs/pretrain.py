@@ -25,7 +25,8 @@ from bert_jax.objectives.masking import Vocabulary
 from bert_jax.parallel import distributed, sharding
 from bert_jax.runs import pretraining_objectives
 from bert_jax.settings import config_fields, run_config
-from bert_jax.settings.run_config import ModelConfig, PretrainConfig, PretrainDataConfig
+from bert_jax.settings.model_config import ModelConfig
+from bert_jax.settings.run_config import PretrainConfig, PretrainDataConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.training import budget, loop
 from bert_jax.training.evaluators import Evaluator, RecordEvaluator

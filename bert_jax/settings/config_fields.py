@@ -104,6 +104,21 @@ def option(default: Any, meaning: str, **limits: Any) -> Any:
     return dataclasses.field(default=default, metadata={"field": Field(default, meaning, **limits)})
 
 
+class Part:
+    """A configuration, or one of its parts."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields that a config file has, as a nested dict."""
+        found = {}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            value = getattr(self, field.name)
+            if isinstance(value, Part):
+                found[field.name] = value.to_dict()
+            elif "field" in field.metadata:
+                found[field.name] = value
+        return found
+
+
 def fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Field]]:
     """Yields (dotted name, declaration) of every field of a configuration and of its parts.
 

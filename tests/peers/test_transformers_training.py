@@ -11,7 +11,7 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert.families import bert
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.data import records
-from bert_jax.settings.run_config import OptimizerConfig
+from bert_jax.settings.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_train_step

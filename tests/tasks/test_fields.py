@@ -41,6 +41,7 @@ CHECKS = {
     PACKAGE / "settings" / "config_fields.py",
     PACKAGE / "settings" / "run_config.py",
     PACKAGE / "models" / "config.py",
+    PACKAGE / "models" / "config_checks.py",
 }
 
 
@@ -87,7 +88,9 @@ def noting(prefix, seen):
 def note_run_fields(monkeypatch, seen):
     """Notes which fields of a run's configuration are read, and by which file."""
     parts = {"": run_config.FinetuneConfig()}
-    parts |= {f"{name}.": part for name, part in vars(parts[""]).items() if isinstance(part, run_config.Part)}
+    parts |= {
+        f"{name}.": part for name, part in vars(parts[""]).items() if isinstance(part, config_fields.Part)
+    }
     for prefix, part in parts.items():
         monkeypatch.setattr(type(part), "__getattribute__", noting(prefix, seen))
 

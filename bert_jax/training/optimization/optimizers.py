@@ -20,7 +20,7 @@ import optax.contrib
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import Objective
-from bert_jax.settings.run_config import OptimizerConfig
+from bert_jax.settings.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import param_groups
 from bert_jax.training.optimization.param_groups import NO_DECAY, Layers, decay_mask
 from bert_jax.training.optimization.schedules import Schedule, make_schedule

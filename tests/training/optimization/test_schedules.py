@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.settings import defaults, run_config
-from bert_jax.settings.run_config import SCHEDULE_FIELDS, PretrainOptimizerConfig
+from bert_jax.settings.optimizer_config import SCHEDULE_FIELDS, PretrainOptimizerConfig
 from bert_jax.training.optimization import schedules
 
 
