@@ -28,7 +28,7 @@ with epy.lazy_imports():
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
     from bert_jax.parallel import sharding
-    from bert_jax.runs import benchmark, pretrain
+    from bert_jax.runs import benchmark, pretrain, pretraining_objectives
     from bert_jax.settings import defaults, run_config
     from bert_jax.training.optimization import adapters, optimizers, param_groups
 
@@ -122,7 +122,8 @@ def measure(
                 "positions; choose a shorter --seq_length or a larger --config.model.max_position_embeddings"
             )
         task = benchmark.make_task(model, length, config.masking.options(length, config.steps))
-        objective = adapters.adapt(param_groups.freeze(task, config.optimizer.freeze), config.adapter)
+        learned = pretraining_objectives.make(config, task)
+        objective = adapters.adapt(param_groups.freeze(learned, config.optimizer.freeze), config.adapter)
         optimizer, schedule = optimizers.make_optimizer(config.optimizer, config.steps, objective)
         return benchmark.time_train_step(
             task,
@@ -135,6 +136,7 @@ def measure(
             check_update=not optimizers.keeps_parameters_finite(config.optimizer),
             seed=config.seed,
             objective=objective,
+            row_flops=pretraining_objectives.row_flops(learned),
             log=progress.log,
         )
 

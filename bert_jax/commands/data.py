@@ -35,7 +35,7 @@ def define_flags(define: Define) -> None:
     corpus.add(define)
     define.string(
         "vocab",
-        "The vocabulary: vocab.txt, or a SentencePiece .model.",
+        "The vocabulary: vocab.txt, a SentencePiece .model, or the tokenizer.json of a byte-level BPE.",
         required="FILE, a vocabulary (`bert-jax vocab` learns one)",
     )
     define.string(

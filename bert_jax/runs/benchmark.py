@@ -31,6 +31,7 @@ from bert_jax.training.state import abstract_state, init_state, state_shardings
 from bert_jax.training.step import make_train_step
 
 Batch = dict[str, np.ndarray]
+RowFlops = Callable[[int, int, int], float]  # of (length, predictions, sequences); see `flops.RowFlops`
 
 ROWS = ("full", "padded", "packed")
 
@@ -143,12 +144,13 @@ def time_train_step(
     check_update: bool = False,
     seed: int = 0,
     objective: Objective | None = None,
+    row_flops: RowFlops | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compiles the train step and measures its duration, waiting for each step.
 
     Args:
-        task: the training objective.
+        task: masked LM, with the architecture and the masks.
         optimizer: see `bert_jax.training.optimization.optimizers.make_optimizer`.
         schedule: maps a step to its learning rate.
         batches: one batch, which stays on the devices and is used for every step, or an iterator over
@@ -158,7 +160,8 @@ def time_train_step(
         accumulate_steps: the number of parts in which the gradient is computed; see `step.make_train_step`.
         check_update: whether the new parameters are checked; the default optimizers do not need it.
         seed: the seed of the parameters, the masks and dropout.
-        objective: the task with what is frozen or adapted; by default the task itself.
+        objective: what is learned with these masks, with what is frozen or adapted; by default the task.
+        row_flops: the model FLOPs of a row; by default those of the task.
         log: called with a line before the compilation and before the timing.
 
     Returns:
@@ -179,7 +182,7 @@ def time_train_step(
     kernel_check.ensure(task.config, log)
     mesh = mesh or sharding.make_mesh()
     supply = iter(batches) if isinstance(batches, Iterator) else itertools.repeat(batches)
-    row_flops = flops.RowFlops.of(task)
+    row_flops = row_flops or flops.RowFlops.of(task)
     host = next(supply)
     rows, length = host["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)
@@ -279,10 +282,10 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _count(row_flops: flops.RowFlops, batch: Batch) -> dict[str, float]:
+def _count(row_flops: RowFlops, batch: Batch) -> dict[str, float]:
     """Returns the numbers of sequences and tokens in a batch, and its model FLOPs without padding."""
     lengths, repeats = np.unique(sequence_lengths(batch), return_counts=True)
-    each = [row_flops(int(n), max(1, round(0.15 * n))) for n in lengths]
+    each = [row_flops(int(n), max(1, round(0.15 * n)), 1) for n in lengths]
     return {"sequences": repeats.sum(), "tokens": batch["lengths"].sum(), "flops": np.dot(each, repeats)}
 
 

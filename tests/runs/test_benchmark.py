@@ -125,6 +125,7 @@ def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypa
     timed = []
 
     def time_train_step(task, optimizer, schedule, batches, *, steps, **settings):
+        assert settings["row_flops"](16, 2, 1) > 0
         batch = next(batches) if isinstance(batches, Iterator) else batches
         timed.append((task.config.vocab_size, task.masking.max_predictions, batch["input_ids"].shape, steps))
         rate = dict(best=2.0, median=1.0)
@@ -138,6 +139,18 @@ def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypa
     monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
     run_on_records(tmp_path, capsys)
     assert timed == [(100, 4, (8, 16), 2), (100, 8, (8, 32), 2)]
+
+
+def test_the_command_times_what_the_config_learns(monkeypatch, capsys):
+    timed = []
+
+    def time_train_step(task, *rest, objective, row_flops, **settings):
+        timed.append((type(objective).__name__, row_flops(128, 19, 1) > flops.RowFlops.of(task)(128, 19)))
+        return {}
+
+    monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
+    assert cli.main(["bench", "--config=pretrain/electra_tiny", "--batch_size=2", "--json"]) == 0
+    assert timed == [("ReplacedTokens", True)] and capsys.readouterr().out
 
 
 @pytest.mark.slow
