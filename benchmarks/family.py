@@ -74,17 +74,17 @@ SHORT = {
     "model.hidden_dropout_prob": 0.0,
     "model.attention_probs_dropout_prob": 0.0,
     "model.scan_unroll": 0,
-    "optimizer.warmup_steps": 150,
+    "optimizer.warmup_steps": 100,
     "log_every": LOG,
     "checkpoint.every": CHECKPOINTS,
-    "eval.every": 300,
+    "eval.every": 200,
     "eval.batches": 40,
 }
 ADAM = {"optimizer.name": "adamw_bias_corrected", "optimizer.learning_rate": 1e-3, "optimizer.b2": 0.98}
 MINI = {"model.hidden_size": 256, "model.num_attention_heads": 4, "model.intermediate_size": 1024}
 
 FAMILIES = {
-    "bert": Family(("wordpiece.txt",), ("--nsp=next",), "pretrain/mini", 1700, {}),
+    "bert": Family(("wordpiece.txt",), ("--nsp=next",), "pretrain/mini", 1000, {}),
     "electra": Family(
         ("wordpiece.txt",),
         ("--nsp=none",),
