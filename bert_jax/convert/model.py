@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
+from bert_jax.objectives.replaced_tokens import GENERATOR, PROJECTION
 from bert_jax.tokenization import Tokenizer
 
 
@@ -38,8 +39,8 @@ class Model:
             and for other heads.
         adapter: What was trained of it, if that is low-rank updates and a head; `params` has the updates
             already.
-        generator: The second network of a checkpoint that holds two, ELECTRA's generator. No format writes
-            it beside the first one; see `surgery.change_head`.
+        generator: The second network of a checkpoint that holds two, ELECTRA's generator. A Hugging Face
+            folder holds one of them; see `surgery.change_head`.
     """
 
     config: EncoderConfig
@@ -99,6 +100,15 @@ class Model:
         return tuple(dict.fromkeys(name.split("/")[0] for name in self.params))
 
     @property
+    def stored(self) -> Mapping[str, np.ndarray]:
+        """The parameters as a run stores them: with those of the generator that are its own."""
+        if self.generator is None:
+            return self.params
+        tables = re.compile(rf"encoder/embeddings/(?!{PROJECTION}/).*")
+        own = {name: x for name, x in self.generator.params.items() if not tables.fullmatch(name)}
+        return {**self.params, **{f"{GENERATOR}/{name}": x for name, x in own.items()}}
+
+    @property
     def classes(self) -> int:
         """The number of outputs of the classifier; 0 if the model has none."""
         bias = self.params.get(families.CLASSIFIER)
@@ -110,7 +120,12 @@ class Model:
         return self.family.module(self.config, self.groups, self.head, self.classes)
 
     def replace(self, **changes: Any) -> Model:
-        """Returns the model with some fields replaced; the result is validated again."""
+        """Returns the model with some fields replaced; the result is validated again.
+
+        With other parameters or another architecture it has no generator, which does not follow the change.
+        """
+        if changes.keys() & {"params", "config"}:
+            changes = {"generator": None} | changes
         return dataclasses.replace(self, **changes)
 
 

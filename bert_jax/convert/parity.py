@@ -76,6 +76,8 @@ def check_same(what: str, one: Model, other: Model) -> float:
         bits = [np.ascontiguousarray(x, np.float32).view(np.uint32) for x in (array, other.params[name])]
         if bits[0].shape != bits[1].shape or np.any(bits[0] != bits[1]):
             raise UserError(f"{what}: the values of {name} differ; {_ADVICE}")
+    if one.generator is not None and other.generator is not None:
+        check_same(f"{what}, generator", one.generator, other.generator)
     # Not every format stores the kind of a classifier: a TF1 checkpoint only has its weights.
     return compare(what, flax_outputs(one), flax_outputs(other, one.module.classification))
 
@@ -109,6 +111,8 @@ def compare(what: str, one: Mapping[str, np.ndarray], other: Mapping[str, np.nda
 
 def without_padding(outputs: Mapping[str, np.ndarray], mask: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the outputs, where outputs for every token are reduced to the real tokens: [tokens, ...]."""
+    of_tokens = {name for name, x in outputs.items() if x.ndim == 3 or name == "discriminator"}
     return {
-        name: x[mask > 0] if x.shape[:2] == mask.shape and x.ndim == 3 else x for name, x in outputs.items()
+        name: x[mask > 0] if name in of_tokens and x.shape[:2] == mask.shape else x
+        for name, x in outputs.items()
     }

@@ -23,7 +23,7 @@ from bert_jax.models.layers import ACTIVATIONS, Module, identity
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLMHead:
-    """Structure of the masked LM head before the transposed word embeddings; the defaults are BERT's.
+    """Structure of the masked LM head; the defaults are BERT's.
 
     Attributes:
         transform: whether there is a dense layer from H to E with an activation.
@@ -31,6 +31,7 @@ class MaskedLMHead:
         activation: a name in `layers.ACTIVATIONS`; None for `hidden_act`.
         norm: whether a norm follows.
         decoder_bias: whether the logits have a bias.
+        tied: whether the last product is with the word embeddings, or with a matrix of the head's own.
     """
 
     transform: bool = True
@@ -38,6 +39,12 @@ class MaskedLMHead:
     activation: str | None = None
     norm: bool = True
     decoder_bias: bool = True
+    tied: bool = True
+
+    @property
+    def has_parameters(self) -> bool:
+        """Returns whether there is more to the head than the word embeddings."""
+        return self.transform or self.norm or self.decoder_bias or not self.tied
 
 
 MASKED_LM = MaskedLMHead()
@@ -195,7 +202,7 @@ POOLINGS: dict[str, Callable[..., jax.Array]] = {
 
 
 class MaskedLanguageModelHead(Module):
-    """Dense, activation, norm, then the transposed word embeddings and a bias: [B, P, H] -> [B, P, V]."""
+    """Dense, activation, norm, a product with the word embeddings and a bias: [B, P, H] -> [B, P, V]."""
 
     head: MaskedLMHead = MASKED_LM
 
@@ -209,13 +216,23 @@ class MaskedLanguageModelHead(Module):
             self.activate = ACTIVATIONS[head.activation or config.hidden_act]
         self.transform_norm = self.norm() if head.norm else identity
         self.bias = None
-        if head.decoder_bias:
+        if not head.tied:
+            self.decoder = self.dense(
+                None, (config.vocab_size,), ("embed",), ("vocab",), use_bias=head.decoder_bias
+            )
+        elif head.decoder_bias:
             self.bias = self.table("bias", ("vocab",), (config.vocab_size,), nn.initializers.zeros)
+        self.logits = self._tied if head.tied else self._own
 
     def __call__(self, x, word_embeddings):
         """Returns the logits [B, P, V] of states [B, P, H]."""
-        x = self.transform_norm(self.activate(self.transform(x)))
+        return self.logits(self.transform_norm(self.activate(self.transform(x))), word_embeddings)
+
+    def _tied(self, x, word_embeddings):
         return tied_table.logits(x, word_embeddings, self.bias)
+
+    def _own(self, x, word_embeddings):
+        return self.decoder(x)
 
 
 class ReplacedTokenHead(Module):

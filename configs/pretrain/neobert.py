@@ -4,9 +4,10 @@
         --max_seq_length=1024 --output_dir=records
     bert-jax pretrain --config=pretrain/neobert --workdir=runs/neobert --config.data.dir=records
 
-One million steps of 2,048 rows, the learning rate of the published configuration, [MASK] for every chosen
-token. The masked LM head is BERT's, tied to the word embeddings, where NeoBERT's is one untied matrix. It is
-not compared with its authors' code, and its checkpoints are work directories.
+One million steps of 2,048 rows, [MASK] for every chosen token, and a masked LM head of one matrix that is not
+tied. The numbers are those of chandar-lab/NeoBERT (conf/ and jobs/neobert.sh); its paper may have others. A
+second phase has 50,000 steps of 512 rows of 4,096 tokens (jobs/neobert-4096.sh). The original draws its
+initial weights from a uniform distribution over +-.02. Checkpoints are work directories.
 """
 
 from bert_jax.settings import defaults
@@ -19,6 +20,7 @@ def get_config():
     c.optimizer.name = "adamw_bias_corrected"
     c.optimizer.learning_rate = 1e-4
     c.optimizer.b2 = 0.95
+    c.optimizer.no_decay = ""
     c.optimizer.eps = 1e-8
     c.optimizer.schedule = "cosine"
     c.optimizer.warmup_steps = 2_000

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from support.models import packed_batch, tiny_config, tiny_task
 
+from bert_jax.convert import families
 from bert_jax.models import ClassificationModel, PretrainingModel
+from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.row_inputs import packed_inputs
 from bert_jax.parallel.sharding import unbox
 
@@ -111,3 +113,20 @@ def test_classification_reads_the_first_token():
     params = unbox(model.init(jax.random.key(0), ids, ids, ids, ids)["params"])
     assert set(params) == {"encoder", "pooler", "classifier"}
     assert model.apply({"params": params}, ids, ids, ids, ids).shape == (2, 3)
+
+
+@pytest.mark.parametrize("model_type", ["neobert", "crammed-bert"])
+def test_masked_lm_heads_of_one_matrix(model_type):
+    """NeoBERT's has a matrix of its own and a bias; crammed-BERT's is the word embeddings."""
+    config = tiny_config(model_type=model_type)
+    model = AssembledModel(config, ("encoder", "mlm"), masked_lm=families.of(config).masked_lm)
+    ids = np.arange(8, dtype=np.int32)[None]
+    params = unbox(model.init(jax.random.key(0), ids, ids * 0, ids, ids * 0 + 1)["params"])
+    table = params["encoder"]["embeddings"]["word_embeddings"].T
+    bias = 0.0
+    if model_type == "neobert":
+        bias = np.linspace(-1, 1, config.vocab_size)
+        table = params["mlm"]["decoder"]["kernel"]
+        params["mlm"]["decoder"]["bias"] = bias
+    outputs = model.apply({"params": params}, ids, ids * 0, ids, ids * 0 + 1)
+    np.testing.assert_allclose(outputs["mlm"], outputs["hidden"] @ table + bias, atol=1e-5)

@@ -224,9 +224,7 @@ def test_layers_are_read_from_the_names_of_axes():
     assert parameters.layer_numbers(boxed, make("bert"))["layers/stack/layer/query/bias"].numbers == (0, 1, 2)
 
 
-@pytest.mark.parametrize(
-    "name", ["modernbert", "modernbert, layers in any order", "mosaic", "neobert", "crammed"]
-)
+@family
 def test_a_sequence_has_the_same_states_in_a_packed_row_as_alone(name):
     """Positions and windows are those of the sequence, also where a row is computed in blocks."""
     made, params = model(name)

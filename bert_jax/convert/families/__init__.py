@@ -25,15 +25,18 @@ states:
 5. TF1 checkpoints, if there are any. `tensorflow` has the configuration file, its fields, what it does not
    say, and activations that have another name there (google-research/albert's "gelu" is the tanh version).
 6. `sizes` of the released models. Their published parameter counts belong in the tests, together with
-   folders and outputs of transformers for every head (tests/testdata/make_distilbert.py).
+   folders and outputs of transformers for every head (tests/testdata/make_families.py).
 
 What a record cannot say yet: a kernel whose axes are in another order in the file (GPT's), and dropout before
 the next-sentence head (ALBERT in transformers).
 """
 
+import dataclasses
+
 from bert_jax.convert.families import albert, bert, distilbert, electra, modernbert, roberta
 from bert_jax.convert.families.base import CLASSIFIER, Family
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import MaskedLMHead
 
 FAMILIES: dict[str, Family] = {
     one.model_type: one
@@ -48,6 +51,16 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
+# Encoders that no files of other programs hold. They have BERT's heads but for that of masked LM.
+_WITHOUT_FILES: dict[str, Family] = {
+    "neobert": dataclasses.replace(
+        bert.FAMILY, masked_lm=MaskedLMHead(transform=False, norm=False, tied=False)
+    ),
+    "crammed-bert": dataclasses.replace(
+        bert.FAMILY, masked_lm=MaskedLMHead(transform=False, norm=False, decoder_bias=False)
+    ),
+}
+
 
 def of(config: EncoderConfig) -> Family:
     """Returns the family of an encoder.
@@ -55,7 +68,7 @@ def of(config: EncoderConfig) -> Family:
     For an encoder that belongs to no family it is BERT, whose heads it has; only writing such a model is
     refused.
     """
-    return FAMILIES.get(config.model_type, bert.FAMILY)
+    return (FAMILIES | _WITHOUT_FILES).get(config.model_type, bert.FAMILY)
 
 
 __all__ = ["CLASSIFIER", "FAMILIES", "Family", "of"]

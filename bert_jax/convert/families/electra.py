@@ -194,7 +194,7 @@ FAMILY = Family(
         },
     },
     tokenizer=TokenizerRecord("ElectraTokenizer"),
-    tensorflow=TensorFlowConfig("electra_config.json", (*_FIELDS, "hidden_act")),
+    tensorflow=TensorFlowConfig("electra_config.json", _FIELDS),
     sizes={
         "electra-small-discriminator": _size(12, 256, 128),
         "electra-base-discriminator": _size(12, 768, 768),

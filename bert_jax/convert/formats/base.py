@@ -98,14 +98,14 @@ class Format(abc.ABC):
             UserError: See `read`; also a parameter with another shape.
         """
         model = self.read(path, ignore=ignore, log=log)
-        wanted = flatten(abstract_params)
-        check_shapes(model.source, model.params, wanted)
-        loaded = {name: _place(model.params[name], wanted[name]) for name in wanted if name in model.params}
+        wanted, stored = flatten(abstract_params), model.stored
+        check_shapes(model.source, stored, wanted)
+        loaded = {name: _place(stored[name], wanted[name]) for name in wanted if name in stored}
         report = checkpoint.Report(
             model.source,
             tuple(loaded),
             tuple(name for name in wanted if name not in loaded),
-            tuple(name for name in model.params if name not in wanted),
+            tuple(name for name in stored if name not in wanted),
         )
         return nest(loaded), report
 

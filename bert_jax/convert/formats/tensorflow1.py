@@ -1,25 +1,27 @@
-"""Reads and writes google-research/bert's TF1 checkpoints with TensorFlow (the extra `tensorflow`)."""
+"""Reads and writes TF1 checkpoints of google-research's models with TensorFlow (the extra `tensorflow`)."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from bert_jax import tokenization
+from bert_jax.convert import families
 from bert_jax.convert.families import FAMILIES, Family
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
 from bert_jax.convert.model import Model, check_found
-from bert_jax.convert.param_mapping import TENSORFLOW
+from bert_jax.convert.param_mapping import GENERATOR, TENSORFLOW
 from bert_jax.data import google
 from bert_jax.errors import StorageError, UserError, install_hint
 from bert_jax.io import atomic, files, json_files
 from bert_jax.models import config as bert_config
+from bert_jax.objectives.replaced_tokens import generator_config
 
 PREFIX = "bert_model.ckpt"  # the prefix of the released checkpoints
 
@@ -84,10 +86,7 @@ class TensorFlow1(Format):
         prefix = _prefix(path)
         folder = files.parent(prefix)
         config, family = _read_config(folder)
-        found = family.from_files(_Variables(prefix), config, TENSORFLOW)
-        check_found(prefix, family, found, ignore)
-        head = head_of({name.split("/")[0] for name in found.params})
-        model = Model(config, found.params, head, read_tokenizer(folder, family), source=prefix)
+        model = from_variables(_Variables(prefix), config, read_tokenizer(folder, family), prefix, ignore)
         if model.classes > 1:
             model = model.replace(labels=tuple(f"LABEL_{i}" for i in range(model.classes)))
         return model
@@ -114,8 +113,7 @@ class TensorFlow1(Format):
             value = getattr(config, name)
             if name not in _NOT_COMPARED and value != getattr(again, name):
                 raise UserError(f"{model.source}: a TF1 checkpoint of {family.name} has no {name}={value!r}")
-        tf = tensorflow()
-        tensors = family.to_files(model.params, model.config, TENSORFLOW, model.head)
+        tf, tensors = tensorflow(), to_variables(model)
         prefix = os.path.join(os.fspath(folder), PREFIX)
         ordered = sorted(tensors)
         arrays = [tf.constant(np.asarray(tensors[name], np.float32)) for name in ordered]
@@ -141,6 +139,61 @@ class TensorFlow1(Format):
 
 
 FORMAT = TensorFlow1()
+
+
+def to_variables(model: Model) -> dict[str, np.ndarray]:
+    """Returns the variables of a checkpoint by name, those of the generator included if there is one.
+
+    Raises:
+        UserError: The checkpoints of the family have no such variables.
+    """
+    family, generator = model.family, model.generator
+    groups = {one.ours.split("/")[0] for one in family.table if TENSORFLOW in one.names}
+    kind = GENERATOR if model.head == "masked_lm" and "mlm" not in groups else TENSORFLOW
+    tensors = family.to_files(model.params, model.config, kind, model.head)
+    if generator is not None:
+        tensors |= family.to_files(generator.params, generator.config, GENERATOR, generator.head)
+    return tensors
+
+
+def from_variables(
+    variables: Mapping[str, Any],
+    config: bert_config.EncoderConfig,
+    tokenizer: tokenization.Tokenizer | None,
+    source: str,
+    ignore: str = "",
+) -> Model:
+    """Returns the model with the variables of a checkpoint; see `TensorFlow1.read`.
+
+    Args:
+        variables: The variables by name; any objects with a shape that `numpy.asarray` accepts.
+        config: The architecture, of the discriminator if there are two networks.
+        tokenizer: The tokenizer.
+        source: The checkpoint, for messages.
+        ignore: See `Format.read`.
+    """
+    family = families.of(config)
+
+    def read(config, kind):
+        found = family.from_files(variables, config, kind)
+        check_found(source, family, found, ignore)
+        head = head_of({name.split("/")[0] for name in found.params})
+        return Model(config, found.params, head, tokenizer, source=source)
+
+    # Both networks have the tables; a layer tells which of them are there.
+    layers = {
+        kind: one.names[kind].format(layer=0)
+        for one in family.table
+        for kind in (TENSORFLOW, GENERATOR)
+        if one.ours.endswith("/output/kernel") and kind in one.names and "{layer}" in one.names[kind]
+    }
+    if layers.get(GENERATOR) not in variables:
+        return read(config, TENSORFLOW)
+    if layers[TENSORFLOW] not in variables:
+        return read(config, GENERATOR)
+    width = variables[layers[GENERATOR]].shape[1]
+    generator = read(generator_config(config, width), GENERATOR)
+    return read(config, TENSORFLOW).replace(generator=generator)
 
 
 def _prefix(path: files.PathLike) -> str:

@@ -69,6 +69,9 @@ class WorkDirectory(Format):
         given = run.get("head", "")
         groups = {name.split("/")[0] for name in params}
         head = head_of(groups, *([given] if families.CLASSIFIER in params and given else []))
+        if head == "none" != given and run["command"] in (COMMAND, "pretrain"):
+            # Of a masked LM head that is the word embeddings alone there is no parameter.
+            head = "none" if families.of(config).masked_lm.has_parameters else "masked_lm"
         problem_type = _problem_type(run, head)
         return Model(config, params, head, tokenizer, labels, source, problem_type, adapter, generator)
 
@@ -82,7 +85,7 @@ class WorkDirectory(Format):
             raise UserError(f"{model.source}: there is no vocabulary beside it; name it by --vocab=FILE")
         run = {
             "command": COMMAND,
-            "config": {"model": model.config.to_dict()},
+            "config": {"model": model.config.to_dict()} | _options(model),
             "vocabulary": model.tokenizer.settings(),
             "head": model.head,
             "labels": model.labels,
@@ -94,7 +97,7 @@ class WorkDirectory(Format):
         workdir.open_run(run, {})
         workdir.copy_vocabulary(model.tokenizer.path)
         checkpointer = checkpoint.Checkpointer(workdir.checkpoints, keep=1)
-        params = {name: jax.numpy.asarray(array) for name, array in model.params.items()}
+        params = {name: jax.numpy.asarray(array) for name, array in model.stored.items()}
         checkpointer.save(0, {"params": nest(params)})
         checkpointer.close()
 
@@ -110,6 +113,13 @@ class WorkDirectory(Format):
 
 
 FORMAT = WorkDirectory()
+
+
+def _options(model: Model) -> dict[str, Any]:
+    """Returns the fields of a run's configuration that describe the generator, as `_networks` reads them."""
+    if model.generator is None:
+        return {}
+    return {"replaced_tokens": {"generator_hidden_size": model.generator.config.hidden_size}}
 
 
 def _networks(

@@ -84,7 +84,7 @@ class MultiLabel(TextTask):
 
     def read_training(self, path: str) -> Examples:
         """Returns the examples; the labels are all labels of the file, sorted."""
-        examples = self.read(path)
+        examples = super().read_training(path)
         self.labels = tuple(sorted({label for labels in examples.labels for label in labels}))
         if not self.labels:
             raise UserError(f"{path}: none of the {len(examples)} rows has a label; check data.label")

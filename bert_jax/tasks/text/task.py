@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from bert_jax.tasks import metrics
 from bert_jax.tasks.predictions import NumberPredictions
 from bert_jax.tasks.readers import labels
 from bert_jax.tasks.readers.tables import Examples
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.table_task import TableConfig, TableTask
@@ -23,6 +26,7 @@ class TextConfig(TableConfig):
     """The fields of tasks on texts and pairs of texts."""
 
     pack: bool = option(True, "random batches, several examples a row ([finetuning.md](finetuning.md))")
+    double_unordered: bool = option(False, "train on each pair twice, as A B and as B A (ELECTRA)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +52,25 @@ class TextTask(TableTask):
     kind: str
     target_dtype: type = np.int32
     class_weights: tuple[float, ...] = ()
+
+    def read_training(self, path: str) -> Examples:
+        """Returns the examples, with `double_unordered` twice: behind them the same in the other order."""
+        found = self.read(path)
+        if not self.config.double_unordered:
+            return found
+        return dataclasses.replace(
+            found,
+            texts_a=found.texts_a + found.texts_b,
+            texts_b=found.texts_b + found.texts_a,
+            **{name: getattr(found, name) * 2 for name in ("ids", "labels", "lines")},
+        )
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        """Yields (field, reason) for each field that must keep its default; see `FinetuneTask`."""
+        yield from super().unused(config, spec)
+        if not cls.columns_of(config, spec).text_b:
+            yield "double_unordered", "the rows have no second text (data.text_b)"
 
     def encode(self, examples: Examples) -> EncodedRows:
         """Returns a row for each example, or one for each of its windows."""
@@ -80,7 +103,7 @@ class TextClassification(TextTask):
     def read_training(self, path: str) -> Examples:
         """Returns the examples; the labels are those of the task, or else all labels of the file."""
         self.labels = self.spec.labels or ()
-        examples = self.read(path)
+        examples = super().read_training(path)
         names = [self.labels[number] for number in examples.labels] if self.labels else examples.labels
         inferred = labels.infer_labels(names, path)
         self.labels = self.labels or inferred

@@ -16,6 +16,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.runs import layer_runs
 from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
+from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.training.metrics import peaks
 
 # What the dense layers of a parameter group are applied to. As usual, output layers of a few classes are not
@@ -68,7 +69,8 @@ class RowFlops:
             if applied_to and name.endswith("/kernel"):
                 uses = len(numbers[name].numbers) if name in numbers and name not in axes else 1
                 counts[applied_to] += uses * math.prod(shape)
-        if "mlm" in boxed:  # the transposed word embeddings
+        predicts = "mlm" in boxed or isinstance(objective, MaskedLM)
+        if predicts and "decoder" not in boxed.get("mlm", {}):  # the transposed word embeddings
             counts["prediction"] += config.embedding_width * config.vocab_size
         return cls(config, **counts)
 

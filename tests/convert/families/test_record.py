@@ -5,7 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from bert_jax import tokenization
+from bert_jax.convert import Model, families
 from bert_jax.convert.families import bert
+from bert_jax.convert.formats import work_directory
 from bert_jax.convert.param_mapping import HUGGINGFACE, LAYERS, TENSORFLOW, dense, head, norm
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
@@ -119,3 +122,17 @@ def test_an_activation_that_has_another_name_in_tensorflow():
         and family.tensorflow_fields(tensorflow, config)["hidden_act"] == "gelu"
     )
     assert family.read_config({"hidden_act": "gelu"}).hidden_act == "gelu"
+
+
+def test_a_masked_lm_without_parameters_of_its_own_stays_one_in_a_work_directory(tmp_path):
+    """crammed-BERT's head is the word embeddings."""
+    config = EncoderConfig(**SMALL, num_hidden_layers=1, model_type="crammed-bert")
+    family = families.of(config)
+    params = random_params(family, config, ("encoder", "mlm"), "masked_lm", 2)
+    assert not any(name.startswith("mlm") for name in params)
+    words = tmp_path / "vocab.txt"
+    words.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
+    for name in ("masked_lm", "none"):
+        model = Model(config, params, name, tokenization.load(words), source="it")
+        work_directory.FORMAT.write(model, tmp_path / name)
+        assert work_directory.FORMAT.read(tmp_path / name).head == name

@@ -1,12 +1,12 @@
 """TF1 checkpoints, with TensorFlow where it is installed."""
 
-import importlib.util
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from support.conversions import needs_tensorflow
 from support.numpy_bert import file_outputs
 
 from bert_jax import cli, convert
@@ -16,11 +16,6 @@ from bert_jax.convert.formats import tensorflow1
 from bert_jax.convert.param_mapping import TENSORFLOW
 from bert_jax.errors import UserError
 from bert_jax.models import config as bert_config
-
-
-def needs_tensorflow(test):
-    missing = not importlib.util.find_spec("tensorflow")
-    return pytest.mark.peer(pytest.mark.skipif(missing, reason="TensorFlow is not installed")(test))
 
 
 def test_without_tensorflow_it_says_what_to_install(tmp_path):

@@ -3,8 +3,11 @@ import numpy as np
 import pytest
 from support.tiny_model import draw_parameters
 
+from bert_jax import tasks, tokenization
+from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.classification import Classification
+from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.rows import batches
 from bert_jax.training.step import make_eval_step
 
@@ -72,3 +75,23 @@ def test_the_untrained_loss_is_that_of_chance():
     probabilities = jax.jit(task.predict)(params, batch)
     assert probabilities.shape == (12, 3)
     np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
+
+
+def make_task(vocabulary, **fields):
+    config = tasks.default_config("tiny", "classification")
+    config.data.update({"text_a": "a", "text_b": "b", "label": "label"} | fields.pop("data", {}))
+    config.update(fields)
+    spec, tokenizer = tasks.get("classification"), tokenization.load(vocabulary)
+    return spec.task(task_fields.of_task(task_fields.finetuning(config)), spec, None, tokenizer, CONFIG)
+
+
+def test_double_unordered_trains_on_both_orders_of_a_pair(vocabulary, tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("a\tb\tlabel\none\ttwo\tyes\nthe cat\ta dog\tno\n")
+    task = make_task(vocabulary, double_unordered=True)
+    found, once = task.read_training(str(path)), task.read(str(path))
+    assert (found.texts_a, found.texts_b) == (once.texts_a + once.texts_b, once.texts_b + once.texts_a)
+    assert found.labels == [1, 0, 1, 0] and len(task.encode(found)) == 4
+    assert len(make_task(vocabulary).read_training(str(path))) == len(once) == 2
+    with pytest.raises(UserError, match="double_unordered=True: the rows have no second text"):
+        make_task(vocabulary, double_unordered=True, data={"text_b": ""})
