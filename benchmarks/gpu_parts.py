@@ -230,7 +230,7 @@ def tasks(args) -> None:
     from bert_jax.models.sizes import named
     from bert_jax.objectives.classification import Classification
     from bert_jax.parallel import sharding
-    from bert_jax.training.state import init_state, state_shardings
+    from bert_jax.training.state import init_state
     from bert_jax.training.step import make_train_step
 
     rows, length, few = args.batch, args.length, max(2, args.steps)
@@ -249,7 +249,7 @@ def tasks(args) -> None:
         batch = sharding.global_batch(arrays, mesh)
         optimizer, schedule = _optimizer(task)
         state = init_state(task, optimizer, mesh, 0)
-        shardings = state_shardings(task, optimizer, mesh)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
         predict = jax.jit(task.predict)
         embed = functools.partial(
             embedding.features,

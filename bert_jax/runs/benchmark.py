@@ -27,7 +27,7 @@ from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_predictions
 from bert_jax.parallel import sharding
 from bert_jax.training.metrics import flops
-from bert_jax.training.state import abstract_state, init_state, state_shardings
+from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_train_step
 
 Batch = dict[str, np.ndarray]
@@ -188,14 +188,15 @@ def time_train_step(
     sharding.check_batch_size(rows, mesh, accumulate_steps)
     batch = sharding.global_batch(host, mesh)
     objective = objective or task
+    abstract = abstract_state(objective, optimizer, mesh)
     step = sharding.jit_train_step(
         make_train_step(objective, optimizer, schedule, accumulate_steps, check_update=check_update),
         mesh,
-        state_shardings(objective, optimizer, mesh),
+        jax.tree.map(lambda x: x.sharding, abstract),
     )
     log(f"compiling the train step for {rows} rows of {length} tokens")
     began = time.perf_counter()
-    step = step.lower(abstract_state(objective, optimizer, mesh), batch, np.uint32(seed)).compile()
+    step = step.lower(abstract, batch, np.uint32(seed)).compile()
     compile_seconds = time.perf_counter() - began
     log(f"compiled in {compile_seconds:.1f} s; timing {steps} steps after {_WARM_UP_STEPS} of warm-up")
     state = init_state(objective, optimizer, mesh, seed)

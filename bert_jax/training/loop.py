@@ -8,6 +8,7 @@ Values are fetched from the devices only at log steps and where a step is saved 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -145,78 +146,78 @@ def fit(
         return run.state
 
 
+@dataclasses.dataclass(kw_only=True)
 class _Run:
     """The mutable state of one call of `fit`, and the operations on it.
+
+    The first attributes are arguments of `fit` and what it makes from them.
 
     Attributes:
         step: the number of steps done.
         state: the train state after that step.
+        last: the last step of the run, which an exhausted budget moves.
+        clock: measures a budget of time.
+        save_due: whether the next step that is not skipped is saved.
     """
 
-    step: int
-    state: TrainState
+    config: RunConfig
+    workdir: WorkDir
+    objective: Objective
+    mesh: jax.sharding.Mesh
+    train_data: Callable[[int, np.ndarray], Batches]
+    start: Start
+    budget: Budget | None
+    train_step: CompiledStep
+    evaluations: Evaluations
+    checkpointer: checkpoint.Checkpointer
+    flops_per_step: float | Callable[[int], float]
+    writer: MetricsWriter
+    guard: PreemptionGuard
+    watchdog: Watchdog
 
-    def __init__(
-        self,
-        *,
-        config: RunConfig,
-        workdir: WorkDir,
-        objective: Objective,
-        mesh: jax.sharding.Mesh,
-        train_data: Callable[[int, np.ndarray], Batches],
-        start: Start,
-        budget: Budget | None,
-        train_step: CompiledStep,
-        evaluations: Evaluations,
-        checkpointer: checkpoint.Checkpointer,
-        flops_per_step: float | Callable[[int], float],
-        writer: MetricsWriter,
-        guard: PreemptionGuard,
-        watchdog: Watchdog,
-    ):
-        self._config, self._workdir, self._objective, self._mesh = config, workdir, objective, mesh
-        self._train_data, self._start, self._train_step = train_data, start, train_step
-        self._evaluations, self._checkpointer = evaluations, checkpointer
-        self._flops_per_step, self._writer = flops_per_step, writer
-        self._guard, self._watchdog = guard, watchdog
-        self._budget, self._last = budget, config.steps
-        self._clock: Clock | None = None  # of a budget of time
-        self._local_rows = sharding.local_rows(mesh, config.batch_size)
+    step: int = 0
+    state: TrainState = dataclasses.field(init=False)
+    last: int = dataclasses.field(init=False)
+    clock: Clock | None = None
+    save_due: bool = False
+
+    def __post_init__(self):
+        self.last = self.config.steps
+        self._local_rows = sharding.local_rows(self.mesh, self.config.batch_size)
         self._batches: Batches
         self._open = contextlib.ExitStack()  # closes them
         self._batch: dict[str, jax.Array] = {}  # of the next step
         self._metrics: Mapping[str, jax.Array] = {}  # of the last step
-        self._save_due = False
 
     # Before the first step
 
     def set_up(self) -> None:
         """Restores or initializes the state, and runs the evaluations that an earlier process missed."""
-        self._detour = recovery.resume(self._workdir, self._checkpointer)
-        self.step, self.state = self._start.state(self._workdir.path)
+        self._detour = recovery.resume(self.workdir, self.checkpointer)
+        self.step, self.state = self.start.state(self.workdir.path)
         self._began = self._first_step = self.step
-        self._from_scratch = self.step == 0 and self._start.initial_params is None
-        self._workdir.confirm_run()
-        self._writer.rewind(self.step)
-        self._goodput = Goodput(read_metrics(self._workdir.path, "train"))
+        self._from_scratch = self.step == 0 and self.start.initial_params is None
+        self.workdir.confirm_run()
+        self.writer.rewind(self.step)
+        self._goodput = Goodput(read_metrics(self.workdir.path, "train"))
         # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
-        self._step_metrics = StepMetrics(0.0, 0.0, self._config.max_skipped_steps, self._goodput)
+        self._step_metrics = StepMetrics(0.0, 0.0, self.config.max_skipped_steps, self._goodput)
         if self._budget_share() >= 1:
             self._end_here()
-        if missed := self._evaluations.missed(self.step, self._workdir.path):
+        if missed := self.evaluations.missed(self.step, self.workdir.path):
             with self._stopping():
-                self._evaluations.run(missed, self.step, self.state)
+                self.evaluations.run(missed, self.step, self.state)
 
     def is_finished(self) -> bool:
         """Returns whether there is nothing left to train, and logs the reason."""
-        if self._evaluations.should_stop():
-            self._writer.message("nothing to train: the run was stopped early")
+        if self.evaluations.should_stop():
+            self.writer.message("nothing to train: the run was stopped early")
             return True
-        if self.step >= self._last < self._config.steps:
-            self._writer.message(f"nothing to train: the budget is spent, at step {self.step}")
+        if self.step >= self.last < self.config.steps:
+            self.writer.message(f"nothing to train: the budget is spent, at step {self.step}")
             return True
-        if self.step >= self._last:
-            self._writer.message(f"nothing to train: step {self.step} of {self._config.steps} is done")
+        if self.step >= self.last:
+            self.writer.message(f"nothing to train: step {self.step} of {self.config.steps} is done")
             return True
         return False
 
@@ -225,9 +226,9 @@ class _Run:
         self.close()
         self._start_clock()
         if self._detour:
-            batches = self._detour.batches(self._train_data, self.step, self._local_rows)
+            batches = self._detour.batches(self.train_data, self.step, self._local_rows)
         else:
-            batches = self._train_data(self.step, self._local_rows)
+            batches = self.train_data(self.step, self._local_rows)
         self._batches = self._open.enter_context(contextlib.closing(batches))
         self._feed()
 
@@ -237,7 +238,7 @@ class _Run:
 
     def compile(self) -> None:
         """Compiles the train step for the shape of the first batch."""
-        self._train_step.compile(self._batch, self._guard)
+        self.train_step.compile(self._batch, self.guard)
         self._start_clock()  # The compilation does not count.
 
     # The steps
@@ -245,77 +246,77 @@ class _Run:
     def train(self, profiler: Profiler) -> None:
         """Trains to the last step, or until an evaluator stops the run."""
         self._step_metrics = self._new_step_metrics()
-        self._guard.hold()
-        while self.step < self._last:
+        self.guard.hold()
+        while self.step < self.last:
             try:
                 self._dispatch(profiler)
-                self._checkpointer.poll()
-                self._workdir.check_held()
+                self.checkpointer.poll()
+                self.workdir.check_held()
                 self._log()
-                if self._step_metrics.budget >= 1 and self.step < self._last:
-                    self._writer.message(f"the budget is spent, at step {self.step}")
+                if self._step_metrics.budget >= 1 and self.step < self.last:
+                    self.writer.message(f"the budget is spent, at step {self.step}")
                     self._end_here()
                 if self._save_and_evaluate():
-                    self._writer.message(f"stopped early, at step {self.step} of {self._config.steps}")
-                    self._checkpointer.save(self.step, self.state)
+                    self.writer.message(f"stopped early, at step {self.step} of {self.config.steps}")
+                    self.checkpointer.save(self.step, self.state)
                     return
             except TooManySkipped as skipped:
                 self._go_back(skipped)
-        if self._budget and (share := self._budget_share()) < 1:
-            self._writer.message(
-                f"warning: the run ends after its {self._last} steps with {share:.1%} of its budget spent, "
+        if self.budget and (share := self._budget_share()) < 1:
+            self.writer.message(
+                f"warning: the run ends after its {self.last} steps with {share:.1%} of its budget spent, "
                 "in the middle of its schedule; set more steps"
             )
 
     def _dispatch(self, profiler: Profiler) -> None:
         """Dispatches the next step and transfers the batch after it, without waiting for the devices."""
         with self._stopping():
-            self._guard.check()
-            program = self._train_step.compile(self._batch, self._guard)
+            self.guard.check()
+            program = self.train_step.compile(self._batch, self.guard)
         profiler.before(self.step + 1)
-        self.state, self._metrics = program(self.state, self._batch, self._train_step.seed)
+        self.state, self._metrics = program(self.state, self._batch, self.train_step.seed)
         self.step += 1
-        self._guard.step = self.step
-        self._writer.at_step(max(self._first_step, self.step - STEPS_AHEAD))
+        self.guard.step = self.step
+        self.writer.at_step(max(self._first_step, self.step - STEPS_AHEAD))
         self._step_metrics.add(self.step, self._metrics)
         profiler.after(self.step, self._metrics)
-        self._watchdog.heartbeat()
-        if self.step < self._last:
+        self.watchdog.heartbeat()
+        if self.step < self.last:
             with self._step_metrics.timed("input"):
                 self._feed()
 
     def _feed(self) -> None:
         batch = next(self._batches)
-        if self._clock:
-            batch = {**batch, budgets.ELAPSED: self._clock.rows(len(next(iter(batch.values()))))}
-        self._batch = sharding.global_batch(batch, self._mesh)
+        if self.clock:
+            batch = {**batch, budgets.ELAPSED: self.clock.rows(len(next(iter(batch.values()))))}
+        self._batch = sharding.global_batch(batch, self.mesh)
 
     # The budget
 
     def _budget_share(self) -> float:
         """Returns the share of the budget that has been spent, after waiting for the state."""
-        if self._budget is None or self.state.spent is None:
+        if self.budget is None or self.state.spent is None:
             return 0.0
-        return self._budget.count(self.state.spent) / self._budget.amount
+        return self.budget.count(self.state.spent) / self.budget.amount
 
     def _end_here(self) -> None:
         """Makes the current step the last one."""
-        self._last = self.step
-        self._evaluations.end_at(self.step)
+        self.last = self.step
+        self.evaluations.end_at(self.step)
 
     def _start_clock(self) -> None:
         """Starts to count the time of a budget of time, from what the state says has been spent."""
-        if self._budget and self._budget.of_time and self.state.spent is not None:
-            self._clock = Clock(self._budget.count(self.state.spent))
+        if self.budget and self.budget.of_time and self.state.spent is not None:
+            self.clock = Clock(self.budget.count(self.state.spent))
 
     # Logging, saving and evaluation
 
     def _log(self) -> None:
         """Writes the metrics of an interval one step after its end, when their values are available."""
-        self._step_metrics.write(self._writer, before=self.step)
+        self._step_metrics.write(self.writer, before=self.step)
         if self._from_scratch and self.step == 2:
-            _check_initial_loss(self._objective, self._step_metrics.first_loss, self._writer.message)
-        if self.step == 1 or is_due(self.step, self._config.log_every, self._config.steps):
+            _check_initial_loss(self.objective, self._step_metrics.first_loss, self.writer.message)
+        if self.step == 1 or is_due(self.step, self.config.log_every, self.config.steps):
             self._step_metrics.close_interval()
 
     def _save_and_evaluate(self) -> bool:
@@ -323,30 +324,30 @@ class _Run:
 
         If the step was skipped, the next step that is not skipped is saved in its place.
         """
-        last = self._last
-        self._save_due = self._save_due or is_due(self.step, self._config.checkpoint.every, last)
-        evaluators = self._evaluations.due(self.step)
-        if not (self._save_due or evaluators):
+        last = self.last
+        self.save_due = self.save_due or is_due(self.step, self.config.checkpoint.every, last)
+        evaluators = self.evaluations.due(self.step)
+        if not (self.save_due or evaluators):
             return False
-        with self._step_metrics.paused(self._writer):
-            if self._save_due and (self.step == last or not self._is_skipped()):
+        with self._step_metrics.paused(self.writer):
+            if self.save_due and (self.step == last or not self._is_skipped()):
                 self._save()
             if evaluators:
                 with self._stopping(), self._step_metrics.timed("eval"):
-                    self._evaluations.run(evaluators, self.step, self.state)
-        return bool(evaluators) and self._evaluations.should_stop()
+                    self.evaluations.run(evaluators, self.step, self.state)
+        return bool(evaluators) and self.evaluations.should_stop()
 
     def _save(self) -> None:
         if self._is_skipped():
             skipped = self._step_metrics.skipped_in_row
-            self._writer.message(
+            self.writer.message(
                 f"warning: the last {skipped} steps were skipped; what is saved as step {self.step} has the "
                 f"parameters of step {self.step - skipped}"
             )
-        self._writer.flush()
+        self.writer.flush()
         with self._step_metrics.timed("save"):
-            self._checkpointer.save(self.step, self.state)
-        self._save_due = False
+            self.checkpointer.save(self.step, self.state)
+        self.save_due = False
 
     def _is_skipped(self) -> bool:
         """Returns whether the last step was skipped, after waiting for it."""
@@ -361,44 +362,44 @@ class _Run:
         if self._detour:
             raise UserError(recovery.describe_failure(skipped, self._detour)) from skipped
         self._detour = recovery.go_back(
-            skipped, self._began, self._workdir, self._checkpointer, self._writer.message
+            skipped, self._began, self.workdir, self.checkpointer, self.writer.message
         )
         jax.tree.map(lambda x: x.delete(), self.state)  # A device may not have memory for two states.
-        self.step, self.state = self._start.state(self._workdir.path)
-        self._first_step = self._guard.step = self.step
-        self._save_due, self._metrics, self._step_metrics = False, {}, self._new_step_metrics()
-        self._writer.rewind(self.step)
+        self.step, self.state = self.start.state(self.workdir.path)
+        self._first_step = self.guard.step = self.step
+        self.save_due, self._metrics, self._step_metrics = False, {}, self._new_step_metrics()
+        self.writer.rewind(self.step)
         self.open_batches()
 
     def _new_step_metrics(self) -> StepMetrics:
         peak = 0.0
-        last, per_step = self._config.steps, self._flops_per_step
+        last, per_step = self.config.steps, self.flops_per_step
         if (per_step(last) if callable(per_step) else per_step) * last >= _MFU_FROM_FLOPS:
-            device = self._mesh.devices.flat[0]
-            peak = flops.peak_flops(device, self._config.model.dtype) * self._mesh.size
-        return StepMetrics(peak, self._flops_per_step, self._config.max_skipped_steps, self._goodput)
+            device = self.mesh.devices.flat[0]
+            peak = flops.peak_flops(device, self.config.model.dtype) * self.mesh.size
+        return StepMetrics(peak, self.flops_per_step, self.config.max_skipped_steps, self._goodput)
 
     # Preemption
 
     def _stopping(self):
         """Returns a context in which a stop request saves the state and ends the run."""
-        return self._guard.leaving_through(self._save_and_stop)
+        return self.guard.leaving_through(self._save_and_stop)
 
     def _save_and_stop(self) -> None:
-        with self._guard.saving():
-            self._step_metrics.write(self._writer)
-            self._writer.flush()
+        with self.guard.saving():
+            self._step_metrics.write(self.writer)
+            self.writer.flush()
             if self.step and not self._is_skipped():
-                self._checkpointer.save(self.step, self.state)
-            self._checkpointer.wait()
-            saved = self._checkpointer.steps()
+                self.checkpointer.save(self.step, self.state)
+            self.checkpointer.wait()
+            saved = self.checkpointer.steps()
         if self.step in saved:
             result = "saved"
         elif self.step == 0:
             result = "nothing to save"
         else:
             result = "which was skipped; " + (f"step {saved[-1]} is saved" if saved else "none is saved")
-        self._guard.leave(f"stopped at step {self.step}, {result}")
+        self.guard.leave(f"stopped at step {self.step}, {result}")
 
 
 def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable[[str], None]) -> None:

@@ -58,13 +58,9 @@ def abstract_state(
         window: the window of the `SpikeRule`; 0 for no rule.
         budget: the budget of the run, if it has one.
     """
-    boxed = jax.eval_shape(objective.init, jax.random.key(0))
     replicated = NamedSharding(mesh, PartitionSpec())
-
-    params = jax.tree.map(_place, unbox(boxed), parameter_shardings(boxed, mesh))
+    params = _abstract(jax.eval_shape(objective.init, jax.random.key(0)), mesh)
     frozen = objective.frozen()
-    if frozen is not None:
-        frozen = jax.tree.map(_place, unbox(frozen), parameter_shardings(frozen, mesh))
 
     def is_masked(moment):
         return isinstance(moment, optax.MaskedNode)
@@ -83,7 +79,12 @@ def abstract_state(
     recent = jax.ShapeDtypeStruct((window,), jnp.float32, sharding=replicated) if window else None
     # The leaves of an abstract state are shapes, where its type says arrays.
     spent = jax.tree.map(lambda x: _place(x, replicated), budget.initial()) if budget else None
+    frozen = None if frozen is None else _abstract(frozen, mesh)
     return TrainState(cast(Any, step), params, opt_state, cast(Any, recent), frozen, cast(Any, spent))
+
+
+def _abstract(boxed: Any, mesh: Mesh) -> Params:
+    return jax.tree.map(_place, unbox(boxed), parameter_shardings(boxed, mesh))
 
 
 def _place(shape: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
@@ -104,21 +105,7 @@ def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> 
 
 def abstract_model(objective: Objective, mesh: Mesh) -> Params:
     """Returns the parameters of `Objective.init_model` as ShapeDtypeStructs with shardings."""
-    boxed = jax.eval_shape(objective.init_model, jax.random.key(0))
-    return jax.tree.map(_place, unbox(boxed), parameter_shardings(boxed, mesh))
-
-
-def state_shardings(
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    mesh: Mesh,
-    window: int = 0,
-    budget: Budget | None = None,
-) -> TrainState:
-    """Returns the NamedShardings of the train state."""
-    return jax.tree.map(
-        lambda leaf: leaf.sharding, abstract_state(objective, optimizer, mesh, window, budget)
-    )
+    return _abstract(jax.eval_shape(objective.init_model, jax.random.key(0)), mesh)
 
 
 def init_state(
@@ -145,7 +132,8 @@ def init_state(
     def init_frozen(seed):
         return unbox(objective.split(objective.init_model(jax.random.key(seed, impl="threefry2x32")))[1])
 
-    shardings = state_shardings(objective, optimizer, mesh, window, budget)
+    abstract = abstract_state(objective, optimizer, mesh, window, budget)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     state = jax.jit(init, out_shardings=shardings.replace(frozen=None))(np.uint32(seed))
     if shardings.frozen is None:
         return state

@@ -17,7 +17,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import optimizers
-from bert_jax.training.state import abstract_state, init_state, state_shardings
+from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step
 
 SPLITS = [
@@ -35,7 +35,7 @@ def run(mesh_sizes, accumulate_steps=1, dropout=0.1):
     task = tiny_task(vocab_size=VOCAB, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     tx, schedule = optimizers.make_optimizer(OptimizerConfig(learning_rate=1e-2, warmup_steps=0), 1000, task)
     state = init_state(task, tx, mesh, seed=3)
-    shardings = state_shardings(task, tx, mesh)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     step = sharding.jit_train_step(make_train_step(task, tx, schedule, accumulate_steps), mesh, shardings)
     lines = []
     for number in range(4):

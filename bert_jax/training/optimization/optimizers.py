@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -44,11 +45,15 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
 
     def update(updates, state, params=None):
         del params
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, updates)
+        mu, nu = _moments(b1, b2, state, updates)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu), UncorrectedAdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)
+
+
+def _moments(b1: float, b2: float, state: Any, updates: Any) -> tuple[Any, Any]:
+    mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+    return mu, jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, updates)
 
 
 def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
@@ -62,8 +67,7 @@ def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientT
     def update(updates, state, params=None):
         del params
         count = optax.safe_increment(state.count)
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, updates)
+        mu, nu = _moments(b1, b2, state, updates)
         first, second = -jnp.expm1(count * log_b1), -jnp.expm1(count * log_b2)
         scaled = jax.tree.map(lambda m, v: (m / first) / (jnp.sqrt(v / second) + eps), mu, nu)
         return scaled, optax.ScaleByAdamState(count, mu, nu)
@@ -96,10 +100,8 @@ def stable_adamw(
         correction = -jnp.expm1(state.count * log_b2)
 
         def clipped(path, u, g, v):
-            stacked = layers.at(path)
-            axes = stacked and tuple(axis for axis in range(g.ndim) if axis != stacked.axis)
             ratio = jnp.square(g) / jnp.maximum(v / correction, eps**2)
-            return u / jnp.maximum(1, jnp.sqrt(jnp.mean(ratio, axes, keepdims=True)))
+            return u / jnp.maximum(1, jnp.sqrt(jnp.mean(ratio, layers.axes(path, g), keepdims=True)))
 
         return jax.tree_util.tree_map_with_path(clipped, decayed, updates, state.nu), state
 
@@ -118,20 +120,19 @@ def scale_by_trust_ratio(layers: Layers, no_decay: str = NO_DECAY) -> optax.Grad
         no_decay: regular expression that matches the names of the parameters without weight decay.
     """
 
-    def update(updates, state, params):
+    def scale(updates, params):
         def scaled(path, u, p, decays):
             if decays is False:
                 return u
-            stacked = layers.at(path)
-            axes = stacked and tuple(axis for axis in range(p.ndim) if axis != stacked.axis)
+            axes = layers.axes(path, p)
             norm, size = (jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True)) for x in (u, p))
             ratio = jnp.where((norm > 0) & (size > 0), size / jnp.where(norm > 0, norm, 1), 1)
             return u * (ratio if decays is True else jnp.where(decays > 0, ratio, 1))
 
         mask = decay_mask(params, layers, no_decay)
-        return jax.tree_util.tree_map_with_path(scaled, updates, params, mask), state
+        return jax.tree_util.tree_map_with_path(scaled, updates, params, mask)
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(scale)
 
 
 def muon_dimensions(layers: Layers) -> Callable[[Any], Any]:
@@ -146,9 +147,9 @@ def muon_dimensions(layers: Layers) -> Callable[[Any], Any]:
         names = stacked.template.split("/") if stacked else [""]
         if names[-1] != "kernel":
             return None
-        axes = [axis for axis in range(p.ndim) if axis != stacked.axis]
+        axes = layers.axes(path, p)
         rows = len(axes) - 1 if names[-2] == "attention_output" else 1  # The rows are heads x head size.
-        return optax.contrib.MuonDimensionNumbers(tuple(axes[:rows]), tuple(axes[rows:]))
+        return optax.contrib.MuonDimensionNumbers(axes[:rows], axes[rows:])
 
     return lambda params: jax.tree_util.tree_map_with_path(dimensions, params)
 
@@ -275,44 +276,35 @@ def make_optimizer(
     Raises:
         UserError: a name is unknown, or a value is invalid.
     """
-    no_decay, rates = config.no_decay, config.rates
-    param_groups.parse_rates(rates)
-    layer_decay = config.layer_decay
-    if not 0 < layer_decay <= 1:
-        raise UserError(f"optimizer.layer_decay={layer_decay}: expected more than 0, and at most 1 for none")
+    param_groups.parse_rates(config.rates)
     layers = Layers.of(objective) if objective is not None else Layers()
-    steps = []
-    if config.clip_norm:
-        steps.append(optax.clip_by_global_norm(config.clip_norm))
-    decay = optax.identity()
+    steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+    decay = []
     if config.weight_decay:
-        decay = param_groups.add_decay(config.weight_decay, layers, no_decay)
+        decay = [param_groups.add_decay(config.weight_decay, layers, config.no_decay)]
+    if config.name in _OWN and config.args:
+        raise UserError(
+            f"optimizer.args={config.args!r}: {config.name} has none; set optimizer.b1, optimizer.b2 and "
+            "optimizer.eps"
+        )
     if config.name == _STABLE_ADAMW:
-        _refuse_args(config)
-        steps.append(stable_adamw(config.b1, config.b2, config.eps, decay, layers))
+        steps.append(stable_adamw(config.b1, config.b2, config.eps, *(decay or [optax.identity()]), layers))
+    elif config.name in _ADAM:
+        steps += [_ADAM[config.name](config.b1, config.b2, config.eps), *decay]
     else:
-        steps.append(_direction(config, layers))
-        if config.weight_decay:
-            steps.append(decay)
+        steps += [_direction_of_optax(config, layers), *decay]
     if config.name in _WITH_TRUST_RATIO:
-        steps.append(scale_by_trust_ratio(layers, no_decay))
-    if layer_decay < 1:
-        steps.append(
-            param_groups.scale_by_tree(
-                lambda params: param_groups.layer_decay_scales(params, layers, layer_decay)
-            )
-        )
-    if rates:
-        steps.append(
-            param_groups.scale_by_tree(lambda params: param_groups.rate_factors(params, layers, rates))
-        )
+        steps.append(scale_by_trust_ratio(layers, config.no_decay))
+    if config.layer_decay < 1:
+        scales = functools.partial(param_groups.layer_decay_scales, layers=layers, decay=config.layer_decay)
+        steps.append(param_groups.scale_by_tree(scales))
+    if config.rates:
+        scales = functools.partial(param_groups.rate_factors, layers=layers, rates=config.rates)
+        steps.append(param_groups.scale_by_tree(scales))
     return optax.chain(*steps), make_schedule(config, total_steps)
 
 
-def _direction(config: OptimizerConfig, layers: Layers) -> optax.GradientTransformation:
-    if config.name in _ADAM:
-        _refuse_args(config)
-        return _ADAM[config.name](config.b1, config.b2, config.eps)
+def _direction_of_optax(config: OptimizerConfig, layers: Layers) -> optax.GradientTransformation:
     direction = from_optax(config.name, layers, config.args)
     for field, default in _ADAM_DEFAULTS.items():
         if (value := getattr(config, field)) != default:
@@ -321,11 +313,3 @@ def _direction(config: OptimizerConfig, layers: Layers) -> optax.GradientTransfo
                 f"{default}, and give the optimizer's own arguments by optimizer.args"
             )
     return direction
-
-
-def _refuse_args(config: OptimizerConfig) -> None:
-    if config.args:
-        raise UserError(
-            f"optimizer.args={config.args!r}: {config.name} has none; set optimizer.b1, optimizer.b2 and "
-            "optimizer.eps"
-        )

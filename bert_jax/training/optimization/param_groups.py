@@ -52,6 +52,11 @@ class Layers:
         """Returns the layers of the parameter at a `jax.tree_util` path, or None if it is not stacked."""
         return self.stacked.get(_name(path))
 
+    def axes(self, path: Any, x: Any) -> tuple[int, ...] | None:
+        """Returns the axes of a parameter within one layer; None, for all axes, if it is not stacked."""
+        layers = self.at(path)
+        return None if layers is None else tuple(axis for axis in range(x.ndim) if axis != layers.axis)
+
     def by_name(self, params: Any, value: Callable[[str], float]) -> Any:
         """Evaluates `value(name)` for each parameter.
 
@@ -209,25 +214,22 @@ def layer_decay_scales(params: Any, layers: Layers, decay: float) -> Any:
 
 def scale_by_tree(scales: Callable[[Any], Any]) -> optax.GradientTransformation:
     """Returns the transformation that multiplies the updates elementwise by the tree `scales(params)`."""
-
-    def update(updates, state, params):
-        return jax.tree.map(lambda u, scale: u * scale, updates, scales(params)), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(
+        lambda updates, params: jax.tree.map(lambda u, scale: u * scale, updates, scales(params))
+    )
 
 
 def add_decay(weight_decay: float, layers: Layers, no_decay: str = NO_DECAY) -> optax.GradientTransformation:
     """Returns the transformation that adds weight decay to the updates; see `decay_mask`."""
 
-    def update(updates, state, params):
-        def decayed(u, p, decays):
-            if decays is False:
-                return u
-            return u + weight_decay * p if decays is True else u + weight_decay * decays * p
+    def decayed(u, p, decays):
+        if decays is False:
+            return u
+        return u + weight_decay * p if decays is True else u + weight_decay * decays * p
 
-        return jax.tree.map(decayed, updates, params, decay_mask(params, layers, no_decay)), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(
+        lambda updates, params: jax.tree.map(decayed, updates, params, decay_mask(params, layers, no_decay))
+    )
 
 
 def _compiled(field: str, pattern: str) -> re.Pattern[str]:

@@ -1,7 +1,13 @@
-"""Learning rate schedules by name, as functions of the step."""
+"""Learning rate schedules by name, as functions of the step.
+
+The arguments of each function are a step t, counted from 0, the largest learning rate lr, the steps of
+warm-up W, and the step T at which the decay ends; it returns the rate of the step. Further arguments are the
+fields of `SCHEDULE_FIELDS`: initial_rate and final_rate, at step 0 and from step T on, are fractions of lr.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -18,190 +24,124 @@ def _above(final_rate: float, left: jax.Array) -> jax.Array:
     return final_rate + (1 - final_rate) * left if final_rate else left
 
 
-def reference_schedule(learning_rate: float, warmup_steps: float, total_steps: int) -> Schedule:
-    """Returns a linear warm-up and a linear decay from step 0 (google-research/bert, optimization.py).
+def _after_warmup(
+    step: jax.Array, learning_rate: float, warmup_steps: float, decayed: jax.Array
+) -> jax.Array:
+    """Returns the rate of a linear warm-up from 0, and then `decayed`."""
+    return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
+
+
+def reference(step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int) -> jax.Array:
+    """Returns the rate of a linear warm-up and a linear decay from step 0, as google-research/bert.
 
     The rate at step t is lr t/W during the W steps of warm-up and lr (1 - t/T) afterwards, so it drops to
     lr (1 - W/T) at the end of warm-up.
     """
-
-    def schedule(step):
-        step = jnp.asarray(step, jnp.float32)
-        # Near the end of a million steps, 1 - step / total_steps has an error of 0.2% and more in float32.
-        decayed = learning_rate * jnp.maximum(total_steps - step, 0.0) / total_steps
-        return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
-
-    return schedule
+    step = jnp.asarray(step, jnp.float32)
+    # Near the end of a million steps, 1 - step / total_steps has an error of 0.2% and more in float32.
+    decayed = learning_rate * jnp.maximum(total_steps - step, 0.0) / total_steps
+    return _after_warmup(step, learning_rate, warmup_steps, decayed)
 
 
-def warmup_then_decay_schedule(
-    learning_rate: float, warmup_steps: float, total_steps: int, final_rate: float = 0.0
-) -> Schedule:
-    """Returns a linear warm-up from 0 to lr at step W and a linear decay at step T, without a jump.
+def warmup_then_decay(
+    step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int, final_rate: float = 0.0
+) -> jax.Array:
+    """Returns the rate of a linear warm-up to lr at step W and a linear decay until step T, without a jump.
 
     With a final rate of 0, this is the linear schedule of Hugging Face transformers.
-
-    Args:
-        learning_rate: the largest rate, lr.
-        warmup_steps: the steps of warm-up, W.
-        total_steps: the step at which the decay ends, T.
-        final_rate: the rate from step T on, as a fraction of lr.
     """
-
-    def schedule(step):
-        step = jnp.asarray(step, jnp.float32)
-        left = jnp.clip((total_steps - step) / max(total_steps - warmup_steps, 1), 0.0, 1.0)
-        decayed = learning_rate * _above(final_rate, left)
-        return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
-
-    return schedule
+    step = jnp.asarray(step, jnp.float32)
+    left = jnp.clip((total_steps - step) / max(total_steps - warmup_steps, 1), 0.0, 1.0)
+    return _after_warmup(step, learning_rate, warmup_steps, learning_rate * _above(final_rate, left))
 
 
-def constant_schedule(learning_rate: float, warmup_steps: float, total_steps: int) -> Schedule:
-    """Returns a linear warm-up to lr at step W and a constant rate afterwards."""
+def constant(step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int) -> jax.Array:
+    """Returns the rate of a linear warm-up to lr at step W and a constant rate afterwards."""
     del total_steps
-    return lambda step: (
-        learning_rate * jnp.minimum(jnp.asarray(step, jnp.float32) / max(warmup_steps, 1), 1.0)
-    )
+    return learning_rate * jnp.minimum(jnp.asarray(step, jnp.float32) / max(warmup_steps, 1), 1.0)
 
 
-def triangle_schedule(
+def triangle(
+    step: jax.Array,
     learning_rate: float,
     warmup_steps: float,
     total_steps: int,
     initial_rate: float = 0.0,
     final_rate: float = 0.0,
-) -> Schedule:
-    """Returns a linear rise from a fraction of lr at step 0 to lr at step W and a linear decay until step T.
+) -> jax.Array:
+    """Returns the rate of a linear rise from a fraction of lr, to lr at step W, and a decay until step T.
 
     With a rise from 1/4 over 3/4 of the run, it is that of crammed BERT (Geiping and Goldstein 2022).
-
-    Args:
-        learning_rate: the largest rate, lr.
-        warmup_steps: the step of the largest rate, W.
-        total_steps: the step at which the decay ends, T.
-        initial_rate: the rate at step 0, as a fraction of lr.
-        final_rate: the rate from step T on, as a fraction of lr.
     """
-    decay = warmup_then_decay_schedule(learning_rate, warmup_steps, total_steps, final_rate)
-
-    def schedule(step):
-        done = jnp.asarray(step, jnp.float32) / max(warmup_steps, 1)
-        return jnp.where(step < warmup_steps, learning_rate * _above(initial_rate, done), decay(step))
-
-    return schedule
-
-
-def _down_linearly(done: jax.Array, left: jax.Array) -> jax.Array:
-    del done
-    return left
+    done = jnp.asarray(step, jnp.float32) / max(warmup_steps, 1)
+    return jnp.where(
+        step < warmup_steps,
+        learning_rate * _above(initial_rate, done),
+        warmup_then_decay(step, learning_rate, warmup_steps, total_steps, final_rate),
+    )
 
 
-def _down_by_root(done: jax.Array, left: jax.Array) -> jax.Array:
-    """Returns 1 - sqrt(done), in a form that keeps its significant digits near the end."""
-    return left / (1 + jnp.sqrt(done))
-
-
-# Maps (share of the cooldown that is done, share that is left) to a factor from 1 to 0.
+# Maps (share of the cooldown that is done, share that is left) to a factor from 1 to 0. The second one is
+# 1 - sqrt(done), in a form that keeps its significant digits near the end.
 COOLDOWNS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
-    "linear": _down_linearly,
-    "sqrt": _down_by_root,
+    "linear": lambda done, left: left,
+    "sqrt": lambda done, left: left / (1 + jnp.sqrt(done)),
 }
 
 
-def wsd_schedule(
+def wsd(
+    step: jax.Array,
     learning_rate: float,
     warmup_steps: float,
     total_steps: int,
     cooldown_steps: float = 0,
     cooldown: str = "linear",
     final_rate: float = 0.0,
-) -> Schedule:
-    """Returns a warm-up, a stable phase and a decay: a trapezoid (Hu et al. 2024; Haegele et al. 2024).
+) -> jax.Array:
+    """Returns the rate of a warm-up, a stable phase and a decay (Hu et al. 2024; Haegele et al. 2024).
 
-    The rate rises linearly from 0 to lr at step W and stays there until step T - C. At step n of the C steps
-    of cooldown it is lr times 1 - n/C ("linear") or 1 - sqrt(n/C) ("sqrt").
-
-    Args:
-        learning_rate: the largest rate, lr.
-        warmup_steps: the steps of warm-up, W.
-        total_steps: the step at which the decay ends, T.
-        cooldown_steps: the steps of the decay, C.
-        cooldown: a name from `COOLDOWNS`.
-        final_rate: the rate from step T on, as a fraction of lr.
+    The rate rises linearly from 0 to lr at step W and stays there until step T - C. At step n of the
+    C = `cooldown_steps` steps of cooldown it is lr times 1 - n/C ("linear") or 1 - sqrt(n/C) ("sqrt").
     """
     steps = max(cooldown_steps, 1)
-
-    def schedule(step):
-        step = jnp.asarray(step, jnp.float32)
-        left = jnp.clip((total_steps - step) / steps, 0.0, 1.0)
-        done = jnp.clip((step - (total_steps - steps)) / steps, 0.0, 1.0)
-        decayed = learning_rate * _above(final_rate, COOLDOWNS[cooldown](done, left))
-        return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
-
-    return schedule
+    step = jnp.asarray(step, jnp.float32)
+    left = jnp.clip((total_steps - step) / steps, 0.0, 1.0)
+    done = jnp.clip((step - (total_steps - steps)) / steps, 0.0, 1.0)
+    decayed = learning_rate * _above(final_rate, COOLDOWNS[cooldown](done, left))
+    return _after_warmup(step, learning_rate, warmup_steps, decayed)
 
 
-def cosine_schedule(
-    learning_rate: float, warmup_steps: float, total_steps: int, final_rate: float = 0.0
-) -> Schedule:
-    """Returns a linear warm-up from 0 to lr at step W and a half-period cosine decay until step T.
-
-    Args:
-        learning_rate: the largest rate, lr.
-        warmup_steps: the steps of warm-up, W.
-        total_steps: the step at which the decay ends, T.
-        final_rate: the rate from step T on, as a fraction of lr.
-    """
-
-    def schedule(step):
-        step = jnp.asarray(step, jnp.float32)
-        left = jnp.clip((total_steps - step) / max(total_steps - warmup_steps, 1), 0.0, 1.0)
-        # Equal to (1 + cos(pi (1 - left))) / 2, which loses all significant digits near the end.
-        decayed = learning_rate * _above(final_rate, jnp.square(jnp.sin(jnp.pi / 2 * left)))
-        return jnp.where(step < warmup_steps, learning_rate * step / max(warmup_steps, 1), decayed)
-
-    return schedule
+def cosine(
+    step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int, final_rate: float = 0.0
+) -> jax.Array:
+    """Returns the rate of a linear warm-up to lr at step W and a half-period cosine decay until step T."""
+    step = jnp.asarray(step, jnp.float32)
+    left = jnp.clip((total_steps - step) / max(total_steps - warmup_steps, 1), 0.0, 1.0)
+    # Equal to (1 + cos(pi (1 - left))) / 2, which loses all significant digits near the end.
+    decayed = learning_rate * _above(final_rate, jnp.square(jnp.sin(jnp.pi / 2 * left)))
+    return _after_warmup(step, learning_rate, warmup_steps, decayed)
 
 
-def inverse_square_root_schedule(learning_rate: float, warmup_steps: float, total_steps: int) -> Schedule:
-    """Returns a linear warm-up from 0 to lr at step W and then the rate lr sqrt(W / t).
-
-    The rate does not depend on the number of steps of the run.
-    """
+def inverse_square_root(
+    step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int
+) -> jax.Array:
+    """Returns the rate of a linear warm-up to lr at step W, and then lr sqrt(W / t), whatever T is."""
     del total_steps
-
-    def schedule(step):
-        step = jnp.asarray(step, jnp.float32)
-        warmup = max(warmup_steps, 1)
-        return learning_rate * jnp.minimum(step / warmup, jnp.sqrt(warmup / jnp.maximum(step, 1.0)))
-
-    return schedule
+    step, warmup = jnp.asarray(step, jnp.float32), max(warmup_steps, 1)
+    return learning_rate * jnp.minimum(step / warmup, jnp.sqrt(warmup / jnp.maximum(step, 1.0)))
 
 
-def product_schedule(learning_rate: float, warmup_steps: float, total_steps: int) -> Schedule:
+def product(step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int) -> jax.Array:
     """Returns the product of a linear warm-up and a linear decay, lr min(1, t/W) (1 - t/T) (ELECTRA)."""
-
-    def schedule(step):
-        step = jnp.asarray(step, jnp.float32)
-        decayed = learning_rate * jnp.maximum(total_steps - step, 0.0) / total_steps
-        return decayed * jnp.minimum(step / max(warmup_steps, 1), 1.0)
-
-    return schedule
+    step = jnp.asarray(step, jnp.float32)
+    decayed = learning_rate * jnp.maximum(total_steps - step, 0.0) / total_steps
+    return decayed * jnp.minimum(step / max(warmup_steps, 1), 1.0)
 
 
-# Each function maps (learning rate, warm-up steps W, step T at which the decay ends) to a schedule, which
-# maps a step, counted from 0, to its rate. Its further arguments are the fields of `SCHEDULE_FIELDS`.
-SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "reference": reference_schedule,
-    "warmup_then_decay": warmup_then_decay_schedule,
-    "constant": constant_schedule,
-    "cosine": cosine_schedule,
-    "inverse_square_root": inverse_square_root_schedule,
-    "product": product_schedule,
-    "triangle": triangle_schedule,
-    "wsd": wsd_schedule,
-}
+_FUNCTIONS: tuple[Callable[..., jax.Array], ...] = (
+    reference, warmup_then_decay, constant, cosine, inverse_square_root, product, triangle, wsd
+)  # fmt: skip
+SCHEDULES = {function.__name__: function for function in _FUNCTIONS}
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
@@ -240,7 +180,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     if config.schedule == "wsd":
         further["cooldown_steps"] = _cooldown_steps(config, warmup, total_steps)
         del further["cooldown_fraction"]
-    return SCHEDULES[config.schedule](config.learning_rate, warmup, total_steps, **further)
+    options = {"learning_rate": config.learning_rate, "warmup_steps": warmup, "total_steps": total_steps}
+    return functools.partial(SCHEDULES[config.schedule], **options, **further)
 
 
 def _cooldown_steps(config: OptimizerConfig, warmup: float, total_steps: int) -> float:

@@ -15,7 +15,7 @@ from bert_jax.parallel import sharding
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.training import step
 from bert_jax.training.metrics.flops import RowFlops
-from bert_jax.training.state import init_state, state_shardings
+from bert_jax.training.state import abstract_state, init_state
 
 CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 ROW_FLOPS = RowFlops.of(Classification(CONFIG, 2, "classification"))
@@ -168,7 +168,7 @@ def test_packing_is_left_where_it_would_compute_more():
 def train(data, task, batches_of, accumulate_steps, mesh):
     """Two steps with dropout: their metrics, and the parameters."""
     tx = optax.trace(0.9)
-    shardings = state_shardings(task, tx, mesh)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(task, tx, mesh))
     train_step = step.make_train_step(task, tx, lambda step: 0.1, accumulate_steps)
     train_step = sharding.jit_train_step(train_step, mesh, shardings)
     state, lines = init_state(task, tx, mesh, seed=0), []

@@ -208,7 +208,8 @@ def test_1000_steps_are_the_formulas(name, schedule, rate, dtype, bound):
 def test_every_rate_is_the_formulas_to_1e_6(name, steps, warmup):
     rate = 1e-4
     more = {"wsd": dict(cooldown_steps=steps // 5, cooldown="sqrt")}.get(name, {})
-    schedule = schedules.SCHEDULES[name](rate, warmup, steps, **more)
+    arguments = dict(learning_rate=rate, warmup_steps=warmup, total_steps=steps, **more)
+    schedule = functools.partial(schedules.SCHEDULES[name], **arguments)
     at = np.unique(np.concatenate([np.arange(2000), steps - np.arange(2000), np.arange(0, steps, 997)]))
     at = at[(at >= 0) & (at <= steps)]
     decayed = {

@@ -90,7 +90,7 @@ def test_a_field_of_another_schedule_is_refused(name):
 
 
 def test_the_fields_of_a_schedule_are_its_arguments():
-    common = {"learning_rate", "warmup_steps", "total_steps"}
-    for name, make in schedules.SCHEDULES.items():
-        taken = set(inspect.signature(make).parameters) - common
+    common = {"step", "learning_rate", "warmup_steps", "total_steps"}
+    for name, function in schedules.SCHEDULES.items():
+        taken = set(inspect.signature(function).parameters) - common
         assert taken == set(SCHEDULE_FIELDS.get(name, ())) - {"cooldown_fraction"}, name
