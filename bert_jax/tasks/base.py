@@ -70,17 +70,21 @@ class FinetuneTask(abc.ABC):
     ):
         self.config, self.spec, self.tokenizer, self.model_config = config, spec, tokenizer, model_config
         self.labels = tuple(labels or ())
+        self.set_up()
+
+    def set_up(self) -> None:  # noqa: B027 (most tasks have nothing to do)
+        """Derives the attributes of a subclass, and raises UserError if the configuration does not fit."""
 
     @abc.abstractmethod
-    def read(
-        self, path: str, labelled: bool = True, *, test: bool = False, format: str = "auto", **columns: Any
-    ) -> Any:
-        """Returns the examples of a file: a `FileReport` with a length.
+    def read(self, path: str) -> Any:
+        """Returns the examples of a file, each with its label: a `FileReport` with a length."""
+
+    @abc.abstractmethod
+    def read_unlabelled(self, path: str, *, test: bool = False, format: str = "auto", **columns: Any) -> Any:
+        """Returns the examples of a file, whose labels, if it has any, are not read.
 
         Args:
             path: the path of the file.
-            labelled: whether every example must have a label. Otherwise no labels are read, and the other
-                arguments apply.
             test: whether the file has the columns of the benchmark's test set.
             format: the format of the file, or "auto".
             **columns: the columns that differ from those of the training file.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression
-from bert_jax.models.config import EncoderConfig
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import FinetuneTask
@@ -22,7 +21,6 @@ from bert_jax.tasks.readers.tables import LINES, PREDICT_FLAGS, Columns, Example
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import windows
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tokenization import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,18 +69,11 @@ class TableTask(FinetuneTask):
         "data.header": ("tsv", "csv"),
     }
 
-    def __init__(
-        self,
-        config: TableConfig,
-        spec: TaskSpec,
-        labels: Sequence[str] | None,
-        tokenizer: Tokenizer,
-        model_config: EncoderConfig,
-    ):
-        super().__init__(config, spec, labels, tokenizer, model_config)
+    def set_up(self) -> None:
+        """Computes `room`, and checks the stride of windows."""
         pairs = bool(self.columns.text_b or self.columns.choices)
-        self.room = tokenizer.layout.room(config.max_seq_length, pairs)
-        windows.check_stride(config.doc_stride, config.max_seq_length, self.room, pairs)
+        self.room = self.tokenizer.layout.room(self.config.max_seq_length, pairs)
+        windows.check_stride(self.config.doc_stride, self.config.max_seq_length, self.room, pairs)
 
     @classmethod
     def columns_of(cls, config: TableConfig, spec: TaskSpec) -> Columns:
@@ -119,22 +110,24 @@ class TableTask(FinetuneTask):
         """
         return text
 
-    def read(
-        self, path: str, labelled: bool = True, *, test: bool = False, format: str = "auto", **columns: Any
+    def read(self, path: str) -> Examples:
+        """Returns the rows of a table."""
+        if not self.columns.label:
+            raise UserError("which column holds the label? give --config.data.label=COLUMN")
+        return sources.read_examples(
+            path,
+            self.columns,
+            file_format=self.config.data.format,
+            quoting=self.config.data.quoting,
+            parse_label=self.parse_label,
+            label_may_be_empty=self.label_may_be_empty,
+        )
+
+    def read_unlabelled(
+        self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
-        """Returns the rows of a table, or the lines of a .txt file that has no labels."""
+        """Returns the rows of a table, or the lines of a .txt file."""
         known, data = self.columns, self.config.data
-        if labelled:
-            if not known.label:
-                raise UserError("which column holds the label? give --config.data.label=COLUMN")
-            return sources.read_examples(
-                path,
-                known,
-                file_format=data.format,
-                quoting=data.quoting,
-                parse_label=self.parse_label,
-                label_may_be_empty=self.label_may_be_empty,
-            )
         is_plain = compression.strip_suffix(str(path)).lower().endswith(".txt")
         if is_plain and format == "auto" and not (columns or test or known.text_b or known.choices):
             # If the format of the training file was configured, other files have that format too, whatever

@@ -69,6 +69,12 @@ class MultipleChoiceTask(TableTask):
     Predictions = ChoicePredictions
     scorers = {"accuracy": metrics.accuracy}  # noqa: RUF012
 
+    def set_up(self) -> None:
+        """Checks that there are columns of choices."""
+        super().set_up()
+        if not self.columns.choices:
+            raise UserError("which columns hold the choices? give --config.data.choices=COLUMN,COLUMN,...")
+
     def read_training(self, path: str) -> Examples:
         """Returns the questions; the labels are the numbers of their choices."""
         examples = self.read(path)
@@ -85,20 +91,6 @@ class MultipleChoiceTask(TableTask):
             classifier=self.classifier,
         )
 
-    def read(
-        self, path: str, labelled: bool = True, *, test: bool = False, format: str = "auto", **columns: Any
-    ) -> Examples:
-        """Returns the questions of a table, all with as many choices as those of the training file."""
-        if not self.columns.choices:
-            raise UserError("which columns hold the choices? give --config.data.choices=COLUMN,COLUMN,...")
-        examples = super().read(path, labelled, test=test, format=format, **columns)
-        if self.labels and len(examples.choices[0]) != len(self.labels):
-            raise UserError(
-                f"{examples.path}: {len(examples.choices[0])} choices a question; the model was trained with "
-                f"{len(self.labels)}"
-            )
-        return examples
-
     def parse_label(self, text: str) -> int:
         """Returns the number of a choice, counted from 0, given as a number or as a letter; A is 0."""
         text = text.strip()
@@ -112,8 +104,16 @@ class MultipleChoiceTask(TableTask):
             ) from None
 
     def encode(self, examples: Examples) -> EncodedRows:
-        """Returns a group of rows for each question, or one for each of its windows."""
+        """Returns a group of rows for each question, or one for each of its windows.
+
+        Raises:
+            UserError: the questions do not have as many choices as those of the training file.
+        """
         count = len(examples.choices[0])
+        if count != len(self.labels):
+            raise UserError(
+                f"{examples.path}: {count} choices a question; the model was trained with {len(self.labels)}"
+            )
         starts = examples.texts_b or [""] * len(examples)
         endings = [
             f"{start} {choice}".strip()

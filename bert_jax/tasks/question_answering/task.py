@@ -85,9 +85,9 @@ class QuestionAnsweringTask(FinetuneTask):
     }
     formats = (".json",)
 
-    def __init__(self, config, spec, labels, tokenizer, model_config):
-        super().__init__(config, spec, labels, tokenizer, model_config)
-        special = tokenizer.template.special_count(pair=True)
+    def set_up(self) -> None:
+        """Checks that a row has room for a question and a window of its context."""
+        config, special = self.config, self.tokenizer.template.special_count(pair=True)
         if config.max_seq_length <= config.max_query_length + special:
             raise UserError(
                 f"max_seq_length={config.max_seq_length}: expected more than max_query_length + {special} = "
@@ -110,12 +110,14 @@ class QuestionAnsweringTask(FinetuneTask):
         """Returns the names that the scripts of SQuAD use."""
         return ("f1", "exact" if self.config.v2 else "exact_match")
 
-    def read(
-        self, path: str, labelled: bool = True, *, test: bool = False, format: str = "auto", **columns: Any
+    def read(self, path: str) -> Questions:
+        """Returns the questions of a file, with their answers."""
+        return self._read(path)
+
+    def read_unlabelled(
+        self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Questions:
         """Returns the questions of a file; test files have the same layout as the other splits."""
-        if labelled:
-            return self._read(path)
         for name in columns:
             if name not in FIELDS:
                 raise UserError(f"--{name} is for tables; questions are read from JSON")

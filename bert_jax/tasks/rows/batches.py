@@ -5,7 +5,8 @@ than the longest one, and the number of compiled shapes stays small.
 """
 
 import dataclasses
-from collections.abc import Generator, Sequence
+import itertools
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -170,12 +171,16 @@ def make_batch(
     lengths = np.where(real, data.lengths[indices], 0)
     width = next(length for length in buckets if length >= lengths.max(initial=0))
     indices, real, lengths = indices[places], real[places], lengths[places]
-    input_ids = np.full((len(indices), width), data.pad_id, np.int32)
-    for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
-        start = data.offsets[index]
-        input_ids[row, :length] = data.tokens[start : start + length]
+
+    def padded(values: np.ndarray, filling: int) -> np.ndarray:
+        """Returns one value per token in rows of `width` tokens."""
+        rows = np.full((len(indices), width, *values.shape[1:]), filling, values.dtype)
+        for row, start, length in zip(rows, data.offsets[indices], lengths, strict=True):
+            row[:length] = values[start : start + length]
+        return rows
+
     batch = {
-        "input_ids": input_ids,
+        "input_ids": padded(data.tokens, data.pad_id),
         "lengths": lengths.astype(np.int32),
         "first_lengths": np.where(real, data.first_lengths[indices], 0).astype(np.int32),
         "row_ids": places.astype(np.int32),
@@ -187,16 +192,8 @@ def make_batch(
         chosen = values[indices]
         chosen[~real] = 0
         batch[name] = chosen
-    for name, values in data.token_targets.items():
-        batch[name] = np.full((len(indices), width), NO_TARGET, np.int32)
-        for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
-            start = data.offsets[index]
-            batch[name][row, :length] = values[start : start + length]
-    for name, values in data.token_features.items():
-        batch[name] = np.zeros((len(indices), width, values.shape[1]), values.dtype)
-        for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
-            start = data.offsets[index]
-            batch[name][row, :length] = values[start : start + length]
+    batch |= {name: padded(values, NO_TARGET) for name, values in data.token_targets.items()}
+    batch |= {name: padded(values, 0) for name, values in data.token_features.items()}
     if data.rows_per_example > 1:
         batch = {name: x.reshape(-1, data.rows_per_example, *x.shape[1:]) for name, x in batch.items()}
     return batch
@@ -223,7 +220,6 @@ def epoch_order(
     """
     rng = np.random.Generator(np.random.Philox(key=[np.uint64(seed), np.uint64(epoch)]))
     order = rng.permutation(len(lengths))
-    steps = steps_per_epoch(len(lengths), batch_size)
     if group_by_length:
         window = batch_size * _GROUPING_WINDOW
         order = np.concatenate(
@@ -232,8 +228,24 @@ def epoch_order(
                 for part in np.split(order, range(window, len(order), window))
             ]
         )
-    order = np.concatenate([order, np.full(steps * batch_size - len(order), -1)]).reshape(steps, batch_size)
+    order = _in_batches(order, batch_size)
     return rng.permutation(order) if group_by_length else order
+
+
+def _in_batches(order: np.ndarray, batch_size: int) -> np.ndarray:
+    """Returns int64 [steps, batch_size], with -1 for padding at the end."""
+    padding = np.full(-len(order) % batch_size, -1)
+    return np.concatenate([order, padding]).reshape(-1, batch_size)
+
+
+def orders_from(
+    lengths: np.ndarray, batch_size: int, seed: int, start_step: int, group_by_length: bool = True
+) -> Iterator[np.ndarray]:
+    """Yields the examples of each batch without end, int64 [batch_size], beginning with `start_step`."""
+    first, offset = divmod(start_step, steps_per_epoch(len(lengths), batch_size))
+    for epoch in itertools.count(first):
+        yield from epoch_order(lengths, batch_size, seed, epoch, group_by_length)[offset:]
+        offset = 0
 
 
 def train_batches(
@@ -261,13 +273,8 @@ def train_batches(
     """
     lengths = data.group_lengths
     buckets = buckets or bucket_lengths(lengths, batch_size, data.max_seq_length)
-    steps = steps_per_epoch(len(lengths), batch_size)
-    epoch, offset = divmod(start_step, steps)
-    while True:
-        order = epoch_order(lengths, batch_size, seed, epoch, group_by_length)
-        for indices in order[offset:]:
-            yield make_batch(data, indices, buckets, local_rows)
-        epoch, offset = epoch + 1, 0
+    for indices in orders_from(lengths, batch_size, seed, start_step, group_by_length):
+        yield make_batch(data, indices, buckets, local_rows)
 
 
 def eval_batches(
@@ -285,6 +292,4 @@ def eval_batches(
 
 def eval_order(data: EncodedRows, batch_size: int) -> np.ndarray:
     """Returns the groups sorted by length: int64 [steps, batch_size], with -1 for padding at the end."""
-    order = np.argsort(data.group_lengths, kind="stable")
-    steps = steps_per_epoch(len(order), batch_size)
-    return np.concatenate([order, np.full(steps * batch_size - len(order), -1)]).reshape(steps, batch_size)
+    return _in_batches(np.argsort(data.group_lengths, kind="stable"), batch_size)

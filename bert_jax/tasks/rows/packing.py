@@ -8,18 +8,13 @@ used. Batch s of a run is a pure function of (data, seed, s).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Generator
 
 import numpy as np
 
 from bert_jax.data.best_fit import best_fit
-from bert_jax.tasks.rows.batches import (
-    EncodedRows,
-    bucket_lengths,
-    choose_sizes,
-    epoch_order,
-    steps_per_epoch,
-)
+from bert_jax.tasks.rows.batches import EncodedRows, bucket_lengths, choose_sizes, orders_from
 
 # The plan samples batches with a fixed seed instead of the run's, so that runs with different seeds share
 # their compiled shapes.
@@ -91,8 +86,8 @@ def plan(
     length = min(range(_up(longest, 8), _up(2 * longest, 8) + 1, spacing), key=cost_of_rows)
     buckets = np.asarray(bucket_lengths(lengths, batch_size, data.max_seq_length))
     widths, counts = np.unique(buckets[np.searchsorted(buckets, lengths)], return_counts=True)
-    apart = sum(count * row_flops(int(width)) for width, count in zip(widths, counts, strict=True))
-    if cost_of_rows(length) > _DEARER * apart / len(lengths) * batch_size:
+    unpacked = sum(count * row_flops(int(width)) for width, count in zip(widths, counts, strict=True))
+    if cost_of_rows(length) > _DEARER * unpacked / len(lengths) * batch_size:
         return None
 
     sequences, multiple = length // shortest, multiple * parts
@@ -124,12 +119,8 @@ def train_batches(
         local_rows: maps the number of rows of a global batch to the rows that this process feeds
             (`sharding.local_rows`); all rows by default.
     """
-    steps = steps_per_epoch(len(data), batch_size)
-    epoch, offset = divmod(start_step, steps)
-    while True:
-        for indices in epoch_order(data.lengths, batch_size, seed, epoch, group_by_length=False)[offset:]:
-            yield make_batch(data, indices, packing, local_rows)
-        epoch, offset = epoch + 1, 0
+    for indices in orders_from(data.lengths, batch_size, seed, start_step, group_by_length=False):
+        yield make_batch(data, indices, packing, local_rows)
 
 
 def make_batch(
@@ -187,10 +178,8 @@ def _fit(lengths, indices, capacity, most):
 
 
 def _orders(lengths, batch_size, count):
-    per_epoch = steps_per_epoch(len(lengths), batch_size)
-    epochs = range(-(-count // per_epoch))
-    orders = [epoch_order(lengths, batch_size, _PLAN_SEED, epoch, group_by_length=False) for epoch in epochs]
-    return np.concatenate(orders)[:count]
+    orders = orders_from(lengths, batch_size, _PLAN_SEED, 0, group_by_length=False)
+    return list(itertools.islice(orders, count))
 
 
 def _up(number, multiple):

@@ -98,11 +98,11 @@ class TaggingTask(FinetuneTask):
     formats = (".conll", ".txt", ".tsv", ".jsonl")
     export_head = "token_classification"
 
-    def __init__(self, config, spec, labels, tokenizer, model_config):
-        super().__init__(config, spec, labels, tokenizer, model_config)
-        if config.head not in _HEADS:
-            raise UserError(f"head={config.head}: expected {' or '.join(_HEADS)}")
-        self.layers = _feature_layers(config, model_config)
+    def set_up(self) -> None:
+        """Finds the layers that the head of a frozen encoder reads."""
+        if self.config.head not in _HEADS:
+            raise UserError(f"head={self.config.head}: expected {' or '.join(_HEADS)}")
+        self.layers = _feature_layers(self.config, self.model_config)
 
     def read_training(self, path: str) -> TaggedSentences:
         """Returns the sentences; the labels are all tags of the file."""
@@ -158,14 +158,16 @@ class TaggingTask(FinetuneTask):
         """Returns the rows, with the outputs of the encoder if it is frozen."""
         return frozen_encoder.compute(self.objective(), rows, mesh, run, log) if self.config.frozen else rows
 
-    def read(
-        self, path: str, labelled: bool = True, *, test: bool = False, format: str = "auto", **columns: Any
+    def read(self, path: str) -> TaggedSentences:
+        """Returns the sentences of a file, with their tags."""
+        examples = self._read(path)
+        self.check(examples)
+        return examples
+
+    def read_unlabelled(
+        self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> TaggedSentences:
         """Returns the sentences of a file; test files have the same columns as the other splits."""
-        if labelled:
-            examples = self._read(path)
-            self.check(examples)
-            return examples
         for name in columns:
             if name not in ("text_a", "id"):
                 raise UserError(f"--{name} is for tables of texts; tagging only has --text_a and --id")

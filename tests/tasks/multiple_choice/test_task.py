@@ -249,7 +249,6 @@ def test_letters_and_a_few_bad_rows(vocabulary, tmp_path):
 def test_mistakes(vocabulary, tmp_path, content, columns, message):
     path = tmp_path / "q.tsv"
     path.write_text(content)
-    found = make_task(vocabulary, **dict(text_a="q", choices="a,b", label="y") | columns)
-    found.labels = None
+    columns = dict(text_a="q", choices="a,b", label="y") | columns
     with pytest.raises(UserError, match=message):
-        found.read(str(path))
+        make_task(vocabulary, **columns).read(str(path))
