@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.errors import UserError
-from bert_jax.inference.embedding import Embedder, Features
+from bert_jax.inference import engine
+from bert_jax.inference.embedding import POOLINGS, Embedder, pool
 from bert_jax.inference.engine import Row, Text, tokenizer_of
 from bert_jax.io import files
 from bert_jax.kernels import platform
@@ -22,8 +22,6 @@ from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, row_inputs
 from bert_jax.tokenization import Tokenizer
-
-POOLINGS = ("mean", "cls", "pooler")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,18 +75,21 @@ class LoadedModel:
         Raises:
             UserError: The pooling is unknown, this model does not have it, or `texts` is a single str.
         """
-        if pooling not in POOLINGS:
-            raise UserError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS)}")
+        if pooling == "none" or pooling not in POOLINGS:
+            raise UserError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS[:-1])}")
         if pooling == "pooler" and "pooler" not in self.params:
             raise UserError(f"{self._source} has no pooler; try pooling='mean' or 'cls'")
         if isinstance(texts, str):
             raise UserError("texts is one text: expected a list of them, such as ['one text']")
         rows = list(self._embedder.stream(texts))
-        tokens, lengths = self._padded(rows)
+        batch = self._padded(rows)
+        tokens, lengths = batch["input_ids"], batch["lengths"]
         states = np.zeros((*tokens.shape, self.config.hidden_size), np.float32)
-        for i, row in enumerate(rows):
-            states[i, : lengths[i]] = row.values[:, 0]
-        return Encoding(tokens, lengths, states, self._pool(states, lengths, pooling))
+        for row, of_text in zip(rows, states, strict=True):
+            of_text[: len(row.token_ids)] = row.values[:, 0]
+        return Encoding(
+            batch["input_ids"], batch["lengths"], states, self._pool(states, batch["lengths"], pooling)
+        )
 
     def inputs(self, texts: Iterable[Text]) -> dict[str, np.ndarray]:
         """Returns the inputs of `module` for texts: int32 [B, L] arrays by argument name.
@@ -96,31 +97,22 @@ class LoadedModel:
         Args:
             texts: See `encode`.
         """
-        rows = list(self._embedder.rows(texts))
-        tokens, lengths = self._padded(rows)
-        first_lengths = np.array([row.first_length for row in rows], np.int32)
-        arrays = row_inputs(
-            jnp.asarray(tokens), jnp.asarray(lengths), jnp.asarray(first_lengths), self.tokenizer.layout.types
-        )
+        batch = {name: jnp.asarray(x) for name, x in self._padded(list(self._embedder.rows(texts))).items()}
+        arrays = row_inputs(**batch, types=self.tokenizer.layout.types)
         return {name: np.asarray(arrays[name]) for name in INPUTS}
 
-    def _padded(self, rows: Sequence[Features | Row]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns int32 tokens [B, L] and lengths [B]."""
-        lengths = np.array([len(row.token_ids) for row in rows], np.int32)
-        tokens = np.full((len(rows), int(lengths.max(initial=0))), self.tokenizer.pad_id, np.int32)
-        for i, row in enumerate(rows):
-            tokens[i, : lengths[i]] = row.token_ids
-        return tokens, lengths
+    def _padded(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        longest = max((len(row.token_ids) for row in rows), default=0)
+        return engine.padded(rows, self.tokenizer.pad_id, len(rows), longest)
 
     def _pool(self, states: np.ndarray, lengths: np.ndarray, pooling: str) -> np.ndarray:
         if not len(states):
             return np.zeros((0, self.config.hidden_size), np.float32)
-        if pooling == "mean":
-            return states.sum(axis=1) / lengths[:, None]
-        if pooling == "cls":
-            return states[:, 0]
-        pooled = Pooler(self.config).apply({"params": self.params["pooler"]}, jnp.asarray(states[:, 0]))
-        return np.asarray(jax.device_get(pooled), np.float32)
+        real = np.arange(states.shape[1]) < lengths[:, None]
+        pooled: Any = pool(*map(jnp.asarray, (states, real, lengths)), pooling)
+        if pooling == "pooler":
+            pooled = Pooler(self.config).apply({"params": self.params["pooler"]}, pooled)
+        return np.asarray(pooled, np.float32)
 
 
 def load(path: files.PathLike, *, dtype: str = "auto", log: Callable[[str], None] = print) -> LoadedModel:

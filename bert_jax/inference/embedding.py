@@ -26,18 +26,14 @@ _WINDOW_BYTES = 128 << 20  # size of the results at which fewer texts are sorted
 
 
 @dataclasses.dataclass(frozen=True)
-class Features:
-    """The features of one text or pair of texts.
+class Features(Row):
+    """The tokens and the features of one text or pair of texts.
 
     Attributes:
-        token_ids: int32 [L], including [CLS] and [SEP].
         values: float32 [layers x H], or [L, layers, H] with pooling "none".
-        cut: whether the text was truncated.
     """
 
-    token_ids: np.ndarray
     values: np.ndarray
-    cut: bool
 
 
 class Embedder:
@@ -168,7 +164,23 @@ class Embedder:
                 values[i] = output[: len(rows[i].token_ids)].copy() if self.pooling == "none" else output
             progress(before + len(values))
         for i, row in enumerate(rows):
-            yield Features(row.token_ids, values[i], row.cut)
+            yield Features(**vars(row), values=values[i])
+
+
+def pool(states: jax.Array, real: jax.Array, lengths: jax.Array, pooling: str) -> jax.Array:
+    """Returns one vector per text from the states of its tokens: [B, L, H] to [B, H].
+
+    Args:
+        states: the states of one layer.
+        real: int32 [B, L], 1 at tokens and 0 at padding.
+        lengths: int32 [B], the number of tokens of each text.
+        pooling: "mean", in float32; or "cls" or "pooler", for the state of [CLS].
+    """
+    if pooling in ("cls", "pooler"):
+        return states[:, 0]
+    states, weights = states.astype(jnp.float32), real.astype(jnp.float32)
+    total = jnp.einsum("blh,bl->bh", states, weights, precision="highest")
+    return total / jnp.maximum(lengths, 1)[:, None]
 
 
 @functools.partial(jax.jit, static_argnames=("config", "layers", "pooling", "normalize", "types"))
@@ -195,15 +207,9 @@ def features(
         types: the token types of the first and the second text.
     """
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
-    real = inputs["sequence_ids"]
 
     def collect(x):
-        if pooling == "none":
-            return x
-        if pooling in ("cls", "pooler"):
-            return x[:, 0]
-        total = jnp.einsum("blh,bl->bh", x.astype(jnp.float32), real.astype(jnp.float32), precision="highest")
-        return total / jnp.maximum(batch["lengths"], 1)[:, None]
+        return x if pooling == "none" else pool(x, inputs["sequence_ids"], batch["lengths"], pooling)
 
     encoder = Encoder(config)
     states: Any = encoder.apply(

@@ -152,7 +152,7 @@ class Engine:
                 size = self._batch_size(length, total)
                 numbers = order[begin : begin + size]
                 chosen = [rows[i] for i in numbers]
-                yield numbers, self._batch(chosen, size, length) | arrays(chosen, size)
+                yield numbers, padded(chosen, self._pad_id, size, length) | arrays(chosen, size)
                 begin += size
 
         for numbers, output in pipelining.computed(self._dispatch, batches()):
@@ -170,16 +170,18 @@ class Engine:
             rows = min(rows, 1 << max(0, -(-total // devices) - 1).bit_length())
         return devices * rows
 
-    def _batch(self, rows: Sequence[Row], size: int, length: int) -> dict[str, np.ndarray]:
-        batch = {
-            "input_ids": np.full((size, length), self._pad_id, np.int32),
-            "lengths": np.zeros(size, np.int32),
-            "first_lengths": np.zeros(size, np.int32),
-        }
-        for i, row in enumerate(rows):
-            batch["input_ids"][i, : len(row.token_ids)] = row.token_ids
-            batch["lengths"][i], batch["first_lengths"][i] = len(row.token_ids), row.first_length
-        return batch
+
+def padded(rows: Sequence[Row], pad_id: int, size: int, length: int) -> dict[str, np.ndarray]:
+    """Returns rows as one batch: int32 `input_ids` [size, length], `lengths` and `first_lengths` [size]."""
+    batch = {
+        "input_ids": np.full((size, length), pad_id, np.int32),
+        "lengths": np.zeros(size, np.int32),
+        "first_lengths": np.zeros(size, np.int32),
+    }
+    for i, row in enumerate(rows):
+        batch["input_ids"][i, : len(row.token_ids)] = row.token_ids
+        batch["lengths"][i], batch["first_lengths"][i] = len(row.token_ids), row.first_length
+    return batch
 
 
 def padded_lengths(longest: int) -> list[int]:

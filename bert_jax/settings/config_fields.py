@@ -177,6 +177,21 @@ def check_values(config: Mapping[str, Any], declared: Mapping[str, Field]) -> No
         check(name, value, declared[name])
 
 
+def refuse_unused(
+    values: Mapping[str, Any], defaults: Mapping[str, Any], unused: Iterable[tuple[str, str]]
+) -> None:
+    """Raises UserError for the first field that is set although it has no effect in the configured run.
+
+    Args:
+        values: the values of the fields by their dotted names.
+        defaults: the values that they have if they are not set.
+        unused: (field, reason) for each field without an effect.
+    """
+    for name, reason in unused:
+        if values[name] != defaults[name]:
+            raise UserError(f"{name}={values[name]}: {reason}; leave it at {defaults[name]!r}")
+
+
 # Maps names that fields have in other frameworks to their names here.
 _SYNONYMS = {
     "lr": "learning_rate",

@@ -407,9 +407,8 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     config_fields.check_values(config, declared)
     typed = config_fields.build(PretrainConfig, config)
     values = dict(config_fields.flatten(config))
-    for name, reason in (*unused(typed), *_unused_of_masking(typed)):
-        if values[name] != declared[name].default:
-            raise UserError(f"{name}={values[name]}: {reason}; leave it at {declared[name].default!r}")
+    defaults = {name: field.default for name, field in declared.items()}
+    config_fields.refuse_unused(values, defaults, (*unused(typed), *_unused_of_masking(typed)))
     if given := [name for name, value in typed.budget.to_dict().items() if value]:
         for name in ("warmup_steps", "cooldown_steps", "decay_steps"):
             if value := getattr(typed.optimizer, name):

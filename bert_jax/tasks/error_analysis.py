@@ -63,43 +63,36 @@ def plot_confusions(
     np.add.at(counts, (targets, predicted), 1)
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     size = min(14.0, 3.0 + 0.55 * len(labels))
-    with _saved_axes(path, (size, size)) as axis:
+    title = f"{counts.sum():,} {unit}, {np.trace(counts) / max(1, counts.sum()):.1%} right"
+    with _saved_axes(path, (size, size), "predicted", "label", title, boxed=True) as axis:
         axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         names = [_short(name) for name in labels]
         turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
         axis.set_xticks(range(len(labels)), names, **turned)
         axis.set_yticks(range(len(labels)), names)
-        axis.set_xlabel("predicted")
-        axis.set_ylabel("label")
         if len(labels) <= 20:
             for (row, column), count in np.ndenumerate(counts):
                 colour = "white" if shares[row, column] > 0.5 else "0.2"
                 axis.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=9)
-        right = np.trace(counts) / max(1, counts.sum())
-        axis.set_title(f"{counts.sum():,} {unit}, {right:.1%} right", fontsize=11, loc="left")
 
 
 @_optional
 def plot_numbers(path: os.PathLike, targets: np.ndarray, predicted: np.ndarray) -> None:
     """Plots predicted numbers against the labels."""
-    with _saved_axes(path, (4.6, 4.4)) as axis:
+    with _saved_axes(path, (4.6, 4.4), "label", "predicted", f"{len(targets):,} examples") as axis:
         axis.scatter(targets, predicted, s=8, alpha=0.35, color="#0072B2", edgecolors="none")
         ends = [min(targets.min(), predicted.min()), max(targets.max(), predicted.max())]
         axis.plot(ends, ends, color="0.4", linestyle="--", linewidth=1)
-        axis.set_xlabel("label")
-        axis.set_ylabel("predicted")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.set_title(f"{len(targets):,} examples", fontsize=11, loc="left")
 
 
 @_optional
 def plot_confidence(path: os.PathLike, confidence: np.ndarray, right: np.ndarray, unit: str) -> None:
     """Plots a histogram of the confidence, from 0 to 1, of correct and of wrong predictions."""
-    with _saved_axes(path, (5.2, 3.6)) as axis:
-        edges = np.linspace(0, 1, 21)
+    title = f"{len(right):,} {unit}, {np.mean(right):.1%} right"
+    with _saved_axes(path, (5.2, 3.6), "probability of what was predicted", unit, title) as axis:
         axis.hist(
             [confidence[right], confidence[~right]],
-            edges,
+            np.linspace(0, 1, 21),
             stacked=True,
             color=["#0072B2", "#D55E00"],
             label=[f"right ({right.sum():,})", f"wrong ({(~right).sum():,})"],
@@ -107,11 +100,7 @@ def plot_confidence(path: os.PathLike, confidence: np.ndarray, right: np.ndarray
             linewidth=0.5,
         )
         axis.set_xlim(0, 1)
-        axis.set_xlabel("probability of what was predicted")
-        axis.set_ylabel(unit)
-        axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False)
-        axis.set_title(f"{len(right):,} {unit}, {np.mean(right):.1%} right", fontsize=11, loc="left")
 
 
 @_optional
@@ -119,13 +108,11 @@ def plot_by_label(path: os.PathLike, scores: Sequence[float], labels: Sequence[s
     """Plots a score from 0 to 1 for each label. Draws nothing for more than 40 labels."""
     if len(labels) > _MOST_LABELS:
         return
-    with _saved_axes(path, (5.2, 1.2 + 0.28 * len(labels))) as axis:
+    with _saved_axes(path, (5.2, 1.2 + 0.28 * len(labels)), metric) as axis:
         axis.barh(range(len(labels)), scores, color="#0072B2")
         axis.set_yticks(range(len(labels)), [_short(name) for name in labels])
         axis.invert_yaxis()
         axis.set_xlim(0, 1)
-        axis.set_xlabel(metric)
-        axis.spines[["top", "right"]].set_visible(False)
         for row, score in enumerate(scores):
             beside = score < 0.85
             axis.text(
@@ -144,7 +131,19 @@ def _short(name):
 
 
 @contextlib.contextmanager
-def _saved_axes(path: os.PathLike, size: tuple[float, float]) -> Iterator[Any]:
+def _saved_axes(
+    path: os.PathLike,
+    size: tuple[float, float],
+    x_label: str,
+    y_label: str = "",
+    title: str = "",
+    boxed: bool = False,
+) -> Iterator[Any]:
+    """Yields the axes of a figure, which is saved after the block."""
     figure, ((axes,),) = figures.subplots(size)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.spines[["top", "right"]].set_visible(boxed)
     yield axes
     atomic.save_figure(figure, path, dpi=130)

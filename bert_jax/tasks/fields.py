@@ -120,16 +120,14 @@ def check(config: ml_collections.ConfigDict) -> None:
             has a value out of its range. The message names the field.
     """
     spec = registry.get(config.task)
+    values = dict(config_fields.flatten(config))
     known = dict(config_fields.flatten(default_config(task=spec.name)))
-    of_tasks = fields()
-    for name, value in config_fields.flatten(config):
+    for name, value in values.items():
         if name not in known:
             raise UserError(f"{name}={value}: {_no_such_field(name, known)}")
-        if name in of_tasks:
-            _check_user(config, spec, name, of_tasks[name])
+    config_fields.refuse_unused(values, known, _of_other_tasks(spec))
     config_fields.check_values(config, declared())
-    for name, reason in _unused(config, spec):
-        _refuse(config, name, reason, known[name])
+    config_fields.refuse_unused(values, known, _unused(config, spec))
 
 
 def override(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
@@ -141,22 +139,17 @@ def override(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
     spec, field = registry.get(config.task), fields()[name]
     config_fields.check(name, value, field)
     assign(config, name, value)
-    _check_user(config, spec, name, field)
-    for unused, reason in _unused(config, spec):
-        if unused == name:
-            _refuse(config, name, reason, field.default)
+    unused = (*_of_other_tasks(spec), *_unused(config, spec))
+    reasons = ((one, reason) for one, reason in unused if one == name)
+    config_fields.refuse_unused({name: value}, {name: field.default}, reasons)
 
 
-def _check_user(config: ml_collections.ConfigDict, spec: TaskSpec, name: str, field: TaskField) -> None:
-    if spec.task not in field.users:
-        users = ", ".join(user.title for user in field.users)
-        _refuse(config, name, f"the task {spec.name} does not use it, only {users}", field.default)
-
-
-def _refuse(config: ml_collections.ConfigDict, name: str, reason: str, default: Any) -> None:
-    value = lookup(config, name)
-    if value != default:
-        raise UserError(f"{name}={value}: {reason}; leave it at {default!r}")
+def _of_other_tasks(spec: TaskSpec) -> Iterator[tuple[str, str]]:
+    """Yields (field, reason) for each field that other tasks use, and not this one."""
+    for name, field in fields().items():
+        if spec.task not in field.users:
+            users = ", ".join(user.title for user in field.users)
+            yield name, f"the task {spec.name} does not use it, only {users}"
 
 
 def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple[str, str]]:

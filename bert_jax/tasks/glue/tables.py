@@ -17,23 +17,22 @@ from bert_jax.tasks.text.task import TextClassification, TextRegression
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _PAIR = Columns("sentence1", "sentence2", "label", "index")
-_TEST_PAIR = Columns("sentence1", "sentence2", id="index")
-_TEST_SENTENCE = Columns("sentence", id="index")
 
 
-def _task(name, folder, metrics, columns, test_columns, labels, splits=()) -> TaskSpec:
-    return TaskSpec(
-        name,
-        TextClassification if labels else TextRegression,
-        metrics,
-        columns,
-        test_columns,
-        labels,
-        folder,
-        "{split}.tsv",
-        splits,
-        prepared=True,
-    )
+def _task(
+    name: str,
+    folder: str,
+    metrics: tuple[str, ...],
+    columns: Columns,
+    labels: tuple[str, ...] | None,
+    test_columns: Columns | None = None,
+    splits: tuple[tuple[str, tuple[str, ...]], ...] = (),
+) -> TaskSpec:
+    """Returns a task of GLUE, whose test set by default has the same columns of texts and an index."""
+    test_columns = test_columns or Columns(columns.text_a, columns.text_b, id=columns.id or "index")
+    task = TextClassification if labels else TextRegression
+    file = "{split}.tsv"
+    return TaskSpec(name, task, metrics, columns, test_columns, labels, folder, file, splits, prepared=True)
 
 
 GLUE = (
@@ -42,28 +41,25 @@ GLUE = (
         "CoLA",
         ("matthews", "accuracy"),
         Columns("3", label="1", header=False),
-        _TEST_SENTENCE,
         _BINARY,
+        Columns("sentence", id="index"),
     ),
-    _task("sst2", "SST-2", ("accuracy",), Columns("sentence", label="label"), _TEST_SENTENCE, _BINARY),
+    _task("sst2", "SST-2", ("accuracy",), Columns("sentence", label="label"), _BINARY),
     # Accuracy selects the best checkpoint, because calling every pair a paraphrase already gives an F1 of
     # 0.81.
+    _task("mrpc", "MRPC", ("accuracy", "f1"), Columns("#1 String", "#2 String", "Quality"), _BINARY),
     _task(
-        "mrpc",
-        "MRPC",
-        ("accuracy", "f1"),
-        Columns("#1 String", "#2 String", "Quality"),
-        Columns("#1 String", "#2 String", id="index"),
-        _BINARY,
+        "stsb",
+        "STS-B",
+        ("pearson", "spearman"),
+        Columns("sentence1", "sentence2", "score", "index"),
+        labels=None,
     ),
-    _task("stsb", "STS-B", ("pearson", "spearman"), Columns("sentence1", "sentence2", "score", "index"),
-          _TEST_PAIR, None),
     _task(
         "qqp",
         "QQP",
         ("accuracy", "f1"),
         Columns("question1", "question2", "is_duplicate", "id"),
-        Columns("question1", "question2", id="id"),
         _BINARY,
     ),
     _task(
@@ -71,28 +67,18 @@ GLUE = (
         "MNLI",
         ("accuracy",),
         Columns("sentence1", "sentence2", "gold_label", "index"),
-        _TEST_PAIR,
         ("contradiction", "entailment", "neutral"),
         splits=(("dev", ("dev_matched",)), ("test", ("test_matched",))),
     ),
-    _task("qnli", "QNLI", ("accuracy",), Columns("question", "sentence", "label", "index"),
-          Columns("question", "sentence", id="index"), _ENTAILMENT),
-    _task("rte", "RTE", ("accuracy",), _PAIR, _TEST_PAIR, _ENTAILMENT),
-    _task("wnli", "WNLI", ("accuracy",), _PAIR, _TEST_PAIR, _BINARY),
-)  # fmt: skip
+    _task("qnli", "QNLI", ("accuracy",), Columns("question", "sentence", "label", "index"), _ENTAILMENT),
+    _task("rte", "RTE", ("accuracy",), _PAIR, _ENTAILMENT),
+    _task("wnli", "WNLI", ("accuracy",), _PAIR, _BINARY),
+)
 
 # The files of a submission: {task: {split in data_dir: name in the zip}}. The model of MNLI also predicts AX,
 # the diagnostic set, whose diagnostic.tsv is in the same folder as MNLI's files.
-_SUBMISSION = {
-    "cola": {"test": "CoLA.tsv"},
-    "sst2": {"test": "SST-2.tsv"},
-    "mrpc": {"test": "MRPC.tsv"},
-    "stsb": {"test": "STS-B.tsv"},
-    "qqp": {"test": "QQP.tsv"},
-    "mnli": {"test": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv", "diagnostic": "AX.tsv"},
-    "qnli": {"test": "QNLI.tsv"},
-    "rte": {"test": "RTE.tsv"},
-    "wnli": {"test": "WNLI.tsv"},
+_SUBMISSION = {spec.name: {"test": f"{spec.folder}.tsv"} for spec in GLUE} | {
+    "mnli": {"test": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv", "diagnostic": "AX.tsv"}
 }
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -28,19 +29,10 @@ _LONGEST_WORD = 1000  # characters that are searched on each side of an answer, 
 BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # separates the words of a context, as in google-research/bert
 
 
-@dataclasses.dataclass(frozen=True)
-class Keys:
-    """The keys of the objects in a JSON-lines file. The defaults are the names that SQuAD uses.
-
-    The value of `answers` is a list of {text, answer_start}, an object with two lists (as in Hugging Face's
-    `datasets`), or a single string, whose position is in `answer_start`.
-    """
-
-    question: str = "question"
-    context: str = "context"
-    answers: str = "answers"
-    answer_start: str = "answer_start"
-    id: str = "id"
+# The keys of the objects in a JSON-lines file, by SQuAD's names. The value of `answers` is a list of {text,
+# answer_start}, an object with two lists (as in Hugging Face's `datasets`), or a single string, whose
+# position is in `answer_start`.
+KEYS = {name: name for name in ("question", "context", "answers", "answer_start", "id")}
 
 
 @dataclasses.dataclass
@@ -92,7 +84,7 @@ class _Unlabelled(Malformed):
 def read_questions(
     path: str,
     *,
-    keys: Keys = Keys(),
+    keys: Mapping[str, str] = MappingProxyType({}),
     file_format: str = "auto",
     v2: bool = False,
     labelled: bool = True,
@@ -102,7 +94,7 @@ def read_questions(
 
     Args:
         path: the path of a file in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
-        keys: the keys of the objects of a JSON-lines file.
+        keys: the keys of the objects of a JSON-lines file that differ from `KEYS`.
         file_format: "json" for SQuAD's layout, "jsonl", or "auto" to use the suffix.
         v2: whether questions may have no answer.
         labelled: whether answers are read. If so, every question must have one, unless `v2` is set and its
@@ -116,7 +108,7 @@ def read_questions(
             The message gives the id of the question.
     """
     path = str(path)
-    items = _jsonl_items if FORMATS.detect(path, file_format) == "jsonl" else _squad_items
+    of_lines = FORMATS.detect(path, file_format) == "jsonl"
     found = Questions(path)
     seen: set[str] = set()
     unlabelled = 0
@@ -135,7 +127,7 @@ def read_questions(
             unlabelled += isinstance(error, _Unlabelled)
             raise error if id_ is None else Malformed(f"question {id_!r}: {error}") from None
 
-    found.fill(items(path, keys), add)
+    found.fill(_jsonl_items(path, KEYS | keys) if of_lines else _squad_items(path), add)
     if not found.rows:
         raise UserError(f"{path}: no questions in it")
     if unlabelled == found.rows:
@@ -236,8 +228,7 @@ def _is_found(context: str, answer: str, start: int) -> bool:
     return " ".join(answer.split()) in words
 
 
-def _squad_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
-    del keys
+def _squad_items(path: str) -> Iterator[tuple[str, Any]]:
     for place, paragraph in _paragraphs(path, _load_json(path)):
         if isinstance(paragraph, Malformed):
             yield f"{path}: {place}", paragraph
@@ -291,14 +282,12 @@ def _load_json(path: str) -> Any:
         raise UserError(f"{path}: not SQuAD's layout: a number of thousands of digits") from None
 
 
-def _jsonl_items(path: str, keys: Keys) -> Iterator[tuple[str, Any]]:
+def _jsonl_items(path: str, keys: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     checks.check_input(path, "questions")
     for number, (line, row) in enumerate(JsonRows(path, Lines(path))):
         if isinstance(row, dict):
-            item = {name: row.get(getattr(keys, name)) for name in ("question", "context", "answers", "id")}
-            if keys.id == Keys.id and keys.id not in row:
-                item["id"] = number
-            if keys.answer_start in row:
-                item["answer_start"] = row[keys.answer_start]
+            item = {name: row[key] for name, key in keys.items() if key in row}
+            if keys["id"] == KEYS["id"]:
+                item.setdefault("id", number)
             row = item | {"is_impossible": row.get("is_impossible")}
         yield f"{path}:{line}", row

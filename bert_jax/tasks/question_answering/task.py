@@ -15,12 +15,7 @@ from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.config import DataConfig, TaskConfig
 from bert_jax.tasks.question_answering import decoding, encoding, question_files, squad_scores
 from bert_jax.tasks.question_answering.predictions import AnswerPredictions
-from bert_jax.tasks.question_answering.question_files import (
-    NO_ANSWER,
-    Keys,
-    Questions,
-    read_questions,
-)
+from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions
 from bert_jax.tasks.readers.lines import FIELDS, SOURCE, LineReader, ids_of
 from bert_jax.tasks.registry import TaskSpec
 
@@ -128,7 +123,7 @@ class QuestionAnsweringTask(FinetuneTask):
         fields = {"question": "text_a", "context": "text_b", "answers": "label", "id": "id"}
         given = {name: options.pop(field, None) or getattr(data, field) for name, field in fields.items()}
         given["answer_start"] = data.answer_start
-        keys = Keys(**{name: value for name, value in given.items() if value})
+        keys = {name: value for name, value in given.items() if value}
         return read_questions(
             path, keys=keys, file_format=file_format or data.format, v2=self.config.v2, **options
         )

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.question_answering.question_files import NO_ANSWER, UNKNOWN, Keys, read_questions
+from bert_jax.tasks.question_answering.question_files import NO_ANSWER, UNKNOWN, read_questions
 
 CONTEXT = "The Broncos won in Denver."
 
@@ -77,13 +77,12 @@ def test_json_lines(write, answers):
 
 def test_json_lines_with_other_names(write):
     row = {"key": "k", "q": "Who won?", "text": CONTEXT, "a": "Broncos", "at": 4}
-    keys = Keys("q", "text", "a", "at", "key")
-    found = read_questions(write(json.dumps(row), "dev.jsonl"), keys=keys, training=True)
+    keys = {"question": "q", "context": "text", "answers": "a", "answer_start": "at"}
+    path = write(json.dumps(row), "dev.jsonl")
+    found = read_questions(path, keys=keys | {"id": "key"}, training=True)
     assert (found.ids, found.contexts, found.answers, found.starts) == (["k"], [CONTEXT], [["Broncos"]], [4])
     rows = [without(row, "key")] * 2
-    found = read_questions(
-        write("\n".join(map(json.dumps, rows)), "x.jsonl"), keys=Keys("q", "text", "a", "at")
-    )
+    found = read_questions(write("\n".join(map(json.dumps, rows)), "x.jsonl"), keys=keys)
     assert found.ids == ["0", "1"]
 
 
