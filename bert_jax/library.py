@@ -87,9 +87,7 @@ class LoadedModel:
         states = np.zeros((*tokens.shape, self.config.hidden_size), np.float32)
         for row, of_text in zip(rows, states, strict=True):
             of_text[: len(row.token_ids)] = row.values[:, 0]
-        return Encoding(
-            batch["input_ids"], batch["lengths"], states, self._pool(states, batch["lengths"], pooling)
-        )
+        return Encoding(tokens, lengths, states, self._pool(states, lengths, pooling))
 
     def inputs(self, texts: Iterable[Text]) -> dict[str, np.ndarray]:
         """Returns the inputs of `module` for texts: int32 [B, L] arrays by argument name.

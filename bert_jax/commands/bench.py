@@ -17,6 +17,7 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
+from bert_jax.commands.flags import runs
 from bert_jax.errors import UserError
 from bert_jax.io import progress
 from bert_jax.kernels.dispatch import DTYPES
@@ -28,7 +29,7 @@ with epy.lazy_imports():
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
     from bert_jax.parallel import sharding
-    from bert_jax.runs import benchmark, pretrain, pretraining_objectives
+    from bert_jax.runs import benchmark, pretraining_objectives
     from bert_jax.settings import defaults, run_config
     from bert_jax.training.optimization import adapters, optimizers, param_groups
 
@@ -84,11 +85,7 @@ def _resolve(flags) -> run_config.PretrainConfig:
     if flags.dropout is not None:
         given.model.hidden_dropout_prob = flags.dropout
         given.model.attention_probs_dropout_prob = flags.dropout
-    config, adopted = pretrain.adopt_architecture(
-        run_config.pretraining(given), config_flag.overridden(flags, "model.")
-    )
-    if adopted:
-        progress.log(adopted)
+    config = runs.pretraining_config(flags, given)
     dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
     return dataclasses.replace(config, model=config.model.replace(dtype=dtype))
 

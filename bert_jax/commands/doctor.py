@@ -57,6 +57,22 @@ class Check:
     fix: str = ""
 
 
+def enough(name: str, detail: str, amount: float, *levels: tuple[float, str, str]) -> Check:
+    """Returns the check of an amount.
+
+    Args:
+        name: what was checked.
+        detail: describes the amount.
+        amount: the amount.
+        *levels: (least, status, fix), ascending. The first level that the amount does not reach gives the
+            status and the fix; the status is OK if it reaches all of them.
+    """
+    for least, status, fix in levels:
+        if amount < least:
+            return Check(name, status, detail, fix)
+    return Check(name, OK, detail)
+
+
 def define_flags(define: Define) -> None:
     """Defines the flags."""
     define.string("workdir", "Directory that a run will write to; may be a URL such as gs://...", ".")
@@ -330,12 +346,13 @@ def host_memory() -> tuple[int, int]:
 def check_memory(total: int, available: int) -> Check:
     """Checks the memory of the host, in bytes."""
     text = f"{available / GIB:.1f} of {total / GIB:.1f} GiB free"
-    if available < 1 * GIB:
-        return Check("memory", PROBLEM, text, "end other programs, or use a machine with at least 4 GiB")
-    if available < 3 * GIB:
-        fix = "training base needs about 3 GiB: choose a smaller size or end other programs"
-        return Check("memory", WARNING, text, fix)
-    return Check("memory", OK, text)
+    return enough(
+        "memory",
+        text,
+        available,
+        (1 * GIB, PROBLEM, "end other programs, or use a machine with at least 4 GiB"),
+        (3 * GIB, WARNING, "training base needs about 3 GiB: choose a smaller size or end other programs"),
+    )
 
 
 def usable_cores() -> float:
@@ -351,9 +368,8 @@ def usable_cores() -> float:
 def check_cores(cores: float, load: float) -> Check:
     """Warns if other programs use the processor."""
     text = f"{cores:g} usable, load {load:.1f}"
-    if load > 1.5 * cores:
-        return Check("cores", WARNING, text, "other programs are running, so do not measure speed now")
-    return Check("cores", OK, text)
+    busy = "other programs are running, so do not measure speed now"
+    return enough("cores", text, 1.5 * cores, (load, WARNING, busy))
 
 
 def check_directory(path: str) -> list[Check]:
@@ -386,22 +402,17 @@ def check_directory(path: str) -> list[Check]:
 
 def check_disk(free: int) -> Check:
     """Checks the free space of the disk for work directories, in bytes."""
-    text = f"{free / GIB:.1f} GiB free"
-    if free < 1 * GIB:
-        return Check("disk", PROBLEM, text, "free some space: three checkpoints of base need 4 GB")
-    if free < 10 * GIB:
-        return Check(
-            "disk", WARNING, text, "free some space: three checkpoints of base need 4 GB, of large 12 GB"
-        )
-    return Check("disk", OK, text)
+    fix = "free some space: three checkpoints of base need 4 GB"
+    levels = (1 * GIB, PROBLEM, fix), (10 * GIB, WARNING, f"{fix}, of large 12 GB")
+    return enough("disk", f"{free / GIB:.1f} GiB free", free, *levels)
 
 
 def check_temporary(path: str) -> Check:
     """Checks the free space of the directory for temporary files."""
     free = shutil.disk_usage(path).free
-    if free < GIB // 2:
-        return Check("temporary", WARNING, f"{path}: {free / GIB:.2f} GiB free", "TMPDIR=/a/larger/disk")
-    return Check("temporary", OK, f"{path}: {free / GIB:.1f} GiB free")
+    digits = 1 if free >= GIB // 2 else 2
+    detail = f"{path}: {free / GIB:.{digits}f} GiB free"
+    return enough("temporary", detail, free, (GIB // 2, WARNING, "TMPDIR=/a/larger/disk"))
 
 
 def check_shared_memory(path: str) -> Check:
@@ -418,9 +429,9 @@ def check_shared_memory(path: str) -> Check:
 def check_open_files() -> Check:
     """Checks the limit on the number of open files."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if 0 <= soft < 512:
-        return Check("open files", WARNING, f"at most {soft}", "ulimit -n 4096")
-    return Check("open files", OK, "no limit" if soft < 0 else f"at most {soft}")
+    if soft < 0:
+        return Check("open files", OK, "no limit")
+    return enough("open files", f"at most {soft}", soft, (512, WARNING, "ulimit -n 4096"))
 
 
 def _plural(count: int, noun: str) -> str:

@@ -16,6 +16,7 @@ import json
 from absl import flags as absl_flags
 from etils import epy
 
+from bert_jax.commands.flags import runs
 from bert_jax.errors import UserError
 from bert_jax.io import progress
 from bert_jax.settings import config_flag
@@ -24,8 +25,6 @@ from bert_jax.settings.flags import Define
 with epy.lazy_imports():
     from bert_jax.estimate import measure, program, report
     from bert_jax.estimate.chips import gpu_topology, gpus, tpu_topology, tpus
-    from bert_jax.runs import pretrain
-    from bert_jax.settings import run_config
 
 
 # Fraction of a GPU's memory that jax takes by default.
@@ -76,11 +75,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         raise UserError("--seq_length is for runs without records; leave out either it or --config.data.dir")
     compiler = gpu_topology if on_gpus else tpu_topology
     compiler.prepare()  # before jax is imported
-    config, adopted = pretrain.adopt_architecture(
-        run_config.pretraining(config), config_flag.overridden(flags, "model.")
-    )
-    if adopted:
-        progress.log(adopted)
+    config = runs.pretraining_config(flags, config)
     if config.data.dir:
         rows = program.rows_of_records(config, progress.log)
     else:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,15 +160,10 @@ def inspect_checkpoints(path: str):
         except UserError as error:
             report.problems.append(str(error))
             continue
-        report.facts[files.name(files.absolute(step))] = _describe(leaves)
+        facts = report.facts[files.name(files.absolute(step))] = _describe(leaves)
         # The last step's architecture remains; it is the same for all steps of a run.
-        report.facts |= _architecture(
-            {
-                name.removeprefix("params/"): leaf.shape
-                for name, leaf in leaves.items()
-                if name[:7] == "params/"
-            }
-        )
+        shapes = {name.removeprefix("params/"): shape for name, shape in facts["shapes"].items()}
+        report.facts |= _architecture(shapes)
     return report
 
 
@@ -197,17 +193,12 @@ def _architecture(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
 
 
 def _describe(leaves: dict[str, Any]) -> dict[str, Any]:
-    def size(leaf) -> int:
-        count = 1
-        for dimension in leaf.shape:
-            count *= dimension
-        return count
-
+    shapes = {name: list(leaf.shape) for name, leaf in leaves.items() if name.startswith("params/")}
     return {
         "leaves": len(leaves),
-        "parameters": sum(size(leaf) for name, leaf in leaves.items() if name.startswith("params/")),
+        "parameters": sum(map(math.prod, shapes.values())),
         "dtypes": sorted({leaf.dtype for leaf in leaves.values()}),
-        "shapes": {name: list(leaf.shape) for name, leaf in leaves.items() if name.startswith("params/")},
+        "shapes": shapes,
     }
 
 

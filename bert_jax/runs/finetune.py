@@ -103,7 +103,15 @@ def finetune(
                 workdir,
                 every=config.eval.every,
             )
-            best = _best_checkpoint(config, task, evaluator, workdir, log)
+            best = BestCheckpoint(
+                evaluator,
+                workdir,
+                metric=task.metrics[0],
+                lower_is_better=task.metrics[0] in metrics.LOWER_IS_BETTER,
+                patience=config.early_stopping,
+                on_best=evaluator.write_results,
+                log=log,
+            )
         training_batches = TrainingBatches(config, task, data["train"], mesh)
         if shapes := training_batches.packing:
             rows = f"{' or '.join(map(str, shapes.rows))} rows of {shapes.length} tokens"
@@ -178,24 +186,6 @@ def _describe_run(
         "files": {split: sources.digest(found.path) for split, found in examples.items()},
     }
     return run | ({"command_line": command_line} if command_line else {})
-
-
-def _best_checkpoint(
-    config: FinetuneConfig,
-    task: FinetuneTask,
-    evaluator: TaskEvaluator,
-    workdir: WorkDir,
-    log: Callable[[str], None],
-) -> BestCheckpoint:
-    return BestCheckpoint(
-        evaluator,
-        workdir,
-        metric=task.metrics[0],
-        lower_is_better=task.metrics[0] in metrics.LOWER_IS_BETTER,
-        patience=config.early_stopping,
-        on_best=evaluator.write_results,
-        log=log,
-    )
 
 
 class TrainingBatches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -95,45 +96,42 @@ def pretrain(
     total = 0 if budget.of(config) else config.steps  # The number of steps of a budget is not known.
     writer = MetricsWriter(workdir, total_steps=total, primary=primary)
     corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
-    with WorkDir(workdir, primary=primary, log=writer.message) as held:
-        try:
-            held.open_run(
-                _describe_run(config, train_set, tokenizer),
-                dict(config_fields.fields(PretrainConfig())),
-                allow_changes=allow_changes,
+    with WorkDir(workdir, primary=primary, log=writer.message) as held, contextlib.closing(writer):
+        held.open_run(
+            _describe_run(config, train_set, tokenizer),
+            dict(config_fields.fields(PretrainConfig())),
+            allow_changes=allow_changes,
+        )
+        held.copy_vocabulary(tokenizer.path)
+        if adopted:
+            writer.message(adopted)
+        _describe_data(config, train_set, eval_set, writer.message)
+        if described := describe(objective):
+            writer.message(described)
+        if task.next_sentence and not task.next_sentence_head:
+            writer.message(
+                "the next-sentence labels of the records are not used: the model's family has no head "
+                "for them"
             )
-            held.copy_vocabulary(tokenizer.path)
-            if adopted:
-                writer.message(adopted)
-            _describe_data(config, train_set, eval_set, writer.message)
-            if described := describe(objective):
-                writer.message(described)
-            if task.next_sentence and not task.next_sentence_head:
-                writer.message(
-                    "the next-sentence labels of the records are not used: the model's family has no head "
-                    "for them"
-                )
-            if config.resume_from and not files.exists(held.checkpoints):
-                theirs = convert.load_architecture(config.resume_from)[1]
-                _check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
-            return loop.fit(
-                workdir=held,
-                config=config,
-                objective=objective,
-                train_data=lambda step, _: loader.train_batches(
-                    train_set, batch_sizes, config.seed, step, local_rows, corrupt=corrupt_rows
-                ),
-                evaluators=[
-                    *([_evaluator(config, objective, eval_set, mesh, corrupt_rows)] if eval_set else []),
-                    *evaluators,
-                ],
-                flops_per_step=lambda step: batch_sizes.at(step - 1) * row_flops,
-                writer=writer,
-                initial_params=_load_initial(config, held, writer.message),
-                **fit_options,
-            )
-        finally:
-            writer.close()
+        if config.resume_from and not files.exists(held.checkpoints):
+            theirs = convert.load_architecture(config.resume_from)[1]
+            _check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
+        return loop.fit(
+            workdir=held,
+            config=config,
+            objective=objective,
+            train_data=lambda step, _: loader.train_batches(
+                train_set, batch_sizes, config.seed, step, local_rows, corrupt=corrupt_rows
+            ),
+            evaluators=[
+                *([_evaluator(config, objective, eval_set, mesh, corrupt_rows)] if eval_set else []),
+                *evaluators,
+            ],
+            flops_per_step=lambda step: batch_sizes.at(step - 1) * row_flops,
+            writer=writer,
+            initial_params=_load_initial(config, held, writer.message),
+            **fit_options,
+        )
 
 
 def _open_records(data: PretrainDataConfig, workdir: os.PathLike | str, log):

@@ -114,7 +114,7 @@ class TablePredictions(Predictions):
             [row["id"], _text(row["prediction"]), *map(_text, row.get("probabilities", {}).values())]
             for row in records
         )
-        writers.write_table(path, header, rows, csv=suffix == ".csv")
+        writers.write_table(path, header, rows, as_csv=suffix == ".csv")
 
     def texts(self, i: int) -> list[str]:
         """Returns both texts of example `i`; the second one is empty for single texts."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,7 +17,7 @@ def write_json_lines(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write_table(
-    path: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, csv: bool = False
+    path: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as_csv: bool = False
 ) -> None:
     """Writes a table as CSV (RFC 4180), or as TSV without quotes.
 
@@ -25,19 +27,12 @@ def write_table(
         path: the path of the file.
         header: the names of the columns.
         rows: the values of each row.
-        csv: whether to write CSV instead of TSV.
+        as_csv: whether to write CSV instead of TSV.
     """
-    separator, field = (",", _quoted) if csv else ("\t", _one_line)
-    lines = (separator.join(map(field, row)) + "\n" for row in (header, *rows))
-    atomic.write_text(path, "".join(lines))
-
-
-def _one_line(value: Any) -> str:
-    return " ".join(str(value).split())
-
-
-def _quoted(value: Any) -> str:
-    text = str(value)
-    if any(character in text for character in ',"\n\r'):
-        return '"' + text.replace('"', '""') + '"'
-    return text
+    content = io.StringIO()
+    if as_csv:
+        csv.writer(content, lineterminator="\n").writerows((header, *rows))
+    else:
+        for row in (header, *rows):
+            content.write("\t".join(" ".join(str(value).split()) for value in row) + "\n")
+    atomic.write_text(path, content.getvalue())

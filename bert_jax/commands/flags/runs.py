@@ -1,8 +1,19 @@
 """The flags of commands that train: --config, --workdir, --compilation_cache and those of processes."""
 
+from __future__ import annotations
+
+import ml_collections
+from absl import flags as absl_flags
+from etils import epy
+
 from bert_jax.commands.flags import processes
+from bert_jax.io import progress
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
+
+with epy.lazy_imports():
+    from bert_jax.runs import pretrain
+    from bert_jax.settings import run_config
 
 
 def add(define: Define, command: str, contents: str) -> None:
@@ -25,3 +36,19 @@ def add(define: Define, command: str, contents: str) -> None:
         "$JAX_COMPILATION_CACHE_DIR or ~/.cache/bert_jax/xla.",
     )
     processes.add(define)
+
+
+def pretraining_config(
+    flags: absl_flags.FlagValues, given: ml_collections.ConfigDict
+) -> run_config.PretrainConfig:
+    """Returns the configuration of a pre-training run that is not started.
+
+    Args:
+        flags: the flags of the command, whose `--config.model.*` precede the sizes of a checkpoint.
+        given: the value of --config, or what stands in for it.
+    """
+    typed = run_config.pretraining(given)
+    config, adopted = pretrain.adopt_architecture(typed, config_flag.overridden(flags, "model."))
+    if adopted:
+        progress.log(adopted)
+    return config
