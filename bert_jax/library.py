@@ -107,7 +107,7 @@ class LoadedModel:
         if not len(states):
             return np.zeros((0, self.config.hidden_size), np.float32)
         real = np.arange(states.shape[1]) < lengths[:, None]
-        pooled: Any = pool(*map(jnp.asarray, (states, real, lengths)), pooling)
+        pooled: Any = pool(jnp.asarray(states), jnp.asarray(real), jnp.asarray(lengths), pooling)
         if pooling == "pooler":
             pooled = Pooler(self.config).apply({"params": self.params["pooler"]}, pooled)
         return np.asarray(pooled, np.float32)

@@ -13,6 +13,7 @@ from bert_jax.data import google, manifests, packed
 from bert_jax.errors import UserError, check_installed
 from bert_jax.tokenization import templates
 from data_pipelines import cleaning, readers
+from data_pipelines.flags import REQUIRED, CorpusOptions, flag
 from data_pipelines.stages import pairs
 
 # Settings that were added in later versions, with the value that applies to records without them.
@@ -24,42 +25,97 @@ _LATER: dict[str, Any] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The options that determine the records; see the flags of `bert-jax data`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CorpusOptions):
+    """The options that determine the records; the flags of `bert-jax data`."""
 
-    input: tuple[str, ...]
-    vocab: str
-    output_dir: str
-    schema: str = packed.SCHEMA
-    input_format: str = "text"
-    text_field: str = "text"
-    id_field: str = ""
-    tfds_data_dir: str = ""
-    max_seq_length: int = 128
-    max_sequences_per_row: int = 0  # 0: depends on max_seq_length
-    short_seq_prob: float = 0.1
-    dupe_factor: int | None = None  # None: depends on the schema
-    nsp: str = "next"
-    full_sentences: bool = False
-    doc_sentences: bool = False
-    masked_lm_prob: float = 0.15
-    max_predictions_per_seq: int = 20
-    whole_word_mask: bool = False
-    max_ngram: int = 0  # 0: no n-grams, but single tokens or words
-    seed: int = 12345
-    eval_fraction: float | None = None  # None: depends on the schema
-    num_shards: int = 0  # 0: depends on the size
-    lower_case: bool | None = None  # None: depends on the vocabulary
-    template: str = ""  # "": that of the vocabulary
-    clean: str = ""  # names in cleaning.STEPS, separated by commas; "": only the readers clean
-    min_document_characters: int | None = None  # None, here and below: the default in cleaning.Settings
-    max_document_characters: int | None = None
-    min_passage_characters: int | None = None
-    max_passage_characters: int | None = None
-    max_word_characters: int | None = None
-    near_duplicate_threshold: float | None = None
-    language: str | None = None
+    vocab: str = flag(
+        REQUIRED,
+        "The vocabulary: vocab.txt, a SentencePiece .model, or the tokenizer.json of a byte-level BPE.",
+        required="FILE, a vocabulary (`bert-jax vocab` learns one)",
+    )
+    output_dir: str = flag(
+        REQUIRED,
+        "Directory for the records. If it has records with the same settings, nothing is done, or unfinished "
+        "ones are finished; other records are replaced only with --overwrite.",
+        required="DIR, a directory for the records",
+    )
+    schema: str = flag(
+        packed.SCHEMA,
+        "packed: several sequences per row, without masks; google: one sequence per row with its masks, as "
+        "in google-research/bert.",
+        choices=(packed.SCHEMA, google.SCHEMA),
+    )
+    max_seq_length: int = flag(128, "Maximum number of tokens in a row.")
+    max_sequences_per_row: int = flag(
+        0, "Maximum number of sequences packed into a row; 0: 8, or 16 if --max_seq_length is 256 or more."
+    )
+    short_seq_prob: float = flag(
+        0.1, "Fraction of documents whose sequences have a shorter, random target length."
+    )
+    dupe_factor: int | None = flag(
+        None,
+        "How many times sequences are drawn from each document. Default: 1; with --schema=google 10, for "
+        "different masks.",
+    )
+    nsp: str = flag(
+        "next",
+        "Second segment of a sequence. next: the text that follows or, half the time, a random one; sop: the "
+        "text that follows, half the time swapped with the first (ALBERT); none: there is none (RoBERTa).",
+        choices=pairs.NSP_MODES,
+    )
+    full_sentences: bool = flag(
+        False, "With --nsp=none: fill rows with whole sentences, across the ends of documents."
+    )
+    doc_sentences: bool = flag(
+        False, "With --nsp=none: sequences of whole sentences of one document, none of them made shorter."
+    )
+    masked_lm_prob: float = flag(0.15, "google: fraction of the tokens to predict.")
+    max_predictions_per_seq: int = flag(20, "google: maximum number of tokens to predict.")
+    whole_word_mask: bool = flag(False, "google: mask all pieces of a word or none.")
+    max_ngram: int = flag(
+        0,
+        "google: mask up to this many consecutive words, n words with a weight of 1/n; 0: single tokens, or "
+        "single words with --whole_word_mask.",
+    )
+    eval_fraction: float | None = flag(
+        None,
+        "Fraction of the documents in the split eval; the others are in train. Default: 0.01; google: 0.",
+    )
+    seed: int = flag(12345, "Seed of everything that is random.")
+    num_shards: int = flag(0, "Number of files of the split train; 0: one for each 128 MB.")
+    lower_case: bool | None = flag(
+        None, "Lower-case the text and strip accents. Default: as the vocabulary requires."
+    )
+    template: str = flag(
+        "",
+        "The rows of the model's family: [CLS] A [SEP] B [SEP] with two token types (bert) or one "
+        "(modernbert), or <s> A </s></s> B </s> (roberta). Default: that of tokenizer.json, and bert for "
+        "other kinds of vocabularies.",
+    )
+    clean: str = flag(
+        "",
+        "Cleaning steps, separated by commas: mojibake, unicode, length, language, exact, near. Default: "
+        "none.",
+    )
+    min_document_characters: int | None = flag(
+        None, "Drop shorter documents, with --clean=length. Default: 200."
+    )
+    max_document_characters: int | None = flag(
+        None, "Drop longer documents, with --clean=length. Default: 5,000,000."
+    )
+    min_passage_characters: int | None = flag(
+        None, "Drop shorter sentences and paragraphs, with --clean=length. Default: 3."
+    )
+    max_passage_characters: int | None = flag(
+        None, "Drop longer sentences and paragraphs, with --clean=length. Default: 100,000."
+    )
+    max_word_characters: int | None = flag(None, "Remove longer words, with --clean=length. Default: 100.")
+    near_duplicate_threshold: float | None = flag(
+        None,
+        "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8.",
+    )
+    language: str | None = flag(None, "Language that --clean=language keeps: a code such as en.")
 
     def cleaning_settings(self) -> cleaning.Settings | None:
         """Returns how documents are cleaned, or None for no cleaning.

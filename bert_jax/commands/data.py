@@ -9,7 +9,6 @@ the flags, not on --workers. Run the same command again to resume.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
@@ -18,12 +17,11 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import corpus
 from bert_jax.errors import UserError
-from bert_jax.settings.flags import Define
+from bert_jax.settings.flags import Define, read_options
 
 with epy.lazy_imports():
-    from data_pipelines import build, cleaning, pools, readers
+    from data_pipelines import build, cleaning, pools, readers, settings
 
 
 _HIGH_UNKNOWN_SHARE = 0.05
@@ -32,71 +30,8 @@ _HIGH_UNDECODABLE_SHARE = 0.001  # bytes per token; text from the web always has
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    corpus.add(define)
-    define.string(
-        "vocab",
-        "The vocabulary: vocab.txt, a SentencePiece .model, or the tokenizer.json of a byte-level BPE.",
-        required="FILE, a vocabulary (`bert-jax vocab` learns one)",
-    )
-    define.string(
-        "output_dir",
-        "Directory for the records. If it has records with the same settings, nothing is done, or unfinished "
-        "ones are finished; other records are replaced only with --overwrite.",
-        required="DIR, a directory for the records",
-    )
+    define.options(settings.Options)
     define.overwrite()
-    define.choice(
-        "schema",
-        ["packed", "google"],
-        "packed: several sequences per row, without masks; google: one sequence per row with its masks, as "
-        "in google-research/bert.",
-        "packed",
-    )
-    define.integer("max_seq_length", "Maximum number of tokens in a row.", 128)
-    define.integer(
-        "max_sequences_per_row",
-        "Maximum number of sequences packed into a row; 0: 8, or 16 if --max_seq_length is 256 or more.",
-        0,
-    )
-    define.number(
-        "short_seq_prob",
-        "Fraction of documents whose sequences have a shorter, random target length.",
-        0.1,
-    )
-    define.integer(
-        "dupe_factor",
-        "How many times sequences are drawn from each document. Default: 1; with --schema=google 10, for "
-        "different masks.",
-    )
-    define.choice(
-        "nsp",
-        ["next", "sop", "none"],
-        "Second segment of a sequence. next: the text that follows or, half the time, a random one; sop: the "
-        "text that follows, half the time swapped with the first (ALBERT); none: there is none (RoBERTa).",
-        "next",
-    )
-    define.boolean(
-        "full_sentences", "With --nsp=none: fill rows with whole sentences, across the ends of documents."
-    )
-    define.boolean(
-        "doc_sentences",
-        "With --nsp=none: sequences of whole sentences of one document, none of them made shorter.",
-    )
-    define.number("masked_lm_prob", "google: fraction of the tokens to predict.", 0.15)
-    define.integer("max_predictions_per_seq", "google: maximum number of tokens to predict.", 20)
-    define.boolean("whole_word_mask", "google: mask all pieces of a word or none.")
-    define.integer(
-        "max_ngram",
-        "google: mask up to this many consecutive words, n words with a weight of 1/n; 0: single tokens, or "
-        "single words with --whole_word_mask.",
-        0,
-    )
-    define.number(
-        "eval_fraction",
-        "Fraction of the documents in the split eval; the others are in train. Default: 0.01; google: 0.",
-    )
-    define.integer("seed", "Seed of everything that is random.", 12345)
-    define.integer("num_shards", "Number of files of the split train; 0: one for each 128 MB.", 0)
     define.integer("workers", "Number of processes; 0: one for each core.", 0)
     define.choice(
         "runner",
@@ -105,44 +40,11 @@ def define_flags(define: Define) -> None:
         "local",
     )
     define.string("beam_args", "Arguments of the Beam pipelines, as one string.", "")
-    define.boolean(
-        "lower_case",
-        "Lower-case the text and strip accents. Default: as the vocabulary requires.",
-        None,
-    )
-    define.string(
-        "template",
-        "The rows of the model's family: [CLS] A [SEP] B [SEP] with two token types (bert) or one "
-        "(modernbert), or <s> A </s></s> B </s> (roberta). Default: that of tokenizer.json, and bert for "
-        "other kinds of vocabularies.",
-        "",
-    )
-    define.string(
-        "clean",
-        "Cleaning steps, separated by commas: mojibake, unicode, length, language, exact, near. Default: "
-        "none.",
-        "",
-    )
-    for name, default, what in (
-        ("min_document_characters", "200", "Drop shorter documents"),
-        ("max_document_characters", "5,000,000", "Drop longer documents"),
-        ("min_passage_characters", "3", "Drop shorter sentences and paragraphs"),
-        ("max_passage_characters", "100,000", "Drop longer sentences and paragraphs"),
-        ("max_word_characters", "100", "Remove longer words"),
-    ):
-        define.integer(name, f"{what}, with --clean=length. Default: {default}.")
-    define.number(
-        "near_duplicate_threshold",
-        "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8.",
-    )
-    define.string("language", "Language that --clean=language keeps: a code such as en.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    names = [field.name for field in dataclasses.fields(build.Options) if field.name != "input"]
-    values: dict[str, Any] = {name: flags[name].value for name in names}
-    options = build.Options(tuple(flags.input), **values)
+    options = read_options(flags, settings.Options)
     processes = pools.count(flags.workers)
     begun = time.monotonic()
     if flags.beam_args and flags.runner != "beam":

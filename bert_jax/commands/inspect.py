@@ -24,7 +24,6 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands.flags import corpus
 from bert_jax.errors import UserError
 from bert_jax.io import checks, files
 from bert_jax.settings.flags import Define
@@ -34,6 +33,7 @@ with epy.lazy_imports():
     from bert_jax.convert import formats
     from bert_jax.data import google, inspection, manifests
     from bert_jax.plots import records
+    from data_pipelines import flags as pipeline_flags
     from data_pipelines import inspect_corpus, readers
 
 
@@ -51,7 +51,7 @@ def define_flags(define: Define) -> None:
     define.string(
         "input_format", "Format of the text, as in bert-jax data; all PATHs are then files of one corpus."
     )
-    corpus.add_fields(define)
+    define.options(pipeline_flags.CorpusOptions, "text_field", "id_field", "tfds_data_dir")
     define.string(
         "vocab",
         "Vocabulary to decode records that other programs made, to compare with that of other records, or to "

@@ -8,19 +8,15 @@ Large corpora are sampled, so that memory stays bounded; the result depends only
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
-from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax import tokenization
-from bert_jax.commands.flags import corpus
 from bert_jax.errors import file_error
 from bert_jax.io.progress import Progress
-from bert_jax.settings.flags import Define
+from bert_jax.settings.flags import Define, read_options
 
 with epy.lazy_imports():
     from data_pipelines import readers, vocabulary
@@ -31,63 +27,12 @@ _HIGH_UNKNOWN_RATE = 0.01
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    corpus.add(define)
-    define.string(
-        "output",
-        "File to write: NAME.txt for WordPiece, NAME.model for SentencePiece, NAME.json for BPE.",
-        required="FILE, the vocabulary to write",
-    )
-    define.overwrite()
-    define.integer(
-        "size",
-        "Number of tokens. WordPiece: from 5,000 tokens on, [PAD] is 0 and [UNK] [CLS] [SEP] [MASK] are 100 "
-        "to 103, with [unused] tokens between, and from 20,000 on up to 998; below 5,000 they are 0 to 4. "
-        "BPE: the special tokens are 0 to 4, and the bytes 5 to 260.",
-        30522,
-    )
-    define.choice("kind", list(tokenization.KINDS), "Kind of vocabulary.", "wordpiece")
-    define.boolean(
-        "lower_case",
-        "Lower-case the text and strip accents. Default: true; BPE keeps all text.",
-        None,
-    )
-    define.integer("seed", "Seed of the sample.", 12345)
-    define.integer(
-        "sample_bytes",
-        "Bytes of text to learn from, sampled from the whole corpus; 0: 200 MB, or 30 MB for SentencePiece.",
-        0,
-    )
-    define.number(
-        "sampling_exponent",
-        "For several languages, one --input each: the share of a language in the sample is proportional to "
-        "its size to the power of this exponent; 0.7 in multilingual BERT.",
-        1.0,
-    )
-    define.strings("compare", "Another vocabulary to measure on the same held-out text. May be repeated.")
-    define.number(
-        "character_coverage",
-        "Fraction of the characters of the text that the tokens must cover; the rarest characters get none. "
-        "Not for BPE, which covers all.",
-        0.99995,
-    )
-    define.integer(
-        "min_frequency", "WordPiece and BPE: how often a pair of tokens must occur to become a token.", 2
-    )
-    define.choice(
-        "special_tokens",
-        ["roberta", "bert"],
-        "BPE: the family whose special tokens and rows it has: <s> </s> <pad> <unk> <mask> of RoBERTa, or "
-        "[CLS] [SEP] [PAD] [UNK] [MASK], as ModernBERT has them.",
-        "roberta",
-    )
+    define.options(vocabulary.Options)
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    names = [field.name for field in dataclasses.fields(vocabulary.Options)]
-    values: dict[str, Any] = {name: flags[name].value for name in names}
-    values |= {name: tuple(values[name] or ()) for name in ("input", "compare")}
-    options = vocabulary.Options(**values)
+    options = read_options(flags, vocabulary.Options)
     begun = time.monotonic()
     try:
         with Progress() as progress:

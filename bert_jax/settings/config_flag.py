@@ -10,14 +10,7 @@ from typing import Any
 from absl import flags as absl_flags
 
 from bert_jax.settings import config_fields, config_files
-from bert_jax.settings.flags import Define
-
-_DEFINE = {
-    bool: absl_flags.DEFINE_bool,
-    int: absl_flags.DEFINE_integer,
-    float: absl_flags.DEFINE_float,
-    str: absl_flags.DEFINE_string,
-}
+from bert_jax.settings.flags import DEFINE, Define
 
 
 class ConfigFlag(absl_flags.Flag):
@@ -80,7 +73,7 @@ def parse(values: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
     values.unparse_flags()
     config = config_files.load(flag.given, flag.command) if flag.given else None
     for name, value in config_fields.flatten(config) if config else ():
-        define: Any = _DEFINE.get(type(value), functools.partial(absl_flags.DEFINE, _Literal()))
+        define: Any = DEFINE.get(type(value), functools.partial(absl_flags.DEFINE, _Literal()))
         define(f"config.{name}", None, "", flag_values=values)
     args = values(["bert-jax", *argv])[1:]
     if config:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
-from collections.abc import Iterable
-from typing import Any
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from absl import flags as absl_flags
+
+# Functions of absl that define a flag, by the type of its values.
+DEFINE: Mapping[type, Any] = {
+    bool: absl_flags.DEFINE_bool,
+    int: absl_flags.DEFINE_integer,
+    float: absl_flags.DEFINE_float,
+    str: absl_flags.DEFINE_string,
+    tuple: absl_flags.DEFINE_multi_string,
+}
+Options = TypeVar("Options")
 
 
 class Define:
@@ -48,6 +61,28 @@ class Define:
         """Adds --NAME=CHOICE."""
         absl_flags.DEFINE_enum(name, default, list(choices), text, flag_values=self.values)
 
+    def options(self, options: type, *names: str) -> None:
+        """Adds a flag for each field of a dataclass, or for those with some names.
+
+        Args:
+            options: a dataclass with fields of the types bool, int, float, str and tuple[str, ...], or None.
+                Their metadata are `flag`, the help text; `choices`, the valid values, and `required`, what
+                has to be given, where they apply.
+            *names: the names of the fields; by default all.
+        """
+        kinds = typing.get_type_hints(options)
+        for field in dataclasses.fields(options):
+            if names and field.name not in names:
+                continue
+            text, required = field.metadata["flag"], field.metadata.get("required", "")
+            default = None if field.default in (dataclasses.MISSING, ()) else field.default
+            if choices := field.metadata.get("choices"):
+                self.choice(field.name, choices, text, default)
+                continue
+            kind = kinds[field.name]
+            kind = typing.get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
+            self._add(DEFINE[typing.get_origin(kind) or kind], field.name, default, text, required)
+
     def overwrite(self) -> None:
         """Adds --overwrite, for commands whose output takes long to make."""
         self.boolean("overwrite", "Replace the output if it exists.")
@@ -60,6 +95,15 @@ class Define:
         define(name, default, text, flag_values=self.values)
         if required:
             self.required[name] = required
+
+
+def read_options(values: absl_flags.FlagValues, options: type[Options]) -> Options:
+    """Returns the options whose flags `Define.options` has added."""
+    found = {}
+    for field in dataclasses.fields(options):  # type: ignore[arg-type]  # it is a dataclass
+        value = values[field.name].value
+        found[field.name] = tuple(value or ()) if isinstance(value, list) or field.default == () else value
+    return options(**found)
 
 
 def command_line(command: str, flags: absl_flags.FlagValues) -> str:

@@ -4,53 +4,59 @@ from __future__ import annotations
 
 import dataclasses
 
+from bert_jax import tokenization
+from data_pipelines.flags import REQUIRED, CorpusOptions, flag
+
 LEAST_COVERAGE = 0.999
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The options that determine a vocabulary; see the flags of `bert-jax vocab`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CorpusOptions):
+    """The options that determine a vocabulary; the flags of `bert-jax vocab`."""
 
-    Attributes:
-        input: files or patterns; see `readers.list_inputs`.
-        output: the file to write, atomically; its directory is created if it is missing.
-        input_format: one of `readers.FORMATS`.
-        size: the number of tokens, including special tokens.
-        kind: one of `training.TRAINERS`.
-        lower_case: whether to lower-case the text and strip its accents; None: yes, but for byte-level BPE,
-            which keeps all text.
-        seed: the seed of the sample.
-        sample_bytes: the size of the sample, which is made of random byte ranges of the corpus and of the
-            beginnings of compressed files; 0 for the default of the kind.
-        sampling_exponent: how the sample is divided among the inputs; see `sample.sample`.
-        character_coverage: the share of the text's characters that get a token; the rarest ones do not.
-        min_frequency: for WordPiece and BPE, how often a pair of pieces must occur to be merged.
-        special_tokens: for BPE, the family whose special tokens and rows it has: "roberta" for <s> and </s>,
-            "bert" for [CLS] and [SEP], as ModernBERT has them.
-        compare: vocabularies whose statistics are computed on the same text.
-        overwrite: whether to replace an existing output.
-        text_field: the field of the text in JSON or TFDS records.
-        id_field: the field that names a record; "" names it by its position.
-        tfds_data_dir: see `readers.list_inputs`.
-    """
-
-    input: tuple[str, ...]
-    output: str
-    input_format: str = "text"
-    size: int = 30522
-    kind: str = "wordpiece"
-    lower_case: bool | None = None
-    seed: int = 12345
-    sample_bytes: int = 0
-    sampling_exponent: float = 1.0
-    character_coverage: float = 0.99995
-    min_frequency: int = 2
-    special_tokens: str = "roberta"
-    compare: tuple[str, ...] = ()
-    overwrite: bool = False
-    text_field: str = "text"
-    id_field: str = ""
-    tfds_data_dir: str = ""
+    output: str = flag(
+        REQUIRED,
+        "File to write: NAME.txt for WordPiece, NAME.model for SentencePiece, NAME.json for BPE.",
+        required="FILE, the vocabulary to write",
+    )
+    overwrite: bool = flag(False, "Replace the output if it exists.")
+    size: int = flag(
+        30522,
+        "Number of tokens. WordPiece: from 5,000 tokens on, [PAD] is 0 and [UNK] [CLS] [SEP] [MASK] are 100 "
+        "to 103, with [unused] tokens between, and from 20,000 on up to 998; below 5,000 they are 0 to 4. "
+        "BPE: the special tokens are 0 to 4, and the bytes 5 to 260.",
+    )
+    kind: str = flag("wordpiece", "Kind of vocabulary.", choices=tuple(tokenization.KINDS))
+    lower_case: bool | None = flag(
+        None, "Lower-case the text and strip accents. Default: true; BPE keeps all text."
+    )
+    seed: int = flag(12345, "Seed of the sample.")
+    sample_bytes: int = flag(
+        0,
+        "Bytes of text to learn from, sampled from the whole corpus; 0: 200 MB, or 30 MB for SentencePiece.",
+    )
+    sampling_exponent: float = flag(
+        1.0,
+        "For several languages, one --input each: the share of a language in the sample is proportional to "
+        "its size to the power of this exponent; 0.7 in multilingual BERT.",
+    )
+    compare: tuple[str, ...] = flag(
+        (), "Another vocabulary to measure on the same held-out text. May be repeated."
+    )
+    character_coverage: float = flag(
+        0.99995,
+        "Fraction of the characters of the text that the tokens must cover; the rarest characters get none. "
+        "Not for BPE, which covers all.",
+    )
+    min_frequency: int = flag(
+        2, "WordPiece and BPE: how often a pair of tokens must occur to become a token."
+    )
+    special_tokens: str = flag(
+        "roberta",
+        "BPE: the family whose special tokens and rows it has: <s> </s> <pad> <unk> <mask> of RoBERTa, or "
+        "[CLS] [SEP] [PAD] [UNK] [MASK], as ModernBERT has them.",
+        choices=("roberta", "bert"),
+    )
 
     @property
     def folded(self) -> bool:

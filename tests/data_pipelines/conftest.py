@@ -50,9 +50,9 @@ def corpus(tmp_path_factory):
 @pytest.fixture
 def options(corpus, vocabulary, tmp_path):
     return build.Options(
-        (str(corpus / "*.txt"),),
-        vocabulary,
-        str(tmp_path / "out"),
+        input=(str(corpus / "*.txt"),),
+        vocab=vocabulary,
+        output_dir=str(tmp_path / "out"),
         max_seq_length=48,
         eval_fraction=0.2,
         seed=7,

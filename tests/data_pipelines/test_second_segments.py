@@ -55,7 +55,9 @@ def test_packed_records_of_before_keep_their_bytes_and_fingerprint(shared_data, 
     """Made before there were other schemas and other second segments."""
     vocabulary = str(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
     text = (str(shared_data / "sample_text.txt"),)
-    options = build.Options(text, vocabulary, str(tmp_path / "out"), max_seq_length=64, dupe_factor=3)
+    options = build.Options(
+        input=text, vocab=vocabulary, output_dir=str(tmp_path / "out"), max_seq_length=64, dupe_factor=3
+    )
     manifest = build.build(options).manifest
     content = (tmp_path / "out" / "train-00000-of-00001.tfrecord").read_bytes()
     expected = "f6dda61fbb43393db5cd7d3a096f0fc4fae5633c0d9174f2081656f906bcae65"

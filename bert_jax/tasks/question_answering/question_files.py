@@ -127,7 +127,7 @@ def read_questions(
             unlabelled += isinstance(error, _Unlabelled)
             raise error if id_ is None else Malformed(f"question {id_!r}: {error}") from None
 
-    found.fill(_jsonl_items(path, KEYS | keys) if of_lines else _squad_items(path), add)
+    found.fill(_jsonl_items(path, {**KEYS, **keys}) if of_lines else _squad_items(path), add)
     if not found.rows:
         raise UserError(f"{path}: no questions in it")
     if unlabelled == found.rows:

@@ -288,7 +288,7 @@ def make_optimizer(
             "optimizer.eps"
         )
     if config.name == _STABLE_ADAMW:
-        steps.append(stable_adamw(config.b1, config.b2, config.eps, *(decay or [optax.identity()]), layers))
+        steps.append(stable_adamw(config.b1, config.b2, config.eps, (decay or [optax.identity()])[0], layers))
     elif config.name in _ADAM:
         steps += [_ADAM[config.name](config.b1, config.b2, config.eps), *decay]
     else:

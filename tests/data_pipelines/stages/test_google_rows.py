@@ -83,7 +83,15 @@ def google_options(corpus, vocabulary, tmp_path):
     def made(**fields):
         output = str(tmp_path / f"out{next(numbers)}")
         inputs = (str(corpus / "*.txt"),)
-        return build.Options(inputs, vocabulary, output, schema="google", max_seq_length=48, seed=7, **fields)
+        return build.Options(
+            input=inputs,
+            vocab=vocabulary,
+            output_dir=output,
+            schema="google",
+            max_seq_length=48,
+            seed=7,
+            **fields,
+        )
 
     return made
 

@@ -49,13 +49,13 @@ def text(tmp_path_factory):
 
 
 def sampled(paths, format, sample_bytes, seed):
-    options = vocabulary.Options(tuple(paths), "", format, seed=seed)
+    options = vocabulary.Options(input=tuple(paths), output="", input_format=format, seed=seed)
     (part,) = samples.sample(options, sample_bytes, Progress(io.StringIO()))
     return part.training, part.held_out
 
 
 def train(path, format, output, **options):
-    return vocabulary.train(vocabulary.Options((path,), output, format, **options))
+    return vocabulary.train(vocabulary.Options(input=(path,), output=output, input_format=format, **options))
 
 
 def tokens_of(path):
@@ -372,7 +372,7 @@ def test_the_exponent_levels_the_languages(two_languages):
     shares = {}
     for exponent in (0.7, 0.3):
         parts = samples.sample(
-            vocabulary.Options(tuple(paths), "", seed=1, sampling_exponent=exponent),
+            vocabulary.Options(input=tuple(paths), output="", seed=1, sampling_exponent=exponent),
             400_000,
             Progress(io.StringIO()),
         )
