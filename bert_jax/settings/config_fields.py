@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import numbers
 import re
@@ -102,6 +103,13 @@ def option(default: Any, meaning: str, **limits: Any) -> Any:
     if limits["type"] == "int":
         limits = {"minimum": 0, "maximum": INT32} | limits
     return dataclasses.field(default=default, metadata={"field": Field(default, meaning, **limits)})
+
+
+# Kinds of options: fields that may change, or never may, when a run resumes; and two ranges of numbers.
+free = functools.partial(option, resume="free")
+fixed = functools.partial(option, resume="fixed")
+share = functools.partial(option, minimum=0, maximum=1)
+amount = functools.partial(option, minimum=0, maximum=10**6)
 
 
 class Part:

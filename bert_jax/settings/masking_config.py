@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from bert_jax.objectives.masking import MaskingOptions, default_max_predictions, parse_shares
-from bert_jax.settings.config_fields import Part, option
+from bert_jax.settings.config_fields import Part, amount, fixed, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,21 +123,17 @@ class EvalMaskingConfig(Part):
 class ReplacedTokensConfig(Part):
     """The objective of ELECTRA, for `objective=replaced_tokens` alone."""
 
-    generator_hidden_size: int = option(
+    generator_hidden_size: int = fixed(
         0,
         "width H of the generator's layers, with 4 H in the feed-forward block and heads of 64; 0: a quarter "
         "of `model.hidden_size`",
         maximum=2**20,
-        resume="fixed",
     )
-    weight: float = option(
-        50.0, "factor of the discriminator's loss beside the generator's", minimum=0, maximum=10**6
-    )
+    weight: float = amount(50.0, "factor of the discriminator's loss beside the generator's")
     temperature: float = option(1.0, "temperature of the generator's samples", above=0, maximum=1000)
     disallow_correct: bool = option(False, "the generator never samples the original token")
-    variant: str = option(
+    variant: str = fixed(
         "electra",
         "`electra`; `electra_15`, whose discriminator is asked about the masked tokens alone; `replace_mlm`, "
         "masked LM of samples instead of [MASK]; `all_tokens_mlm`, which predicts every token",
-        resume="fixed",
     )

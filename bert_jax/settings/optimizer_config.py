@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from bert_jax.settings.config_fields import Part, option
+from bert_jax.settings.config_fields import Part, amount, option, share
 
 # The fields of `optimizer` that only some schedules use, by schedule.
 SCHEDULE_FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -42,39 +42,31 @@ class OptimizerConfig(Part):
         "crammed BERT's; `wsd`: warm-up, constant, and a cooldown in the last steps, as ModernBERT's "
         "([optimizers.md](optimizers.md))",
     )
-    learning_rate: float = option(1e-4, "the largest learning rate of the schedule", minimum=0, maximum=10**6)
+    learning_rate: float = amount(1e-4, "the largest learning rate of the schedule")
     warmup_steps: int = option(
         10_000, "steps in which the learning rate rises; in fine-tuning 0 takes `warmup_fraction`"
     )
-    initial_rate: float = option(
-        0.0,
-        "the learning rate at step 0, as a fraction of the largest; only the schedule `triangle`",
-        minimum=0,
-        maximum=1,
+    initial_rate: float = share(
+        0.0, "the learning rate at step 0, as a fraction of the largest; only the schedule `triangle`"
     )
-    final_rate: float = option(
+    final_rate: float = share(
         0.0,
         "the learning rate at the end of the decay, as a fraction of the largest; only the schedules "
         "`warmup_then_decay`, `cosine`, `triangle` and `wsd`",
-        minimum=0,
-        maximum=1,
     )
     cooldown_steps: int = option(0, "the last steps of the schedule `wsd`, in which the learning rate falls")
-    cooldown_fraction: float = option(
-        0.0, "those steps as a fraction of all steps, in place of `optimizer.cooldown_steps`",
-        minimum=0, maximum=1,
-    )  # fmt: skip
+    cooldown_fraction: float = share(
+        0.0, "those steps as a fraction of all steps, in place of `optimizer.cooldown_steps`"
+    )
     cooldown: str = option(
         "linear",
         "how the learning rate falls in them: `linear`, or `sqrt`: by 1 - sqrt(n / cooldown_steps) at the "
         "n-th of them",
     )
-    weight_decay: float = option(
+    weight_decay: float = amount(
         0.01,
         "decoupled: it is multiplied by the learning rate alone. A rate that other programs multiply by the "
         "schedule, without the learning rate, is divided by the largest learning rate here",
-        minimum=0,
-        maximum=10**6,
     )
     no_decay: str = option(
         r"(.*/)?(bias|scale)",

@@ -14,7 +14,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.settings import config_fields
-from bert_jax.settings.config_fields import Part, option
+from bert_jax.settings.config_fields import Part, amount, fixed, free, option, share
 from bert_jax.settings.masking_config import EvalMaskingConfig, MaskingConfig, ReplacedTokensConfig
 from bert_jax.settings.model_config import ModelConfig
 from bert_jax.settings.optimizer_config import (
@@ -33,12 +33,10 @@ from bert_jax.settings.ramps import Ramp
 class SpikesConfig(Part):
     """Which steps are skipped because of their loss or gradient."""
 
-    factor: float = option(
+    factor: float = amount(
         0.0,
         "a step is a spike, and skipped, if `spikes.metric` is above this many times the median of the last "
         "`spikes.window` steps that were not skipped; 0 for no such rule",
-        minimum=0,
-        maximum=10**6,
     )
     window: int = option(
         128,
@@ -53,36 +51,33 @@ class SpikesConfig(Part):
 class MeshConfig(Part):
     """How the devices are divided."""
 
-    data: int = option(
-        -1, "devices among which the batch is split; one of the three may be -1, all other devices",
-        minimum=-1, maximum=2**20, resume="free",
-    )  # fmt: skip
-    fsdp: int = option(
-        1, "devices among which the batch and the parameters are split",
-        minimum=-1, maximum=2**20, resume="free",
-    )  # fmt: skip
-    tensor: int = option(
-        1, "devices among which each matrix product is split", minimum=-1, maximum=2**20, resume="free"
+    data: int = free(
+        -1,
+        "devices among which the batch is split; one of the three may be -1, all other devices",
+        minimum=-1,
+        maximum=2**20,
     )
+    fsdp: int = free(
+        1, "devices among which the batch and the parameters are split", minimum=-1, maximum=2**20
+    )
+    tensor: int = free(1, "devices among which each matrix product is split", minimum=-1, maximum=2**20)
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig(Part):
     """When checkpoints are saved, and which of them stay."""
 
-    every: int = option(1000, "steps between two checkpoints; 0: at the end alone", resume="free")
-    keep: int = option(3, "newest checkpoints that stay", minimum=1, resume="free")
-    keep_every: int = option(0, "checkpoints of multiples of this step stay too; 0: none", resume="free")
+    every: int = free(1000, "steps between two checkpoints; 0: at the end alone")
+    keep: int = free(3, "newest checkpoints that stay", minimum=1)
+    keep_every: int = free(0, "checkpoints of multiples of this step stay too; 0: none")
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig(Part):
     """When a run is evaluated."""
 
-    every: int = option(
-        1000,
-        "steps between two evaluations; 0: at the end alone, in fine-tuning once an epoch",
-        resume="free",
+    every: int = free(
+        1000, "steps between two evaluations; 0: at the end alone, in fine-tuning once an epoch"
     )
 
 
@@ -90,21 +85,17 @@ class EvalConfig(Part):
 class PretrainEvalConfig(EvalConfig):
     """When pre-training is evaluated, and on how much."""
 
-    batches: int = option(0, "batches to evaluate on; 0: all of the split", resume="free")
+    batches: int = free(0, "batches to evaluate on; 0: all of the split")
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainDataConfig(Part):
     """The records of pre-training. Directory and vocabulary may move: their digests identify them."""
 
-    dir: str = option(
-        "",
-        "records made by `bert-jax data`, or by google-research/bert's create_pretraining_data",
-        resume="free",
+    dir: str = free(
+        "", "records made by `bert-jax data`, or by google-research/bert's create_pretraining_data"
     )
-    vocab: str = option(
-        "", "the vocabulary of records of the latter, which do not have it with them", resume="free"
-    )
+    vocab: str = free("", "the vocabulary of records of the latter, which do not have it with them")
     train_split: str = option("train", "the split to train on")
     eval_split: str = option("eval", "the split to evaluate on; empty for no evaluation")
     max_corrupt_rows: int = option(
@@ -126,39 +117,31 @@ class FinetuneDataConfig(Part):
 class AdapterConfig(Part):
     """Which few parameters are trained in place of all of them."""
 
-    kind: str = option(
+    kind: str = fixed(
         "",
         "`lora`: low-rank updates of some kernels; `bitfit`: the biases of the encoder; `head`: the head "
         "alone; empty: every parameter. The new head of a fine-tuning is trained with each of them, and "
         "everything else is frozen; see [LoRA and other adapters](lora.md)",
-        resume="fixed",
     )
-    rank: int = option(8, "the rank of LoRA's updates", minimum=1, maximum=2**16, resume="fixed")
-    alpha: float = option(
-        16.0, "LoRA's updates are multiplied by alpha / rank", above=0, maximum=10**6, resume="fixed"
-    )
-    rslora: bool = option(False, "multiply by alpha / sqrt(rank) instead", resume="fixed")
-    targets: str = option(
+    rank: int = fixed(8, "the rank of LoRA's updates", minimum=1, maximum=2**16)
+    alpha: float = fixed(16.0, "LoRA's updates are multiplied by alpha / rank", above=0, maximum=10**6)
+    rslora: bool = fixed(False, "multiply by alpha / sqrt(rank) instead")
+    targets: str = fixed(
         "",
         "dense layers with an update, with commas between: `query`, `key`, `value`, `attention_output`, "
         "`intermediate` and `output`; empty for the family's, in general `query,value`",
-        resume="fixed",
     )
     init: str = option(
         "kaiming", "LoRA's A at the start: `kaiming`, uniform up to 1 / sqrt(inputs); or `gaussian`, with "
         "a standard deviation of 1 / rank. B is 0",
     )  # fmt: skip
-    dropout: float = option(
-        0.0,
-        "0: the updates are added to the kernels, and have no inputs of their own to drop",
-        minimum=0,
-        maximum=1,
+    dropout: float = share(
+        0.0, "0: the updates are added to the kernels, and have no inputs of their own to drop"
     )
-    train: str = option(
+    train: str = fixed(
         "",
         "regular expression: further parameters to train, such as `pooler/.*`, which is frozen as in PEFT",
         type="regex",
-        resume="fixed",
     )
 
 
@@ -194,13 +177,12 @@ class RunConfig(Part):
     batch_size: int = option(
         256, "rows of the global batch, over all devices and hosts", minimum=1, maximum=2**20
     )
-    accumulate_steps: int = option(
+    accumulate_steps: int = free(
         1,
         "parts in which the gradient of a batch is computed, to save memory; the result is that of the "
         "whole batch",
         minimum=1,
         maximum=2**20,
-        resume="free",
     )
     steps: int = 0
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -208,7 +190,7 @@ class RunConfig(Part):
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
-    log_every: int = option(100, "steps between two lines of metrics", minimum=1, resume="free")
+    log_every: int = free(100, "steps between two lines of metrics", minimum=1)
     resume_from: str = ""
     budget: BudgetConfig | None = None
     init_from: str = option(
@@ -225,13 +207,12 @@ class RunConfig(Part):
         "stops the run",
         type="regex",
     )
-    max_skipped_steps: int = option(
+    max_skipped_steps: int = free(
         20,
         "steps skipped in a row before the run goes back to a good checkpoint, once, and leaves out the "
         "batches up to the last of them; the second time it gives up. A step is skipped if its loss, "
         "gradient, new parameters or new optimizer state is not finite, or if it is a spike",
         minimum=1,
-        resume="free",
     )
     spikes: SpikesConfig = SpikesConfig()
 
@@ -252,10 +233,9 @@ class PretrainConfig(RunConfig):
     data: PretrainDataConfig = PretrainDataConfig()
     masking: MaskingConfig = MaskingConfig()
     eval_masking: EvalMaskingConfig = EvalMaskingConfig()
-    objective: str = option(
+    objective: str = fixed(
         "masked_lm",
         "what is learned: `masked_lm`, BERT's, or `replaced_tokens`, [ELECTRA's](families/electra.md)",
-        resume="fixed",
     )
     replaced_tokens: ReplacedTokensConfig = ReplacedTokensConfig()
     resume_from: str = option(
@@ -322,10 +302,8 @@ class FinetuneConfig(RunConfig):
     from_scratch: bool = option(
         False, "start with the architecture and vocabulary of `init_from`, and none of its weights"
     )
-    data_dir: str = option(
-        "",
-        "folder with the files of a task that has names for them, or [tfds:glue](finetuning.md#glue)",
-        resume="free",
+    data_dir: str = free(
+        "", "folder with the files of a task that has names for them, or [tfds:glue](finetuning.md#glue)"
     )
     data: FinetuneDataConfig = FinetuneDataConfig()
     group_by_length: bool = option(True, "batches of examples of similar lengths, where none are packed")
