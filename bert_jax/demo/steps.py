@@ -63,7 +63,6 @@ class Demo:
         directory: directory for all files.
         run_command: runs `bert-jax` with these arguments and returns its exit code.
         budget: how much is computed.
-        log: called with each line of output.
     """
 
     def __init__(
@@ -71,9 +70,8 @@ class Demo:
         directory: str,
         run_command: Callable[[Sequence[str]], int],
         budget: Budget = Budget(),
-        log: Callable[[str], None] = print,
     ):
-        self.root, self.run_command, self.budget, self.log = Path(directory), run_command, budget, log
+        self.root, self.run_command, self.budget = Path(directory), run_command, budget
 
     def run(self) -> None:
         """Runs every step; results of an earlier run are kept.
@@ -86,11 +84,11 @@ class Demo:
         self._claim_directory()
         steps = (self.write_corpus, self.make_vocabulary, self.make_records, self.pretrain, self.fill_masks)
         for number, step in enumerate((*steps, self.finetune), 1):
-            self.log(f"\n{number}. {step.__doc__}")
+            print(f"\n{number}. {step.__doc__}")
             step()
-        self.log(f"\nDone in {_duration(time.monotonic() - began)}. Everything is in {self.root}/.")
+        print(f"\nDone in {_duration(time.monotonic() - began)}. Everything is in {self.root}/.")
         if self.budget == QUICK:
-            self.log(
+            print(
                 "--quick takes too few steps to learn anything, so its results mean nothing; run "
                 "`bert-jax demo` for meaningful ones."
             )
@@ -111,23 +109,23 @@ class Demo:
     def write_corpus(self) -> None:
         """Text: documentation and docstrings of this Python"""
         if (self.root / "task" / "dev.tsv").exists():
-            self.log(f"{self.root}/corpus and {self.root}/task exist already")
+            print(f"{self.root}/corpus and {self.root}/task exist already")
             return
         if lacking := python_docs.missing():
-            self.log(f"note: {lacking}")
+            print(f"note: {lacking}")
         documents = python_docs.documents()
         held_out = [document for document in documents if document.package in HELD_OUT]
         written = python_docs.write_corpus(
             self.root / "corpus", [document for document in documents if document.package not in HELD_OUT]
         )
-        self.log(
+        print(
             f"{written.documents} documents, {written.sentences:,} sentences, {written.words:,} words in "
             f"{', '.join(written.paths)}"
         )
         train, dev = data.make_task(held_out, self.budget.train_examples)
         data.write_task(self.root / "task" / "train.tsv", train)
         data.write_task(self.root / "task" / "dev.tsv", dev)
-        self.log(
+        print(
             f"held out of pre-training: {', '.join(HELD_OUT)}; {len(train):,} of their sentences are the "
             f"training data of the task, {len(dev):,} its test data"
         )
@@ -136,7 +134,7 @@ class Demo:
         """Vocabulary: WordPiece, learned from that text"""
         path = self.root / "vocab.txt"
         if path.exists():
-            self.log(f"{path} exists already")
+            print(f"{path} exists already")
             return
         self._command(
             "vocab", f"--input={self.root}/corpus", f"--output={path}", f"--size={self.budget.vocabulary}"
@@ -165,11 +163,11 @@ class Demo:
         )
         found = data.pretraining_baselines(str(self.root / "pretrain"))
         scores = _last_evaluation(self.root / "pretrain")
-        self.log(
+        print(
             f"\nloss of {found.masked:,} masked tokens of held-out text: {scores['mlm_loss']:.2f} nats; the "
             f"lowest loss without using the context (unigram entropy) is {found.unigram_entropy:.2f}"
         )
-        self.log(
+        print(
             f"next-sentence accuracy on held-out text: {scores['nsp_accuracy']:.3f}; "
             f"{found.nsp_majority:.3f} if the answer is always the most frequent one"
         )
@@ -187,7 +185,7 @@ class Demo:
         sentences = [sentence for sentence, _ in data.read_task(self.root / "task" / "dev.tsv")]
         chosen = data.choose_masks(sentences, MASKED_WORDS[: self.budget.masks])
         self._command("fill-mask", f"--checkpoint={self.root}/pretrain", *(masked for masked, _ in chosen))
-        self.log("the masked words are: " + ", ".join(word for _, word in chosen))
+        print("the masked words are: " + ", ".join(word for _, word in chosen))
 
     def finetune(self) -> None:
         """Fine-tuning: which package a sentence is from, with and without the pre-trained weights"""
@@ -211,13 +209,13 @@ class Demo:
             scores[name] = _last_evaluation(workdir)["accuracy"]
         labels = [package for _, package in data.read_task(self.root / "task" / "dev.tsv")]
         chance = data.majority_share(labels)
-        self.log(
+        print(
             f"\naccuracy on {len(labels):,} sentences: {scores['pretrained']:.3f} with pre-training, "
             f"{scores['scratch']:.3f} without; {chance:.3f} if the answer is always the most frequent one"
         )
 
     def _command(self, *arguments: str) -> None:
-        self.log("$ bert-jax " + " ".join(shlex.quote(argument) for argument in arguments))
+        print("$ bert-jax " + " ".join(shlex.quote(argument) for argument in arguments))
         code = self.run_command(arguments)
         if code:
             raise Stopped(code)

@@ -135,7 +135,6 @@ class RecordEvaluator(Evaluator):
         batch_size: rows of a global batch.
         every: see `Evaluator`.
         total: the number of batches for the progress bar, if it is known.
-        name: see `Evaluator`.
     """
 
     def __init__(
@@ -148,9 +147,8 @@ class RecordEvaluator(Evaluator):
         batch_size: int,
         every: int = 0,
         total: int | None = None,
-        name: str = "eval",
     ):
-        self.name, self.every = name, every
+        self.every = every
         self._objective, self._seed, self._mesh, self._total = objective, seed, mesh, total
         self._batches, self._batch_size = batches, batch_size
         self._eval_step: Callable | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -101,55 +102,41 @@ class Start:
     ) -> tuple[Any, TrainState] | None:
         """Returns `read(abstract)`, even if a part of the state came or went since the state was saved.
 
-        If the spike rule was turned on or off, it starts with an empty window. If the budget was, nothing has
-        been spent.
+        The spike rule and the budget of a run may change, and with them `TrainState.recent` and `spent`. A
+        part that was not saved is as at the start of a run.
         """
+        first, *others = self._forms()
         try:
-            return read(self.abstract)
+            restored = read(first)
         except UserError as error:
-            for recent, spent in itertools.islice(
-                itertools.product(self._recents(), self._budgets()), 1, None
-            ):
-                try:
-                    restored = read(self.abstract.replace(recent=recent, spent=spent))
-                except UserError:
-                    continue
-                break
+            for form in others:
+                with contextlib.suppress(UserError):
+                    restored = read(form)
+                    break
             else:
                 raise error from None
-        if restored is None:
-            return None
-        name, state = restored
-        wanted = self.abstract.recent
-        if (recent is None) != (wanted is None):
-            empty = None if wanted is None else np.full(wanted.shape, np.nan, np.float32)
-            state = state.replace(recent=None if wanted is None else jax.device_put(empty, wanted.sharding))
-        if spent is not self.abstract.spent:
-            budget, step = budgets.of(self.config), self.abstract.step
-            state = state.replace(spent=jax.device_put(budget.initial(), step.sharding) if budget else None)
-        return name, state
+        return restored and (restored[0], self._completed(restored[1]))
 
-    def _recents(self) -> list[Any]:
-        """Returns `TrainState.recent` as it is here, and as it is with or without the spike rule."""
-        here, step = self.abstract.recent, self.abstract.step
-        window = (self.config.spikes.window,)
-        return [
-            here,
-            jax.ShapeDtypeStruct(window, jnp.float32, sharding=step.sharding) if here is None else None,
-        ]
+    def _forms(self) -> Iterator[TrainState]:
+        """Yields the abstract state of this run, and then with or without a spike rule and each budget."""
+        abstract, place = self.abstract, self.abstract.step.sharding
+        rule = jax.ShapeDtypeStruct((self.config.spikes.window,), jnp.float32, sharding=place)
+        half = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=place)
+        recents = (abstract.recent, rule if abstract.recent is None else None)
+        spents = ({}, *({unit: half} for unit in budgets.UNITS))
+        own_first = sorted(spents, key=lambda spent: spent.keys() != (abstract.spent or {}).keys())
+        for recent, spent in itertools.product(recents, own_first):
+            yield abstract.replace(recent=recent, spent=spent or None)
 
-    def _budgets(self) -> list[Any]:
-        """Returns `TrainState.spent` as it is here, and as it is in states with other budgets or none."""
-        step = self.abstract.step
-        half = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=step.sharding)
-        return [
-            self.abstract.spent,
-            *(
-                other
-                for other in (None, *({unit: half} for unit in budgets.UNITS))
-                if (other or {}).keys() != (self.abstract.spent or {}).keys()
-            ),
-        ]
+    def _completed(self, state: TrainState) -> TrainState:
+        wanted, place = self.abstract, self.abstract.step.sharding
+        if (state.recent is None) != (wanted.recent is None):
+            empty = None if wanted.recent is None else np.full(wanted.recent.shape, np.nan, np.float32)
+            state = state.replace(recent=jax.device_put(empty, place))
+        if (state.spent or {}).keys() != (wanted.spent or {}).keys():
+            budget = budgets.of(self.config)
+            state = state.replace(spent=jax.device_put(budget.initial(), place) if budget else None)
+        return state
 
 
 def _overlay(params: Any, given: Any) -> Any:

@@ -74,18 +74,17 @@ class WorkDir:
     Args:
         path: the directory, which is created if it does not exist; a local path, gs:// or s3://.
         primary: whether this process takes the lock and writes the files. One process of a run does.
-        lease: see `bert_jax.workdir.lock.Lock`.
         log: called with one line if the lock has to be waited for.
 
     Raises:
         UserError: on entering, if another run holds the directory or it cannot be written.
     """
 
-    def __init__(self, path: files.PathLike, *, primary: bool = True, lease: float = 60.0, log=print):
+    def __init__(self, path: files.PathLike, *, primary: bool = True, log=print):
         self.path = os.fspath(path)
         self.primary = primary
         self._resumed_run: Mapping[str, Any] | None = None
-        self._lock = Lock(self.path, lease=lease, log=log)
+        self._lock = Lock(self.path, log=log)
 
     @property
     def checkpoints(self) -> str:

@@ -90,10 +90,10 @@ def parse_number(text: str) -> float:
     return value
 
 
-def list_counts(counts: Mapping[str, int], shown: int = _MAX_SHOWN) -> str:
+def list_counts(counts: Mapping[str, int]) -> str:
     """Returns a list of the first labels with the count of each, for a log line."""
     parts = [f"{name}: {count:,}" for name, count in counts.items()]
-    return ", ".join(parts[:shown]) + (", ..." if len(parts) > shown else "")
+    return ", ".join(parts[:_MAX_SHOWN]) + (", ..." if len(parts) > _MAX_SHOWN else "")
 
 
 def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]) -> tuple[float, ...]:
