@@ -29,3 +29,14 @@ class TaskConfig:
     )
     metrics: str = option("", "names with commas between; the first one selects the best checkpoint")
     data: DataConfig = DataConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowsConfig(TaskConfig):
+    """The fields of tasks that split a long text into windows."""
+
+    doc_stride: int = option(
+        0,
+        "tokens from one window of a longer text, of a question its context, to the next; 0: it is cut",
+        maximum=2**24,
+    )

@@ -13,7 +13,7 @@ from bert_jax.io import compression
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.config import DataConfig, TaskConfig
+from bert_jax.tasks.config import DataConfig, TaskConfig, WindowsConfig
 from bert_jax.tasks.predictions import ClassPredictions, TablePredictions
 from bert_jax.tasks.readers import sources, tables
 from bert_jax.tasks.readers.lines import FIELDS, TableLines
@@ -33,13 +33,9 @@ class TableData(DataConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class TableConfig(TaskConfig):
+class TableConfig(WindowsConfig):
     """The fields of tasks whose examples are rows of a table."""
 
-    doc_stride: int = option(
-        0, "tokens from one window of a longer text, of a question its context, to the next; 0: it is cut",
-        maximum=2**24,
-    )  # fmt: skip
     data: TableData = TableData()
 
 

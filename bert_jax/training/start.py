@@ -85,9 +85,7 @@ class Start:
         given = self.initial_params
         if callable(given):
             given = given(abstract_model(self.objective, self.mesh))
-        window = 0 if self.abstract.recent is None else self.abstract.recent.size
-        budget = budgets.of(self.config)
-        state = init_state(self.objective, self.optimizer, self.mesh, self.config.seed, window, budget)
+        state = init_state(self.objective, self.optimizer, self.mesh, self.config.seed, self.abstract)
         if given is None:
             self.log("started from scratch")
             return state

@@ -113,27 +113,26 @@ def init_state(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     seed: int,
-    window: int = 0,
-    budget: Budget | None = None,
+    abstract: TrainState | None = None,
 ) -> TrainState:
-    """Returns a newly initialized state.
+    """Returns a newly initialized state of the form of `abstract`, by default that of `abstract_state`.
 
     It is created on the devices that hold it, so no device ever holds the whole of a sharded array. Frozen
     parameters without values are those of `Objective.init_model`.
     """
+    form = abstract or abstract_state(objective, optimizer, mesh)
 
     def init(seed):
         key = jax.random.key(seed, impl="threefry2x32")
         params = unbox(objective.init(key))
-        recent = jnp.full(window, jnp.nan, jnp.float32) if window else None
-        spent = jax.tree.map(jnp.asarray, budget.initial()) if budget else None
+        recent = None if form.recent is None else jnp.full(form.recent.shape, jnp.nan, jnp.float32)
+        spent = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), form.spent)
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), recent, spent=spent)
 
     def init_frozen(seed):
         return unbox(objective.split(objective.init_model(jax.random.key(seed, impl="threefry2x32")))[1])
 
-    abstract = abstract_state(objective, optimizer, mesh, window, budget)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, form)
     state = jax.jit(init, out_shardings=shardings.replace(frozen=None))(np.uint32(seed))
     if shardings.frozen is None:
         return state

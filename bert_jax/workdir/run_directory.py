@@ -163,13 +163,11 @@ class WorkDir:
             self._resumed_run = None
 
     def _write_run(self, run: Mapping[str, Any]) -> None:
-        content = json.dumps(run, indent=2, sort_keys=True) + "\n"
-        atomic.write_text(os.path.join(self.path, "config.json"), content)
+        self.write_text("config.json", json.dumps(run, indent=2, sort_keys=True) + "\n")
 
     def write_json(self, name: str, content: Any) -> None:
         """Writes a JSON file to the work directory, atomically. Only the primary process writes."""
-        if self.primary:
-            atomic.write_text(os.path.join(self.path, name), json.dumps(content, indent=2) + "\n")
+        self.write_text(name, json.dumps(content, indent=2) + "\n")
 
     def write_text(self, name: str, content: str) -> None:
         """Writes a text file to the work directory, atomically. Only the primary process writes."""

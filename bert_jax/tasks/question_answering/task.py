@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.spans import Spans
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.config import DataConfig, TaskConfig
+from bert_jax.tasks.config import DataConfig, WindowsConfig
 from bert_jax.tasks.question_answering import decoding, encoding, question_files, squad_scores
 from bert_jax.tasks.question_answering.predictions import AnswerPredictions
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions
@@ -31,13 +31,9 @@ class QuestionData(DataConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class QuestionConfig(TaskConfig):
+class QuestionConfig(WindowsConfig):
     """The fields of question answering."""
 
-    doc_stride: int = option(
-        0, "tokens from one window of a longer text, of a question its context, to the next; 0: it is cut",
-        maximum=2**24,
-    )  # fmt: skip
     v2: bool = option(False, "questions may have no answer")
     max_query_length: int = option(64, "tokens of a question; longer ones are cut", minimum=1, maximum=2**24)
     n_best: int = option(
