@@ -98,10 +98,8 @@ def _draw(axis, runs, panel, references):
         if name in references:
             label, value = references[name]
             axis.axhline(value, color="0.25", linestyle="--", linewidth=1, label=label)
-    axis.set_title(panel.title, fontsize=11, loc="left")
-    axis.set_xlabel("step")
+    figures.describe(axis, panel.title, "step")
     axis.grid(alpha=0.25, linewidth=0.6)
-    axis.spines[["top", "right"]].set_visible(False)
     axis.margins(x=0.02)
     if panel.kind == "other":
         axis.set_ylim(0, 1.1 * axis.get_ylim()[1])

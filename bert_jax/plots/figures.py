@@ -26,3 +26,11 @@ def subplots(size: tuple[float, float], rows: int = 1, columns: int = 1) -> tupl
     """
     figure = matplotlib_figure.Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def describe(axis: Any, title: str, x_label: str, y_label: str = "", boxed: bool = False) -> None:
+    """Gives axes a title and labels; without a box, only the left and the bottom line are drawn."""
+    axis.set_title(title, fontsize=11, loc="left")
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(y_label)
+    axis.spines[["top", "right"]].set_visible(boxed)

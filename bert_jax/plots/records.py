@@ -41,12 +41,10 @@ def plot_records(report: Report, output: str) -> None:
         ("tokens", f"% of {length} tokens", "sequences"),
         strict=True,
     ):
-        axis.set_title(title, fontsize=11, loc="left")
-        axis.set_xlabel(unit)
+        figures.describe(axis, title, unit)
         axis.set_ylim(bottom=0)
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
         axis.grid(axis="y", alpha=0.25, linewidth=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("share")
     axes[2].legend(fontsize=8, framealpha=0.8, edgecolor="none")
     figure.suptitle(report.path, fontsize=12, x=0.01, ha="left")

@@ -33,8 +33,6 @@ from bert_jax.training.step import make_train_step
 Batch = dict[str, np.ndarray]
 RowFlops = Callable[[int, int, int], float]  # of (length, predictions, sequences); see `flops.RowFlops`
 
-ROWS = ("full", "padded", "packed")
-
 # In English Wikipedia with rows of 512 tokens (MLPerf's BERT), 23% of the sequences fill a row, and the mean
 # length is half a row. The lengths of the other sequences are drawn uniformly, from 8 tokens up to the
 # fraction of the row that gives this mean.

@@ -141,9 +141,6 @@ def _saved_axes(
 ) -> Iterator[Any]:
     """Yields the axes of a figure, which is saved after the block."""
     figure, ((axes,),) = figures.subplots(size)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    axes.set_title(title, fontsize=11, loc="left")
-    axes.spines[["top", "right"]].set_visible(boxed)
+    figures.describe(axes, title, x_label, y_label, boxed)
     yield axes
     atomic.save_figure(figure, path, dpi=130)
