@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
@@ -16,27 +14,12 @@ from bert_jax.kernels.attention import probabilities
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
+from bert_jax.plots.attention import AttentionMaps
 
 # The options that change how a layer computes its queries and keys, of which `attention_weights` only
 # supports the values of BERT.
 _AS_IN_BERT = ("norm_placement", "attention_bias", "local_window", "layer_groups")
 _BERT = EncoderConfig()
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionMaps:
-    """The attention maps of one text or pair of texts.
-
-    Attributes:
-        tokens: the L tokens, including [CLS] and [SEP].
-        first_length: the number of tokens of the first text, including its [CLS] and [SEP].
-        weights: float32 [layers, heads, L, L], where the first L is the query and the second one the key.
-            Each row sums to 1.
-    """
-
-    tokens: list[str]
-    first_length: int
-    weights: np.ndarray
 
 
 def attention_maps(model: Model, text: str, text_b: str | None = None) -> AttentionMaps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Protocol
+import dataclasses
 
 import numpy as np
 
@@ -17,23 +17,20 @@ _LABEL_SIZE = 7  # points
 _COLORS = dict(cmap="Blues", vmin=0, vmax=1)
 
 
-class Maps(Protocol):
-    """The attention of one text or pair; see `bert_jax.inference.attention_maps.AttentionMaps`."""
+@dataclasses.dataclass(frozen=True)
+class AttentionMaps:
+    """The attention maps of one text or pair of texts.
 
-    @property
-    def tokens(self) -> list[str]:
-        """Returns the L tokens."""
-        ...
+    Attributes:
+        tokens: the L tokens, including [CLS] and [SEP].
+        first_length: the number of tokens of the first text, including its [CLS] and [SEP].
+        weights: float32 [layers, heads, L, L], where the first L is the query and the second one the key.
+            Each row sums to 1.
+    """
 
-    @property
-    def first_length(self) -> int:
-        """Returns the number of tokens of the first text."""
-        ...
-
-    @property
-    def weights(self) -> np.ndarray:
-        """Returns the attention probabilities: float32 [layers, heads, L, L]."""
-        ...
+    tokens: list[str]
+    first_length: int
+    weights: np.ndarray
 
 
 def choose(number: str, count: int, flag: str) -> list[int]:
@@ -56,7 +53,9 @@ def choose(number: str, count: int, flag: str) -> list[int]:
     raise UserError(f"--{flag}={number}: expected a number from 1 to {count}, or all")
 
 
-def plot_attention(maps: Maps, output: str, layer: str = "all", head: str = "all", title: str = "") -> None:
+def plot_attention(
+    maps: AttentionMaps, output: str, layer: str = "all", head: str = "all", title: str = ""
+) -> None:
     """Draws the heads of one layer or of all layers, with one color scale, into a PNG, PDF or SVG file.
 
     The squares of one layer or one head are labeled with tokens; all layers and heads together are drawn as

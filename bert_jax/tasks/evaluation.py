@@ -66,7 +66,7 @@ class TaskEvaluator(Evaluator):
                     self._batch_size,
                     self._mesh,
                     on_batch=on_batch,
-                    run=context.wait_for,
+                    run=context.guard.wait_for,
                 )
             self._predictions = self._task.decode(self._examples, self._rows, found)
             self._scores = self._task.score(self._predictions)

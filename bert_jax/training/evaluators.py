@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,6 @@ from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_eval_step
 from bert_jax.training.watchdog import Watchdog
 from bert_jax.workdir.run_directory import BEST, WorkDir
-
-_T = TypeVar("_T")
 
 BEST_FILE = "best.json"
 _BEST = {"step": int, "last_step": int, "since_best?": int, "scores": {str: (float, None)}}
@@ -78,10 +76,6 @@ class EvaluationContext:
                 show(done) if total is None else show(done, total)
 
             yield on_batch
-
-    def wait_for(self, function: Callable[[], _T]) -> _T:
-        """Calls a function that may compile, and returns its result; see `PreemptionGuard.wait_for`."""
-        return self.guard.wait_for(function)
 
 
 class Evaluator(Protocol):
@@ -170,7 +164,7 @@ class RecordEvaluator(Evaluator):
             for index, rows in enumerate(batches):
                 on_batch(index)
                 previous, batch = totals, sharding.global_batch(rows, self._mesh)
-                pairs = context.wait_for(
+                pairs = context.guard.wait_for(
                     functools.partial(self._eval_step, state.params, batch, np.int32(index), *frozen)
                 )
                 totals = pairs if totals is None else _add(totals, pairs)

@@ -6,14 +6,13 @@ from support.embeddings import tiny_model
 from bert_jax import cli
 from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
-from bert_jax.inference.attention_maps import AttentionMaps
 from bert_jax.plots import attention
 
 
 def some_maps(layers=12, heads=12, tokens=11):
     logits = np.random.default_rng(0).gumbel(0, 2, (layers, heads, tokens, tokens))
     weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    return AttentionMaps(["[CLS]", *["$unaffordable$"] * (tokens - 2), "[SEP]"], 4, weights)
+    return attention.AttentionMaps(["[CLS]", *["$unaffordable$"] * (tokens - 2), "[SEP]"], 4, weights)
 
 
 def drawn(path):

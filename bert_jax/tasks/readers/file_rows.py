@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, ClassVar, Protocol
+from typing import Any, BinaryIO
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression, files
@@ -76,29 +76,6 @@ def open_file(path: str) -> BinaryIO:
 Selector = Callable[[Any], dict[str, Any]]
 
 
-class Rows(Protocol):
-    """Iterates over the rows of a file as (line, row); a malformed row is a `Malformed`.
-
-    Attributes:
-        tabular: whether the file is a table, which may have a header.
-    """
-
-    tabular: ClassVar[bool]
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Yields the line in which each row begins, from 1, and the row."""
-
-    def selector(self, wanted: Mapping[str, str]) -> Selector:
-        """Returns a function that returns the values of the wanted fields of a row, or raises `Malformed`.
-
-        Args:
-            wanted: the name or number of the column of each field.
-
-        Raises:
-            UserError: a column is missing or ambiguous.
-        """
-
-
 class TableRows:
     """Iterates over the rows of a TSV or CSV file as (line, list of fields).
 
@@ -112,8 +89,6 @@ class TableRows:
         quoted: whether quotes delimit fields, as in CSV.
         flags: the prefix of flags in messages.
     """
-
-    tabular: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -172,7 +147,14 @@ class TableRows:
         return self._rows
 
     def selector(self, wanted: Mapping[str, str]) -> Selector:
-        """Returns a function that selects fields of a row; their columns are looked up only once."""
+        """Returns a function that returns the values of the wanted fields of a row, or raises `Malformed`.
+
+        Args:
+            wanted: the name or number of the column of each field.
+
+        Raises:
+            UserError: a column is missing or ambiguous.
+        """
         places = {field: self._find(field, column) for field, column in wanted.items()}
 
         def select(row: list[str]) -> dict[str, str]:
@@ -227,8 +209,6 @@ def _is_number(column: str) -> bool:
 class LineRows:
     """Iterates over the texts of a file with one text per line, including blank lines, as (line, text)."""
 
-    tabular: ClassVar[bool] = False
-
     def __init__(self, lines: Lines):
         self._lines = lines
 
@@ -245,8 +225,6 @@ class LineRows:
 
 class JsonRows:
     """Iterates over the rows of a JSON-lines file as (line, dict), or (line, Malformed)."""
-
-    tabular: ClassVar[bool] = False
 
     def __init__(self, path: str, lines: Lines):
         self._path = path
@@ -271,6 +249,9 @@ class JsonRows:
             return {field: json_text(row[find_key(row, [key])], field, key) for field, key in wanted.items()}
 
         return select
+
+
+Rows = TableRows | LineRows | JsonRows
 
 
 def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -147,7 +147,8 @@ def read_examples(
         ((f"{path}:{line}", row if isinstance(row, Malformed) else (line, row)) for line, row in rows), add
     )
     if not out.rows:
-        raise UserError(f"{path}: no rows{' after the header' if columns.header and rows.tabular else ''}")
+        has_header = columns.header and isinstance(rows, TableRows)
+        raise UserError(f"{path}: no rows{' after the header' if has_header else ''}")
     out.check(max_malformed)
     return out
 
