@@ -1,6 +1,6 @@
-"""The train loop of pre-training and fine-tuning. All side effects of training happen here.
+"""The train loop of pre-training and fine-tuning, which has all side effects of training.
 
-`fit` sets up a run. `_Run` holds the run from its first state to its last: it dispatches steps, writes
+`fit` sets up a run. `TrainRun` holds the run from its first state to its last: it dispatches steps, writes
 metrics, saves checkpoints, evaluates, and goes back to an earlier checkpoint if too many steps were skipped.
 Values are fetched from the devices only at log steps and where a step is saved or evaluated.
 """
@@ -8,40 +8,33 @@ Values are fetched from the devices only at log steps and where a step is saved 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from bert_jax import checkpoint
-from bert_jax.errors import StorageError, UserError
+from bert_jax.errors import StorageError
 from bert_jax.kernels import check as kernel_check
 from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import budget as budgets
-from bert_jax.training import recovery
-from bert_jax.training.budget import Budget, Clock
 from bert_jax.training.compiled_step import CompiledStep
-from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator, is_due
-from bert_jax.training.metrics import flops
-from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
+from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator
+from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.metrics.profiling import Profiler
-from bert_jax.training.metrics.throughput import STEPS_AHEAD, Goodput, StepMetrics, TooManySkipped
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
 from bert_jax.training.preemption import PreemptionGuard
 from bert_jax.training.start import Start
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import make_train_step, spike_rule
+from bert_jax.training.train_run import TrainRun
 from bert_jax.training.watchdog import Watchdog
 from bert_jax.workdir.run_directory import WorkDir
-
-# Measuring the peak FLOP/s of a CPU takes seconds, which is too long for runs of fewer FLOPs.
-_MFU_FROM_FLOPS = 1e13
 
 
 def fit(
@@ -116,7 +109,7 @@ def fit(
         )
         cleanup.enter_context(_closing(checkpointer))
         checkpointer.check_space(abstract)
-        run = _Run(
+        run = TrainRun(
             config=config,
             workdir=workdir,
             objective=objective,
@@ -146,262 +139,6 @@ def fit(
         return run.state
 
 
-@dataclasses.dataclass(kw_only=True)
-class _Run:
-    """The mutable state of one call of `fit`, and the operations on it.
-
-    The first attributes are arguments of `fit` and what it makes from them.
-
-    Attributes:
-        step: the number of steps done.
-        state: the train state after that step.
-        last: the last step of the run, which an exhausted budget moves.
-        clock: measures a budget of time.
-        save_due: whether the next step that is not skipped is saved.
-    """
-
-    config: RunConfig
-    workdir: WorkDir
-    objective: Objective
-    mesh: jax.sharding.Mesh
-    train_data: Callable[[int, np.ndarray], Batches]
-    start: Start
-    budget: Budget | None
-    train_step: CompiledStep
-    evaluations: Evaluations
-    checkpointer: checkpoint.Checkpointer
-    flops_per_step: float | Callable[[int], float]
-    writer: MetricsWriter
-    guard: PreemptionGuard
-    watchdog: Watchdog
-
-    step: int = 0
-    state: TrainState = dataclasses.field(init=False)
-    last: int = dataclasses.field(init=False)
-    clock: Clock | None = None
-    save_due: bool = False
-
-    def __post_init__(self):
-        self.last = self.config.steps
-        self._local_rows = sharding.local_rows(self.mesh, self.config.batch_size)
-        self._batches: Batches
-        self._open = contextlib.ExitStack()  # closes them
-        self._batch: dict[str, jax.Array] = {}  # of the next step
-        self._metrics: Mapping[str, jax.Array] = {}  # of the last step
-
-    # Before the first step
-
-    def set_up(self) -> None:
-        """Restores or initializes the state, and runs the evaluations that an earlier process missed."""
-        self._detour = recovery.resume(self.workdir, self.checkpointer)
-        self.step, self.state = self.start.state(self.workdir.path)
-        self._began = self._first_step = self.step
-        self._from_scratch = self.step == 0 and self.start.initial_params is None
-        self.workdir.confirm_run()
-        self.writer.rewind(self.step)
-        self._goodput = Goodput(read_metrics(self.workdir.path, "train"))
-        # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
-        self._step_metrics = StepMetrics(0.0, 0.0, self.config.max_skipped_steps, self._goodput)
-        if self._budget_share() >= 1:
-            self._end_here()
-        if missed := self.evaluations.missed(self.step, self.workdir.path):
-            with self._stopping():
-                self.evaluations.run(missed, self.step, self.state)
-
-    def is_finished(self) -> bool:
-        """Returns whether there is nothing left to train, and logs the reason."""
-        if self.evaluations.should_stop():
-            self.writer.message("nothing to train: the run was stopped early")
-            return True
-        if self.step >= self.last < self.config.steps:
-            self.writer.message(f"nothing to train: the budget is spent, at step {self.step}")
-            return True
-        if self.step >= self.last:
-            self.writer.message(f"nothing to train: step {self.step} of {self.config.steps} is done")
-            return True
-        return False
-
-    def open_batches(self) -> None:
-        """Opens the iterator over the batches, beginning with that of the next step."""
-        self.close()
-        self._start_clock()
-        if self._detour:
-            batches = self._detour.batches(self.train_data, self.step, self._local_rows)
-        else:
-            batches = self.train_data(self.step, self._local_rows)
-        self._batches = self._open.enter_context(contextlib.closing(batches))
-        self._feed()
-
-    def close(self) -> None:
-        """Closes the iterator over the batches."""
-        self._open.close()
-
-    def compile(self) -> None:
-        """Compiles the train step for the shape of the first batch."""
-        self.train_step.compile(self._batch, self.guard)
-        self._start_clock()  # The compilation does not count.
-
-    # The steps
-
-    def train(self, profiler: Profiler) -> None:
-        """Trains to the last step, or until an evaluator stops the run."""
-        self._step_metrics = self._new_step_metrics()
-        self.guard.hold()
-        while self.step < self.last:
-            try:
-                self._dispatch(profiler)
-                self.checkpointer.poll()
-                self.workdir.check_held()
-                self._log()
-                if self._step_metrics.budget >= 1 and self.step < self.last:
-                    self.writer.message(f"the budget is spent, at step {self.step}")
-                    self._end_here()
-                if self._save_and_evaluate():
-                    self.writer.message(f"stopped early, at step {self.step} of {self.config.steps}")
-                    self.checkpointer.save(self.step, self.state)
-                    return
-            except TooManySkipped as skipped:
-                self._go_back(skipped)
-        if self.budget and (share := self._budget_share()) < 1:
-            self.writer.message(
-                f"warning: the run ends after its {self.last} steps with {share:.1%} of its budget spent, "
-                "in the middle of its schedule; set more steps"
-            )
-
-    def _dispatch(self, profiler: Profiler) -> None:
-        """Dispatches the next step and transfers the batch after it, without waiting for the devices."""
-        with self._stopping():
-            self.guard.check()
-            program = self.train_step.compile(self._batch, self.guard)
-        profiler.before(self.step + 1)
-        self.state, self._metrics = program(self.state, self._batch, self.train_step.seed)
-        self.step += 1
-        self.guard.step = self.step
-        self.writer.at_step(max(self._first_step, self.step - STEPS_AHEAD))
-        self._step_metrics.add(self.step, self._metrics)
-        profiler.after(self.step, self._metrics)
-        self.watchdog.heartbeat()
-        if self.step < self.last:
-            with self._step_metrics.timed("input"):
-                self._feed()
-
-    def _feed(self) -> None:
-        batch = next(self._batches)
-        if self.clock:
-            batch = {**batch, budgets.ELAPSED: self.clock.rows(len(next(iter(batch.values()))))}
-        self._batch = sharding.global_batch(batch, self.mesh)
-
-    # The budget
-
-    def _budget_share(self) -> float:
-        """Returns the share of the budget that has been spent, after waiting for the state."""
-        if self.budget is None or self.state.spent is None:
-            return 0.0
-        return self.budget.count(self.state.spent) / self.budget.amount
-
-    def _end_here(self) -> None:
-        """Makes the current step the last one."""
-        self.last = self.step
-        self.evaluations.end_at(self.step)
-
-    def _start_clock(self) -> None:
-        """Starts to count the time of a budget of time, from what the state says has been spent."""
-        if self.budget and self.budget.of_time and self.state.spent is not None:
-            self.clock = Clock(self.budget.count(self.state.spent))
-
-    # Logging, saving and evaluation
-
-    def _log(self) -> None:
-        """Writes the metrics of an interval one step after its end, when their values are available."""
-        self._step_metrics.write(self.writer, before=self.step)
-        if self._from_scratch and self.step == 2:
-            _check_initial_loss(self.objective, self._step_metrics.first_loss, self.writer.message)
-        if self.step == 1 or is_due(self.step, self.config.log_every, self.config.steps):
-            self._step_metrics.close_interval()
-
-    def _save_and_evaluate(self) -> bool:
-        """Saves and evaluates where due at this step, and returns whether an evaluator stops the run.
-
-        If the step was skipped, the next step that is not skipped is saved in its place.
-        """
-        last = self.last
-        self.save_due = self.save_due or is_due(self.step, self.config.checkpoint.every, last)
-        evaluators = self.evaluations.due(self.step)
-        if not (self.save_due or evaluators):
-            return False
-        with self._step_metrics.paused(self.writer):
-            if self.save_due and (self.step == last or not self._is_skipped()):
-                self._save()
-            if evaluators:
-                with self._stopping(), self._step_metrics.timed("eval"):
-                    self.evaluations.run(evaluators, self.step, self.state)
-        return bool(evaluators) and self.evaluations.should_stop()
-
-    def _save(self) -> None:
-        if self._is_skipped():
-            skipped = self._step_metrics.skipped_in_row
-            self.writer.message(
-                f"warning: the last {skipped} steps were skipped; what is saved as step {self.step} has the "
-                f"parameters of step {self.step - skipped}"
-            )
-        self.writer.flush()
-        with self._step_metrics.timed("save"):
-            self.checkpointer.save(self.step, self.state)
-        self.save_due = False
-
-    def _is_skipped(self) -> bool:
-        """Returns whether the last step was skipped, after waiting for it."""
-        return bool(self._metrics) and float(self._metrics["skipped"]) > 0
-
-    def _go_back(self, skipped: TooManySkipped) -> None:
-        """Restores a good checkpoint and continues without the batches of the failed attempt.
-
-        Raises:
-            UserError: the run has already gone back once.
-        """
-        if self._detour:
-            raise UserError(recovery.describe_failure(skipped, self._detour)) from skipped
-        self._detour = recovery.go_back(
-            skipped, self._began, self.workdir, self.checkpointer, self.writer.message
-        )
-        jax.tree.map(lambda x: x.delete(), self.state)  # A device may not have memory for two states.
-        self.step, self.state = self.start.state(self.workdir.path)
-        self._first_step = self.guard.step = self.step
-        self.save_due, self._metrics, self._step_metrics = False, {}, self._new_step_metrics()
-        self.writer.rewind(self.step)
-        self.open_batches()
-
-    def _new_step_metrics(self) -> StepMetrics:
-        peak = 0.0
-        last, per_step = self.config.steps, self.flops_per_step
-        if (per_step(last) if callable(per_step) else per_step) * last >= _MFU_FROM_FLOPS:
-            device = self.mesh.devices.flat[0]
-            peak = flops.peak_flops(device, self.config.model.dtype) * self.mesh.size
-        return StepMetrics(peak, self.flops_per_step, self.config.max_skipped_steps, self._goodput)
-
-    # Preemption
-
-    def _stopping(self):
-        """Returns a context in which a stop request saves the state and ends the run."""
-        return self.guard.leaving_through(self._save_and_stop)
-
-    def _save_and_stop(self) -> None:
-        with self.guard.saving():
-            self._step_metrics.write(self.writer)
-            self.writer.flush()
-            if self.step and not self._is_skipped():
-                self.checkpointer.save(self.step, self.state)
-            self.checkpointer.wait()
-            saved = self.checkpointer.steps()
-        if self.step in saved:
-            result = "saved"
-        elif self.step == 0:
-            result = "nothing to save"
-        else:
-            result = "which was skipped; " + (f"step {saved[-1]} is saved" if saved else "none is saved")
-        self.guard.leave(f"stopped at step {self.step}, {result}")
-
-
 def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable[[str], None]) -> None:
     count = sum(x.size for x in jax.tree.leaves(abstract_state.params))
     frozen = sum(x.size for x in jax.tree.leaves(abstract_state.frozen))
@@ -413,15 +150,6 @@ def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable
         f"{count:,} parameters{beside}; {mesh.size} x {device.device_kind} ({device.platform}){hosts}; "
         f"mesh {axes}"
     )
-
-
-def _check_initial_loss(objective: Objective, loss: float, log: Callable[[str], None]) -> None:
-    expected = objective.initial_loss
-    if expected is not None and not abs(loss - expected) <= 0.05 * expected:
-        log(
-            f"warning: the untrained model's loss is {loss:.3f}, and {expected:.3f} (chance) was expected: "
-            "the vocabulary, the labels or the initialization may be wrong"
-        )
 
 
 @contextlib.contextmanager
