@@ -279,20 +279,21 @@ def make_optimizer(
     param_groups.parse_rates(config.rates)
     layers = Layers.of(objective) if objective is not None else Layers()
     steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    decay = []
+    decay = optax.identity()
     if config.weight_decay:
-        decay = [param_groups.add_decay(config.weight_decay, layers, config.no_decay)]
+        decay = param_groups.add_decay(config.weight_decay, layers, config.no_decay)
     if config.name in _OWN and config.args:
         raise UserError(
             f"optimizer.args={config.args!r}: {config.name} has none; set optimizer.b1, optimizer.b2 and "
             "optimizer.eps"
         )
     if config.name == _STABLE_ADAMW:
-        steps.append(stable_adamw(config.b1, config.b2, config.eps, (decay or [optax.identity()])[0], layers))
-    elif config.name in _ADAM:
-        steps += [_ADAM[config.name](config.b1, config.b2, config.eps), *decay]
+        steps.append(stable_adamw(config.b1, config.b2, config.eps, decay, layers))
     else:
-        steps += [_direction_of_optax(config, layers), *decay]
+        adam = _ADAM.get(config.name)
+        steps.append(adam(config.b1, config.b2, config.eps) if adam else _direction_of_optax(config, layers))
+        if config.weight_decay:
+            steps.append(decay)
     if config.name in _WITH_TRUST_RATIO:
         steps.append(scale_by_trust_ratio(layers, config.no_decay))
     if config.layer_decay < 1:
