@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from etils import epy
 
-from bert_jax.io import atomic, files
+from bert_jax.io import files
+from bert_jax.tasks import writers
 from bert_jax.tasks.readers.tables import Columns, read_examples
 from bert_jax.workdir import run_directory
 
@@ -50,8 +51,7 @@ def make_task(documents: Sequence, train_examples: int, seed: int = 0) -> tuple[
 def write_task(path: Path, rows: Sequence[tuple[str, str]]) -> None:
     """Writes rows (sentence, package) to a TSV file with a header, atomically."""
     files.make_directory(path.parent)
-    lines = ["sentence\tpackage", *(f"{' '.join(sentence.split())}\t{package}" for sentence, package in rows)]
-    atomic.write_text(path, "\n".join(lines) + "\n")
+    writers.write_table(str(path), ("sentence", "package"), rows)
 
 
 def read_task(path: Path) -> list[tuple[str, str]]:

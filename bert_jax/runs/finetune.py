@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -276,8 +277,8 @@ def _initial_params(
 
 
 def _summary(names):
-    heads = sorted({name.split("/")[0] for name in names})
-    return ", ".join(f"{head} ({sum(n.split('/')[0] == head for n in names)})" for head in heads) or "none"
+    heads = Counter(name.split("/")[0] for name in names)
+    return ", ".join(f"{head} ({count})" for head, count in sorted(heads.items())) or "none"
 
 
 def _describe(split, examples, data, task):
