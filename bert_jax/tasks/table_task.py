@@ -18,6 +18,7 @@ from bert_jax.tasks.predictions import ClassPredictions, TablePredictions
 from bert_jax.tasks.readers import sources, tables
 from bert_jax.tasks.readers.lines import FIELDS, TableLines
 from bert_jax.tasks.readers.tables import LINES, PREDICT_FLAGS, Columns, Examples
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import windows
 from bert_jax.tasks.rows.batches import EncodedRows
 
@@ -70,15 +71,15 @@ class TableTask(FinetuneTask):
         self.room = self.tokenizer.layout.room(self.config.max_seq_length, pairs)
         windows.check_stride(self.config.doc_stride, self.config.max_seq_length, self.room, pairs)
 
-    @property
-    def columns(self) -> Columns:
+    @classmethod
+    def columns_of(cls, config: Any, spec: TaskSpec) -> Columns:
         """Returns the columns of a run's files.
 
         A task may define its columns. If the configuration names a text or label column, it describes a
         different table, and all columns come from the configuration. Otherwise its `id` and `choices`
         override those of the task, and its `header` can only turn the header off.
         """
-        data, columns = self.config.data, self.spec.columns
+        data, columns = config.data, spec.columns
         if columns is not None and not (data.text_a or data.text_b or data.label):
             given = {name: getattr(data, name, "") for name in ("id", "choices")}
             given = {name: value for name, value in given.items() if value}
@@ -86,6 +87,11 @@ class TableTask(FinetuneTask):
         return Columns(
             data.text_a, data.text_b, data.label, data.id, data.header, getattr(data, "choices", "")
         )
+
+    @property
+    def columns(self) -> Columns:
+        """Returns the columns of the run's files."""
+        return self.columns_of(self.config, self.spec)
 
     @property
     def has_windows(self) -> bool:

@@ -1,7 +1,5 @@
 """Which columns of a file a task reads, and how: the same when training, evaluating and predicting."""
 
-import types
-
 import pytest
 from support import fine_tuned
 
@@ -92,8 +90,7 @@ def columns_of(task, **data):
     config.task = task
     config.data.update(data)
     spec = tasks.get(task)
-    given = types.SimpleNamespace(config=fields.of_task(fields.of_run(config)), spec=spec)
-    return spec.task.columns.fget(given)
+    return spec.task.columns_of(fields.of_task(fields.of_run(config)), spec)
 
 
 def test_an_id_or_the_lack_of_a_header_alone_changes_the_columns_of_a_known_task():
