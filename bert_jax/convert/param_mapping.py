@@ -5,6 +5,7 @@ Both directions of a conversion use the same table, so every name is defined onl
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -68,46 +69,67 @@ class Entry(NamedTuple):
             yield self.ours.format(place=place.path), names, not place.shared
 
 
-def entry(
-    ours: str, huggingface: str, tensorflow: str | None, layout: str, heads: tuple[str, ...] = ()
-) -> Entry:
-    """Returns the entry of a parameter; `tensorflow` is None if TF1 checkpoints do not have it."""
-    names = {HUGGINGFACE: huggingface}
-    return Entry(ours, names if tensorflow is None else names | {TENSORFLOW: tensorflow}, layout, heads)
-
-
-def dense(
-    ours: str, huggingface: str, tensorflow: str | None = None, heads: tuple[str, ...] = ()
+def _module(
+    parameters: Iterable[tuple[str, str, str, str]],
+    ours: str,
+    huggingface: str,
+    tensorflow: str | None = None,
+    heads: tuple[str, ...] = (),
 ) -> list[Entry]:
-    """Returns the entries of a dense layer."""
-    return [
-        entry(f"{ours}/kernel", f"{huggingface}.weight", _below(tensorflow, "/kernel"), DENSE, heads),
-        entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "/bias"), VECTOR, heads),
-    ]
+    """Returns the entries of the parameters of a module.
+
+    Args:
+        parameters: For each, the ends of its path and of its names in Hugging Face's and TF1's files, and its
+            layout.
+        ours: The path of the module.
+        huggingface: Its name in Hugging Face's files.
+        tensorflow: Its name in TF1 checkpoints; None if they do not have it.
+        heads: See `Entry`.
+    """
+    entries = []
+    for end, huggingface_end, tensorflow_end, layout in parameters:
+        names = {HUGGINGFACE: huggingface + huggingface_end}
+        if tensorflow is not None:
+            names[TENSORFLOW] = tensorflow + tensorflow_end
+        entries.append(Entry(ours + end, names, layout, heads))
+    return entries
 
 
-def norm(
-    ours: str, huggingface: str, tensorflow: str | None = None, heads: tuple[str, ...] = ()
+dense = functools.partial(
+    _module, [("/kernel", ".weight", "/kernel", DENSE), ("/bias", ".bias", "/bias", VECTOR)]
+)
+norm = functools.partial(
+    _module, [("/scale", ".weight", "/gamma", VECTOR), ("/bias", ".bias", "/beta", VECTOR)]
+)
+# The last dense layer of a head.
+head = functools.partial(
+    _module,
+    [("/kernel", ".weight", "output_weights", HEAD), ("/bias", ".bias", "output_bias", VECTOR)],
+)
+table = functools.partial(_module, [("", ".weight", "", TABLE)])
+vector = functools.partial(_module, [("", "", "", VECTOR)])
+
+
+def modules(
+    parents: tuple[str, ...], names: Mapping[str, str | tuple[str, str]], heads: tuple[str, ...] = ()
 ) -> list[Entry]:
-    """Returns the entries of a LayerNorm."""
-    return [
-        entry(f"{ours}/scale", f"{huggingface}.weight", _below(tensorflow, "/gamma"), VECTOR, heads),
-        entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "/beta"), VECTOR, heads),
-    ]
+    """Returns the entries of the modules inside of another one.
 
-
-def head(
-    ours: str, huggingface: str, tensorflow: str | None = None, heads: tuple[str, ...] = ()
-) -> list[Entry]:
-    """Returns the entries of the last dense layer of a head."""
-    return [
-        entry(f"{ours}/kernel", f"{huggingface}.weight", _below(tensorflow, "output_weights"), HEAD, heads),
-        entry(f"{ours}/bias", f"{huggingface}.bias", _below(tensorflow, "output_bias"), VECTOR, heads),
-    ]
-
-
-def _below(parent: str | None, name: str) -> str | None:
-    return None if parent is None else parent + name
+    Args:
+        parents: The path of the outer module, its name in Hugging Face's files, and, if TF1 checkpoints have
+            it, its name there.
+        names: {path of a module: its names in both kinds of files}. A single name is that in Hugging Face's
+            files, which in TF1 checkpoints has "/" for ".". A path that ends in "embeddings" is that of a
+            table, one that ends in "norm" that of a norm; the other modules are dense layers.
+        heads: See `Entry`.
+    """
+    entries = []
+    for ours, theirs in names.items():
+        pair = (theirs, theirs.replace(".", "/")) if isinstance(theirs, str) else theirs
+        make = table if ours.endswith("embeddings") else norm if ours.endswith("norm") else dense
+        tensorflow = f"{parents[2]}/{pair[1]}" if len(parents) > 2 else None
+        entries += make(f"{parents[0]}/{ours}", f"{parents[1]}.{pair[0]}", tensorflow, heads)
+    return entries
 
 
 def _stored(array: np.ndarray, layout: str, kind: str, hidden_size: int) -> np.ndarray:

@@ -10,30 +10,34 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig, from_dict
 
 
-def _size(layers: int, hidden: int, heads: int | None = None, inner: int | None = None) -> dict[str, int]:
+def shape(
+    layers: int, hidden: int, heads: int | None = None, inner: int | None = None, **others: Any
+) -> dict[str, Any]:
+    """Returns the fields of an encoder; by default its heads have 64 features, and the inner size is 4 H."""
     return dict(
         num_hidden_layers=layers,
         hidden_size=hidden,
         num_attention_heads=heads or hidden // 64,
         intermediate_size=inner or 4 * hidden,
+        **others,
     )
 
 
 # Base and Large: the paper, section 3. The 24 small models, named L-<layers>_H-<hidden>: Turc et al. 2019.
-BERT: dict[str, dict[str, int]] = {
-    "tiny": _size(2, 128),
-    "mini": _size(4, 256),
-    "small": _size(4, 512),
-    "medium": _size(8, 512),
-    "base": _size(12, 768),
-    "large": _size(24, 1024),
-    "base_cased": _size(12, 768) | dict(vocab_size=28996),
-    "large_cased": _size(24, 1024) | dict(vocab_size=28996),
-    "base_multilingual_cased": _size(12, 768) | dict(vocab_size=119547),
-    "base_multilingual_uncased": _size(12, 768) | dict(vocab_size=105879),
-    "base_chinese": _size(12, 768) | dict(vocab_size=21128),
+BERT: dict[str, dict[str, Any]] = {
+    "tiny": shape(2, 128),
+    "mini": shape(4, 256),
+    "small": shape(4, 512),
+    "medium": shape(8, 512),
+    "base": shape(12, 768),
+    "large": shape(24, 1024),
+    "base_cased": shape(12, 768, vocab_size=28996),
+    "large_cased": shape(24, 1024, vocab_size=28996),
+    "base_multilingual_cased": shape(12, 768, vocab_size=119547),
+    "base_multilingual_uncased": shape(12, 768, vocab_size=105879),
+    "base_chinese": shape(12, 768, vocab_size=21128),
 } | {
-    f"L-{layers}_H-{hidden}": _size(layers, hidden)
+    f"L-{layers}_H-{hidden}": shape(layers, hidden)
     for layers in (2, 4, 6, 8, 10, 12)
     for hidden in (128, 256, 512, 768)
 }
@@ -66,25 +70,25 @@ MODERN_ARCHITECTURE: dict[str, Any] = {
 MODERN: dict[str, dict[str, Any]] = {
     name: MODERN_ARCHITECTURE | size
     for name, size in {
-        "ettin-17m": _size(7, 256, 4, 384),
-        "ettin-32m": _size(10, 384, 6, 576),
-        "ettin-68m": _size(19, 512, 8, 768),
-        "ettin-150m": _size(22, 768, 12, 1152),
-        "ettin-400m": _size(28, 1024, 16, 2624),
-        "ettin-1b": _size(28, 1792, 28, 3840),
-        "modernbert-base": _size(22, 768, 12, 1152),
-        "modernbert-large": _size(28, 1024, 16, 2624),
+        "ettin-17m": shape(7, 256, 4, 384),
+        "ettin-32m": shape(10, 384, 6, 576),
+        "ettin-68m": shape(19, 512, 8, 768),
+        "ettin-150m": shape(22, 768, 12, 1152),
+        "ettin-400m": shape(28, 1024, 16, 2624),
+        "ettin-1b": shape(28, 1792, 28, 3840),
+        "modernbert-base": shape(22, 768, 12, 1152),
+        "modernbert-large": shape(28, 1024, 16, 2624),
     }.items()
 }
 
 # Encoders that belong to no family of files; they are written as work directories only.
 OTHERS: dict[str, dict[str, Any]] = {
     # BERT with ALiBi and a gated feed-forward block (Portes et al. 2023).
-    "mosaicbert-base": _size(12, 768)
+    "mosaicbert-base": shape(12, 768)
     | dict(model_type="mosaicbert", vocab_size=30528, position="alibi", feed_forward="glu", inner_bias=False)
     | dict(attention_probs_dropout_prob=0.0),
     # Le Breton et al. 2025. Its authors rotate adjacent coordinates of a head, where ours are D/2 apart.
-    "neobert": _size(28, 768, inner=2048)
+    "neobert": shape(28, 768, inner=2048)
     | _NO_BIASES
     | _NO_DROPOUT
     | dict(
@@ -102,7 +106,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         hidden_act="silu",
     ),
     # Geiping and Goldstein 2023.
-    "crammed-bert": _size(16, 768, inner=1536)
+    "crammed-bert": shape(16, 768, inner=1536)
     | _NO_BIASES
     | _NO_DROPOUT
     | dict(

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.convert import param_mapping
 from bert_jax.convert.heads import HEADS
-from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW, Entry, Found
+from bert_jax.convert.param_mapping import GENERATOR, HUGGINGFACE, TENSORFLOW, Entry, Found
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
@@ -20,6 +20,12 @@ from bert_jax.models.heads import MASKED_LM, TOKENS, ClassificationHead, MaskedL
 from bert_jax.tokenization import templates
 
 CLASSIFIER = "classifier/bias"  # the parameter with one value per class
+NO_TYPES = {"model_input_names": ["input_ids", "attention_mask"]}  # of a tokenizer without token types
+
+# Tensors that are not parameters: buffers, and the state of the optimizer and counters.
+_BUFFERS = r".*\.embeddings\.(position_ids|token_type_ids)|(.*\.)?rotary_emb\..*"
+_OPTIMIZER = r".*/(adam|lamb)_[mv](_\d+)?|.*/Adam(_1)?|global_step|.*loss_scale|.*(good|bad)_steps"
+_BESIDE = {HUGGINGFACE: _BUFFERS, TENSORFLOW: _OPTIMIZER, GENERATOR: _OPTIMIZER}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +96,11 @@ class Family:
         checked: As `constants`, for fields that are not written because transformers has the same default.
         fixed: Fields of `EncoderConfig` that config.json does not have or may leave out, with their values.
         translation: Functions for what `fields` cannot say, such as a field that corresponds to several.
-        beside: {kind of file: pattern of the names of tensors that are not parameters}, such as optimizer
-            state, counters, buffers and the second names of tied weights.
         tied: (second name, first name) pairs of the same tensor in Hugging Face files.
         tokenizer: The kind of tokenizer, how rows are assembled, and the names of both in files.
         tensorflow: The configuration next to a TF1 checkpoint; None if the family has no TF1 checkpoints.
         sizes: {name of a released model: fields of `EncoderConfig`}.
+        beside: {kind of file: pattern of the names of tensors that belong to another model in the same file}.
         low_rank_targets: The dense layers of a layer that LoRA updates unless a run names others.
     """
 
@@ -109,7 +114,6 @@ class Family:
     fields: Mapping[str, str]
     activation: str
     tied: tuple[tuple[str, str], ...]
-    beside: Mapping[str, re.Pattern[str]]
     tokenizer: TokenizerRecord
     activations: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: {"gelu_tanh": "gelu_pytorch_tanh"}
@@ -121,6 +125,7 @@ class Family:
     translation: Translation | None = None
     tensorflow: TensorFlowConfig | None = None
     sizes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
     low_rank_targets: tuple[str, ...] = ("query", "value")
 
     def required(self, head: str) -> list[str]:
@@ -255,7 +260,9 @@ class Family:
         classes = last[0].shape[0] if last else 2
         # The classifier with the most parameters, since every parameter of the table must be in `expected`.
         expected = assembled.parameters(self.module(config, self.groups, "sequence_classification", classes))
-        return param_mapping.from_files(tensors, table, expected, kind, config, self.beside[kind])
+        patterns = [_BESIDE[kind], *(re.escape(second) for second, _ in self.tied)]
+        beside = re.compile("|".join([*patterns, *filter(None, [self.beside.get(kind)])]))
+        return param_mapping.from_files(tensors, table, expected, kind, config, beside)
 
     def _head_of(self, tensors: Mapping[str, Any], table: Sequence[Entry]) -> str | None:
         """Returns the first head whose own kernels are all among the tensors of a Hugging Face file."""

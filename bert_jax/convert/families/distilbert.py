@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
-from bert_jax.convert.families.base import Family, TokenizerRecord
-from bert_jax.convert.param_mapping import HUGGINGFACE, LAYERS, TABLE, VECTOR, dense, entry, head, norm
+from bert_jax.convert.families.base import NO_TYPES, Family, TokenizerRecord
+from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, norm, vector
 from bert_jax.models.heads import HIDDEN_DROPOUT, SPANS, TOKENS, ClassificationHead, Rate
 
-_EMBEDDINGS = ("encoder/embeddings", "distilbert.embeddings")
-_LAYER = (LAYERS, "distilbert.transformer.layer.{layer}")
-_DENSES = {
+_EMBEDDINGS = {
+    "word_embeddings": "word_embeddings",
+    "position_embeddings": "position_embeddings",
+    "layer_norm": "LayerNorm",
+}
+_LAYER = {
     "query": "attention.q_lin",
     "key": "attention.k_lin",
     "value": "attention.v_lin",
     "attention_output": "attention.out_lin",
     "intermediate": "ffn.lin1",
     "output": "ffn.lin2",
+    "attention_norm": "sa_layer_norm",
+    "output_norm": "output_layer_norm",
 }
-_NORMS = {"attention_norm": "sa_layer_norm", "output_norm": "output_layer_norm"}
-
 # In transformers: pre_classifier, relu, and dropout with the rate seq_classif_dropout.
 _SEQUENCE = ClassificationHead(dense="head", activation="relu", drop_out=Rate(0.2, "classifier_dropout"))
 
@@ -30,16 +32,11 @@ FAMILY = Family(
     class_prefix="DistilBert",
     base="distilbert",
     table=(
-        *(
-            entry(f"{_EMBEDDINGS[0]}/{name}", f"{_EMBEDDINGS[1]}.{name}.weight", None, TABLE)
-            for name in ("word_embeddings", "position_embeddings")
-        ),
-        *norm(f"{_EMBEDDINGS[0]}/layer_norm", f"{_EMBEDDINGS[1]}.LayerNorm"),
-        *(x for ours, name in _DENSES.items() for x in dense(f"{_LAYER[0]}/{ours}", f"{_LAYER[1]}.{name}")),
-        *(x for ours, name in _NORMS.items() for x in norm(f"{_LAYER[0]}/{ours}", f"{_LAYER[1]}.{name}")),
+        *modules(("encoder/embeddings", "distilbert.embeddings"), _EMBEDDINGS),
+        *modules((LAYERS, "distilbert.transformer.layer.{layer}"), _LAYER),
         *dense("mlm/transform", "vocab_transform"),
         *norm("mlm/transform_norm", "vocab_layer_norm"),
-        entry("mlm/bias", "vocab_projector.bias", None, VECTOR),
+        *vector("mlm/bias", "vocab_projector.bias"),
         *dense("head/dense", "pre_classifier"),
         *head("classifier", "classifier"),
         *head("qa", "qa_outputs"),
@@ -73,12 +70,9 @@ FAMILY = Family(
     },
     activation="activation",
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-12},
-    # Buffers. The position table is read whether or not sinusoidal_pos_embds initialized it.
-    beside={HUGGINGFACE: re.compile(r"distilbert\.embeddings\.position_ids|vocab_projector\.weight")},
+    # The position table is read whether or not sinusoidal_pos_embds initialized it.
     tied=(("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
-    tokenizer=TokenizerRecord(
-        "DistilBertTokenizer", fields={"model_input_names": ["input_ids", "attention_mask"]}
-    ),
+    tokenizer=TokenizerRecord("DistilBertTokenizer", fields=NO_TYPES),
     sizes={
         "distilbert-base-uncased": {"num_hidden_layers": 6, "vocab_size": 30522},
         "distilbert-base-cased": {"num_hidden_layers": 6, "vocab_size": 28996},

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.convert.families.base import Family, TokenizerRecord, Translation
-from bert_jax.convert.param_mapping import HUGGINGFACE, LAYERS, TABLE, VECTOR, dense, entry, head, norm
+from bert_jax.convert.families.base import NO_TYPES, Family, TokenizerRecord, Translation
+from bert_jax.convert.param_mapping import LAYERS, head, modules, norm, table, vector
 from bert_jax.errors import UserError
 from bert_jax.io import json_files
 from bert_jax.models import sizes
@@ -18,7 +17,7 @@ from bert_jax.tokenization import templates
 
 _BASE = sizes.MODERN["modernbert-base"]  # the values of fields that config.json leaves out
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
-_LAYER = (LAYERS, "model.layers.{layer}")
+_LAYER = "model.layers.{layer}"
 _MASKED_LM = ("masked_lm",)
 _CLASSIFIERS = ("sequence_classification", "token_classification", "multiple_choice")
 _QUESTIONS = ("question_answering",)
@@ -113,25 +112,28 @@ FAMILY = Family(
     class_prefix="ModernBert",
     base="model",
     table=(
-        entry("encoder/embeddings/word_embeddings", "model.embeddings.tok_embeddings.weight", None, TABLE),
+        *table("encoder/embeddings/word_embeddings", "model.embeddings.tok_embeddings"),
         *norm("encoder/embeddings/layer_norm", "model.embeddings.norm"),
         *(
             one._replace(part=(part, 3))
             for part, name in enumerate(("query", "key", "value"))
-            for one in dense(f"{_LAYER[0]}/{name}", f"{_LAYER[1]}.attn.Wqkv")
+            for one in modules((LAYERS, _LAYER), {name: "attn.Wqkv"})
         ),
-        *dense(f"{_LAYER[0]}/attention_output", f"{_LAYER[1]}.attn.Wo"),
-        *norm(f"{_LAYER[0]}/attention_norm", f"{_LAYER[1]}.attn_norm"),
-        # The rows of Wi are those that are activated and then those that these are multiplied by.
-        *dense(f"{_LAYER[0]}/intermediate", f"{_LAYER[1]}.mlp.Wi"),
-        *dense(f"{_LAYER[0]}/output", f"{_LAYER[1]}.mlp.Wo"),
-        *norm(f"{_LAYER[0]}/output_norm", f"{_LAYER[1]}.mlp_norm"),
+        *modules(
+            (LAYERS, _LAYER),
+            {
+                "attention_output": "attn.Wo",
+                "attention_norm": "attn_norm",
+                # The rows of Wi are those that are activated and then those that these are multiplied by.
+                "intermediate": "mlp.Wi",
+                "output": "mlp.Wo",
+                "output_norm": "mlp_norm",
+            },
+        ),
         *norm("encoder/final_norm", "model.final_norm"),
-        *dense("mlm/transform", "head.dense", heads=_MASKED_LM),
-        *norm("mlm/transform_norm", "head.norm", heads=_MASKED_LM),
-        entry("mlm/bias", "decoder.bias", None, VECTOR, heads=_MASKED_LM),
-        *dense("head/dense", "head.dense", heads=(*_CLASSIFIERS, *_QUESTIONS)),
-        *norm("head/norm", "head.norm", heads=(*_CLASSIFIERS, *_QUESTIONS)),
+        *modules(("mlm", "head"), {"transform": "dense", "transform_norm": "norm"}, heads=_MASKED_LM),
+        *vector("mlm/bias", "decoder.bias", heads=_MASKED_LM),
+        *modules(("head", "head"), {"dense": "dense", "norm": "norm"}, heads=(*_CLASSIFIERS, *_QUESTIONS)),
         *head("classifier", "classifier", heads=_CLASSIFIERS),
         *head("qa", "classifier", heads=_QUESTIONS),
     ),
@@ -175,14 +177,7 @@ FAMILY = Family(
     checked={"rope_scaling": None},
     fixed=_BASE,
     translation=Translation(_read, _write),
-    # The second name of the word embeddings, and buffers.
-    beside={HUGGINGFACE: re.compile(r"decoder\.weight|model\.(rotary_emb|.*\.rotary_emb)\..*")},
     tied=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),
-    tokenizer=TokenizerRecord(
-        "PreTrainedTokenizerFast",
-        kind="bpe",
-        template=templates.MODERNBERT,
-        fields={"model_input_names": ["input_ids", "attention_mask"]},
-    ),
+    tokenizer=TokenizerRecord("PreTrainedTokenizerFast", "bpe", templates.MODERNBERT, NO_TYPES),
     sizes=sizes.MODERN,
 )
