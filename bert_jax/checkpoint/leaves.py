@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from bert_jax.errors import UserError
 
@@ -130,14 +131,7 @@ def flatten(tree: PyTree) -> dict[str, Any]:
 
 def nest(flat: Mapping[str, Any]) -> dict:
     """Returns a nested dict of leaves that are given by names such as `params/encoder/pooler/kernel`."""
-    tree: dict = {}
-    for name, leaf in flat.items():
-        *parents, last = name.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = leaf
-    return tree
+    return unflatten_dict(dict(flat), sep="/")
 
 
 def some(names: Iterable[str]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from bert_jax.checkpoint.leaves import some
 from bert_jax.convert import families
 from bert_jax.convert.families import Family
 from bert_jax.convert.low_rank import LowRankAdapter
@@ -80,7 +81,7 @@ class Model:
             if which:
                 raise UserError(
                     f"{self.source or 'the model'}: as a {family.name} with head {self.head} it {what} "
-                    f"{_some(which)}"
+                    f"{some(which)}"
                 )
         if self.tokenizer is not None and self.tokenizer.vocab_size > self.config.vocab_size:
             raise UserError(
@@ -144,19 +145,15 @@ def check_found(source: str, family: Family, found: Found, ignore: str = "") -> 
         raise UserError(f"{ignore!r} is no regular expression ({error})") from error
     unknown = [name for name in found.unknown if not ignored.fullmatch(name)]
     if found.missing:
-        raise UserError(f"{source}: it lacks {_some(found.missing)}: expected every layer to be whole")
+        raise UserError(f"{source}: it lacks {some(found.missing)}: expected every layer to be whole")
     if found.misshapen:
         raise UserError(
-            f"{source}: {_some(found.misshapen)}: it is not of the architecture its configuration says"
+            f"{source}: {some(found.misshapen)}: it is not of the architecture its configuration says"
         )
     if unknown:
         parts = dict.fromkeys(re.escape(re.split("[./]", name)[0]) + ".*" for name in unknown)
         complete = "|".join([*filter(None, [ignore]), *parts])
         raise UserError(
-            f"{source}: it has {_some(unknown)}, which no {family.name} has; if that may be left behind: "
+            f"{source}: it has {some(unknown)}, which no {family.name} has; if that may be left behind: "
             f"--ignore='{complete}' of convert, --config.init_ignore='{complete}' in training"
         )
-
-
-def _some(which: Sequence[str]) -> str:
-    return ", ".join(which[:3]) + (f" and {len(which) - 3} more" if len(which) > 3 else "")

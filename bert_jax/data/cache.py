@@ -19,8 +19,7 @@ _THREADS = 8
 
 def default_directory() -> str:
     """Returns $BERT_JAX_RECORD_CACHE, or else bert_jax/records in $XDG_CACHE_HOME or ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.environ.get("BERT_JAX_RECORD_CACHE") or os.path.join(base, "bert_jax", "records")
+    return os.environ.get("BERT_JAX_RECORD_CACHE") or files.cache_directory("records")
 
 
 def localize(data_dir: str, log: Callable[[str], None] = print) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data import tf_example, tfrecord
-from bert_jax.data.rows import RowIndex
+from bert_jax.data.rows import Dataset
 
 SCHEMA = "packed"
 _PER_SEQUENCE = {  # features and their dtypes
@@ -61,8 +61,8 @@ def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
     )
 
 
-class PackedDataset(RowIndex):
-    """Random access to the rows of one split; see `rows.RowIndex`."""
+class PackedDataset(Dataset):
+    """Random access to the rows of one split; see `rows.Dataset`."""
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str):
         super().__init__(directories, split)
@@ -112,7 +112,7 @@ class PackedDataset(RowIndex):
         except (KeyError, ValueError):
             sound = np.zeros(len(indices), bool)
         if not sound.all():
-            self._raise_first_bad(indices)
+            self.raise_first_fault(indices)
         return {
             "input_ids": input_ids,
             "lengths": lengths,
@@ -121,13 +121,6 @@ class PackedDataset(RowIndex):
             "next_sentence_labels": labels,
             "row_ids": np.arange(len(indices), dtype=np.int32),
         }
-
-    def _raise_first_bad(self, indices: np.ndarray) -> None:
-        """Raises CorruptRecordError for the first invalid row, with the reason."""
-        for index in indices[indices >= 0].tolist():
-            reason = self.row_fault(index)
-            if reason:
-                raise tfrecord.CorruptRecordError(*self.locate(index), reason)
 
     def row_fault(self, index: int) -> str | None:
         """Returns what is wrong with a row whose CRCs are right, or None if it is valid."""

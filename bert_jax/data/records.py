@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Protocol
 
 import numpy as np
 
-from bert_jax.data import google, manifests, packed, tfrecord, verification
+from bert_jax.data import google, manifests, packed, verification
+from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import files
-
-
-class Dataset(Protocol):
-    """Random access to the rows of one split, as the loader and pre-training use it."""
-
-    manifest: dict[str, Any]
-    max_seq_length: int  # L
-    max_sequences_per_row: int  # S
-    vocab_size: int
-    files: list[tfrecord.RecordFile]
-
-    def __len__(self) -> int: ...
-
-    def locate(self, index: int) -> tuple[str, int]:
-        """Returns the path of a row's file and the byte offset of the row in it."""
-
-    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns a batch of rows; see `packed.PackedDataset.batch` and `google.GoogleDataset.batch`."""
 
 
 def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = "") -> Dataset:
@@ -74,7 +56,7 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
         )
     verification.report_unchecked([one for one in directories if one[0] not in foreign])
     manifests.check_alike(directories, split)
-    dataset: packed.PackedDataset | google.GoogleDataset
+    dataset: Dataset
     if google.SCHEMA in schemas:
         dataset = google.GoogleDataset(directories, split, index_dir)
     else:

@@ -1,7 +1,8 @@
-"""Locates the rows of record directories, of any schema."""
+"""Locates and reads the rows of record directories, of any schema."""
 
 from __future__ import annotations
 
+import abc
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +13,8 @@ from bert_jax.data import manifests, tfrecord, verification
 from bert_jax.errors import UserError
 
 
-class RowIndex:
-    """Locates and reads the rows of one split of one or more record directories, of any schema.
+class Dataset(abc.ABC):
+    """Random access to the rows of one split of one or more record directories, of any schema.
 
     Args:
         directories: (directory, manifest) pairs with the same vocabulary and shape.
@@ -64,6 +65,20 @@ class RowIndex:
         """
         file, number = self._place(index)
         return file[number]
+
+    @abc.abstractmethod
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns a batch of rows; see `packed.PackedDataset.batch` and `google.GoogleDataset.batch`."""
+
+    @abc.abstractmethod
+    def row_fault(self, index: int) -> str | None:
+        """Returns what is wrong with a row whose CRCs are right, or None if it is valid."""
+
+    def raise_first_fault(self, indices: np.ndarray) -> None:
+        """Raises CorruptRecordError for the first invalid row, with the reason; -1 stands for no row."""
+        for index in indices[indices >= 0].tolist():
+            if reason := self.row_fault(index):
+                raise tfrecord.CorruptRecordError(*self.locate(index), reason)
 
 
 def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord.RecordFile:

@@ -196,14 +196,12 @@ class RecordFile:
             offset += FRAME_BYTES + length
 
     def _length(self, offset: int) -> int:
-        if offset + FRAME_BYTES > self.size:
-            raise CorruptRecordError(
-                self.path, offset, f"the file ends inside the record ({self.size} bytes in all)"
-            )
-        length, crc = _HEADER.unpack_from(self._bytes, offset)
-        if crc != masked_crc32c(self._bytes[offset : offset + 8]):
-            raise CorruptRecordError(self.path, offset, "the CRC of the length is wrong")
-        if offset + FRAME_BYTES + length > self.size:
+        length, room = 0, self.size - offset - FRAME_BYTES
+        if room >= 0:
+            length, crc = _HEADER.unpack_from(self._bytes, offset)
+            if crc != masked_crc32c(self._bytes[offset : offset + 8]):
+                raise CorruptRecordError(self.path, offset, "the CRC of the length is wrong")
+        if length > room:
             raise CorruptRecordError(
                 self.path, offset, f"the file ends inside the record ({self.size} bytes in all)"
             )

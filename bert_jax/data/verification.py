@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import google_crc32c
 
 from bert_jax.data import tfrecord
 from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import files, progress
 
 _CHUNK = 1 << 24
 _reported: set[str] = set()
@@ -70,31 +68,20 @@ def check(file: tfrecord.RecordFile, expected: int) -> None:
     )
 
 
-def report_unchecked(
-    directories: Sequence[tuple[str, dict[str, Any]]], log: Callable[[str], None] | None = None
-) -> None:
+def report_unchecked(directories: Sequence[tuple[str, dict[str, Any]]]) -> None:
     """Reports, once per directory, a manifest without checksums, which an older version wrote.
 
     Args:
         directories: (path, manifest) of each record directory.
-        log: called with the message; None prints it to the standard error, since a program may read the
-            standard output of a command.
     """
-    log = log or functools.partial(print, file=sys.stderr, flush=True)
     for directory, manifest in directories:
         entries = [entry for split in manifest["splits"].values() for entry in split["files"]]
         if directory not in _reported and any("crc32c" not in entry for entry in entries):
             _reported.add(directory)
-            log(
+            progress.log(
                 f"{directory}: its manifest has no digests of the record files, as of an older version; "
                 "replaced or reordered records would not be noticed"
             )
-
-
-def default_directory() -> str:
-    """Returns the directory that stores which files were checked, in $XDG_CACHE_HOME or ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "bert_jax", "verified")
 
 
 def _state(path: str, crc: int) -> bytes:
@@ -116,8 +103,9 @@ def _memory(path: str) -> Iterator[BinaryIO | None]:
     key = os.fsencode(os.path.abspath(path))
     name = hashlib.blake2b(key, digest_size=16).hexdigest()
     try:
-        os.makedirs(default_directory(), exist_ok=True)
-        file = open(os.path.join(default_directory(), name), "a+b")  # noqa: SIM115 (closed below)
+        directory = files.cache_directory("verified")
+        os.makedirs(directory, exist_ok=True)
+        file = open(os.path.join(directory, name), "a+b")  # noqa: SIM115 (closed below)
     except OSError:  # without a writable home directory, files are checked each time
         yield None
         return

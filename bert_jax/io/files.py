@@ -98,6 +98,12 @@ def suffix(path: PathLike) -> str:
     return os.path.splitext(name(path))[1].lower()
 
 
+def cache_directory(name: str) -> str:
+    """Returns the local directory of one of bert_jax's caches, in $XDG_CACHE_HOME or ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "bert_jax", name)
+
+
 def file_system(path: PathLike) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, and the path within it.
 
@@ -140,6 +146,14 @@ def remote_errors(path: PathLike) -> Iterator[None]:
         raise OSError(number, reason, os.fspath(path)) from error
 
 
+@contextlib.contextmanager
+def _remote(path: PathLike) -> Iterator[tuple[Any, str]]:
+    """Yields what `file_system` returns, in the context of `remote_errors`."""
+    system, bare = file_system(path)
+    with remote_errors(path):
+        yield system, bare
+
+
 def open_read(path: PathLike) -> BinaryIO:
     """Opens a file for reading; the file supports seeking.
 
@@ -157,8 +171,7 @@ class _RemoteFile(io.RawIOBase):
 
     def __init__(self, path: str):
         self.name = path
-        system, bare = file_system(path)
-        with remote_errors(path):
+        with _remote(path) as (system, bare):
             self._file = system.open(bare, "rb", block_size=_BUFFER)
 
     def readable(self) -> bool:
@@ -197,9 +210,7 @@ def local_copy(path: PathLike) -> Iterator[str]:
         for each in walk(path) if is_directory(path) else [""]:
             source, target = (os.path.join(path, each), os.path.join(copy, each)) if each else (path, copy)
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            system, bare = file_system(source)
-            with remote_errors(source):
-                system.get_file(bare, target)
+            _download(source, target)
         yield copy
 
 
@@ -208,10 +219,13 @@ def open_local(path: PathLike) -> BinaryIO:
     if not is_remote(path):
         return open(path, "rb")
     copy: Any = tempfile.NamedTemporaryFile()  # noqa: SIM115 (the caller closes it)
-    system, bare = file_system(path)
-    with remote_errors(path):
-        system.get_file(bare, copy.name)
+    _download(path, copy.name)
     return copy
+
+
+def _download(path: PathLike, target: str) -> None:
+    with _remote(path) as (system, bare):
+        system.get_file(bare, target)
 
 
 def load_array(path: PathLike) -> np.ndarray:
@@ -222,8 +236,7 @@ def load_array(path: PathLike) -> np.ndarray:
 
 def upload(source: str, path: PathLike) -> None:
     """Uploads a local file to an object store, where it appears atomically."""
-    system, bare = file_system(path)
-    with remote_errors(path):
+    with _remote(path) as (system, bare):
         system.put_file(source, bare)
 
 
@@ -246,8 +259,7 @@ def size(path: PathLike) -> int:
     """Returns the size of a file in bytes."""
     if not is_remote(path):
         return os.path.getsize(path)
-    system, bare = file_system(path)
-    with remote_errors(path):
+    with _remote(path) as (system, bare):
         return int(system.size(bare))
 
 
@@ -275,9 +287,8 @@ def _info(path: PathLike) -> dict[str, Any] | None:
     Network errors are raised. fsspec's own `isdir` and, for some file systems, `exists` report them as a
     missing file, which would make a run start again from scratch.
     """
-    system, bare = file_system(path)
     try:
-        with remote_errors(path):
+        with _remote(path) as (system, bare):
             return system.info(bare)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -287,9 +298,8 @@ def names(directory: PathLike) -> list[str]:
     """Returns the sorted names of the entries of a directory; empty if the directory does not exist."""
     if not is_remote(directory):
         return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    system, bare = file_system(directory)
     try:
-        with remote_errors(directory):
+        with _remote(directory) as (system, bare):
             entries = system.ls(bare, detail=False)
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -303,9 +313,8 @@ def walk(directory: PathLike) -> list[str]:
     if not is_remote(directory):
         found = [os.path.join(folder, each) for folder, _, files in os.walk(directory) for each in files]
         return sorted(os.path.relpath(path, directory) for path in found)
-    system, bare = file_system(directory)
     try:
-        with remote_errors(directory):
+        with _remote(directory) as (system, bare):
             found = system.find(bare)
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -318,9 +327,8 @@ def make_directory(path: PathLike) -> None:
     if not is_remote(path):
         os.makedirs(path, exist_ok=True)
         return
-    system, bare = file_system(path)
-    if scheme(path) not in _OBJECT_STORES:
-        with remote_errors(path):
+    with _remote(path) as (system, bare):
+        if scheme(path) not in _OBJECT_STORES:
             system.makedirs(bare, exist_ok=True)
 
 
@@ -332,10 +340,8 @@ def move(source: PathLike, target: PathLike) -> None:
     if not is_remote(source):
         os.replace(source, target)
         return
-    system, bare = file_system(source)
-    recursive = is_directory(source)
-    with remote_errors(source):
-        system.mv(bare, file_system(target)[1], recursive=recursive)
+    with _remote(source) as (system, bare):
+        system.mv(bare, file_system(target)[1], recursive=is_directory(source))
 
 
 def remove(path: PathLike, missing_ok: bool = False) -> None:
@@ -344,8 +350,7 @@ def remove(path: PathLike, missing_ok: bool = False) -> None:
         if not is_remote(path):
             os.unlink(path)
             return
-        system, bare = file_system(path)
-        with remote_errors(path):
+        with _remote(path) as (system, bare):
             system.rm_file(bare)
 
 
@@ -354,8 +359,7 @@ def remove_tree(path: PathLike) -> None:
     if not is_remote(path):
         shutil.rmtree(path, ignore_errors=True)
         return
-    system, bare = file_system(path)
-    with contextlib.suppress(FileNotFoundError), remote_errors(path):
+    with contextlib.suppress(FileNotFoundError), _remote(path) as (system, bare):
         system.rm(bare, recursive=True)
 
 

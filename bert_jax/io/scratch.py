@@ -19,6 +19,7 @@ from bert_jax.io import owners
 
 _DAY = 24 * 3600.0
 _PREFIX = ".bert_jax-"
+_kept: list[tempfile.TemporaryDirectory] = []
 
 
 @contextlib.contextmanager
@@ -35,6 +36,15 @@ def directory(parent: str | None = None) -> Iterator[str]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def kept_file(name: str, content: bytes) -> str:
+    """Returns the path of a new temporary file, which exists until this process ends."""
+    _kept.append(tempfile.TemporaryDirectory(prefix="bert_jax-kept-"))
+    path = os.path.join(_kept[-1].name, name)
+    with open(path, "wb") as file:
+        file.write(content)
+    return path
 
 
 def remove_leftovers(directory: str, prefix: str = "", infix: str = "") -> None:

@@ -37,7 +37,7 @@ def materialize(x: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(x) if platform.target_platform() == "cpu" else x
 
 
-def _apart(x: jax.Array) -> jax.Array:
+def _unfused(x: jax.Array) -> jax.Array:
     # XLA:TPU would fuse the cast of a kernel into the product, which then reads float32 for each tile of
     # rows, and the reshape of a kernel's gradient, which then needs transposed copies of its operands.
     return jax.lax.optimization_barrier(x) if platform.target_platform() == "tpu" else x
@@ -59,7 +59,7 @@ def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, transposed: b
 def _dense_fwd(x, kernel, bias, transposed):
     kernel = kernel.astype(x.dtype)
     if not transposed:  # the word embeddings are large and are multiplied with few rows
-        kernel = _apart(kernel)
+        kernel = _unfused(kernel)
     y = jax.lax.dot_general(x, kernel, (((1,), (1 if transposed else 0,)), ((), ())))
     if bias is None:
         return y, (x, kernel, None)
@@ -78,7 +78,7 @@ def _dense_bwd(transposed, residuals, g):
     if transposed:
         dkernel = outer(g, x)
     else:
-        dkernel = _apart(outer(x, g) if x.shape[1] <= g.shape[1] else outer(g, x).T)
+        dkernel = _unfused(outer(x, g) if x.shape[1] <= g.shape[1] else outer(g, x).T)
     return dx.astype(x.dtype), dkernel, None if biased is None else sum_rows(g)
 
 

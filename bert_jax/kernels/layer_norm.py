@@ -9,7 +9,7 @@ from bert_jax.kernels import platform
 from bert_jax.kernels.dense import materialize, sum_rows
 
 
-def normalise(x: jax.Array, epsilon: float, one_pass: bool = False) -> tuple[jax.Array, jax.Array]:
+def normalize(x: jax.Array, epsilon: float, one_pass: bool = False) -> tuple[jax.Array, jax.Array]:
     """Returns float32 (x - mean) / standard deviation over the last dimension, and 1 / standard deviation.
 
     With `one_pass` the variance is E[x^2] - E[x]^2.
@@ -24,16 +24,16 @@ def normalise(x: jax.Array, epsilon: float, one_pass: bool = False) -> tuple[jax
     return (x - mean) * scale, scale
 
 
-def normalise_bwd(g: jax.Array, normalised: jax.Array, inverse: jax.Array) -> jax.Array:
-    """Returns the gradient of x from that of `normalise`'s first result, all float32."""
+def normalize_bwd(g: jax.Array, normalized: jax.Array, inverse: jax.Array) -> jax.Array:
+    """Returns the gradient of x from that of `normalize`'s first result, all float32."""
     mean = jnp.mean(g, axis=-1, keepdims=True)
-    return inverse * (g - mean - normalised * jnp.mean(g * normalised, axis=-1, keepdims=True))
+    return inverse * (g - mean - normalized * jnp.mean(g * normalized, axis=-1, keepdims=True))
 
 
-def _normalise(x, epsilon):
+def _normalize(x, epsilon):
     # One pass over x on TPU, because x is in HBM. Where the mean is large, E[x^2] - E[x]^2 loses digits in
     # float32, but fewer than the conversion of x to bfloat16 has already lost.
-    return normalise(x, epsilon, one_pass=x.dtype == jnp.bfloat16 and platform.target_platform() == "tpu")
+    return normalize(x, epsilon, one_pass=x.dtype == jnp.bfloat16 and platform.target_platform() == "tpu")
 
 
 @jax.custom_vjp
@@ -51,7 +51,7 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: 
     Returns:
         [..., F] in the dtype of x.
     """
-    scaled = _normalise(x, epsilon)[0] * scale
+    scaled = _normalize(x, epsilon)[0] * scale
     return (scaled if bias is None else scaled + bias).astype(x.dtype)
 
 
@@ -63,13 +63,13 @@ def _layer_norm_fwd(x, scale, bias, epsilon):
 def _layer_norm_bwd(residuals, g):
     # Only x is kept: computing the normalized rows again costs less than writing and reading them.
     x, scale, epsilon, biased = residuals
-    normalised, inverse = _normalise(x, epsilon)
+    normalized, inverse = _normalize(x, epsilon)
     g = materialize(g).astype(jnp.float32)
-    dx = normalise_bwd(g * scale, normalised, inverse)
+    dx = normalize_bwd(g * scale, normalized, inverse)
     features = x.shape[-1]
     return (
         dx.astype(x.dtype),
-        sum_rows((g * normalised).reshape(-1, features)),
+        sum_rows((g * normalized).reshape(-1, features)),
         None if biased is None else sum_rows(g.reshape(-1, features)),
         None,
     )

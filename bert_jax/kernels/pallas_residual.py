@@ -14,15 +14,28 @@ import jax.numpy as jnp
 from etils import epy
 
 from bert_jax.kernels import dispatch, platform
-from bert_jax.kernels.dispatch import RESIDUAL_TOKENS, ResidualCase
+from bert_jax.kernels.dispatch import RESIDUAL_TOKENS, Choice, ResidualCase
 from bert_jax.kernels.dropout import keep, kernel_words, threshold
-from bert_jax.kernels.layer_norm import normalise, normalise_bwd
+from bert_jax.kernels.layer_norm import normalize, normalize_bwd
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
 SCOPE = "residual_norm"  # part of the operation's name, which identifies this kernel in a compiled program
+
+
+def choose_here(requested: str, case: ResidualCase) -> Choice:
+    """Returns the implementation to use, and why, for the platform being traced for.
+
+    Args:
+        requested: "auto", "xla" or "pallas".
+        case: what is computed.
+
+    Raises:
+        UserError: the kernel is requested by name and cannot compute this.
+    """
+    return dispatch.choose("residual", requested, case, platform.target())
 
 
 def residual_norm(
@@ -123,19 +136,19 @@ def _forward(words, parameters, x, h, out, total, *, epsilon, rate):
     branch = h[0].astype(jnp.float32) + bias
     summed = (x[0].astype(jnp.float32) + _drop(branch, words, rate)).astype(total.dtype)
     total[0] = summed
-    out[0] = (normalise(summed, epsilon)[0] * scale + offset).astype(out.dtype)
+    out[0] = (normalize(summed, epsilon)[0] * scale + offset).astype(out.dtype)
 
 
 def _backward(words, parameters, gradient, total, dx, dh, sums, *, epsilon, rate):
     scale = parameters[1:2]
     g = gradient[0].astype(jnp.float32)
-    normalised, inverse = normalise(total[0], epsilon)
+    normalized, inverse = normalize(total[0], epsilon)
     inner = g * scale
-    d_total = normalise_bwd(inner, normalised, inverse)
+    d_total = normalize_bwd(inner, normalized, inverse)
     d_branch = _drop(d_total, words, rate)
     dx[0] = d_total.astype(dx.dtype)
     dh[0] = d_branch.astype(dh.dtype)
-    for place, summed in enumerate((d_branch, g * normalised, g)):
+    for place, summed in enumerate((d_branch, g * normalized, g)):
         sums[0, place : place + 1] = jnp.sum(summed, axis=0, keepdims=True)
 
 

@@ -395,26 +395,18 @@ SHAPE_FIELDS, SIZE_FIELDS, DROPOUT_FIELDS, HEAD_FIELDS = (
 )
 
 
-def from_dict(fields: Mapping[str, Any], *, ignore_unknown: bool = False) -> EncoderConfig:
+def from_dict(fields: Mapping[str, Any]) -> EncoderConfig:
     """Returns a configuration from a mapping of fields.
 
     Raises:
-        UserError: a field is unknown and `ignore_unknown` is False.
+        UserError: a field is unknown.
     """
     known = {*ENCODER_FIELDS, *EXECUTION_FIELDS}
     unknown = sorted(set(fields) - known)
-    if unknown and not ignore_unknown:
+    if unknown:
         raise UserError(f"model has no field {', '.join(unknown)}; its fields are {', '.join(sorted(known))}")
     own, execution = (
         {name: fields[name] for name in names if name in fields}
         for names in (ENCODER_FIELDS, EXECUTION_FIELDS)
     )
     return EncoderConfig(**own, execution=Execution(**execution))
-
-
-def from_json(text: str) -> EncoderConfig:
-    """Returns the configuration in the text of a released `bert_config.json`.
-
-    Unknown keys are ignored, as in google-research/bert.
-    """
-    return from_dict(json_files.parse(text, "the model configuration"), ignore_unknown=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +59,7 @@ class EncoderLayer(Module):
             None, hidden, ("mlp",), ("embed",), use_bias=config.output_bias, ends_half=True
         )
         self.output_norm = self.norm()
-        self.residual = RESIDUALS[config.norm_placement](config)
+        self.residual = functools.partial(RESIDUALS[config.norm_placement], config.norm)
         self.scheme = positions.scheme(config)
 
     def __call__(self, x, sequence_ids, angles, deterministic):

@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import residual
+from bert_jax.kernels import pallas_residual
 from bert_jax.kernels.dense import dense, product_dtype
 from bert_jax.kernels.dispatch import ResidualCase
 from bert_jax.kernels.dropout import dropout
@@ -138,15 +138,13 @@ class Norm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, fused: Callable | None = None) -> jax.Array:
         """Returns the norm of x over its last axis, or the result of `fused`."""
-        size = x.shape[-1:]
-        scale = self.param(
-            "scale", nn.with_logical_partitioning(nn.initializers.ones, ("norm",)), size, jnp.float32
-        )
-        bias = None
-        if self.use_bias:
-            bias = self.param(
-                "bias", nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)), size, jnp.float32
-            )
+
+        def parameter(name: str, init: Initializer) -> Any:
+            boxed = nn.with_logical_partitioning(init, ("norm",))
+            return self.param(name, boxed, x.shape[-1:], jnp.float32)
+
+        scale = parameter("scale", nn.initializers.ones)
+        bias = parameter("bias", nn.initializers.zeros) if self.use_bias else None
         if fused is not None:
             return fused(x, scale, bias, self.epsilon)
         return self.normalize(x.astype(self.dtype), scale, bias, self.epsilon)
@@ -182,74 +180,57 @@ class Dropout:
         return dropout(x, self.make_key(), self.rate) if self.rate else x
 
 
-class Residual(Protocol):
-    """Combines one half of a layer with its input."""
-
-    def __call__(
-        self,
-        x: jax.Array,
-        norm: Callable[..., jax.Array],
-        inner: Callable[[jax.Array], jax.Array],
-        project: Dense,
-        drop: Dropout,
-        requested: str | None,
-    ) -> jax.Array:
-        """Returns the states [B, L, H] after the half.
-
-        Args:
-            x: states [B, L, H] before the half.
-            norm: a `Norm`, or the identity.
-            inner: the half without its last product.
-            project: the last product.
-            drop: dropout of the half's result.
-            requested: `Execution.residual`; None for no kernel, because parameters are initialized with a few
-                tokens, for which there are no kernels.
-        """
-        ...
-
-
 def _is_fused(requested: str | None, case: ResidualCase) -> bool:
-    return requested is not None and residual.choose_here(requested, case).implementation != "xla"
+    return requested is not None and pallas_residual.choose_here(requested, case).implementation != "xla"
 
 
-class PostNorm:
-    """norm(x + dropout(f(x))), as in Vaswani et al. (2017) and BERT."""
+def post_norm(
+    kind: str,
+    x: jax.Array,
+    norm: Callable[..., jax.Array],
+    inner: Callable[[jax.Array], jax.Array],
+    project: Dense,
+    drop: Dropout,
+    requested: str | None,
+) -> jax.Array:
+    """Returns norm(x + dropout(f(x))), as in Vaswani et al. (2017): the states [B, L, H] after a half.
 
-    def __init__(self, config: EncoderConfig):
-        self.norm = config.norm
+    Args:
+        kind: the name of the norm in `NORMS`.
+        x: states [B, L, H] before the half of a layer.
+        norm: a `Norm`, or the identity.
+        inner: the half without its last product.
+        project: the last product.
+        drop: dropout of the half's result.
+        requested: `Execution.residual`; None for no kernel, because parameters are initialized with a few
+            tokens, for which there are no kernels.
+    """
+    _, length, features = x.shape
+    h = inner(x)
+    if not _is_fused(requested, ResidualCase(length, features, "post", kind)):
+        return norm(x + drop(project(h)))
+    out, bias = project(h, separate_bias=True)
+    key = drop.key
 
-    def __call__(self, x, norm, inner, project, drop, requested):
-        """Returns the states after the half; see `Residual`."""
-        h = inner(x)
-        if not _is_fused(requested, ResidualCase(*x.shape[1:], "post", self.norm)):
-            return norm(x + drop(project(h)))
-        out, bias = project(h, separate_bias=True)
-        key = drop.key
+    def fused(x, scale, offset, epsilon):
+        zeros = jnp.zeros(x.shape[-1:], jnp.float32)
+        added, offset = (zeros if one is None else one for one in (bias, offset))
+        return pallas_residual.residual_norm(
+            x, out, added, scale, offset, epsilon=epsilon, rate=drop.rate, key=key
+        )
 
-        def fused(x, scale, offset, epsilon):
-            zeros = jnp.zeros(x.shape[-1:], jnp.float32)
-            added, offset = (zeros if one is None else one for one in (bias, offset))
-            return residual.residual_norm(
-                x, out, added, scale, offset, epsilon=epsilon, rate=drop.rate, key=key
-            )
-
-        return norm(x, fused)
-
-
-class PreNorm:
-    """x + dropout(f(norm(x))), as in most Transformers since (Xiong et al. 2020)."""
-
-    def __init__(self, config: EncoderConfig):
-        self.norm = config.norm
-
-    def __call__(self, x, norm, inner, project, drop, requested):
-        """Returns the states after the half; see `Residual`."""
-        # Pre-norm is never fused; the call only records the choice for the log.
-        _is_fused(requested, ResidualCase(*x.shape[1:], "pre", self.norm))
-        return x + drop(project(inner(norm(x))))
+    return norm(x, fused)
 
 
-RESIDUALS: dict[str, Callable[[EncoderConfig], Residual]] = {"post": PostNorm, "pre": PreNorm}
+def pre_norm(kind, x, norm, inner, project, drop, requested):
+    """Returns x + dropout(f(norm(x))), as in most Transformers since (Xiong et al. 2020); see `post_norm`."""
+    # Pre-norm is never fused; the call only records the choice for the log.
+    _is_fused(requested, ResidualCase(*x.shape[1:], "pre", kind))
+    return x + drop(project(inner(norm(x))))
+
+
+# By `norm_placement`: how one half of a layer is combined with its input.
+RESIDUALS: dict[str, Callable[..., jax.Array]] = {"post": post_norm, "pre": pre_norm}
 
 
 class Module(nn.Module):

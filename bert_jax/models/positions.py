@@ -6,8 +6,8 @@ A scheme has no parameters of its own; `tables` describes the parameters that th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,60 +31,37 @@ class Table(NamedTuple):
     constant: float | None = None
 
 
-class PositionScheme(Protocol):
-    """How positions change the embeddings, the queries and keys, and the attention logits."""
+class PositionScheme:
+    """How positions change the embeddings, the queries and keys, and the attention logits.
 
-    def tables(self) -> Mapping[str, Table]:
-        """Returns the parameters that `embed` takes, by name."""
-        ...
-
-    def embed(self, x: jax.Array, position_ids: jax.Array, tables: Mapping[str, jax.Array]) -> jax.Array:
-        """Returns x [B, L, E] plus the embeddings of positions int32 [B, L]."""
-        ...
-
-    def angles(self, position_ids: jax.Array) -> Angles | None:
-        """Returns the argument of `rotate`, computed once for all layers: {theta: (cos, sin)}, or None."""
-        ...
-
-    def rotate(
-        self, query: jax.Array, key: jax.Array, angles: Angles | None, theta: float
-    ) -> tuple[jax.Array, jax.Array]:
-        """Returns queries and keys [B, L, N, D], rotated according to their positions."""
-        ...
-
-    def bias(self, length: int) -> jax.Array | None:
-        """Returns the bias of the attention logits, float32 [N, L, L]; None for no bias."""
-        ...
-
-
-class NoPositions:
-    """No positions; the base class of the other schemes, with methods that change nothing."""
+    The methods of this class, which is the scheme without positions, change nothing.
+    """
 
     def __init__(self, config: EncoderConfig):
         self.config = config
 
     def tables(self) -> Mapping[str, Table]:
-        """Returns the parameters that `embed` takes; see `PositionScheme`."""
+        """Returns the parameters that `embed` takes, by name."""
         return {}
 
-    def embed(self, x, position_ids, tables):
-        """Returns x with positions added; see `PositionScheme`."""
+    def embed(self, x: jax.Array, position_ids: jax.Array, tables: Mapping[str, jax.Array]) -> jax.Array:
+        """Returns x [B, L, E] plus the embeddings of positions int32 [B, L]."""
         return x
 
-    def angles(self, position_ids) -> Angles | None:
-        """Returns the argument of `rotate`; see `PositionScheme`."""
+    def angles(self, position_ids: jax.Array) -> Angles | None:
+        """Returns the argument of `rotate`, computed once for all layers: {theta: (cos, sin)}, or None."""
         return None
 
-    def rotate(self, query, key, angles, theta):
-        """Returns rotated queries and keys; see `PositionScheme`."""
+    def rotate(self, query: jax.Array, key: jax.Array, angles: Any, theta: float) -> Sequence[jax.Array]:
+        """Returns queries and keys [B, L, N, D], rotated according to their positions."""
         return query, key
 
     def bias(self, length: int) -> jax.Array | None:
-        """Returns the bias of the attention logits; see `PositionScheme`."""
+        """Returns the bias of the attention logits, float32 [N, L, L]; None for no bias."""
         return None
 
 
-class Learned(NoPositions):
+class Learned(PositionScheme):
     """A table that is added to the embeddings (BERT). The first token uses row `position_offset`."""
 
     def tables(self):
@@ -99,7 +76,7 @@ class Learned(NoPositions):
         return x + jnp.take(tables["position_embeddings"], position_ids, axis=0, mode="clip")
 
 
-class Sinusoid(NoPositions):
+class Sinusoid(PositionScheme):
     """Sines in even and cosines in odd columns; wavelengths from 2 pi to 20,000 pi (Vaswani et al. 2017)."""
 
     def embed(self, x, position_ids, tables):
@@ -124,7 +101,7 @@ class ScaledSinusoid(Sinusoid):
         return x + tables["position_scale"] * self._waves(position_ids)
 
 
-class Rotary(NoPositions):
+class Rotary(PositionScheme):
     """Rotates queries and keys by angles that grow with the position (Su et al. 2021).
 
     Coordinates i and i + D/2 of a head form one plane, which is rotated by position * theta^(-2i/D).
@@ -139,10 +116,10 @@ class Rotary(NoPositions):
 
     def rotate(self, query, key, angles, theta):
         """Returns rotated queries and keys; see `PositionScheme`."""
-        return tuple(_turn(x, *angles[theta]) for x in (query, key))
+        return [_turn(x, *angles[theta]) for x in (query, key)]
 
 
-class Alibi(NoPositions):
+class Alibi(PositionScheme):
     """Subtracts the distance of two tokens, times a slope per head, from the logits (Press et al. 2022)."""
 
     def bias(self, length):
@@ -174,9 +151,9 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes + [2 ** (-4 * i / below) for i in range(1, 2 * (heads - below), 2)]
 
 
-_SCHEMES: dict[str, Any] = {
+_SCHEMES: dict[str, type[PositionScheme]] = {
     "learned": Learned,
-    "none": NoPositions,
+    "none": PositionScheme,
     "sinusoid": Sinusoid,
     "scaled_sinusoid": ScaledSinusoid,
     "rotary": Rotary,

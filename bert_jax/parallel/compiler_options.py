@@ -7,10 +7,10 @@ the reason.
 
 from __future__ import annotations
 
-import os
-
 import jax
 from jax.sharding import Mesh
+
+from bert_jax.io import files
 
 
 def for_mesh(mesh: Mesh) -> dict[str, str | bool]:
@@ -56,6 +56,5 @@ def enable_compilation_cache(directory: str | None = None) -> None:
     if directory is None:
         if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
             return
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        directory = os.path.join(base, "bert_jax", "xla")
+        directory = files.cache_directory("xla")
     jax.config.update("jax_compilation_cache_dir", directory or None)

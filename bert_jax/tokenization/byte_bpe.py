@@ -19,7 +19,6 @@ from bert_jax.errors import UserError
 from bert_jax.io import json_files
 from bert_jax.tokenization import byte_bpe_files, normalization
 from bert_jax.tokenization.interface import Tokenizer, parallelism
-from bert_jax.tokenization.templates import Template
 
 WORD_START = "\u0120"  # stands for a space
 
@@ -58,20 +57,7 @@ class ByteBpeTokenizer(Tokenizer):
     kind = "bpe"
     states_template = True
     word_start = WORD_START
-
-    def __init__(
-        self,
-        path: str,
-        lower_case: bool | None = None,
-        strip_accents: bool | None = None,
-        template: Template | None = None,
-    ):
-        if lower_case or strip_accents:
-            raise UserError(
-                f"{path} is byte-level BPE, which keeps the case and the accents of a text; leave out "
-                "--lower_case, or set it to false"
-            )
-        super().__init__(path, False, False, template)
+    keeps_case = "is byte-level BPE, which keeps the case and the accents of a text"
 
     def _parse(self, data: bytes) -> None:
         content = json_files.parse(data, self.path)

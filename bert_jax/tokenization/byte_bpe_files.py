@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, json_files
+from bert_jax.io import files, json_files, scratch
 from bert_jax.tokenization import templates
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
@@ -25,8 +24,6 @@ ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "
 BERT_TOKENS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-
-_joined: list[tempfile.TemporaryDirectory] = []  # keeps joined files until the process ends
 
 
 def characters_of_bytes() -> dict[int, str]:
@@ -200,10 +197,8 @@ def joined(folder: str | os.PathLike) -> str | None:
             raise UserError(f"{paths[1]}: {merge!r} is no merge of two tokens of {VOCABULARY}")
     found = special_tokens(ids, paths[0])
     template = templates.ROBERTA if found["cls"] == ROBERTA_TOKENS["cls"] else templates.BERT
-    _joined.append(tempfile.TemporaryDirectory(prefix="bert_jax-vocabulary-"))
-    path = os.path.join(_joined[-1].name, "tokenizer.json")
-    atomic.write_file(path, serialized(tokenizer_json(ids, merges, found, template)))
-    return path
+    content = serialized(tokenizer_json(ids, merges, found, template))
+    return scratch.kept_file("tokenizer.json", content)
 
 
 def special_tokens(ids: Mapping[str, int], path: str) -> dict[str, str]:

@@ -46,6 +46,7 @@ class Tokenizer(abc.ABC):
         released_name: The name of the file in released models; "" for the first one of the kind.
         default_template: How rows are assembled if nothing else is specified.
         states_template: Whether files of this kind say how rows are assembled.
+        keeps_case: Why text is neither lower-cased nor stripped of accents, for messages; "" if it may be.
         path: The vocabulary file.
         digest: The SHA-256 digest of the file's bytes in hexadecimal.
         lower_case: Whether text is lower-cased before it is split.
@@ -54,7 +55,7 @@ class Tokenizer(abc.ABC):
         is_continuation: bool [vocab_size]; True for tokens that continue a word.
         special_tokens: The spellings of the special tokens in a text, by role ("pad", "unk", "cls", "sep",
             "mask").
-        special_ids: The ids of the special tokens by role.
+        special_ids: The ids of the special tokens by role; each is also an attribute, such as `pad_id`.
         template: How rows are assembled, by roles.
         layout: The same with the ids of this vocabulary.
 
@@ -69,6 +70,7 @@ class Tokenizer(abc.ABC):
     released_name: str = ""
     default_template: templates.Template = templates.BERT
     states_template: ClassVar[bool] = False
+    keeps_case: str = ""
     special_tokens: Mapping[str, str] = SPECIAL_TOKENS
     tokens: list[str]
     is_continuation: np.ndarray
@@ -86,6 +88,13 @@ class Tokenizer(abc.ABC):
         self._parse(data)
         self.template = template or self.default_template
         self.layout = self.template.layout(self.special_ids)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            self.special_ids[role] for role in SPECIAL_TOKENS
+        )
+        if self.keeps_case:
+            if lower_case or strip_accents:
+                raise UserError(f"{path} {self.keeps_case}; leave out --lower_case, or set it to false")
+            lower_case = strip_accents = False
         self.lower_case = _looks_lower_case(self.tokens) if lower_case is None else lower_case
         self.strip_accents = self.lower_case if strip_accents is None else strip_accents
 
@@ -97,31 +106,6 @@ class Tokenizer(abc.ABC):
     def vocab_size(self) -> int:
         """The number of tokens."""
         return len(self.tokens)
-
-    @property
-    def pad_id(self) -> int:
-        """The id of [PAD]."""
-        return self.special_ids["pad"]
-
-    @property
-    def unk_id(self) -> int:
-        """The id of [UNK]."""
-        return self.special_ids["unk"]
-
-    @property
-    def cls_id(self) -> int:
-        """The id of [CLS]."""
-        return self.special_ids["cls"]
-
-    @property
-    def sep_id(self) -> int:
-        """The id of [SEP]."""
-        return self.special_ids["sep"]
-
-    @property
-    def mask_id(self) -> int:
-        """The id of [MASK]."""
-        return self.special_ids["mask"]
 
     @abc.abstractmethod
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:

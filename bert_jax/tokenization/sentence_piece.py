@@ -40,22 +40,6 @@ class SentencePieceTokenizer(Tokenizer):
     kind = "sentencepiece"
     word_start = WORD_START
 
-    def __init__(
-        self,
-        path: str,
-        lower_case: bool | None = None,
-        strip_accents: bool | None = None,
-        template: templates.Template | None = None,
-    ):
-        super().__init__(path, lower_case, strip_accents, template)
-        if self.is_fairseq:
-            if lower_case or strip_accents:
-                raise UserError(
-                    f"{path} has the ids of XLM-R, whose text is only normalized by the model; leave out "
-                    "--lower_case, or set it to false"
-                )
-            self.lower_case = self.strip_accents = False
-
     def _parse(self, data: bytes) -> None:
         self._processor = processor = sentencepiece.SentencePieceProcessor()
         try:
@@ -94,6 +78,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _parse_fairseq(self) -> None:
         specials = [*_FAIRSEQ_TOKENS.values()]
         self.tokens = [*specials, *self.tokens[len(_FAIRSEQ_PIECES) :], "<mask>"]
+        self.keeps_case = "has the ids of XLM-R, whose text is only normalized by the model"
         self.special_tokens = _FAIRSEQ_TOKENS | {"mask": "<mask>"}
         self.special_ids = {role: self.tokens.index(token) for role, token in _FAIRSEQ_TOKENS.items()}
         self.special_ids["mask"] = len(self.tokens) - 1

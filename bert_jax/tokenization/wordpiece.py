@@ -1,6 +1,7 @@
 """Implements WordPiece as in google-research/bert's FullTokenizer, using the Rust library `tokenizers`."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tokenizers
@@ -9,7 +10,6 @@ from tokenizers import models, pre_tokenizers
 from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, parallelism
-from bert_jax.tokenization.templates import Template
 
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]; in transformers the limit is 100
@@ -36,15 +36,9 @@ class WordPieceTokenizer(Tokenizer):
     kind = "wordpiece"
     continuation = CONTINUATION
 
-    def __init__(
-        self,
-        path: str,
-        lower_case: bool | None = None,
-        strip_accents: bool | None = None,
-        template: Template | None = None,
-    ):
-        super().__init__(path, lower_case, strip_accents, template)
-        self._normalize = normalization.normalizer(self.lower_case, self.strip_accents)
+    @functools.cached_property
+    def _normalize(self) -> Callable[[str], str]:
+        return normalization.normalizer(self.lower_case, self.strip_accents)
 
     def _parse(self, data: bytes) -> None:
         self.tokens = tokens = parse_vocabulary(data, self.path)

@@ -47,11 +47,6 @@ def test_an_unknown_size_gets_the_nearest_one_and_all(size, expected):
         sizes.named(size)
 
 
-def test_released_configuration_with_unknown_keys():
-    text = '{"hidden_act": "gelu", "hidden_size": 768, "directionality": "bidi", "vocab_size": 21128}'
-    assert config.from_json(text) == sizes.named("base_chinese")
-
-
 @pytest.mark.parametrize(
     "fields,said",
     [

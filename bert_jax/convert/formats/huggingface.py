@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from bert_jax.convert.heads import HEADS, head_of
 from bert_jax.convert.model import Model, check_found
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, json_files
+from bert_jax.io import files, json_files, scratch
 from bert_jax.models import config as bert_config
 
 # File names of weights in other formats; all but the last two are pickles or may contain one.
@@ -34,10 +33,6 @@ _TOKENIZER = {
     "model?": ({"type?": (str, None)}, None),
     "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
 }
-
-_extracted: list[
-    tempfile.TemporaryDirectory
-] = []  # keeps vocabularies extracted from tokenizer.json until the process ends
 
 
 class HuggingFace(Format):
@@ -181,10 +176,7 @@ def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
     tokens = sorted(ids, key=ids.__getitem__)
     if [ids[token] for token in tokens] != list(range(len(tokens))) or any("\n" in token for token in tokens):
         raise UserError(f"{folder}/tokenizer.json: its ids are not 0 to {len(tokens) - 1}, one a token")
-    _extracted.append(tempfile.TemporaryDirectory(prefix="bert_jax-vocabulary-"))
-    path = os.path.join(_extracted[-1].name, "vocab.txt")
-    atomic.write_text(path, "".join(token + "\n" for token in tokens))
-    return path
+    return scratch.kept_file("vocab.txt", "".join(token + "\n" for token in tokens).encode())
 
 
 def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data import tf_example, tfrecord
-from bert_jax.data.rows import RowIndex
+from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
 
 SCHEMA = "google"
@@ -53,7 +53,7 @@ class Rows(NamedTuple):
         }
 
 
-class GoogleDataset(RowIndex):
+class GoogleDataset(Dataset):
     """Random access to the rows of one split, with the interface of `packed.PackedDataset`.
 
     Attributes:
@@ -86,7 +86,7 @@ class GoogleDataset(RowIndex):
         except ValueError:
             made, fault = {}, np.full(len(rows), "", object)
         if not made or any(fault):
-            self._raise_first_bad(indices)
+            self.raise_first_fault(indices)
         present = indices >= 0
         batch = {"row_ids": np.arange(len(indices), dtype=np.int32)}
         absent = {"starts": self.max_seq_length, "next_sentence_labels": -1}
@@ -98,20 +98,22 @@ class GoogleDataset(RowIndex):
     def _row(self, index: int) -> dict[str, bytes]:
         return features(self.read(index), *self.locate(index))
 
-    def _raise_first_bad(self, indices: np.ndarray) -> None:
-        """Raises an error for the first invalid row, with the reason."""
-        for index in indices[indices >= 0].tolist():
+    def row_fault(self, index: int) -> str | None:
+        """Returns what is wrong with a row, or None.
+
+        Raises:
+            UserError: a token id is outside the vocabulary.
+        """
+        try:
+            reason = self._assemble([self._row(index)])[1][0]
+        except ValueError as error:
+            reason = str(error)
+        if reason.startswith("the token id"):
             path, offset = self.locate(index)
-            try:
-                reason = self._assemble([self._row(index)])[1][0]
-            except ValueError as error:
-                reason = str(error)
-            if reason.startswith("the token id"):
-                raise UserError(
-                    f"{path} at byte {offset}: {reason}; give the vocabulary that the records were made with"
-                )
-            if reason:
-                raise tfrecord.CorruptRecordError(path, offset, reason)
+            raise UserError(
+                f"{path} at byte {offset}: {reason}; give the vocabulary that the records were made with"
+            )
+        return reason or None
 
     def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Returns the arrays of a batch, and what is wrong with each row: object [B], "" for a valid row.

@@ -71,6 +71,11 @@ def test_the_released_checkpoints_have_206_variables():
     assert tensors["cls/predictions/output_bias"].shape == (21128,)
 
 
+def test_a_released_configuration_with_unknown_fields():
+    fields = {"hidden_act": "gelu", "hidden_size": 768, "directionality": "bidi", "vocab_size": 21128}
+    assert FAMILY.read_config(fields, TENSORFLOW) == sizes.named("base_chinese")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_tensor_shows_in_the_outputs(make_model, kind):
     """Else the check would not see that it is wrong."""

@@ -15,7 +15,6 @@ from bert_jax.convert.families import bert
 from bert_jax.convert.formats import tensorflow1
 from bert_jax.convert.param_mapping import TENSORFLOW
 from bert_jax.errors import UserError
-from bert_jax.models import config as bert_config
 
 
 def test_without_tensorflow_it_says_what_to_install(tmp_path):
@@ -84,7 +83,7 @@ def test_every_variable_of_a_released_checkpoint_maps(shared_data):
     import tensorflow as tf
 
     folder = shared_data / "checkpoints"
-    config = bert_config.from_json((folder / "chinese_bert_config.json").read_text())
+    config = bert.FAMILY.read_config(json.loads((folder / "chinese_bert_config.json").read_text()))
     reader = tf.train.load_checkpoint(str(folder / "chinese_L-12_H-768_A-12.ckpt"))
     shapes = reader.get_variable_to_shape_map()
     zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
