@@ -19,7 +19,6 @@ from bert_jax.checkpoint.reading import (
     load_params,
     load_state,
     parameter_names,
-    read_params,
     read_stored,
     verify,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "load_params",
     "load_state",
     "parameter_names",
-    "read_params",
     "read_stored",
     "sizes",
     "verify",

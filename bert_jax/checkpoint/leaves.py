@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,6 +40,13 @@ class Report:
     loaded: tuple[str, ...]
     new: tuple[str, ...]
     unused: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: str, wanted: Collection[str], stored: Collection[str]) -> Report:
+        """Returns the report for the names of the requested parameters and of those of the checkpoint."""
+        loaded = tuple(name for name in wanted if name in stored)
+        new = tuple(name for name in wanted if name not in stored)
+        return cls(source, loaded, new, tuple(name for name in stored if name not in wanted))
 
     def __str__(self) -> str:
         total = len(self.loaded) + len(self.new)

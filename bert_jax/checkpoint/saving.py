@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import shutil
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,18 +17,16 @@ from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint.checksums import FILES, array_digests, write_file_digests
 from bert_jax.checkpoint.leaves import PyTree, check_structure, flatten, nest, some
-from bert_jax.checkpoint.reading import (
+from bert_jax.checkpoint.reading import agree, describe, read_state
+from bert_jax.checkpoint.steps import (
     FROZEN,
     METADATA_KEY,
     WRITTEN_LAST,
     Damaged,
     absolute,
-    agree,
-    describe,
     is_committed,
     list_steps,
     one_line,
-    read_state,
 )
 from bert_jax.checkpoint.terminal import quieten_orbax
 from bert_jax.errors import StorageError, UserError
@@ -75,8 +75,7 @@ class Checkpointer:
                 path = os.path.join(self._directory, name)
                 if _TEMPORARY in name or name.startswith(_DELETING):
                     files.remove_tree(path)
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("checkpoint_directory")
+        multihost_utils.sync_global_devices("checkpoint_directory")
 
     def steps(self) -> list[int]:
         """Returns the steps on disk, unverified, oldest first, except one that is being written."""
@@ -107,11 +106,11 @@ class Checkpointer:
         with self._explained():
             if jax.process_index() == 0 and not is_committed(self._path(step)):
                 files.remove_tree(self._path(step))  # on gs://, a killed save leaves a partial step
-            self._orbax.save(
-                epath.Path(self._path(step)),
-                args=ocp.args.PyTreeSave(nest(leaves)),
-                custom_metadata={METADATA_KEY: described},
-            )
+            self._start_saving(self._path(step), leaves, described)
+
+    def _start_saving(self, path: str, leaves: dict[str, jax.Array], described: dict[str, Any]) -> None:
+        arguments = ocp.args.PyTreeSave(nest(leaves))
+        self._orbax.save(epath.Path(path), args=arguments, custom_metadata={METADATA_KEY: described})
 
     def _save_frozen(self, leaves: dict[str, jax.Array]) -> dict[str, dict]:
         """Writes the frozen parameters next to the steps, unless they already exist.
@@ -133,11 +132,7 @@ class Checkpointer:
             if jax.process_index() == 0:
                 files.remove_tree(path)
             self._saving = FROZEN
-            self._orbax.save(
-                epath.Path(path),
-                args=ocp.args.PyTreeSave(nest(leaves)),
-                custom_metadata={METADATA_KEY: {"leaves": described}},
-            )
+            self._start_saving(path, leaves, {"leaves": described})
             self._orbax.wait_until_finished()
             self._saving = None
         self._has_frozen = True
@@ -184,7 +179,7 @@ class Checkpointer:
         lost: list[int] = []
         for step in reversed(self.agreed_steps()):
             try:
-                state = self._restore(step, abstract_state)
+                state = agree(functools.partial(read_state, self._path(step), abstract_state))
             except Damaged as error:
                 self._set_aside(step, str(error))
                 lost.append(step)
@@ -224,14 +219,9 @@ class Checkpointer:
     def agreed_steps(self) -> list[int]:
         """Returns the steps that process 0 sees, oldest first; other file systems may show changes later."""
         steps = np.array(self.steps() if jax.process_index() == 0 else [], np.int32)
-        if jax.process_count() == 1:
-            return steps.tolist()
         count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
         steps = steps if jax.process_index() == 0 else np.zeros(count, np.int32)
         return np.asarray(multihost_utils.broadcast_one_to_all(steps)).tolist() if count else []
-
-    def _restore(self, step: int, abstract_state: PyTree) -> PyTree:
-        return agree(lambda: read_state(self._path(step), abstract_state))
 
     def _set_aside(self, step: int, why: str, prefix: str = _SET_ASIDE) -> None:
         if jax.process_index() == 0:
@@ -242,8 +232,7 @@ class Checkpointer:
                 target = f"{prefix}{step}-{number}"
             files.move(self._path(step), os.path.join(self._directory, target))
             self._log(f"warning: {self._path(step)} is set aside as {target}: {why}")
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("checkpoint_set_aside")
+        multihost_utils.sync_global_devices("checkpoint_set_aside")
 
     def _delete_old(self) -> None:
         if jax.process_index() != 0:
@@ -277,7 +266,7 @@ class Checkpointer:
 
     def _primary_sees(self, path: str) -> bool:
         exists = np.int32(jax.process_index() == 0 and files.exists(path))
-        return bool(exists if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(exists))
+        return bool(multihost_utils.broadcast_one_to_all(exists))
 
     def check_frozen(self, frozen: PyTree) -> None:
         """Raises a UserError if frozen parameters differ from those that the run was saved with.

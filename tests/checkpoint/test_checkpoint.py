@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from support.states import abstract, assert_same, make_state, restore_latest, save
 
 from bert_jax import checkpoint
-from bert_jax.checkpoint import reading, saving
+from bert_jax.checkpoint import reading, saving, steps
 from bert_jax.errors import StorageError, UserError
 from bert_jax.parallel import sharding
 from bert_jax.training.state import TrainState
@@ -161,8 +161,8 @@ def test_wrong_values_are_seen_without_the_list_of_files(copy):
 
 def test_the_digest_of_each_leaf_counts(copy, mesh, monkeypatch):
     """Orbax gives what another state held; nothing is wrong with any file."""
-    real, other = reading.array_digests, {"params/mlm/bias": "0" * 16}
-    monkeypatch.setattr(reading, "array_digests", lambda arrays: real(arrays) | other)
+    real, other = steps.array_digests, {"params/mlm/bias": "0" * 16}
+    monkeypatch.setattr(steps, "array_digests", lambda arrays: real(arrays) | other)
     with pytest.raises(UserError, match="the values of params/mlm/bias are not those that were saved"):
         checkpoint.verify(copy / "6")
 

@@ -9,6 +9,7 @@ import pytest
 from support import fine_tuned
 from support.models import packed_batch, tiny_task
 from support.pretrained import write
+from support.stored_params import stored_params
 
 from bert_jax import checkpoint, cli, convert
 from bert_jax.checkpoint.leaves import flatten
@@ -56,7 +57,7 @@ def adapted(tmp_path_factory, files, pretrained):
 
 def check(params, pretrained):
     """The names and shapes are those of the whole model; query and value changed, the rest of it did not."""
-    before = checkpoint.read_params(pretrained)[1]
+    before = stored_params(pretrained)
     shapes = {name: x.shape for name, x in params.items() if name.startswith("encoder/")}
     assert shapes == {name: x.shape for name, x in before.items() if name.startswith("encoder/")}
     changed = {name for name in shapes if np.any(np.asarray(params[name]) != np.asarray(before[name]))}
@@ -78,7 +79,7 @@ def test_steps_hold_the_updates_and_the_head(adapted):
 
 
 def test_every_reader_sees_the_merged_parameters(adapted, pretrained, tmp_path):
-    check(checkpoint.read_params(adapted)[1], pretrained)
+    check(stored_params(adapted), pretrained)
     merged = convert.load(adapted).params
     check(merged, pretrained)
     predictor = flatten(Predictor(adapted, log=[].append)._params)

@@ -10,6 +10,7 @@ import pytest
 from support import fine_tuned
 from support.models import packed_batch, tiny_task
 from support.pretrained import write
+from support.stored_params import stored_params
 
 from bert_jax import checkpoint, cli, convert
 from bert_jax.checkpoint.leaves import flatten, nest
@@ -60,7 +61,7 @@ def frozen(tmp_path_factory, files, pretrained):
 
 def check(params, pretrained):
     """The parameters are those of the whole model; what is frozen has the values of before."""
-    before = checkpoint.read_params(pretrained)[1]
+    before = stored_params(pretrained)
     shapes = {name: x.shape for name, x in params.items() if name.startswith("encoder/")}
     assert shapes == {name: x.shape for name, x in before.items() if name.startswith("encoder/")}
     for name, x in params.items():
@@ -85,9 +86,9 @@ def test_steps_hold_what_is_trained_and_their_directory_the_rest_once(frozen):
 
 
 def test_every_reader_sees_the_joined_parameters(frozen, pretrained, tmp_path):
-    check(checkpoint.read_params(frozen)[1], pretrained)
+    check(stored_params(frozen), pretrained)
     best = json.loads((frozen / "best.json").read_text())
-    check(checkpoint.read_params(frozen / "best" / str(best["step"]))[1], pretrained)
+    check(stored_params(frozen / "best" / str(best["step"])), pretrained)
     check(convert.load(frozen).params, pretrained)
     check(flatten(Predictor(frozen, log=[].append)._params), pretrained)
     assert cli.main(["convert", f"--input={frozen}", f"--output={tmp_path}/hf", "--to=huggingface"]) == 0
@@ -120,7 +121,7 @@ def test_a_directory_of_before_is_refused_in_one_line(files, pretrained, tmp_pat
     """It has every parameter among the trained ones."""
     assert run(files, tmp_path / "run", pretrained, "--config.epochs=2") == 0
     (step,) = checkpoint.Checkpointer(tmp_path / "run" / "checkpoints").steps()
-    _, params = checkpoint.read_params(tmp_path / "run")
+    params = stored_params(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     keeper = checkpoint.Checkpointer(tmp_path / "run" / "checkpoints")
     keeper.save(step, {"params": nest({name: jax.numpy.asarray(x) for name, x in params.items()})})

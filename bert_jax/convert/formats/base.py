@@ -100,14 +100,8 @@ class Format(abc.ABC):
         model = self.read(path, ignore=ignore, log=log)
         wanted, stored = flatten(abstract_params), model.stored
         check_shapes(model.source, stored, wanted)
-        loaded = {name: _place(stored[name], wanted[name]) for name in wanted if name in stored}
-        report = checkpoint.Report(
-            model.source,
-            tuple(loaded),
-            tuple(name for name in wanted if name not in loaded),
-            tuple(name for name in stored if name not in wanted),
-        )
-        return nest(loaded), report
+        report = checkpoint.Report.of(model.source, wanted, stored)
+        return nest({name: _place(stored[name], wanted[name]) for name in report.loaded}), report
 
 
 def _place(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:

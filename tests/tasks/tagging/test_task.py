@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 from support.fine_tuned import command_that_learns
+from support.stored_params import stored_params
 from support.tags import to_iob1
 
-from bert_jax import checkpoint, cli
+from bert_jax import cli
 from bert_jax.tasks.tagging import entities
 from bert_jax.tasks.tagging.word_files import read_sentences
 
@@ -122,8 +123,8 @@ def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatc
     options += ["--config.feature_layers=0,-1", "--config.model.hidden_dropout_prob=0.1"]
     assert cli.main(arguments(files, tmp_path / "run", pretrained, *options)) == 0
     assert ("computed once" in capsys.readouterr().out) == cached
-    before = checkpoint.read_params(pretrained)[1]
-    after = checkpoint.read_params(tmp_path / "run")[1]
+    before = stored_params(pretrained)
+    after = stored_params(tmp_path / "run")
     kept = [name for name in after if name.startswith("encoder/")]
     assert kept and all(np.array_equal(before[name], after[name]) for name in kept)
     heads = {name: value for name, value in after.items() if name.startswith("classifier/")}

@@ -1,0 +1,230 @@
+"""Finds the steps of a run, and reads what one directory of orbax holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from etils import epath
+
+from bert_jax.checkpoint.checksums import FILES, array_digests, find_damaged_file
+from bert_jax.checkpoint.leaves import Leaf, flatten, nest, some
+from bert_jax.checkpoint.terminal import quieten_orbax
+from bert_jax.errors import StorageError, UserError
+from bert_jax.io import checks, files
+from bert_jax.objectives import adapters
+
+METADATA_KEY = "bert_jax"
+WRITTEN_LAST = ("commit_success.txt", FILES)  # orbax writes the first
+FROZEN = "frozen"  # the directory of the parameters that all steps share, and their name in a state
+_EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
+# The beginnings of the names of the model's parameters in a step: those of trained ones, and those of frozen
+# ones, which are not all that may be frozen.
+TRAINED, FROZEN_PARAMS = "params/", f"{FROZEN}/{adapters.PARAMS}/"
+
+
+class Damaged(Exception):
+    """A step that is incomplete or unreadable, or whose values are not those that were saved."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step, or the frozen parameters of a run, whose metadata can be read.
+
+    Attributes:
+        path: Its directory.
+        own: The leaves in it.
+        shared: The frozen parameters in the directory beside it, as they were when the step was saved.
+    """
+
+    path: str
+    own: Mapping[str, Leaf]
+    shared: Mapping[str, Leaf]
+
+    @classmethod
+    def open(cls, path: str, check_files: bool = True) -> Step:
+        """Returns the step in a directory without reading its arrays.
+
+        Raises:
+            Damaged: The step is incomplete or unreadable, or, with `check_files`, one of its files differs.
+            UserError: The step may not be read.
+            StorageError: The step is remote and cannot be reached.
+        """
+        try:
+            if not files.names(path):
+                raise Damaged("it is empty")
+            if check_files:
+                share = dict(part=jax.process_index(), parts=jax.process_count())
+                if (name := find_damaged_file(path, **share)) is not None:
+                    raise Damaged(f"{name} is missing or has other bytes than were written")
+            with _reader() as reader:
+                recorded = reader.metadata(epath.Path(path)).custom_metadata[METADATA_KEY]
+            return cls(path, _leaves(recorded["leaves"]), _leaves(recorded.get(FROZEN, {})))
+        except (Damaged, UserError):
+            raise
+        except PermissionError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        except Exception as error:  # orbax raises many kinds, depending on what is missing or malformed
+            raise _unreadable(path, "metadata", error) from error
+
+    @property
+    def leaves(self) -> dict[str, Leaf]:
+        """The leaves in the step and the frozen parameters beside it."""
+        return {**self.own, **self.shared}
+
+    @property
+    def params(self) -> dict[str, str]:
+        """{name in the model: name of the leaf} of the parameters, trained and frozen."""
+        return {model_name(name): name for name in self.leaves if name.startswith((TRAINED, FROZEN_PARAMS))}
+
+    def read(self, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+        """Returns the verified arrays that are named in `wanted`, in its order.
+
+        Raises:
+            Damaged: The step cannot be trusted.
+            UserError: The frozen parameters cannot be read.
+        """
+        own = {name: x for name, x in wanted.items() if name not in self.shared}
+        shared = {name: x for name, x in wanted.items() if name in self.shared}
+        arrays = _read_arrays(self.path, own, self.own) if own else {}
+        if shared:
+            arrays |= self._read_shared(shared)
+        return {name: arrays[name] for name in wanted}
+
+    def _read_shared(self, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+        """Returns frozen parameters, verified by the checksums that the step recorded.
+
+        Raises:
+            UserError: The parameters are damaged or missing. The step itself may be intact, and other steps
+                need the same parameters, so no step is set aside.
+        """
+        path = os.path.join(files.parent(self.path), FROZEN)
+        try:
+            saved = Step.open(path).own
+            if changed := [name for name in wanted if saved.get(name) != self.shared[name]]:
+                raise Damaged(f"{some(changed)} are not those that the step was trained with")
+            return _read_arrays(path, wanted, self.shared)
+        except Damaged as error:
+            raise UserError(
+                f"{path}: the frozen parameters of every step here cannot be read: {error}; put a good copy "
+                "back"
+            ) from error
+
+
+def model_name(stored: str) -> str:
+    """Returns the name in the model of a stored trained or frozen parameter, or of the part of one."""
+    return stored.removeprefix(f"{FROZEN}/").removeprefix(TRAINED)
+
+
+def on_one_device(leaves: Mapping[str, Leaf]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes and dtypes of leaves, to be read onto the first device of this process."""
+    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return {
+        name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=sharding)
+        for name, leaf in leaves.items()
+    }
+
+
+def absolute(path: files.PathLike) -> str:
+    """Returns the absolute path of checkpoints, which orbax requires, or their URL.
+
+    Raises:
+        UserError: orbax and TensorStore have no client for the URL.
+    """
+    checks.check_checkpoint_place(path)
+    return files.absolute(path)
+
+
+def find_steps(path: str) -> list[str]:
+    """Returns the step directories that `path` refers to, newest first."""
+    if not files.exists(path):
+        raise UserError(f"{path}: no such checkpoint; {_EXPECTED}")
+    directory = os.path.join(path, "checkpoints")
+    if not files.is_directory(directory):
+        directory = path
+        if files.name(path).isdigit():
+            return [path]
+    steps = [os.path.join(directory, str(step)) for step in reversed(list_steps(directory))]
+    if not steps:
+        raise UserError(f"{path}: no checkpoint in it; {_EXPECTED}")
+    return steps
+
+
+def list_steps(directory: str) -> list[int]:
+    """Returns the complete steps in a directory, oldest first."""
+    names = [name for name in files.names(directory) if name.isdigit()]
+    return sorted(int(name) for name in names if is_committed(os.path.join(directory, name)))
+
+
+def is_committed(step: str) -> bool:
+    """Returns whether a step was written completely.
+
+    A complete step is known by its name, except on gs://, where a directory cannot be renamed. There, one of
+    the two files that are written last must exist; a step copied from a disk has only the second,
+    `files.json`.
+    """
+    if files.scheme(step) != "gs":
+        return True
+    return any(files.exists(os.path.join(step, name)) for name in WRITTEN_LAST)
+
+
+def _reader() -> ocp.Checkpointer:
+    quieten_orbax()
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
+def _leaves(recorded: Mapping[str, Mapping]) -> dict[str, Leaf]:
+    return {name: Leaf(tuple(x["shape"]), x["dtype"], x["digest"]) for name, x in recorded.items()}
+
+
+def _read_arrays(
+    path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], saved: Mapping[str, Leaf]
+) -> dict[str, jax.Array]:
+    """Returns the verified arrays that are named in `wanted`, in its order."""
+    item = nest(wanted)
+    args = ocp.args.PyTreeRestore(
+        item=item,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+        partial_restore=len(wanted) < len(saved),
+    )
+    try:
+        with _reader() as reader:
+            restored = flatten(reader.restore(epath.Path(path), args=args))
+    except PermissionError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except jax.errors.JaxRuntimeError:
+        raise  # an error of the devices, such as too little memory, not of the file
+    except Exception as error:
+        raise _unreadable(path, "arrays", error) from error
+    arrays = {name: restored[name] for name in wanted}
+    digests = array_digests(arrays)
+    wrong = [name for name in wanted if digests[name] != saved[name].digest]
+    if wrong:
+        raise Damaged(f"the values of {some(wrong)} are not those that were saved")
+    return arrays
+
+
+def _unreadable(path: str, what: str, error: Exception) -> Exception:
+    """Returns the error for a step that cannot be read although its files match their checksums or have none.
+
+    For a remote step, any error but a missing file is attributed to the network: a step must not be set aside
+    because a bucket could not be reached.
+    """
+    message = f"its {what} cannot be read ({one_line(error)})"
+    if files.is_remote(path) and not isinstance(error, FileNotFoundError):
+        return StorageError(f"{path}: {message}; check the network and run the same command")
+    return Damaged(message)
+
+
+def one_line(error: BaseException) -> str:
+    """Returns a short description of an error; if TensorStore names a system error, only that one."""
+    text = " ".join(str(error).split())
+    # TensorStore's message is a page long, and only the operating system's error in it is useful.
+    if code := re.search(r"os_error_code='(\d+)'", text):
+        return os.strerror(int(code[1]))
+    return f"{type(error).__name__}: {text[:160]}"
