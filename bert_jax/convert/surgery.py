@@ -6,7 +6,8 @@ These are pure functions from a `Model` to a `Model`. For changes to the vocabul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -62,12 +63,28 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
     added = -rows % multiple
     if not added:
         return model
+
+    def padded(x: np.ndarray) -> np.ndarray:
+        fill = PADDING_BIAS if x.ndim == 1 else 0
+        return np.concatenate([x, np.full((added, *x.shape[1:]), fill, x.dtype)])
+
+    return change_rows(model, rows + added, padded)
+
+
+def change_rows(model: Model, size: int, change: Callable[[np.ndarray], np.ndarray], **others: Any) -> Model:
+    """Returns the model with another number of rows of the vocabulary.
+
+    Args:
+        model: The model.
+        size: The number of rows.
+        change: Function that returns the new rows of the word embeddings, or of the masked LM biases.
+        others: Further fields of the model to replace.
+    """
     params = dict(model.params)
-    params[WORDS] = np.pad(params[WORDS], ((0, added), (0, 0)))
-    if BIAS in params:
-        padding = np.full(added, PADDING_BIAS, params[BIAS].dtype)
-        params[BIAS] = np.concatenate([params[BIAS], padding])
-    return model.replace(params=params, config=model.config.replace(vocab_size=rows + added))
+    for name in (WORDS, BIAS):
+        if name in params:
+            params[name] = change(params[name])
+    return model.replace(params=params, config=model.config.replace(vocab_size=size), **others)
 
 
 def unpad_vocabulary(model: Model) -> Model:
@@ -78,11 +95,7 @@ def unpad_vocabulary(model: Model) -> Model:
             "expected a vocab.txt or a .model beside it"
         )
     size = model.tokenizer.vocab_size
-    params = dict(model.params)
-    params[WORDS] = params[WORDS][:size]
-    if BIAS in params:
-        params[BIAS] = params[BIAS][:size]
-    return model.replace(params=params, config=model.config.replace(vocab_size=size))
+    return change_rows(model, size, lambda rows: rows[:size])
 
 
 def rows_are_padding(model: Model, size: int) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import models, pre_tokenizers
 
 from bert_jax.convert.model import Model
-from bert_jax.convert.surgery import BIAS, WORDS
+from bert_jax.convert.surgery import change_rows
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer, normalization
@@ -79,10 +79,6 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, Vocab
     everything = range(old.vocab_size)
     groups = [sources[key] or everything for key in wanted]
 
-    params = dict(model.params)
-    params[WORDS] = _means(params[WORDS], groups)
-    if BIAS in params:
-        params[BIAS] = _means(params[BIAS], groups)
     kept = sum(key in rows for key in wanted)
     report = VocabularyReport(
         kept=kept,
@@ -90,8 +86,8 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, Vocab
         fallback=sum(not sources[key] for key in wanted),
         dropped=old.vocab_size - len(rows.keys() & set(wanted)),
     )
-    config = model.config.replace(vocab_size=tokenizer.vocab_size)
-    return model.replace(params=params, config=config, tokenizer=tokenizer), report
+    size = tokenizer.vocab_size
+    return change_rows(model, size, lambda rows: _means(rows, groups), tokenizer=tokenizer), report
 
 
 def _means(table: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:

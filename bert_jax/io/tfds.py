@@ -44,12 +44,12 @@ def find(pattern: str, data_dir: str = "", split: str = SPLIT) -> str:
             f"{pattern} is not prepared in {root(data_dir)}; make it there with tensorflow-datasets' "
             "download_and_prepare (file_format='array_record'), or give --tfds_data_dir"
         )
-    builder = _builder(path)
-    if split not in builder.info.splits:
-        raise UserError(f"{pattern} has no split {split!r}, only {', '.join(sorted(builder.info.splits))}")
-    if builder.info.file_format is None or builder.info.file_format.value != "array_record":
+    data_set = builder(path)
+    if split not in data_set.info.splits:
+        raise UserError(f"{pattern} has no split {split!r}, only {', '.join(sorted(data_set.info.splits))}")
+    if data_set.info.file_format is None or data_set.info.file_format.value != "array_record":
         raise UserError(
-            f"{pattern} is prepared as {getattr(builder.info.file_format, 'value', None)}; expected "
+            f"{pattern} is prepared as {getattr(data_set.info.file_format, 'value', None)}; expected "
             "array_record: prepare it again with file_format='array_record'"
         )
     return path
@@ -77,7 +77,8 @@ def _is_data_set(folder: Path) -> bool:
 
 
 @functools.lru_cache(maxsize=8)
-def _builder(path: str) -> Any:
+def builder(path: str) -> Any:
+    """Returns the `DatasetBuilder` of a data set, whose `info` describes it."""
     try:
         _ = array_record_data_source.ArrayRecordDataSource  # tensorflow-datasets reads the files with it
         read_builder = tensorflow_datasets.builder_from_directory
@@ -99,24 +100,9 @@ def _unreadable(what: str) -> Iterator[None]:
         raise UserError(f"can't read {what} ({reason}); prepare it again") from None
 
 
-def name(path: str) -> str:
-    """Returns NAME/CONFIG/VERSION of a data set that `find` returned."""
-    return _builder(path).info.full_name
-
-
-def length(path: str) -> int:
-    """Returns the number of records in the split SPLIT."""
-    return _builder(path).info.splits[SPLIT].num_examples
-
-
 def files(path: str, split: str = SPLIT) -> list[str]:
     """Returns the files of a split, in order."""
-    return [os.fspath(file) for file in _builder(path).info.splits[split].filepaths]
-
-
-def features(path: str) -> Any:
-    """Returns the features of the records, as tensorflow-datasets describes them, by name."""
-    return _builder(path).info.features
+    return [os.fspath(file) for file in builder(path).info.splits[split].filepaths]
 
 
 def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
@@ -126,7 +112,7 @@ def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
         UserError: The files of the split cannot be read.
     """
     with _unreadable(path):
-        return _builder(path).as_data_source(split=split)
+        return builder(path).as_data_source(split=split)
 
 
 def record(source: Sequence[dict[str, Any]], place: int, path: str) -> dict[str, Any]:

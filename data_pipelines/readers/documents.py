@@ -107,6 +107,14 @@ def plain_paragraphs(text: str, counts: collections.Counter[str]) -> Iterator[st
             yield cleaned
 
 
+def text_document(key: str, text: str, counts: collections.Counter[str]) -> Iterator[Document]:
+    """Yields the document of a text whose lines are paragraphs, in parts if it is long."""
+    passages = Passages(key, False, counts)
+    for paragraph in plain_paragraphs(text, counts):
+        yield from passages.add(paragraph, len(paragraph))
+    yield from passages.rest()
+
+
 class Passages:
     """Collects the passages of one document, and splits it into parts if it is too long.
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
-from data_pipelines.readers.documents import Document, Fields, Passages, Range, plain_paragraphs
+from bert_jax.tokenization import normalization
+from data_pipelines.readers.documents import Document, Fields, Range, text_document
 from data_pipelines.readers.lines import Line, Lines, open_lines
 
 LONGEST_LINE = 32 << 20  # bytes; longer lines are counted as bad lines
@@ -22,11 +23,9 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
     if range_.start == 0:
         _check(range_, fields)
     with open_lines(range_, collections.Counter(), LONGEST_LINE) as lines:
-        for line in lines:
+        for line in _nonblank(lines):
             if range_.end is not None and line.offset >= range_.end:
                 return
-            if not line.begins or not line.data.strip():
-                continue
             counts["bytes"] += len(line.data)
             record = _record(line)
             if record is None:
@@ -36,10 +35,7 @@ def read(range_: Range, counts: collections.Counter[str], fields: Fields) -> Ite
             if not isinstance(text, str):
                 counts["without_text"] += 1
                 continue
-            passages = Passages(_key(record, fields, range_, line), False, counts)
-            for paragraph in plain_paragraphs(_encodable(text, counts), counts):
-                yield from passages.add(paragraph, len(paragraph))
-            yield from passages.rest()
+            yield from text_document(_key(record, fields, range_, line), _encodable(text, counts), counts)
 
 
 def _record(line: Line) -> dict[str, Any] | None:
@@ -61,13 +57,9 @@ def _key(record: dict[str, Any], fields: Fields, range_: Range, line: Line) -> s
 
 def _encodable(text: str, counts: collections.Counter[str]) -> str:
     """Replaces unpaired surrogates, which JSON can represent and UTF-8 cannot, by U+FFFD."""
-    try:
-        text.encode()
-        return text
-    except UnicodeEncodeError:
-        text = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
-        counts["undecodable"] += text.count("\ufffd")
-        return text
+    encodable = normalization.without_surrogates(text)
+    counts["undecodable"] += encodable.count("\ufffd") if encodable != text else 0
+    return encodable
 
 
 def _check(range_: Range, fields: Fields) -> None:

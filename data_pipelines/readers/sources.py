@@ -16,7 +16,7 @@ from typing import BinaryIO, ClassVar
 
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import compression, files, tfds
-from data_pipelines.readers.documents import Document, Fields, Passages, Range, plain_paragraphs
+from data_pipelines.readers.documents import Document, Fields, Range, text_document
 from data_pipelines.readers.formats import Format
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
@@ -121,7 +121,7 @@ class TfdsSource(Source):
 
     def name(self, shared: int) -> str:
         """Returns its name."""
-        return tfds.name(self.path)
+        return tfds.builder(self.path).info.full_name
 
     def has_fields(self, format: Format) -> bool:
         """Returns True: its records have fields."""
@@ -129,7 +129,7 @@ class TfdsSource(Source):
 
     def split(self, target_bytes: int, format: Format, name: str) -> list[Range]:
         """Returns ranges of records of about `target_bytes`."""
-        size, records = self.size(), tfds.length(self.path)
+        size, records = self.size(), tfds.builder(self.path).info.splits[tfds.SPLIT].num_examples
         number = -(-size // target_bytes)
         edges = sorted({records * i // number for i in range(number + 1)}) if number else []
         return [
@@ -141,7 +141,7 @@ class TfdsSource(Source):
         self, range_: Range, format: Format, counts: collections.Counter[str], fields: Fields
     ) -> Iterator[Document]:
         """Yields the documents of a range of records."""
-        features = tfds.features(self.path)
+        features = tfds.builder(self.path).info.features
         for flag, field in (("text_field", fields.text), ("id_field", fields.id)):
             if field and field not in features:
                 raise UserError(
@@ -154,10 +154,7 @@ class TfdsSource(Source):
             text = tfds.as_text(found[fields.text])
             key = tfds.as_text(found[fields.id]) if fields.id else f"{range_.name}:{place}"
             counts["bytes"] += len(text)
-            passages = Passages(key, False, counts)
-            for paragraph in plain_paragraphs(text, counts):
-                yield from passages.add(paragraph, len(paragraph))
-            yield from passages.rest()
+            yield from text_document(key, text, counts)
 
 
 def source_of(path: str) -> Source:

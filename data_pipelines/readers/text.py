@@ -7,7 +7,7 @@ import collections
 from collections.abc import Iterator
 
 from data_pipelines.readers.documents import Document, Fields, Passages, Range, decode_line
-from data_pipelines.readers.lines import Lines, open_lines
+from data_pipelines.readers.lines import open_lines
 
 
 def read(
@@ -23,31 +23,25 @@ def read(
             paragraph.
     """
     with open_lines(range_, counts) as lines:
-        yield from _documents(lines, range_, counts, presplit)
-
-
-def _documents(
-    lines: Lines, range_: Range, counts: collections.Counter[str], presplit: bool
-) -> Iterator[Document]:
-    after_blank = lines.offset == lines.data_start or lines.previous_is_blank()
-    document: Passages | None = None
-    # Lines before and after the documents of this range are counted in the ranges to which they belong.
-    ignored: collections.Counter[str] = collections.Counter()
-    for line in lines:
-        inside = range_.end is None or line.offset < range_.end
-        text = decode_line(line.data, counts if document or (after_blank and inside) else ignored)
-        if not text and line.begins and line.ends and not line.data.decode("utf-8", "replace").strip():
-            if document:
-                yield from document.rest()
-                document = None
-            after_blank = True
-            continue
-        if document is None and not inside:
-            return
-        if after_blank and line.begins:
-            document = Passages(f"{range_.name}:{line.offset}", presplit, counts)
-        after_blank = False
-        if document and text:
-            yield from document.add(text, len(line.data))
-    if document:
-        yield from document.rest()
+        after_blank = lines.offset == lines.data_start or lines.previous_is_blank()
+        document: Passages | None = None
+        # Lines before and after the documents of this range are counted in the ranges to which they belong.
+        ignored: collections.Counter[str] = collections.Counter()
+        for line in lines:
+            inside = range_.end is None or line.offset < range_.end
+            text = decode_line(line.data, counts if document or (after_blank and inside) else ignored)
+            if not text and line.begins and line.ends and not line.data.decode("utf-8", "replace").strip():
+                if document:
+                    yield from document.rest()
+                    document = None
+                after_blank = True
+                continue
+            if document is None and not inside:
+                return
+            if after_blank and line.begins:
+                document = Passages(f"{range_.name}:{line.offset}", presplit, counts)
+            after_blank = False
+            if document and text:
+                yield from document.add(text, len(line.data))
+        if document:
+            yield from document.rest()

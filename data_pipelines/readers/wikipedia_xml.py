@@ -15,7 +15,7 @@ from bert_jax.io import compression
 from bert_jax.io.compression import opened
 from bert_jax.io.files import open_read
 from data_pipelines.readers import wikitext
-from data_pipelines.readers.documents import Document, Fields, Passages, Range, decode_line, plain_paragraphs
+from data_pipelines.readers.documents import Document, Fields, Range, decode_line, text_document
 from data_pipelines.readers.lines import check_head
 
 MAX_PAGE_BYTES = 8 << 20  # MediaWiki accepts at most 2 MB; the rest of a longer page is dropped
@@ -173,8 +173,5 @@ def _documents(page: bytes, counts: collections.Counter[str], hidden: frozenset[
     if _DISAMBIGUATION.search(text) or (title and title[1].endswith(b"(disambiguation)")):
         counts["disambiguations"] += 1
         return
-    passages = Passages(number[1].decode(), False, counts)
-    for paragraph in wikitext.paragraphs(text, hidden):
-        for piece in plain_paragraphs(paragraph, counts):
-            yield from passages.add(piece, len(piece))
-    yield from passages.rest()
+    paragraphs = "\n".join(wikitext.paragraphs(text, hidden))
+    yield from text_document(number[1].decode(), paragraphs, counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -209,12 +209,34 @@ class Family:
         fields |= self.constants
         if self.translation:
             fields |= self.translation.write(config)
-        again = self.read_config(fields).spelled_out()
-        for name in (name for name in ENCODER_FIELDS if name not in (*DROPOUT_FIELDS, "initializer")):
-            ours, theirs = getattr(config, name), getattr(again, name)
-            if ours != theirs:
-                raise UserError(f"transformers' {self.name} has no {name}={ours!r}, only {theirs!r}")
+        if lost := self.lost_field(config, fields, (*DROPOUT_FIELDS, "initializer")):
+            raise UserError(f"transformers' {self.name} has no {lost[0]}={lost[1]!r}, only {lost[2]!r}")
         return fields
+
+    def lost_field(
+        self,
+        config: EncoderConfig,
+        fields: Mapping[str, Any],
+        ignored: Collection[str],
+        kind: str = HUGGINGFACE,
+    ) -> tuple[str, Any, Any] | None:
+        """Returns the first field whose value is not read back from a configuration that was written.
+
+        Args:
+            config: What was written.
+            fields: The written configuration.
+            ignored: The names of fields that are not compared.
+            kind: The kind of files.
+
+        Returns:
+            The name of the field, its value, and the value that is read; None if there is no such field.
+        """
+        written, read = config.spelled_out(), self.read_config(fields, kind).spelled_out()
+        for name in ENCODER_FIELDS:
+            ours, theirs = getattr(written, name), getattr(read, name)
+            if name not in ignored and ours != theirs:
+                return name, ours, theirs
+        return None
 
     def tensorflow_fields(self, tensorflow: TensorFlowConfig, config: EncoderConfig) -> dict[str, Any]:
         """Returns the fields of the configuration next to a TF1 checkpoint."""

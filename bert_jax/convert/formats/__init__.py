@@ -26,16 +26,6 @@ def register(one: Format) -> Format:
     return one
 
 
-def unregister(name: str) -> None:
-    """Removes a format from the registry."""
-    del _FORMATS[name]
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names of all formats."""
-    return tuple(_FORMATS)
-
-
 def get(name: str) -> Format:
     """Returns the format with this name.
 
@@ -59,9 +49,7 @@ def examples() -> str:
 
 
 # `find` tries the formats in this order.
-register(work_directory.FORMAT)
-register(peft.FORMAT)
-register(tensorflow1.FORMAT)
-register(huggingface.FORMAT)
+for _module in (work_directory, peft, tensorflow1, huggingface):
+    register(_module.FORMAT)
 
-__all__ = ["Format", "examples", "find", "get", "names", "register", "unregister"]
+__all__ = ["Format", "examples", "find", "get", "register"]

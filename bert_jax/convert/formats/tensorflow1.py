@@ -108,11 +108,8 @@ class TensorFlow1(Format):
                 f"{model.source}: a TF1 checkpoint of {family.name} has no left-to-right attention (causal)"
             )
         fields = family.tensorflow_fields(family.tensorflow, model.config)
-        config, again = (one.spelled_out() for one in (model.config, family.read_config(fields, TENSORFLOW)))
-        for name in bert_config.ENCODER_FIELDS:
-            value = getattr(config, name)
-            if name not in _NOT_COMPARED and value != getattr(again, name):
-                raise UserError(f"{model.source}: a TF1 checkpoint of {family.name} has no {name}={value!r}")
+        if lost := family.lost_field(model.config, fields, _NOT_COMPARED, TENSORFLOW):
+            raise UserError(f"{model.source}: a TF1 checkpoint of {family.name} has no {lost[0]}={lost[1]!r}")
         tf, tensors = tensorflow(), to_variables(model)
         prefix = os.path.join(os.fspath(folder), PREFIX)
         ordered = sorted(tensors)

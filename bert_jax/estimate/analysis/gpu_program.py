@@ -105,7 +105,7 @@ def _kind(module: Module, instruction: Instruction, flops: float) -> str:
         return SLICES
     if instruction.opcode != "fusion":
         return OTHERS
-    inside = module.computations.get(instruction.called("calls") or "", {}).values()
+    inside = module.inside(instruction).values()
     called = {part.target for part in inside if part.target}
     if any(target.startswith("__cublas$") for target in called):
         return CUBLAS

@@ -89,6 +89,10 @@ class Module:
     computations: dict[str, Computation]
     entry: str
 
+    def inside(self, instruction: Instruction, attribute: str = "calls") -> Computation:
+        """Returns the computation that an attribute of an instruction names; empty if it names none."""
+        return self.computations.get(instruction.called(attribute) or "", {})
+
 
 @dataclasses.dataclass(frozen=True)
 class Visit:
@@ -189,10 +193,8 @@ def trip_count(module: Module, loop: Instruction) -> int | None:
     known = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
     if known:
         return int(known[1])
-    condition = module.computations.get(loop.called("condition") or "", {})
-    bodies = [condition] + [
-        module.computations.get(instruction.called("calls") or "", {}) for instruction in condition.values()
-    ]
+    condition = module.inside(loop, "condition")
+    bodies = [condition, *map(module.inside, condition.values())]
     constants = [
         int(value[1])
         for body in bodies

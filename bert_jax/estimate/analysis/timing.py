@@ -119,7 +119,7 @@ def is_collective(instruction: Instruction) -> bool:
 
 
 def _holds_collective(module: Module, instruction: Instruction) -> bool:
-    inside = module.computations.get(instruction.called("calls") or "", {})
+    inside = module.inside(instruction)
     return any(is_collective(part) for part in inside.values())
 
 
@@ -129,7 +129,7 @@ def _label(instruction: Instruction) -> str:
 
 def _only_moves(module: Module, instruction: Instruction) -> bool:
     if instruction.opcode == "fusion":
-        inside = module.computations.get(instruction.called("calls") or "", {})
+        inside = module.inside(instruction)
         return bool(inside) and all(part.opcode in _MOVES for part in inside.values())
     return instruction.opcode in _MOVES
 
@@ -158,7 +158,7 @@ def hbm_bytes(module: Module, visit: Visit) -> float:
 
 
 def _fusion_bytes(module: Module, visit: Visit) -> float:
-    inside = module.computations.get(visit.instruction.called("calls") or "", {})
+    inside = module.inside(visit.instruction)
     parameters = _parameters(inside)
     total = 0.0
     for index, name in enumerate(visit.instruction.operands):
@@ -189,7 +189,7 @@ def _updates(module: Module, inside: Computation) -> Iterator[tuple[Array, Array
             for update in _output(inside, part.operands[1]):
                 yield part.arrays[0], update
         elif part.opcode == "fusion":
-            yield from _updates(module, module.computations.get(part.called("calls") or "", {}))
+            yield from _updates(module, module.inside(part))
 
 
 def _read(module: Module, inside: Computation, source: Instruction) -> float:
@@ -203,7 +203,7 @@ def _read(module: Module, inside: Computation, source: Instruction) -> float:
             if user.opcode == "bitcast":
                 total += _read(module, inside, user)
             elif user.opcode == "fusion":
-                nested = module.computations.get(user.called("calls") or "", {})
+                nested = module.inside(user)
                 parameter = _parameters(nested).get(index)
                 total += _read(module, nested, parameter) if parameter else whole
             elif index == 0 and user.opcode in ("dynamic-slice", "gather", "slice"):

@@ -70,7 +70,7 @@ def read(path: str, columns: Columns, parse_label: Callable[[str], object] | Non
         UserError: the data set lacks these columns, or its labels.
     """
     folder, _, split = path.rpartition("/")
-    features = tfds.features(folder)
+    features = tfds.builder(folder).info.features
     texts = next((names for names in _TEXTS if all(name in features for name in names)), ())
     if len(texts) != 1 + bool(columns.text_b) or "idx" not in features:
         raise UserError(f"{path}: expected texts of GLUE and idx; it has {', '.join(sorted(features))}")
