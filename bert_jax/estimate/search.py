@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 # The result is accurate to one eighth: further compilations would be for batches that hardly differ.
@@ -19,13 +20,7 @@ def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
         fits: true up to some number and false above it; called once per number.
         start: first number to try, at least 1.
     """
-    known: dict[int, bool] = {}
-
-    def ask(n: int) -> bool:
-        if n not in known:
-            known[n] = fits(n)
-        return known[n]
-
+    ask = functools.cache(fits)
     low = high = start
     if ask(start):
         while ask(high) and high < _LARGEST:

@@ -159,12 +159,6 @@ def run(names: Sequence[str], variant: Variant) -> list[Result]:
     return [results.get(name, dataclasses.replace(late, kernel=name)) for name in names]
 
 
-def forget() -> None:
-    """Forgets all results and enables every kernel again."""
-    _results.clear()
-    dispatch.trust_all()
-
-
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0][:200] if lines else "no message"

@@ -296,11 +296,6 @@ def distrust(name: str, problem: str) -> None:
     _distrusted[name] = problem
 
 
-def trust_all() -> None:
-    """Enables all kernels again."""
-    _distrusted.clear()
-
-
 _recording: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar("choices", default=None)
 
 

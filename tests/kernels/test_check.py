@@ -22,13 +22,19 @@ MODEL = sizes.named("tiny", vocab_size=60, dtype="float32")
 PALLAS, RESIDUAL, SPLASH = "attention=pallas", "residual=pallas", "attention=splash"
 
 
+def forget():
+    """Forgets all results and enables every kernel again."""
+    check._results.clear()
+    dispatch._distrusted.clear()
+
+
 @pytest.fixture(autouse=True)
 def tpu(monkeypatch):
     monkeypatch.setattr(platform, "target_platform", lambda: "tpu")
     monkeypatch.setattr(platform, "interprets_kernels", lambda: True)
-    check.forget()
+    forget()
     yield
-    check.forget()
+    forget()
 
 
 def chosen(requested="auto", length=128):
@@ -101,7 +107,7 @@ def test_a_broken_kernel_gives_one_warning_and_the_xla_form(monkeypatch, break_i
         UserError, match=f"{PALLAS} failed its check on this device .*; use attention=auto, or xla"
     ):
         chosen("pallas")
-    check.forget()
+    forget()
     with pytest.raises(UserError, match=f"{PALLAS} failed its check on this device: .*; use attention=auto"):
         check.ensure(model.replace(attention="pallas"), lines.append)
 
