@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io import json_files
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import AttentionCase, ResidualCase, Target
 from bert_jax.models.config_checks import check_fields, field, refuse
@@ -28,6 +27,10 @@ _ACTIVATION_SYNONYMS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh
 
 _RATE: dict[str, Any] = {"minimum": 0, "below": 1, "dropout": True}
 _SIZE: dict[str, Any] = {"shape": True, "size": True}
+
+
+def _optional_rate(where: str, **metadata: Any) -> Any:
+    return field(None, f"dropout rate {where}", **_RATE, optional=float, **metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +72,7 @@ class Execution:
     scan_unroll: int = field(
         1,
         "layers that are compiled as one block; 0 is all: faster steps, longer compilation",
-        minimum=0,
-        maximum=10_000,
+        bounds=(0, 10_000),
         resume="free",
     )
 
@@ -107,12 +109,12 @@ class EncoderConfig:
     """
 
     vocab_size: int = field(
-        30522, "rows of the word embeddings; 0: those of the vocabulary", minimum=1, maximum=10**8, **_SIZE
+        30522, "rows of the word embeddings; 0: those of the vocabulary", bounds=(1, 10**8), **_SIZE
     )
-    hidden_size: int = field(768, "H, the width of the layers", minimum=1, maximum=2**20, **_SIZE)
-    num_hidden_layers: int = field(12, "layers", minimum=1, maximum=10_000, **_SIZE)
-    num_attention_heads: int = field(12, "attention heads of a layer", minimum=1, maximum=2**20, **_SIZE)
-    intermediate_size: int = field(3072, "width of the feed-forward block", minimum=1, maximum=2**24, **_SIZE)
+    hidden_size: int = field(768, "H, the width of the layers", bounds=(1, 2**20), **_SIZE)
+    num_hidden_layers: int = field(12, "layers", bounds=(1, 10_000), **_SIZE)
+    num_attention_heads: int = field(12, "attention heads of a layer", bounds=(1, 2**20), **_SIZE)
+    intermediate_size: int = field(3072, "width of the feed-forward block", bounds=(1, 2**24), **_SIZE)
     hidden_act: str = field(
         "gelu",
         "activation of the feed-forward block: `gelu` (exact, by erf), `gelu_tanh` (its approximation), "
@@ -128,25 +130,20 @@ class EncoderConfig:
     max_position_embeddings: int = field(
         512,
         "rows of the learned position embeddings, or the length of the longest sequence",
-        minimum=1,
-        maximum=2**24,
+        bounds=(1, 2**24),
         **_SIZE,
     )
     type_vocab_size: int = field(
         2,
         "rows of the token type embeddings; 0: no token types; 1: every token has the same",
-        minimum=0,
-        maximum=10**6,
+        bounds=(0, 10**6),
         **_SIZE,
     )
     initializer_range: float = field(
-        0.02, "standard deviation of the untrained weights, before truncation", minimum=0, maximum=1000
+        0.02, "standard deviation of the untrained weights, before truncation", bounds=(0, 1000)
     )
     layer_norm_eps: float = field(
-        1e-12,
-        "added to the variance, or to the mean square, by every norm",
-        minimum=1e-37,
-        maximum=1,
+        1e-12, "added to the variance, or to the mean square, by every norm", bounds=(1e-37, 1)
     )
     causal: bool = field(False, "left-to-right attention, the paper's ablation (section 5.1)")
 
@@ -158,8 +155,7 @@ class EncoderConfig:
     embedding_size: int = field(
         0,
         "E, width of the embedding tables, projected to `hidden_size`; 0: `hidden_size` itself",
-        minimum=0,
-        maximum=2**20,
+        bounds=(0, 2**20),
         shape=True,
     )
     embedding_projection: bool = field(
@@ -176,8 +172,7 @@ class EncoderConfig:
     position_offset: int = field(
         0,
         "row of the position embeddings that the first token of a sequence uses; RoBERTa: 2",
-        minimum=0,
-        maximum=2**24,
+        bounds=(0, 2**24),
     )
     rotary_theta: float = field(
         10_000.0, "base of the rotary angles in global layers", above=0, maximum=10**12
@@ -189,14 +184,12 @@ class EncoderConfig:
         0,
         "a token of a local layer attends to the tokens at most this far to each side; 0: no layer is local. "
         "ModernBERT: 64",
-        minimum=0,
-        maximum=2**24,
+        bounds=(0, 2**24),
     )
     global_every: int = field(
         1,
         "layers whose index (from 0) is divisible by this number are global. ModernBERT: 3",
-        minimum=1,
-        maximum=10_000,
+        bounds=(1, 10_000),
     )
     attention_pattern: str = field(
         "",
@@ -227,37 +220,23 @@ class EncoderConfig:
         0,
         "groups of layers that share their parameters; 0: no layers share parameters. ALBERT (Lan et al. "
         "2020): 1",
-        minimum=0,
-        maximum=10_000,
+        bounds=(0, 10_000),
         shape=True,
     )
     layers_per_group: int = field(
         1,
         "layers of a group, which are applied one after the other",
-        minimum=1,
-        maximum=10_000,
+        bounds=(1, 10_000),
         shape=True,
     )
-    embedding_dropout: float | None = field(
-        None,
-        "dropout rate after the embeddings; None for `hidden_dropout_prob`",
-        **_RATE,
-        of_run=True,
-        optional=float,
+    embedding_dropout: float | None = _optional_rate(
+        "after the embeddings; None for `hidden_dropout_prob`", of_run=True
     )
-    inner_dropout: float | None = field(
-        None,
-        "dropout rate after the feed-forward block; None for `hidden_dropout_prob`",
-        **_RATE,
-        of_run=True,
-        optional=float,
+    inner_dropout: float | None = _optional_rate(
+        "after the feed-forward block; None for `hidden_dropout_prob`", of_run=True
     )
-    classifier_dropout: float | None = field(
-        None,
-        "dropout rate in a classification head; None for that of the model family",
-        **_RATE,
-        of_head=True,
-        optional=float,
+    classifier_dropout: float | None = _optional_rate(
+        "in a classification head; None for that of the model family", of_head=True
     )
     classifier_pooling: str | None = field(
         None,
@@ -267,12 +246,8 @@ class EncoderConfig:
         of_head=True,
         optional=str,
     )
-    qa_dropout: float | None = field(
-        None,
-        "dropout rate before the answer spans; None for that of the model family",
-        **_RATE,
-        of_head=True,
-        optional=float,
+    qa_dropout: float | None = _optional_rate(
+        "before the answer spans; None for that of the model family", of_head=True
     )
     initializer: str = field(
         "truncated_normal",

@@ -22,14 +22,16 @@ def field(
         meaning: the description in docs/config.md.
         choices: the allowed values of a string field.
         resume: whether the field may change when a run resumes; see `bert_jax.settings.config_fields.Field`.
-        metadata: `minimum`, `maximum`, `below`, `above`: bounds. `shape`: whether the set or shapes of the
-            parameters depend on the field. `size`: whether the field is printed as one of the model's sizes.
-            `of_run`: whether a run sets the value regardless of the checkpoint that it starts from.
-            `optional`: the type of a field whose default is None. `dropout`: whether the field is a dropout
-            rate, which affects training only. `of_head`: whether only a head reads the field, if its family
-            says so.
+        metadata: `minimum`, `maximum`, `below`, `above`: bounds; `bounds`: the first two of these. `shape`:
+            whether the set or shapes of the parameters depend on the field. `size`: whether the field is
+            printed as one of the model's sizes. `of_run`: whether a run sets the value regardless of the
+            checkpoint that it starts from. `optional`: the type of a field whose default is None. `dropout`:
+            whether the field is a dropout rate, which affects training only. `of_head`: whether only a head
+            reads the field, if its family says so.
     """
     resume = "fixed" if metadata.get("shape") else resume
+    if "bounds" in metadata:
+        metadata["minimum"], metadata["maximum"] = metadata.pop("bounds")
     metadata |= {"meaning": meaning, "choices": choices, "resume": resume}
     return dataclasses.field(default=default, metadata=metadata)
 
