@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.convert import param_mapping
 from bert_jax.convert.heads import HEADS
-from bert_jax.convert.param_mapping import GENERATOR, HUGGINGFACE, TENSORFLOW, Entry, Found
+from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW, Entry, Found
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
@@ -22,10 +22,10 @@ from bert_jax.tokenization import templates
 CLASSIFIER = "classifier/bias"  # the parameter with one value per class
 NO_TYPES = {"model_input_names": ["input_ids", "attention_mask"]}  # of a tokenizer without token types
 
-# Tensors that are not parameters: buffers, and the state of the optimizer and counters.
-_BUFFERS = r".*\.embeddings\.(position_ids|token_type_ids)|(.*\.)?rotary_emb\..*"
+# Tensors that are not parameters: buffers below the prefix of a Hugging Face model, and, in a TF1 checkpoint,
+# the state of the optimizer and counters.
+_BUFFERS = r"\.(embeddings\.(position_ids|token_type_ids)|(.*\.)?rotary_emb\..*)"
 _OPTIMIZER = r".*/(adam|lamb)_[mv](_\d+)?|.*/Adam(_1)?|global_step|.*loss_scale|.*(good|bad)_steps"
-_BESIDE = {HUGGINGFACE: _BUFFERS, TENSORFLOW: _OPTIMIZER, GENERATOR: _OPTIMIZER}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,8 +282,11 @@ class Family:
         classes = last[0].shape[0] if last else 2
         # The classifier with the most parameters, since every parameter of the table must be in `expected`.
         expected = assembled.parameters(self.module(config, self.groups, "sequence_classification", classes))
-        patterns = [_BESIDE[kind], *(re.escape(second) for second, _ in self.tied)]
-        beside = re.compile("|".join([*patterns, *filter(None, [self.beside.get(kind)])]))
+        if kind == HUGGINGFACE:
+            patterns = [re.escape(self.base) + _BUFFERS, *(re.escape(second) for second, _ in self.tied)]
+        else:
+            patterns = [_OPTIMIZER, *filter(None, [self.beside.get(kind)])]
+        beside = re.compile("|".join(patterns))
         return param_mapping.from_files(tensors, table, expected, kind, config, beside)
 
     def _head_of(self, tensors: Mapping[str, Any], table: Sequence[Entry]) -> str | None:
