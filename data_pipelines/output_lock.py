@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 import bert_jax
 from bert_jax.data import manifests
@@ -91,7 +91,9 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
         try:
             if local:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _check_current(lock)
+                # The lock file may have been deleted with the folder of a build that finished.
+                if not os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name)):
+                    raise FileNotFoundError(lock.name)
         except (BlockingIOError, FileNotFoundError):
             raise UserError(
                 f"another `bert-jax data` is writing to {directory}: wait for it, or stop it"
@@ -117,18 +119,9 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
             )
         if differing:
             for name in files.names(unfinished):
+                stale = os.path.join(unfinished, name)
                 if name != "lock":
-                    _remove(os.path.join(unfinished, name))
+                    (files.remove_tree if files.is_directory(stale) else files.remove)(stale)
         if not files.exists(path):
             atomic.write_file(path, json.dumps(settings).encode())
         yield unfinished
-
-
-def _remove(path: str) -> None:
-    (files.remove_tree if files.is_directory(path) else files.remove)(path)
-
-
-def _check_current(lock: IO[str]) -> None:
-    """Raises FileNotFoundError if the lock file was deleted with the folder of a build that finished."""
-    if not os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name)):
-        raise FileNotFoundError(lock.name)

@@ -77,11 +77,8 @@ def _changed(entry: os.DirEntry) -> float:
     try:
         newest = entry.stat(follow_symlinks=False).st_mtime
         for folder, _, names in os.walk(entry.path):
-            newest = max([newest, os.stat(folder).st_mtime, *(_modified(folder, name) for name in names)])
+            paths = [os.path.join(folder, name) for name in names]
+            newest = max([newest, os.stat(folder).st_mtime, *(os.lstat(path).st_mtime for path in paths)])
         return newest
     except OSError:
         return time.time()
-
-
-def _modified(folder: str, name: str) -> float:
-    return os.lstat(os.path.join(folder, name)).st_mtime

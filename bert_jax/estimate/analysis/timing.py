@@ -78,7 +78,7 @@ def compute(
             unknown += trip_count(module, instruction) is None
         if visit.fused or instruction.opcode in FREE or is_collective(instruction):
             continue
-        label = _label(instruction)
+        label = instruction.target or instruction.opcode
         if instruction.opcode == "custom-call" and label != _KERNEL:
             continue
         bytes_ = visit.times * hbm_bytes(module, visit)
@@ -90,7 +90,7 @@ def compute(
         if estimate is not None:
             cycles += visit.times * estimate
             moving += visit.times * estimate * _only_moves(module, instruction)
-        elif _holds_collective(module, instruction):
+        elif any(map(is_collective, module.inside(instruction).values())):
             continue  # counted as traffic
         elif max((array.size for array in instruction.arrays), default=0) > _SCALARS:
             added[label] += visit.times
@@ -116,15 +116,6 @@ def compute(
 def is_collective(instruction: Instruction) -> bool:
     """Returns whether an instruction exchanges data between chips."""
     return re.sub(r"-(start|done)$", "", instruction.opcode) in KINDS
-
-
-def _holds_collective(module: Module, instruction: Instruction) -> bool:
-    inside = module.inside(instruction)
-    return any(is_collective(part) for part in inside.values())
-
-
-def _label(instruction: Instruction) -> str:
-    return instruction.target or instruction.opcode
 
 
 def _only_moves(module: Module, instruction: Instruction) -> bool:
