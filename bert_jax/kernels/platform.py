@@ -47,7 +47,11 @@ def target() -> Target:
     if platform != "gpu":
         return Target(platform)
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return Target(platform, _capability(None if device is None else device.device_kind))
+    if jax.default_backend() == "gpu":
+        here = jax.local_devices()[0]
+        if device is None or device.device_kind == here.device_kind:
+            return target_of(here)
+    return Target(platform, _of_kind("" if device is None else device.device_kind))
 
 
 def target_of(device: jax.Device) -> Target:
@@ -57,16 +61,8 @@ def target_of(device: jax.Device) -> Target:
     return Target("gpu", str(getattr(device, "compute_capability", "")) or _of_kind(device.device_kind))
 
 
-def _capability(kind: str | None) -> str:
-    """Returns the compute capability of GPUs of this kind, or of this process's GPU if `kind` is None."""
-    if jax.default_backend() == "gpu":
-        device = jax.local_devices()[0]
-        if kind in (None, device.device_kind):
-            return str(getattr(device, "compute_capability", ""))
-    return _of_kind(kind or "")
-
-
 def _of_kind(kind: str) -> str:
+    """Returns the compute capability of GPUs of this kind; "" if it is unknown, or 8.0 or newer."""
     words = re.split(r"[\s-]+", kind)
     return next((_OLDER_GPUS[word] for word in words if word in _OLDER_GPUS), "")
 

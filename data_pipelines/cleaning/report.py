@@ -9,18 +9,12 @@ from typing import Any
 REPORT = "cleaning.json"  # in the directory of the records
 MOST_EXAMPLES = 5
 EXAMPLE_CHARACTERS = 100
+_SUMS = ("documents_changed", "documents_dropped", "passages_dropped", "bytes_dropped")
 
 
 def new_counts() -> dict[str, Any]:
     """Returns the initial counts of one step, as values that JSON can represent."""
-    return {
-        "documents_changed": 0,
-        "documents_dropped": 0,
-        "passages_dropped": 0,
-        "bytes_dropped": 0,
-        "reasons": {},
-        "examples": [],
-    }
+    return {**dict.fromkeys(_SUMS, 0), "reasons": {}, "examples": []}
 
 
 def size(texts: Sequence[str]) -> int:
@@ -42,10 +36,7 @@ def merge_counts(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         reasons: collections.Counter[str] = collections.Counter()
         for one in ones:
             reasons.update(one["reasons"])
-        total["steps"][step] = {
-            name: sum(one[name] for one in ones)
-            for name in ("documents_changed", "documents_dropped", "passages_dropped", "bytes_dropped")
-        } | {
+        total["steps"][step] = {name: sum(one[name] for one in ones) for name in _SUMS} | {
             "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
             "examples": [shown for one in ones for shown in one["examples"]][:MOST_EXAMPLES],
         }
