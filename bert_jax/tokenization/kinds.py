@@ -22,7 +22,7 @@ class Kind:
     Attributes:
         tokenizer: returns its class, which a path and the flags `lower_case` and `strip_accents` (None to
             detect them) are passed to.
-        file: the name of the vocabulary in record directories and work directories. Its ending tells the
+        file: the name of the vocabulary in record directories and work directories. Its ending indicates the
             kind, so no two kinds have the same.
         released: the names in the folders of released models; an export has the first one.
     """
@@ -50,7 +50,7 @@ FILE_NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in (ki
 
 
 def of_file(path: str | os.PathLike) -> Kind:
-    """Returns the kind that the ending of a vocabulary's name tells; WordPiece for any other ending."""
+    """Returns the kind that the ending of a vocabulary's name indicates; WordPiece for any other ending."""
     endings = {kind.ending: kind for kind in KINDS.values()}
     return endings.get(files.suffix(path), KINDS["wordpiece"])
 

@@ -116,11 +116,11 @@ def normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
 
     In its result, words are separated only by whitespace and ASCII punctuation.
     """
-    set_apart = _substitutions()[2]
+    surrounded_by_spaces = _substitutions()[2]
 
     def normalize(text: str) -> str:
         text = fold(clean(text), lower_case, strip_accents)
-        return text if text.isascii() else set_apart(text)
+        return text if text.isascii() else surrounded_by_spaces(text)
 
     return normalize
 

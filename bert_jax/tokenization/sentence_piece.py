@@ -20,7 +20,7 @@ _PIECE_NAMES = {
     "mask": ("[MASK]", "<mask>"),
 }
 
-# The pieces that SentencePiece puts first unless it is told otherwise, and the ids of fairseq for them.
+# The pieces that SentencePiece puts first by default, and the ids of fairseq for them.
 _FAIRSEQ_PIECES = ["<unk>", "<s>", "</s>"]
 _FAIRSEQ_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>"}
 
