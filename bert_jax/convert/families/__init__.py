@@ -8,13 +8,14 @@ states:
    `constants` and `checked` refuse what cannot be computed, and `translation` has functions for fields that
    do not correspond one to one (ModernBERT's `layer_types`). If a number of `EncoderConfig` is missing, it
    is added there, with BERT's value as the default.
-2. Names. `table` has the name of each parameter in each kind of file. Parameters of layers are under
-   `param_mapping.LAYERS`, and their names in files have `{layer}`, or `{group}` and `{member}` for layers
-   that share their parameters (ALBERT). A name that depends on the head, such as RoBERTa's
-   `classifier.out_proj`, is an entry with `heads`. If one tensor holds several parameters, such as
-   ModernBERT's queries, keys and values, each has an entry with its `part`. Entries of parameters that an
-   architecture does not have are ignored. `tied` and `beside` list the other tensors that files may have,
-   and `base` is the prefix of the encoder's names.
+2. Names. `table` has the name of each parameter in each kind of file. `param_mapping.modules` makes the
+   entries of the modules of a layer or of the embeddings from a mapping of names, such as `bert.LAYER`, which
+   RoBERTa and ELECTRA share. Parameters of layers are under `param_mapping.LAYERS`, and their names in files
+   have `{layer}`, or `{group}` and `{member}` for layers that share their parameters (ALBERT). A name that
+   depends on the head, such as RoBERTa's `classifier.out_proj`, is an entry with `heads`. If one tensor
+   holds several parameters, such as ModernBERT's queries, keys and values, each has an entry with its
+   `part`. Entries of parameters that an architecture does not have are ignored. `tied` and `beside` list the
+   other tensors that files may have, and `base` is the prefix of the encoder's names.
 3. Heads. `heads` lists the parameter groups of each head, "head" being a dense layer that is not the
    pooler; a family without "pretraining" is pre-trained without next-sentence prediction. `classifiers` and
    `masked_lm` describe how the heads compute: pooling, dense layer, activation, norm, biases and dropout,
