@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -206,7 +205,9 @@ def _check_scales(scales: Mapping[str, float], loss_pairs: Pairs) -> None:
 
 def _all_finite(tree: Any) -> jax.Array:
     leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in leaves], jnp.bool_(True))
+    # Without the barrier, XLA copies the conjunction over all leaves into the update of every leaf, and
+    # a step takes twice as long to compile on a CPU.
+    return jnp.all(jax.lax.optimization_barrier(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves])))
 
 
 def _counts(batch: Batch) -> dict[str, jax.Array]:
