@@ -6,6 +6,9 @@ Row i of step s has the global position b(s) + i, where b(s) is the number of ro
 s: s * B if each has B rows. These positions run through epochs of n rows. Each epoch visits every row once,
 in its own random order, which is computed and never stored. A process reads only the rows of the global batch
 that its devices hold, so the batches are the same for any number of processes and after any restart.
+
+The length of the rows may change at given steps: each length has records and a numbering of its own, in which
+b(s) counts the rows of the steps with this length.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import collections
 import concurrent.futures
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 
 import numpy as np
 
@@ -152,18 +155,19 @@ class CorruptRows:
 
 
 def train_batches(
-    dataset: Dataset,
+    dataset: Dataset | Mapping[int, Dataset],
     batch_size: int | Ramp,
     seed: int,
     start_step: int,
     own: np.ndarray | Callable[[int], np.ndarray] | None = None,
     prefetch: int = 4,
     corrupt: CorruptRows | None = None,
+    lengths: Ramp | None = None,
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Returns an endless iterator over this process's rows of each global training batch.
 
     Args:
-        dataset: the rows.
+        dataset: the rows, or those of each length if there are `lengths`.
         batch_size: the size of the global batch, of every step or by step.
         seed: the seed of the order of the rows.
         start_step: the step of the first batch.
@@ -171,19 +175,23 @@ def train_batches(
             function that maps the size of a batch to them; None for all of them.
         prefetch: the number of batches that threads assemble ahead; 0 assembles each batch on request.
         corrupt: the budget of corrupt rows; None allows none.
+        lengths: the tokens of a row by step; None if all rows have the same length.
 
     Returns:
         An iterator over batches as `PackedDataset.batch` returns them, in which `row_ids` are the positions
         of the rows in the global batch. Its `close()` ends the threads.
     """
-    sizes = _ramp(batch_size)
+    lengths = lengths or Ramp.constant(0)
+    datasets = dataset if isinstance(dataset, Mapping) else {0: dataset}
+    sizes = {length: _ramp(batch_size).where(lengths, length) for length in datasets}
     own = np.arange if own is None else own
     corrupt = CorruptRows(0) if corrupt is None else corrupt
 
     def assemble(step: int) -> dict[str, np.ndarray]:
-        here = own(sizes.at(step)) if callable(own) else own
-        rows = batch_indices(step, sizes, len(dataset), seed)[here]
-        return corrupt.batch(dataset, rows) | {"row_ids": here.astype(np.int32)}
+        length = lengths.at(step)
+        here = own(sizes[length].at(step)) if callable(own) else own
+        rows = batch_indices(step, sizes[length], len(datasets[length]), seed)[here]
+        return corrupt.batch(datasets[length], rows) | {"row_ids": here.astype(np.int32)}
 
     return _prefetched(assemble, itertools.count(start_step), prefetch)
 

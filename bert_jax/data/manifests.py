@@ -161,15 +161,16 @@ def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -
     Raises:
         UserError: the vocabularies or the settings differ, or no directory has the split.
     """
+    check_vocabularies(directories)
     first_name, first = directories[0]
     for name, manifest in directories[1:]:
-        if manifest["vocabulary"]["digest"] != first["vocabulary"]["digest"]:
-            raise UserError(f"the records {first_name} and {name} were made with different vocabularies")
         for setting in ("max_seq_length", "max_predictions_per_seq"):
             if manifest.get(setting) != first.get(setting):
                 raise UserError(
                     f"the records {first_name} and {name} have {setting} {first[setting]} and "
                     f"{manifest[setting]}; make them anew with the same one"
+                    + ", or set length_ramp"
+                    * (setting == "max_seq_length")
                 )
     available = list({split: None for _, manifest in directories for split in manifest["splits"]})
     if split not in available:
@@ -177,3 +178,11 @@ def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -
             f"the records {','.join(name for name, _ in directories)} have no split {split!r}, only "
             f"{', '.join(map(repr, available))}"
         )
+
+
+def check_vocabularies(directories: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """Raises UserError if (directory, manifest) pairs have different vocabularies."""
+    first_name, first = directories[0]
+    for name, manifest in directories[1:]:
+        if manifest["vocabulary"]["digest"] != first["vocabulary"]["digest"]:
+            raise UserError(f"the records {first_name} and {name} were made with different vocabularies")

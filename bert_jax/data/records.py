@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +30,45 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
             manifest, the directories have different schemas, vocabularies or lengths, there is no manifest
             and no vocabulary is given, or a vocabulary is given for records that contain one.
     """
+    return _open(_directories(data_dir, vocab, index_dir), split, index_dir)
+
+
+def open_by_length(
+    data_dir: str, split: str, lengths: Iterable[int], vocab: str = "", index_dir: str = ""
+) -> dict[int, Dataset]:
+    """Opens one split of record directories with rows of several lengths, as one dataset for each length.
+
+    Args:
+        data_dir: the record directories, separated by commas.
+        split: the name of the split.
+        lengths: the lengths.
+        vocab: see `open_dataset`.
+        index_dir: see `open_dataset`.
+
+    Raises:
+        UserError: as for `open_dataset`; or there are no records of one of the lengths, or some of another.
+    """
+    by_length: dict[int, list[tuple[str, dict[str, Any]]]] = {length: [] for length in sorted(set(lengths))}
+    directories = _directories(data_dir, vocab, index_dir)
+    for name, manifest in directories:
+        if manifest["max_seq_length"] not in by_length:
+            raise UserError(
+                f"{name} has rows of {manifest['max_seq_length']} tokens, which length_ramp does not have; "
+                "leave it out of data.dir, or add the length"
+            )
+        by_length[manifest["max_seq_length"]].append((name, manifest))
+    for length, found in by_length.items():
+        if not found:
+            raise UserError(
+                f"length_ramp has rows of {length} tokens, and none of the records {data_dir} does; make "
+                f"some with `bert-jax data --max_seq_length={length}` and add them to data.dir"
+            )
+    manifests.check_vocabularies(directories)
+    return {length: _open(found, split, index_dir) for length, found in by_length.items()}
+
+
+def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, dict[str, Any]]]:
+    """Returns (directory, manifest) pairs of record directories with the same schema."""
     names = [name.strip() for name in data_dir.split(",") if name.strip()]
     if not names:
         raise UserError("no record directory given; make one with `bert-jax data` and name it in data.dir")
@@ -55,15 +96,21 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
             "run reads one schema"
         )
     verification.report_unchecked([one for one in directories if one[0] not in foreign])
+    return directories
+
+
+def _open(directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str) -> Dataset:
+    """Opens one split of record directories as one dataset."""
     manifests.check_alike(directories, split)
+    of_google = directories[0][1]["schema"] == google.SCHEMA
     dataset: Dataset
-    if google.SCHEMA in schemas:
+    if of_google:
         dataset = google.GoogleDataset(directories, split, index_dir)
     else:
         dataset = packed.PackedDataset(directories, split)
     if not len(dataset):
-        raise UserError(f"the split {split!r} of {data_dir} is empty")
-    if google.SCHEMA in schemas:
+        raise UserError(f"the split {split!r} of {','.join(name for name, _ in directories)} is empty")
+    if of_google:
         dataset.batch(np.arange(min(len(dataset), 256)))  # reports a wrong vocabulary right away
     return dataset
 

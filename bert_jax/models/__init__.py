@@ -3,8 +3,12 @@
 They do not depend on a mesh, a platform, a loss or a file.
 """
 
-from bert_jax.models.encoder import Encoder, Pooler
-from bert_jax.models.feature_tagger import FeatureTagger
-from bert_jax.models.heads import ClassificationModel, PretrainingModel
+from etils import epy
+
+# Lazy, so that `models.config` can be read before jax is imported, which fixes the devices.
+with epy.lazy_api_imports(globals()):
+    from bert_jax.models.encoder import Encoder, Pooler
+    from bert_jax.models.feature_tagger import FeatureTagger
+    from bert_jax.models.heads import ClassificationModel, PretrainingModel
 
 __all__ = ["ClassificationModel", "Encoder", "FeatureTagger", "Pooler", "PretrainingModel"]

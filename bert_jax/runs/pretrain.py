@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import ml_collections
 
-from bert_jax import checkpoint, convert, tokenization
+from bert_jax import checkpoint, convert
 from bert_jax.convert import families
-from bert_jax.data import cache, google, loader, records, token_counts
+from bert_jax.data import loader, token_counts
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import platform
@@ -22,13 +22,13 @@ from bert_jax.models import heads
 from bert_jax.models.config import RUN_FIELDS, SIZE_FIELDS, EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.objectives.masking import Vocabulary
+from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 from bert_jax.parallel import distributed, sharding
-from bert_jax.runs import pretraining_objectives
+from bert_jax.runs import pretraining_objectives, pretraining_records
+from bert_jax.runs.pretraining_records import RunRecords, eval_batches
 from bert_jax.settings import config_fields, run_config
 from bert_jax.settings.model_config import ModelConfig
-from bert_jax.settings.run_config import PretrainConfig, PretrainDataConfig
-from bert_jax.tokenization import Tokenizer
+from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.training import budget, loop
 from bert_jax.training.evaluators import Evaluator, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
@@ -38,10 +38,6 @@ from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
-
-# Above this number of epochs, a warning says that the number of steps may be a mistake. The paper trains for
-# 40 epochs.
-_MANY_EPOCHS, _MANY_EPOCHS_CONTINUED, _FEW_EPOCHS = 50, 20, 3
 
 
 def pretrain(
@@ -76,11 +72,11 @@ def pretrain(
     """
     log = distributed.log_of_primary(log)
     config = run_config.pretraining(config)
-    train_set, eval_set, tokenizer = _open_records(config.data, workdir, log)
+    records = pretraining_records.open_records(config, workdir, log)
+    tokenizer = records.tokenizer
     config, adopted = adopt_architecture(config, explicit, workdir, tokenizer)
-    config = _resolve(config, train_set, tokenizer, workdir, log)
-    model = config.model.encoder()
-    task = _objective(config, model, train_set, tokenizer, workdir)
+    config = _resolve(config, records, workdir, log)
+    task = _objective(config, config.model.encoder(), records, workdir)
     learned = pretraining_objectives.make(config, task)
     objective = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
     # Mistakes are refused before there is a work directory.
@@ -90,7 +86,7 @@ def pretrain(
     for size in batch_sizes.values:
         sharding.check_batch_size(size, mesh, config.accumulate_steps)
     local_rows = functools.cache(functools.partial(sharding.local_rows, mesh))
-    row_flops = _row_flops(config, learned, train_set)
+    row_flops = _row_flops(config, learned, task.masking, records)
 
     primary = jax.process_index() == 0
     total = 0 if budget.of(config) else config.steps  # The number of steps of a budget is not known.
@@ -98,14 +94,14 @@ def pretrain(
     corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
     with WorkDir(workdir, primary=primary, log=writer.message) as held, contextlib.closing(writer):
         held.open_run(
-            _describe_run(config, train_set, tokenizer),
+            _describe_run(config, records),
             dict(config_fields.fields(PretrainConfig())),
             allow_changes=allow_changes,
         )
         held.copy_vocabulary(tokenizer.path)
         if adopted:
             writer.message(adopted)
-        _describe_data(config, train_set, eval_set, writer.message)
+        records.describe(config, writer.message)
         if described := describe(objective):
             writer.message(described)
         if task.next_sentence and not task.next_sentence_head:
@@ -120,57 +116,25 @@ def pretrain(
             workdir=held,
             config=config,
             objective=objective,
-            train_data=lambda step, _: loader.train_batches(
-                train_set, batch_sizes, config.seed, step, local_rows, corrupt=corrupt_rows
-            ),
+            train_data=lambda step, _: records.train_batches(config, step, local_rows, corrupt_rows),
             evaluators=[
-                *([_evaluator(config, objective, eval_set, mesh, corrupt_rows)] if eval_set else []),
+                *([_evaluator(config, objective, records, mesh, corrupt_rows)] if records.held_out else []),
                 *evaluators,
             ],
-            flops_per_step=lambda step: batch_sizes.at(step - 1) * row_flops,
+            flops_per_step=lambda step: batch_sizes.at(step - 1) * row_flops[records.lengths.at(step - 1)],
             writer=writer,
             initial_params=_load_initial(config, held, writer.message),
             **fit_options,
         )
 
 
-def _open_records(data: PretrainDataConfig, workdir: os.PathLike | str, log):
-    """Opens the records in `data.dir`.
-
-    Returns:
-        The training set, the evaluation set or None, and the tokenizer.
-    """
-    if not data.dir:
-        raise UserError("no records given: set --config.data.dir to what `bert-jax data --output_dir` made")
-    index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
-    data_dir = cache.localize(data.dir, log)
-    train_set = records.open_dataset(data_dir, data.train_split, data.vocab, index_dir)
-    splits = train_set.manifest["splits"]
-    eval_set = None
-    # Packed records have held-out documents by default. Google records, like the reference's, have none.
-    optional = train_set.manifest["schema"] == google.SCHEMA
-    if data.eval_split and splits.get(data.eval_split, {"rows": not optional})["rows"]:
-        eval_set = records.open_dataset(data_dir, data.eval_split, data.vocab, index_dir)
-    settings = train_set.manifest["vocabulary"]
-    directory = data_dir.split(",")[0].strip()
-    tokenizer = tokenization.restore(os.path.join(directory, settings["file"]), settings)
-    if tokenizer.digest != settings["digest"]:
-        raise UserError(
-            f"{tokenizer.path} is not the vocabulary that the records beside it were made with; copy that "
-            "one back, or make the records anew with `bert-jax data`"
-        )
-    return train_set, eval_set, tokenizer
-
-
-def _resolve(
-    config: PretrainConfig, train_set, tokenizer: Tokenizer, workdir: os.PathLike | str, log
-) -> PretrainConfig:
+def _resolve(config: PretrainConfig, records: RunRecords, workdir: os.PathLike | str, log) -> PretrainConfig:
     """Returns the configuration with the vocabulary size, the number of predictions and the dtype filled in.
 
     Raises:
         UserError: the model has too few positions for the records, or too small a vocabulary.
     """
-    length = train_set.max_seq_length
+    tokenizer, length = records.tokenizer, records.longest.max_seq_length
     positions = config.model.max_position_embeddings - config.model.position_offset
     if length > positions:
         enlarge = f", or set --config.model.max_position_embeddings={length + config.model.position_offset}"
@@ -186,7 +150,7 @@ def _resolve(
             f"records' vocabulary ({tokenizer.path}); leave it at 0, or set it to at least that"
         )
     masking = config.masking
-    if static := getattr(train_set, "max_predictions", 0):
+    if static := getattr(records.longest, "max_predictions", 0):
         _check_static_masks(config)
     max_predictions = static or masking.options(length, config.steps).max_predictions
     dtype = run_directory.resolve_dtype(config.model.dtype, workdir, platform.target(), log)
@@ -209,18 +173,16 @@ def _check_static_masks(config: PretrainConfig) -> None:
                 )
 
 
-def _objective(
-    config: PretrainConfig, model: EncoderConfig, train_set, tokenizer: Tokenizer, workdir
-) -> MaskedLM:
-    family = families.of(model)
-    masking, eval_masking = config.mask_options(train_set.max_seq_length)
+def _objective(config: PretrainConfig, model: EncoderConfig, records: RunRecords, workdir) -> MaskedLM:
+    family, tokenizer = families.of(model), records.tokenizer
+    masking, eval_masking = config.mask_options(records.longest.max_seq_length)
     counts = None
     if masking.smoothing or (eval_masking and eval_masking.smoothing):
         path = config.masking.token_counts
         size = tokenizer.vocab_size
-        counts = token_counts.read(path, size) if path else token_counts.count(train_set, size)
+        counts = token_counts.read(path, size) if path else token_counts.count(records.longest, size)
     # Without labels, a next-sentence head and its pooler would only decay. A run that has them keeps them.
-    next_sentence = train_set.manifest.get("nsp") != "none"
+    next_sentence = records.next_sentence
     return MaskedLM(
         model,
         Vocabulary.of(tokenizer, counts),
@@ -242,68 +204,47 @@ def _saved_next_sentence_head(config: PretrainConfig, workdir: os.PathLike | str
     return False
 
 
-def _evaluator(config, objective: Objective, eval_set, mesh, corrupt_rows) -> RecordEvaluator:
+def _evaluator(config, objective: Objective, records: RunRecords, mesh, corrupt_rows) -> RecordEvaluator:
     """Returns the evaluator of the held-out records."""
     return RecordEvaluator(
         objective,
         config.seed,
-        lambda local_rows: loader.eval_batches(
-            eval_set, config.batch_size, local_rows, max_batches=config.eval.batches, corrupt=corrupt_rows
+        lambda local_rows, step: loader.eval_batches(
+            records.eval_set(step),
+            config.batch_size,
+            local_rows,
+            max_batches=config.eval.batches,
+            corrupt=corrupt_rows,
         ),
         mesh,
         batch_size=config.batch_size,
         every=config.eval.every,
-        total=_eval_batches(config, eval_set),
+        total=lambda step: eval_batches(config, records.eval_set(step)),
     )
 
 
-def _row_flops(config, objective: Objective, train_set) -> float:
-    """Returns the model FLOPs of one row of the records, with the mean number of sequences rounded up."""
-    sequences = -(-train_set.manifest["splits"][config.data.train_split]["sequences"] // len(train_set))
-    row_flops = pretraining_objectives.row_flops(objective)
-    return row_flops(train_set.max_seq_length, config.masking.max_predictions, sequences)
+def _row_flops(
+    config, objective: Objective, masking: MaskingOptions, records: RunRecords
+) -> dict[int, float]:
+    """Returns the model FLOPs of a row of each length, with the mean number of sequences rounded up."""
+    row_flops, found = pretraining_objectives.row_flops(objective), {}
+    for length, dataset in records.train.items():
+        sequences = -(-dataset.manifest["splits"][config.data.train_split]["sequences"] // len(dataset))
+        predictions = getattr(dataset, "max_predictions", 0) or masking.predictions(length)
+        found[length] = row_flops(length, predictions, sequences)
+    return found
 
 
-def _describe_run(config, train_set, tokenizer) -> dict[str, Any]:
+def _describe_run(config, records: RunRecords) -> dict[str, Any]:
     return {
         "command": "pretrain",
         "config": config.to_dict(),
         "records": {
-            "fingerprint": train_set.manifest["fingerprint"],
-            "max_seq_length": train_set.max_seq_length,
+            "fingerprint": records.fingerprint,
+            "max_seq_length": records.longest.max_seq_length,
         },
-        "vocabulary": tokenizer.settings(),
+        "vocabulary": records.tokenizer.settings(),
     }
-
-
-def _eval_batches(config, eval_set) -> int:
-    batches = -(-len(eval_set) // config.batch_size)
-    return min(batches, config.eval.batches or batches)
-
-
-def _describe_data(config, train_set, eval_set, log) -> None:
-    rows, sizes, limited = len(train_set), config.batch_sizes, budget.of(config) is not None
-    epochs = sizes.total_before(config.steps) / rows
-    low, high = min(sizes.values), max(sizes.values)
-    batch = f"{low}" if low == high else f"{low} to {high}"
-    log(
-        f"{rows:,} rows of {train_set.max_seq_length} tokens in {config.data.dir}; {'at most ' * limited}"
-        f"{config.steps:,} steps of {batch} rows: {epochs:.3g} epochs"
-    )
-    if not limited and epochs > (_MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS):
-        few = max(2, _FEW_EPOCHS * rows // config.batch_size)
-        log(
-            f"warning: {epochs:.3g} epochs: the model will see every row {epochs:.0f} times; "
-            f"{_FEW_EPOCHS} epochs are {few:,} steps: --config.steps={few} "
-            f"--config.optimizer.warmup_steps={few // 10}"
-        )
-    if hasattr(train_set, "max_predictions"):
-        log(f"the records come with their masks, at most {train_set.max_predictions} a row")
-    if eval_set is None:
-        log("no evaluation: the records have no split for it, or data.eval_split is empty")
-    else:
-        used = _eval_batches(config, eval_set) * config.batch_size
-        log(f"evaluating on {min(used, len(eval_set)):,} of {len(eval_set):,} held-out rows")
 
 
 def _load_initial(config, held, log):

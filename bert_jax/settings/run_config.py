@@ -228,6 +228,17 @@ class PretrainConfig(RunConfig):
         "rows of the global batch by step, `STEP=ROWS` with commas between, such as `0=256, 1000=512`: 512 "
         "from step 1,000 on. It begins at step 0 and ends with `batch_size` ([optimizers.md](optimizers.md))",
     )
+    length_ramp: str = option(
+        "",
+        "tokens of a row by step, `STEP=TOKENS` with commas between, such as `0=128, 900000=512`; `data.dir` "
+        "then names records of each of these lengths ([optimizers.md](optimizers.md)). Empty: records of one "
+        "length",
+    )
+    constant_tokens: bool = option(
+        False,
+        "with `length_ramp`: `batch_size` and `batch_ramp` are rows of the longest length, and batches of "
+        "shorter rows have more rows and as many tokens",
+    )
     optimizer: PretrainOptimizerConfig = PretrainOptimizerConfig()
     eval: PretrainEvalConfig = PretrainEvalConfig()
     data: PretrainDataConfig = PretrainDataConfig()
@@ -249,30 +260,58 @@ class PretrainConfig(RunConfig):
         """Returns the rows of the global batch of each step.
 
         Raises:
-            UserError: `batch_ramp` is not a list of steps and rows, or does not end with `batch_size`.
+            UserError: `batch_ramp` is not a list of steps and rows, or does not end with `batch_size`; or no
+                whole number of shorter rows has the tokens of a batch.
         """
-        if not self.batch_ramp:
-            return Ramp.constant(self.batch_size)
-        ramp = Ramp.parse("batch_ramp", self.batch_ramp, maximum=2**20)
-        if ramp.values[-1] != self.batch_size:
-            raise UserError(
-                f"batch_ramp={self.batch_ramp!r} ends with {ramp.values[-1]} rows, and batch_size is "
-                f"{self.batch_size}; set both to the rows of the last steps"
-            )
-        return ramp
+        ramp = Ramp.constant(self.batch_size)
+        if self.batch_ramp:
+            ramp = Ramp.parse("batch_ramp", self.batch_ramp, maximum=2**20)
+            if ramp.values[-1] != self.batch_size:
+                raise UserError(
+                    f"batch_ramp={self.batch_ramp!r} ends with {ramp.values[-1]} rows, and batch_size is "
+                    f"{self.batch_size}; set both to the rows of the last steps"
+                )
+        lengths = self.lengths
+        if lengths is None or not self.constant_tokens:
+            return ramp
+        longest = max(lengths.values)
+
+        def more_rows(rows: int, length: int) -> int:
+            if rows * longest % length:
+                raise UserError(
+                    f"constant_tokens: {rows} rows of {longest} tokens are no whole number of rows of "
+                    f"{length} tokens; choose other lengths or batch sizes"
+                )
+            return rows * longest // length
+
+        return ramp.combine(lengths, more_rows)
+
+    @property
+    def lengths(self) -> Ramp | None:
+        """Returns the tokens of a row at each step; None for those of the records at all steps.
+
+        Raises:
+            UserError: `length_ramp` is not a list of steps and tokens.
+        """
+        return Ramp.parse("length_ramp", self.length_ramp, maximum=2**16) if self.length_ramp else None
 
     def mask_options(self, length: int) -> tuple[MaskingOptions, MaskingOptions | None]:
-        """Returns the masks of training and those of evaluation for rows of `length` tokens.
+        """Returns the masks of training and those of evaluation for rows of up to `length` tokens.
 
         The latter are None if they are those of training.
 
         Raises:
             UserError: a value is unknown, out of its range, or contradicts another one.
         """
-        training = self.masking.options(length, self.steps)
-        if self.eval_masking == EvalMaskingConfig():
-            return training, None
-        return training, self.eval_masking.options(self.masking, length)
+        training, evaluation = self.masking.options(length, self.steps), None
+        if self.eval_masking != EvalMaskingConfig():
+            evaluation = self.eval_masking.options(self.masking, length)
+        if not self.length_ramp:
+            return training, evaluation
+        return (
+            dataclasses.replace(training, full_length=length),
+            evaluation and dataclasses.replace(evaluation, full_length=length),
+        )
 
 
 def _other_default(name: str, default: Any) -> Any:
@@ -351,8 +390,10 @@ def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
             yield f"adapter.{name}", "adapter.kind is not lora"
 
 
-def _unused_of_masking(config: PretrainConfig) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) for each field of the masks that has no effect in the configured run."""
+def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
+    """Yields (field, reason) for each field of pre-training only that has no effect in the configured run."""
+    if not config.length_ramp:
+        yield "constant_tokens", "length_ramp is empty, and all rows have the same length"
     _, *evaluated = options = [each for each in config.mask_options(length=128) if each]
     if not any(each.smoothing for each in options):
         yield "masking.token_counts", "only masking.smoothing uses the counts"
@@ -386,7 +427,7 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     typed = config_fields.build(PretrainConfig, config)
     values = dict(config_fields.flatten(config))
     defaults = {name: field.default for name, field in declared.items()}
-    config_fields.refuse_unused(values, defaults, (*unused(typed), *_unused_of_masking(typed)))
+    config_fields.refuse_unused(values, defaults, (*unused(typed), *_unused_in_pretraining(typed)))
     if given := [name for name, value in typed.budget.to_dict().items() if value]:
         for name in ("warmup_steps", "cooldown_steps", "decay_steps"):
             if value := getattr(typed.optimizer, name):

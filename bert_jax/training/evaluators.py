@@ -124,23 +124,24 @@ class RecordEvaluator(Evaluator):
         objective: the training objective.
         seed: the seed of the run. Random choices in a batch, such as its masks, are the same in every
             evaluation.
-        batches: rows of the global batch that this process feeds -> iterator over these rows of each batch.
+        batches: (rows of the global batch that this process feeds, steps done) -> iterator over these rows of
+            each batch. Batches may have a few different shapes; the eval step is compiled for each.
         mesh: the device mesh of the state.
         batch_size: rows of a global batch.
         every: see `Evaluator`.
-        total: the number of batches for the progress bar, if it is known.
+        total: steps done -> number of batches, for the progress bar, if it is known.
     """
 
     def __init__(
         self,
         objective: Objective,
         seed: int,
-        batches: Callable[[np.ndarray], Batches],
+        batches: Callable[[np.ndarray, int], Batches],
         mesh: jax.sharding.Mesh,
         *,
         batch_size: int,
         every: int = 0,
-        total: int | None = None,
+        total: Callable[[int], int] | None = None,
     ):
         self.every = every
         self._objective, self._seed, self._mesh, self._total = objective, seed, mesh, total
@@ -158,8 +159,8 @@ class RecordEvaluator(Evaluator):
         local_rows = sharding.local_rows(self._mesh, self._batch_size)
         totals = None
         with (
-            context.batches(self._total) as on_batch,
-            contextlib.closing(self._batches(local_rows)) as batches,
+            context.batches(self._total and self._total(step)) as on_batch,
+            contextlib.closing(self._batches(local_rows, step)) as batches,
         ):
             for index, rows in enumerate(batches):
                 on_batch(index)

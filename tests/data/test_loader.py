@@ -273,3 +273,31 @@ def test_batches_of_growing_size_are_slices_of_one_order(dataset):
         np.testing.assert_array_equal(whole["input_ids"][::2], even["input_ids"])
         np.testing.assert_array_equal(whole["input_ids"][1::2], odd["input_ids"])
         np.testing.assert_array_equal(odd["row_ids"], np.arange(1, len(whole["row_ids"]), 2))
+
+
+def test_rows_of_each_length_are_slices_of_an_order_of_their_own(make_records):
+    directories = ",".join(make_records(f"records{n}", length=n, seed=n)[0] for n in (16, 32))
+    datasets = records.open_by_length(directories, "train", (16, 32))
+    lengths, rows = Ramp((0, 3, 5), (16, 32, 16)), Ramp((0, 1), (8, 4))
+    straight = take(loader.train_batches(datasets, rows, 3, 0, lengths=lengths), 8)
+    assert_same(straight[4:], take(loader.train_batches(datasets, rows, 3, 4, lengths=lengths), 4))
+    for length, steps, sizes in ((16, (0, 1, 2, 5, 6, 7), (8, 4, 4, 4, 4, 4)), (32, (3, 4), (4, 4))):
+        alone = Ramp(tuple(range(len(sizes))), sizes)
+        expected = take(loader.train_batches(datasets[length], alone, 3, 0), len(steps))
+        assert_same([straight[step] for step in steps], expected)
+        assert {batch["input_ids"].shape[1] for batch in expected} == {length}
+
+
+@pytest.mark.parametrize(
+    "lengths, message",
+    [
+        ((16,), "records32 has rows of 32 tokens, which length_ramp does not have"),
+        ((16, 32, 64), "length_ramp has rows of 64 tokens, and none of the records"),
+    ],
+)
+def test_lengths_that_are_not_those_of_the_records(make_records, lengths, message):
+    directories = ",".join(make_records(f"records{n}", length=n)[0] for n in (16, 32))
+    with pytest.raises(UserError, match=message):
+        records.open_by_length(directories, "train", lengths)
+    with pytest.raises(UserError, match=r"max_seq_length 16 and 32.*or set length_ramp"):
+        records.open_dataset(directories, "train")

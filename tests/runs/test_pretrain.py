@@ -6,12 +6,12 @@ import shutil
 
 import numpy as np
 import pytest
-from support import google_records
+from support import google_records, processes
 from support.processes import error_of
 
 from bert_jax import cli
-from bert_jax.data import records as packed_records
-from bert_jax.runs.pretrain import _describe_data
+from bert_jax.runs import pretrain as pretrain_runs
+from bert_jax.runs import pretraining_objectives, pretraining_records
 from bert_jax.settings import defaults, run_config
 from bert_jax.workdir import run_directory
 
@@ -66,13 +66,13 @@ def test_moved_records_are_the_same(pretrain, trained, records, tmp_path):
     "continued, steps, warns",
     [(True, 160, False), (True, 168, True), (False, 400, False), (False, 408, True)],
 )
-def test_many_epochs_of_little_data_are_told(records, continued, steps, warns):
+def test_many_epochs_of_little_data_are_told(records, tmp_path, continued, steps, warns):
     config = defaults.pretrain("tiny")
     config.update(steps=steps, batch_size=8, init_from="model" if continued else "")
     config.data.dir = str(records)
     said = []
-    dataset = packed_records.open_dataset(str(records), "train")
-    _describe_data(run_config.pretraining(config), dataset, None, said.append)
+    config = run_config.pretraining(config)
+    pretraining_records.open_records(config, tmp_path, said.append).describe(config, said.append)
     assert [line for line in said if "warning" in line] == warns * [
         f"warning: {steps / 8:.3g} epochs: the model will see every row {steps // 8} times; 3 epochs are 24 "
         "steps: --config.steps=24 --config.optimizer.warmup_steps=2"
@@ -151,3 +151,37 @@ def test_help_needs_no_jax(capsys):
     assert cli.main(["pretrain", "--help"]) == 0
     output = capsys.readouterr().out
     assert "--workdir" in output and "--[no]allow_changes" in output
+
+
+def test_rows_of_several_lengths(pretrain, records, tmp_path, monkeypatch):
+    """Rows, predictions, FLOPs and held-out rows are those of the length of each step."""
+    given, fit = {}, pretrain_runs.loop.fit
+    monkeypatch.setattr(pretrain_runs.loop, "fit", lambda **more: given.update(more) or fit(**more))
+    both = f"{processes.write_records(tmp_path / 'short', length=16, eval_rows=8)},{records}"
+    ramp = {"length_ramp": "0=16, 1=32, 3=16", "constant_tokens": True, "steps": 4, "eval.every": 2}
+    ramp |= {"optimizer.warmup_steps": 1}
+    code, output, error = pretrain(data=both, **ramp)
+    assert (code, error) == (0, "")
+    assert "2 steps of 16 rows: 0.5 epochs" in output and "2 steps of 8 rows: 0.25 epochs" in output
+    assert "evaluating on 8 of 8 held-out rows" in output and "on 12 of 12 held-out rows" in output
+    assert re.findall(r"for another shape, (\d) by now", output) == ["2"]
+    flops = [given["flops_per_step"](step) for step in (1, 2, 3, 4)]
+    own = pretraining_objectives.row_flops(given["objective"])
+
+    def of_row(length, predictions, directory):
+        split = json.loads((directory / "manifest.json").read_text())["splits"]["train"]
+        return own(length, predictions, -(-split["sequences"] // split["rows"]))
+
+    short, long = 16 * of_row(16, 4, tmp_path / "short"), 8 * of_row(32, 8, records)
+    assert flops == [short, long, long, short]
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "eval"] == [2, 4]
+    assert run_directory.read_run(tmp_path / "run")["records"] == {
+        "fingerprint": "random-95-64-0+random-95-64-0", "max_seq_length": 32,
+    }  # fmt: skip
+
+
+def test_rows_longer_than_the_positions_are_refused(pretrain, records, tmp_path):
+    both = f"{processes.write_records(tmp_path / 'short', length=16)},{records}"
+    fields = {"length_ramp": "0=16, 100=32", "model.max_position_embeddings": 16}
+    assert "rows of 32 tokens and the model has 16 positions" in error_of(pretrain(data=both, **fields))

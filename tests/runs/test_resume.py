@@ -155,18 +155,20 @@ def test_killed_on_eight_devices(whole, records, tmp_path):
     assert_same_end(tmp_path / "run", expected)
 
 
-def test_killed_within_a_ramp_of_the_batch_size(records, tmp_path):
-    """The batch grows at steps 6 and 14; SIGKILL in a save of steps 2 to 12, and SIGTERM after."""
-    ramp = {"batch_ramp": "0=4, 6=8, 14=16", "batch_size": 16}
+def test_killed_within_ramps_of_batch_size_and_length(records, tmp_path):
+    """The batch grows at steps 6 and 14, its rows at step 10; SIGKILL after step 7 in a save, and SIGTERM."""
+    ramps = {"batch_ramp": "0=4, 6=8, 14=16", "batch_size": 16, "length_ramp": "0=16, 10=32"}
+    both = f"{records},{processes.write_records(tmp_path / 'short', length=16)}"
 
     def start(name):
-        arguments = processes.command(tmp_path / name, records, **FIELDS | ramp)
+        arguments = processes.command(tmp_path / name, both, **FIELDS | ramps)
         return Attempt(tmp_path / name, records, 1, arguments)
 
     whole = start("whole")
     assert whole.finish() == 0, whole.text
-    assert "20 steps of 4 to 16 rows: 2.88 epochs" in whole.text
-    assert re.findall(r"for another shape, (\d) by now", whole.text) == ["2", "3"]
+    assert "64 rows of 16 tokens in" in whole.text and "10 steps of 4 to 8 rows: 0.875 epochs" in whole.text
+    assert "10 steps of 8 to 16 rows: 2 epochs" in whole.text
+    assert re.findall(r"for another shape, (\d) by now", whole.text) == ["2", "3", "4"]
     first = start("run")
     first.read_until("step +7 ")
     assert kill_in_a_save(first) == -signal.SIGKILL, first.text

@@ -1,6 +1,8 @@
 """Config files are found by name, in a clone and in an installed package."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import ml_collections
@@ -152,3 +154,10 @@ def test_alberts_settings_by_task(task, epochs):
     assert fields.finetuning(config).optimizer.warmup_steps == config.optimizer.warmup_steps > 0
     with pytest.raises(UserError, match="expected finetune/albert:TASK with one of cola, stsb"):
         config_files.load("finetune/albert:race")
+
+
+def test_a_config_is_read_before_jax_is_imported():
+    """The devices of `bert-jax estimate` are chosen then, after its config has been read."""
+    code = "import sys; from bert_jax.settings import config_files, run_config; "
+    code += "run_config.pretraining(config_files.load('pretrain/electra')); assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

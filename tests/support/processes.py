@@ -53,7 +53,7 @@ def write_vocabulary(path, words=95):
     return path
 
 
-def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next"):
+def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next", length=LENGTH):
     """A directory as `bert-jax data` makes it, of random tokens; returns its path."""
     directory = Path(directory)
     directory.mkdir(parents=True)
@@ -61,7 +61,7 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next"
     rng = np.random.default_rng(seed)
     splits = {}
     for split, count in (("train", rows), ("eval", eval_rows)):
-        made = [_random_row(rng, tokenizer, nsp) for _ in range(count)]
+        made = [_random_row(rng, tokenizer, nsp, length) for _ in range(count)]
         name = f"{split}-00000-of-00001.tfrecord"
         written, size = tfrecord.write_records(str(directory / name), map(packed.encode_row, made))
         sequences = [sequence for row in made for sequence in row]
@@ -71,7 +71,7 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next"
             "sequences": len(sequences),
             "tokens": sum(len(sequence.ids) for sequence in sequences),
             "random_next": sum(sequence.next_sentence_label == 1 for sequence in sequences),
-            "sequence_lengths": np.bincount([len(s.ids) for s in sequences], minlength=LENGTH + 1).tolist(),
+            "sequence_lengths": np.bincount([len(s.ids) for s in sequences], minlength=length + 1).tolist(),
             "files": [
                 {
                     "name": name,
@@ -81,13 +81,13 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next"
                 }
             ],
         }
-        splits[split] = manifests.merge_splits([part], LENGTH)
+        splits[split] = manifests.merge_splits([part], length)
     manifest = {
         "schema": packed.SCHEMA,
         "nsp": nsp,
         "version": manifests.VERSIONS[packed.SCHEMA],
         "seed": seed,
-        "max_seq_length": LENGTH,
+        "max_seq_length": length,
         "max_sequences_per_row": SEQUENCES,
         "splits": splits,
         "vocabulary": tokenizer.settings(),
@@ -99,8 +99,8 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next"
     return directory
 
 
-def _random_row(rng, tokenizer, nsp):
-    row, room = [], LENGTH
+def _random_row(rng, tokenizer, nsp, length):
+    row, room = [], length
     while room >= 8 and len(row) < SEQUENCES:
         size = int(rng.integers(8, room + 1))
         first = int(rng.integers(3, size - 3))

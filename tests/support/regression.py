@@ -78,7 +78,7 @@ class Run:
             yield make_batch(step)
             step += 1
 
-    def eval_data(self, own):
+    def eval_data(self, own, step):
         for number in range(3):
             self.before_eval_batch(number)
             yield make_batch(1000 + number)

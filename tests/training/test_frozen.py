@@ -74,7 +74,7 @@ def fit(path, steps, objective=None, said=None, **changes):
             step += 1
 
     evaluator = RecordEvaluator(
-        objective, 0, lambda own: (make_batch(n) for n in (99,)), mesh, batch_size=16, every=2
+        objective, 0, lambda own, step: (make_batch(n) for n in (99,)), mesh, batch_size=16, every=2
     )
     with WorkDir(path) as workdir:
         try:

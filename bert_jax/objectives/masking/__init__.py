@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from etils import epy
 
 from bert_jax.objectives.masking import counts, rates, replace
 from bert_jax.objectives.masking.choose import STRATEGIES
@@ -23,6 +22,10 @@ from bert_jax.objectives.masking.options import (
     Vocabulary,
     parse_shares,
 )
+
+with epy.lazy_imports():  # the options are read before jax may be imported
+    import jax
+    import jax.numpy as jnp
 
 __all__ = [
     "COUNTS",
@@ -83,8 +86,8 @@ def mask_tokens(
     candidate = jnp.arange(length) < lengths[:, None]
     for special in vocabulary.never_chosen(options.never_chosen):
         candidate &= input_ids != special
-    share = options.prob if prob is None else prob
-    wanted = COUNTS[options.count](counts.Rows(keys, lengths, candidate, share, options.max_predictions))
+    share, slots = options.prob if prob is None else prob, options.predictions(length)
+    wanted = COUNTS[options.count](counts.Rows(keys, lengths, candidate, share, slots))
 
     def draw(stream, sample):
         return jax.vmap(lambda key: sample(jax.random.fold_in(key, stream), (length,)))(keys)
@@ -101,7 +104,6 @@ def mask_tokens(
         draw, input_ids, group, vocabulary.mask_id, options.replace, vocabulary.size, excluded
     )
 
-    slots = options.max_predictions
     index = jnp.where(selected, jnp.arange(length), length)
     positions = jax.lax.sort(index, dimension=1)[:, :slots]
     if length < slots:

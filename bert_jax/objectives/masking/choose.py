@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from etils import epy
+
+with epy.lazy_imports():  # the options are read before jax may be imported
+    import jax
+    import jax.numpy as jnp
 
 # SpanBERT: span lengths in words ~ Geometric(0.2), at most 10.
 _SPAN_CONTINUE = 0.8

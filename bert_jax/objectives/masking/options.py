@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.masking.choose import STRATEGIES
-from bert_jax.objectives.masking.counts import COUNTS
+from bert_jax.objectives.masking.counts import COUNTS, default_max_predictions
 from bert_jax.objectives.masking.rates import SCHEDULES
 
 # Which tokens of a row are never chosen: [CLS] and [SEP] as in google-research/bert; all special tokens, also
@@ -28,7 +28,7 @@ class MaskingOptions:
     Attributes:
         prob: share of the tokens to predict.
         strategy: what is chosen, a name in `STRATEGIES`.
-        max_predictions: P, the static number of predictions of every row.
+        max_predictions: P, the static number of predictions of a row.
         count: the number of tokens to predict in a row, a name in `COUNTS`.
         replace: shares of the chosen tokens that become [MASK], that become a random token, and that stay the
             same.
@@ -40,6 +40,8 @@ class MaskingOptions:
         schedule: how the share changes from `prob` to `final_prob` during training, a name in `SCHEDULES`.
         final_prob: the share at the end of training; 0 for `prob`.
         total_steps: the step at which the share is `final_prob`.
+        full_length: if a run has rows of several lengths, the length of the rows that have `max_predictions`;
+            shorter rows have as many as `default_max_predictions` says. 0: all rows have the same number.
         part: the part of the configuration that has these options, for messages.
 
     Raises:
@@ -57,6 +59,7 @@ class MaskingOptions:
     schedule: str = "constant"
     final_prob: float = 0.0
     total_steps: int = 0
+    full_length: int = 0
     part: str = dataclasses.field(default="masking", repr=False, compare=False)
 
     def __post_init__(self):
@@ -99,6 +102,12 @@ class MaskingOptions:
     def largest_prob(self) -> float:
         """Returns the largest share of the schedule."""
         return max(self.prob, self.final_prob)
+
+    def predictions(self, length: int) -> int:
+        """Returns the static number of predictions of rows of `length` tokens."""
+        if length >= self.full_length:
+            return self.max_predictions
+        return min(self.max_predictions, default_max_predictions(length, self.largest_prob, self.count))
 
 
 def _continuations(tokenizer: Any) -> np.ndarray:

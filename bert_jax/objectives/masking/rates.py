@@ -7,11 +7,16 @@ Pretraining".
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
-import jax
-import jax.numpy as jnp
+from etils import epy
 
-Share = Callable[[jax.Array], jax.Array]
+with epy.lazy_imports():  # the options are read before jax may be imported
+    import jax
+    import jax.numpy as jnp
+
+
+Share: TypeAlias = "Callable[[jax.Array], jax.Array]"
 
 
 def _linear(done: jax.Array) -> jax.Array:

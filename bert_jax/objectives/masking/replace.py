@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
-import jax
-import jax.numpy as jnp
+from etils import epy
 
-Draw = Callable[..., jax.Array]
+with epy.lazy_imports():  # the options are read before jax may be imported
+    import jax
+    import jax.numpy as jnp
+
+
+Draw: TypeAlias = "Callable[..., jax.Array]"
 
 
 def replaced(
