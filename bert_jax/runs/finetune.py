@@ -87,7 +87,7 @@ def finetune(
     writer = MetricsWriter(directory, total_steps=config.steps, primary=primary)
     log = writer.message
     with WorkDir(directory, primary=primary, log=log) as workdir, contextlib.closing(writer):
-        workdir.open_run(_describe_run(config, task, examples, command_line), fields.declared())
+        workdir.open_run(_describe_run(config, task, examples, command_line), fields.declared(config.task))
         workdir.copy_vocabulary(task.tokenizer.path)
         if described := describe(objective):
             log(described)

@@ -47,9 +47,16 @@ def fields() -> dict[str, TaskField]:
     return found
 
 
-def declared() -> dict[str, Field]:
-    """Returns all fields of a fine-tuning configuration by their dotted names."""
-    return dict(config_fields.fields(FinetuneConfig())) | fields()
+def declared(task: str = "") -> dict[str, Field]:
+    """Returns all fields of a fine-tuning configuration by their dotted names.
+
+    Args:
+        task: the name of a task in the registry, whose defaults the fields have; "" for the general ones.
+    """
+    found = dict(config_fields.fields(FinetuneConfig())) | fields()
+    for name, value in registry.get(task).defaults.items() if task else ():
+        found[name] = dataclasses.replace(found[name], default=value)
+    return found
 
 
 def default_config(size: str = "base", task: str = "classification") -> ml_collections.ConfigDict:

@@ -132,7 +132,7 @@ class WorkDir:
         file = os.path.join(self.path, "config.json")
         before = read_run(self.path) if files.exists(file) else {}
         goes_on = bool(before) and has_started(self.path)
-        differing = changes(before, run) if goes_on else {}
+        differing = changes(before, run, declared) if goes_on else {}
         rules = {name: _resume_rule(name, declared) for name in differing}
         differing = {name: values for name, values in differing.items() if rules[name] != "free"}
         fixed = {name: values for name, values in differing.items() if rules[name] == "fixed"}
@@ -185,19 +185,28 @@ class WorkDir:
             atomic.copy_file(source, os.path.join(self.path, target))
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], declared: Mapping[str, Field]
+) -> dict[str, tuple[Any, Any]]:
     """Returns the differences between two runs.
 
-    A field that only one of them has is ignored: it was added or removed by another version of bert_jax.
+    A field of `config` that the older run lacks was added by a later version of bert_jax: that run had its
+    default. Other entries that only one of them has are ignored.
+
+    Args:
+        old: the run in a work directory.
+        new: the run that is to go on there.
+        declared: the fields of the config by their dotted names.
 
     Returns:
         {dotted name: (old value, new value)}.
     """
-    present = dict(config_fields.flatten(new))
+    before = {f"config.{name}": field.default for name, field in declared.items()}
+    before |= dict(config_fields.flatten(old))
     return {
-        name: (value, present[name])
-        for name, value in config_fields.flatten(old)
-        if name in present and present[name] != value
+        name: (before[name], value)
+        for name, value in config_fields.flatten(new)
+        if name in before and before[name] != value
     }
 
 

@@ -143,6 +143,17 @@ def test_a_field_of_another_version_is_no_change(opened):
     opened.open_run(newer, FIELDS)
 
 
+def test_a_run_of_an_earlier_version_had_the_default_of_a_field_that_it_lacks(opened):
+    earlier = make_run()
+    del earlier["config"]["optimizer"]["no_decay"]
+    Path(opened.path, "config.json").write_text(json.dumps(earlier))
+    opened.open_run(make_run(), FIELDS)
+    with pytest.raises(
+        UserError, match=r"optimizer.no_decay is '\(\.\*/\)\?\(bias\|scale\)' there and '' here"
+    ):
+        opened.open_run(make_run(config__optimizer__no_decay=""), FIELDS)
+
+
 def test_a_torn_config_is_told(opened):
     (Path(opened.path) / "config.json").write_text('{"command": ')
     with pytest.raises(UserError, match=r"config.json: not JSON"):
