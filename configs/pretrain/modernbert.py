@@ -1,4 +1,4 @@
-"""ModernBERT (Warner et al. 2024) and Ettin (Weller et al. 2025): the first phase, on rows of 1,024 tokens.
+"""ModernBERT (Warner et al. 2024) and Ettin (Weller et al. 2025), on rows of 1,024 and then of 8,192 tokens.
 
     bert-jax vocab --kind=bpe --special_tokens=bert --input='corpus/*.txt' --output=bpe.json --size=50368
     bert-jax data --input='corpus/*.txt' --vocab=bpe.json --nsp=none --full_sentences \
@@ -10,8 +10,18 @@ The argument is one of the sizes ettin-17m, ettin-32m, ettin-68m, ettin-150m, et
 modernbert-base (the default) and modernbert-large. The batch grows over the first tokens, 1.7 trillion tokens
 follow at a constant learning rate, and a cooldown over the last 50 billion. A smaller budget is a smaller
 `steps`: nothing before the cooldown depends on it. The numbers are those of AnswerDotAI/ModernBERT,
-yamls/modernbert, and of Ettin's pretraining/configs/standard. docs/families/modernbert.md has the phases that
-follow in the originals, and what differs from them. pretrain/ettin_tiny runs on a small machine.
+yamls/modernbert, and of Ettin's pretraining/configs/standard. docs/families/modernbert.md says what differs
+from them. pretrain/ettin_tiny runs on a small machine.
+
+SIZE+8k and SIZE+decay are the phases that follow, on rows of 8,192 tokens. Each is a run from the weights of
+the one before, whose rotary angles have another base:
+
+    bert-jax pretrain --config=pretrain/modernbert:ettin-17m+8k --workdir=runs/modern-8k \
+        --config.data.dir=records-8192 --config.init_from=runs/modern --config.model.rotary_theta=160000
+    bert-jax pretrain --config=pretrain/modernbert:ettin-17m+decay --workdir=runs/modern-decay \
+        --config.data.dir=better --config.init_from=runs/modern-8k --config.model.local_rotary_theta=160000
+
+ModernBERT's local layers keep 10,000: its +decay is without the last flag.
 """
 
 from bert_jax.errors import UserError
@@ -48,26 +58,59 @@ def _steps(tokens: float, ramp: list[tuple[int, int]]) -> int:
     return begin + round(tokens / (rows * LENGTH))
 
 
-def get_config(size: str = "modernbert-base"):
-    if size not in SIZES:
-        raise UserError(f"size {size!r}: expected one of {', '.join(SIZES)}")
-    rate, decay, warmup, growth, first, last = SIZES[size]
-    ramp = _ramp(growth * 1e9, first, last)
+def _long(c, size: str, phase: str) -> None:
+    """Sets what the phases on rows of 8,192 tokens have otherwise: rows, rates, billions of tokens, masks."""
+    rate, decay, *_ = SIZES[size]
+    billions, c.batch_size = 250 if phase == "8k" else 50, 576  # as many tokens as 4,608 rows of 1,024
+    c.optimizer.schedule, c.optimizer.cooldown = "wsd", "sqrt"
+    if size.startswith("ettin"):  # both phases are cooldowns, the second from where the first one ends
+        if size == "ettin-1b":
+            billions /= 3
+        c.optimizer.final_rate = 0.5 if phase == "8k" else 0.04
+        if phase == "decay":
+            rate /= 2
+            c.masking.prob = 0.15
+            c.model.local_rotary_theta = 160_000.0
+    else:
+        rate = 3e-4
+        if size == "modernbert-large":
+            rate, decay, c.batch_size = 5e-5, 1e-6, 616 if phase == "8k" else 624
+        if phase == "8k":
+            c.optimizer.schedule, c.optimizer.cooldown = "constant", "linear"
+        else:
+            c.optimizer.final_rate = 0.001
+    c.steps = round(billions * 1e9 / (c.batch_size * 8192))
+    c.optimizer.warmup_steps = 0
+    c.optimizer.cooldown_steps = 0 if c.optimizer.schedule == "constant" else c.steps
+    c.optimizer.learning_rate = rate
+    c.optimizer.weight_decay = decay / rate
+
+
+def get_config(argument: str = "modernbert-base"):
+    size, _, phase = argument.partition("+")
+    if size not in SIZES or phase not in ("", "8k", "decay"):
+        raise UserError(f"{argument!r}: expected one of {', '.join(SIZES)}, alone or with +8k or +decay")
     # Dropout behind attention alone; the base of all rotary angles is 10,000 until the rows get longer.
     dropout = dict(hidden_dropout_prob=0.1, embedding_dropout=0.0, inner_dropout=0.0)
-    c = defaults.pretrain(size, rotary_theta=10_000.0, **dropout)
+    c = defaults.pretrain(size, **dropout)
+    c.optimizer.name = "stable_adamw"
+    c.optimizer.b2 = 0.98
+    c.optimizer.clip_norm = 0.0
+    c.masking.prob = 0.3
+    c.eval_masking.prob = 0.15
+    if phase:
+        _long(c, size, phase)
+        return c
+    rate, decay, warmup, growth, first, last = SIZES[size]
+    ramp = _ramp(growth * 1e9, first, last)
+    c.model.rotary_theta = 10_000.0
     c.batch_size = last
     c.batch_ramp = ", ".join(f"{step}={rows}" for step, rows in ramp)
     c.steps = _steps(1_719e9 + 50e9, ramp)
-    c.optimizer.name = "stable_adamw"
     c.optimizer.learning_rate = rate
     c.optimizer.weight_decay = decay / rate
-    c.optimizer.b2 = 0.98
-    c.optimizer.clip_norm = 0.0
     c.optimizer.schedule = "wsd"
     c.optimizer.warmup_steps = _steps(warmup * 1e9, ramp)
     c.optimizer.cooldown_steps = round(50e9 / (last * LENGTH))
     c.optimizer.cooldown = "sqrt"
-    c.masking.prob = 0.3
-    c.eval_masking.prob = 0.15
     return c

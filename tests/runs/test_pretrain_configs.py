@@ -87,6 +87,28 @@ def test_modern_sizes(size):
         load_config("modernbert", "base")
 
 
+@pytest.mark.parametrize(
+    "phase, tokens, first, last, prob, thetas",
+    [
+        ("ettin-17m+8k", 250e9, 3e-3, 1.5e-3, 0.3, (160_000, 10_000)),
+        ("ettin-17m+decay", 50e9, 1.5e-3, 0.04 * 1.5e-3, 0.15, (160_000, 160_000)),
+        ("ettin-150m+decay", 50e9, 4e-4, 0.04 * 4e-4, 0.15, (160_000, 160_000)),
+        ("modernbert-base+8k", 250e9, 3e-4, 3e-4, 0.3, (160_000, 10_000)),
+        ("modernbert-large+decay", 50e9, 5e-5, 5e-8, 0.3, (160_000, 10_000)),
+        ("ettin-1b+8k", 250e9 / 3, 5e-4, 2.5e-4, 0.3, (160_000, 10_000)),
+    ],
+)
+def test_phases_of_long_rows(phase, tokens, first, last, prob, thetas):
+    config = run_config.pretraining(load_config("modernbert", phase))
+    assert config.batch_size * 8192 * config.steps == pytest.approx(tokens, rel=0.01)
+    schedule = make_optimizer(config.optimizer, config.steps, None)[1]
+    assert [float(schedule(step)) for step in (1, config.steps)] == pytest.approx([first, last], rel=0.02)
+    assert config.masking.prob == prob and config.model.max_position_embeddings >= 8192
+    assert (config.model.rotary_theta, config.model.local_rotary_theta) == thetas
+    with pytest.raises(UserError, match=r"alone or with \+8k or \+decay"):
+        load_config("modernbert", "ettin-17m+9k")
+
+
 @pytest.mark.parametrize("size", ["base", "large"])
 def test_two_phases_have_the_schedule_of_one_run(size):
     whole, first, second = (load_config(size, phase) for phase in ("", "phase1", "phase2"))
