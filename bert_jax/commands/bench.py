@@ -112,13 +112,13 @@ def measure(
     model = model_config.from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
     mesh = sharding.mesh_of(config.mesh)
 
-    def time_steps(batches, length):
+    def time_steps(batches, length, next_sentence=True):
         if length > model.max_seq_length:
             raise UserError(
                 f"rows of {length} tokens are longer than the model's {model.max_seq_length} "
                 "positions; choose a shorter --seq_length or a larger --config.model.max_position_embeddings"
             )
-        task = benchmark.make_task(model, length, config.masking.options(length, config.steps))
+        task = benchmark.make_task(model, length, config.masking.options(length, config.steps), next_sentence)
         learned = pretraining_objectives.make(config, task)
         objective = adapters.adapt(param_groups.freeze(learned, config.optimizer.freeze), config.adapter)
         optimizer, schedule = optimizers.make_optimizer(config.optimizer, config.steps, objective)
@@ -141,7 +141,9 @@ def measure(
     result = {"rows": rows, "train_step": time_steps(batch, length)}
     if dataset is not None:
         with contextlib.closing(loader.train_batches(dataset, config.batch_size, config.seed, 0)) as batches:
-            result["train_step_on_records"] = time_steps(batches, dataset.max_seq_length)
+            result["train_step_on_records"] = time_steps(
+                batches, dataset.max_seq_length, dataset.manifest.get("nsp") != "none"
+            )
         progress.log("timing the loader")
         result["loader"] = benchmark.time_loader(dataset, config.batch_size, config.seed)
     return result | benchmark.environment() | {"config": config.to_dict()}

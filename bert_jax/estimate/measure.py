@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_
 from bert_jax.estimate.chips.gpus import Hosts
 from bert_jax.estimate.chips.tpus import Slices
 from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
-from bert_jax.kernels import dispatch, platform
+from bert_jax.kernels.attention import splash_block
+from bert_jax.models.runs import layer_runs
 from bert_jax.parallel import sharding
+from bert_jax.settings.ramps import Ramp
 from bert_jax.training.metrics import peaks
 
 _GIB = 2.0**30
@@ -111,11 +114,13 @@ def _describe(step: TrainStep, slices: Slices | Hosts) -> dict[str, Any]:
 
 
 def _attention(step: TrainStep) -> str:
-    model, rate = step.model, step.model.attention_probs_dropout_prob
-    dtype, length = model.execution.dtype, step.rows.length
-    case = dispatch.AttentionCase(dtype, length, step.chip_heads, model.head_dim, rate)
-    target = platform.target_of(step.mesh.devices.flat[0])
-    return dispatch.choose("attention", model.execution.attention, case, target).implementation
+    """Returns the implementations of attention, in global and in local layers."""
+    windows = {spec.window for run in layer_runs(step.model) for spec in run.layers}
+    names = [
+        step.attention_of(step.model, window) + " in local layers" * bool(window and len(windows) > 1)
+        for window in sorted(windows)
+    ]
+    return ", ".join(names)
 
 
 def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> dict[str, Any]:
@@ -141,8 +146,10 @@ def figures(text: str, step: TrainStep, slices: Slices, price: float | None) -> 
         length=step.rows.length,
         heads=step.chip_heads,
     )
-    # The time of a step is taken to grow with its rows.
-    hours = config.batch_sizes.total_before(config.steps) / config.batch_size * by_compiler / 3600
+    # The time of a step is taken to grow with its tokens.
+    tokens = config.batch_sizes.combine(config.lengths or Ramp.constant(step.rows.length), operator.mul)
+    steps = tokens.total_before(config.steps) / (config.batch_size * step.rows.length)
+    hours = steps * by_compiler / 3600
     rows_per_second = config.batch_size / by_compiler
     return {
         "seconds": {
@@ -216,20 +223,26 @@ def _position(device: Any) -> tuple[int, tuple[int, ...]]:
 
 
 def attention_flops(step: TrainStep) -> float:
-    """Returns the FLOPs per step of the attention kernels on one chip, if attention uses kernels."""
-    model = step.model
-    forwards = 1 if model.execution.remat == "none" else 2
-    products = ATTENTION_FORWARD * forwards + ATTENTION_BACKWARD
-    rows = _rows_per_chip(step, step.config.batch_size)
-    return (
-        2.0
-        * products
-        * model.computed_layers
-        * rows
-        * model.hidden_size
-        / step.heads_split
-        * step.rows.length**2
-    )
+    """Returns the FLOPs per step of the attention kernels on one chip, over the layers that use kernels."""
+    length, rows = step.rows.length, _rows_per_chip(step, step.config.batch_size)
+    total = 0.0
+    for model in step.encoders:
+        forwards = 1 if model.execution.remat == "none" else 2
+        products = ATTENTION_FORWARD * forwards + ATTENTION_BACKWARD
+        specs = [spec for run in layer_runs(model) for spec in run.layers * run.repeats]
+        keys = sum(
+            _keys(length, spec.window) for spec in specs if step.attention_of(model, spec.window) != "xla"
+        )
+        total += 2.0 * products * rows * model.hidden_size / step.heads_split(model) * length * keys
+    return total
+
+
+def _keys(length: int, window: int) -> int:
+    """Returns the keys per query that a kernel computes: with a window, those of the blocks in reach."""
+    if not window:
+        return length
+    block = splash_block(length, window)
+    return min(length, (2 * -(-window // block) + 1) * block)
 
 
 def _sum_up(traffic: list[collectives.Collective]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax.data import cache, packed, records
 from bert_jax.errors import UserError
-from bert_jax.kernels import platform
+from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark, pretraining_objectives
@@ -39,6 +39,7 @@ class Rows:
     vocab_size: int
     max_predictions: int  # for rows that already have masks; else 0
     source: str
+    next_sentence: bool = True  # whether there are next-sentence labels
 
 
 def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
@@ -46,9 +47,10 @@ def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
 
     Args:
         config: the pre-training config.
-        length: tokens per row; None for the model's number of positions.
+        length: tokens per row; None for the longest of `length_ramp`, or the model's number of positions.
     """
-    length = length or config.model.max_position_embeddings - config.model.position_offset
+    positions = config.model.max_position_embeddings - config.model.position_offset
+    length = length or (max(config.lengths.values) if config.lengths else positions)
     vocab_size = config.model.vocab_size or EncoderConfig.vocab_size
     batch = benchmark.synthetic_batch("full", 1, length, vocab_size)
     # Rows of records have room for more sequences than the one that these rows have.
@@ -60,9 +62,13 @@ def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
 
 
 def rows_of_records(config: PretrainConfig, log: Callable[[str], None]) -> Rows:
-    """Returns the rows of `data.dir`, with the means in its manifest."""
-    directory = cache.localize(config.data.dir, log)
-    dataset = records.open_dataset(directory, config.data.train_split, config.data.vocab)
+    """Returns the rows of `data.dir`, the longest if there are several, with the means in its manifest."""
+    directory, data = cache.localize(config.data.dir, log), config.data
+    if config.lengths:
+        by_length = records.open_by_length(directory, data.train_split, config.lengths.values, data.vocab)
+        dataset = by_length[max(by_length)]
+    else:
+        dataset = records.open_dataset(directory, data.train_split, data.vocab)
     split = dataset.manifest["splits"][config.data.train_split]
     batch = dataset.batch(np.zeros(1, np.int64))
     return Rows(
@@ -73,6 +79,7 @@ def rows_of_records(config: PretrainConfig, log: Callable[[str], None]) -> Rows:
         vocab_size=config.model.vocab_size or dataset.vocab_size,
         max_predictions=getattr(dataset, "max_predictions", 0),
         source=f"records in {config.data.dir}",
+        next_sentence=dataset.manifest.get("nsp") != "none",
     )
 
 
@@ -139,12 +146,13 @@ class TrainStep:
         self.predictions = masking.max_predictions
         self.model = self.model.resolve(platform.target_of(devices[0]))
         self.mesh = sharding.mesh_of(config.mesh, devices=devices)
-        masked_lm = benchmark.make_task(self.model, rows.length, masking)
+        masked_lm = benchmark.make_task(self.model, rows.length, masking, rows.next_sentence)
         learned = pretraining_objectives.make(config, masked_lm)
         task = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
         self.state = abstract_state(task, optimizer, self.mesh)
         self._flops = pretraining_objectives.row_flops(learned)
+        self.encoders = pretraining_objectives.encoders(learned)
         self._step: Any = sharding.jit_train_step(
             make_train_step(
                 task,
@@ -162,16 +170,26 @@ class TrainStep:
         """Returns the model's FLOPs per row, by formula; see `pretraining_objectives.row_flops`."""
         return self._flops(self.rows.length, self.predictions, math.ceil(self.rows.sequences))
 
-    @property
-    def heads_split(self) -> int:
-        """Returns the number of chips over which the attention heads are split."""
+    def attention_of(self, model: EncoderConfig, window: int) -> str:
+        """Returns the implementation of attention in the layers of an encoder with a window; 0 for none."""
+        case = dataclasses.replace(
+            model.attention_case(),
+            length=self.rows.length,
+            heads=model.num_attention_heads // self.heads_split(model),
+            window=bool(window),
+        )
+        target = platform.target_of(self.mesh.devices.flat[0])
+        return dispatch.choose("attention", model.execution.attention, case, target).implementation
+
+    def heads_split(self, model: EncoderConfig) -> int:
+        """Returns the number of chips over which the attention heads of an encoder are split."""
         tensor = self.mesh.shape["tensor"]
-        return tensor if self.model.num_attention_heads % tensor == 0 else 1
+        return tensor if model.num_attention_heads % tensor == 0 else 1
 
     @property
     def chip_heads(self) -> int:
         """Returns the number of attention heads on each chip."""
-        return self.model.num_attention_heads // self.heads_split
+        return self.model.num_attention_heads // self.heads_split(self.model)
 
     @property
     def unit(self) -> int:

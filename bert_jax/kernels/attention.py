@@ -232,11 +232,18 @@ def _splash(query, key, value, sequence_ids, causal, window=0):
     return kernel(query, key, value, sequence_ids).swapaxes(1, 2)
 
 
+def splash_block(length: int, window: int = 0) -> int:
+    """Returns the number of tokens of a block of splash attention for rows of `length` tokens.
+
+    Blocks without an allowed pair are skipped: with a window, smaller blocks skip more of a row.
+    """
+    largest = max(window, 128) if window else length
+    return next(size for size in (512, 256, 128) if length % size == 0 and size <= largest)
+
+
 def _splash_local(query, key, value, sequence_ids, *, causal, window, interpret):
     _, heads, length, _ = query.shape
-    # Blocks without an allowed pair are skipped: with a window, smaller blocks skip more of a row.
-    largest = max(window, 128) if window else length
-    block = next(size for size in (512, 256, 128) if length % size == 0 and size <= largest)
+    block = splash_block(length, window)
     shape = (length, length)
     if window:
         mask = splash_attention_mask.LocalMask(shape, (window, 0 if causal else window), offset=0)

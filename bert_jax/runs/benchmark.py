@@ -105,8 +105,10 @@ def sequence_lengths(batch: Batch) -> np.ndarray:
     return lengths[batch["first_lengths"] > 0]
 
 
-def make_task(model: EncoderConfig, length: int, masking: MaskingOptions | None = None) -> MaskedLM:
-    """Returns the family's pre-training objective with the special token ids of the released vocabularies.
+def make_task(
+    model: EncoderConfig, length: int, masking: MaskingOptions | None = None, next_sentence: bool = True
+) -> MaskedLM:
+    """Returns masked LM, with the family's heads and with the special token ids of the released vocabularies.
 
     The strings of the tokens do not matter, so no vocabulary file is needed.
 
@@ -114,6 +116,7 @@ def make_task(model: EncoderConfig, length: int, masking: MaskingOptions | None 
         model: the architecture.
         length: the number of tokens of a row, which determines the number of predictions.
         masking: the masking options, instead of the default ones.
+        next_sentence: whether the rows have next-sentence labels; without them there is no head for them.
     """
     masking = masking or MaskingOptions(max_predictions=default_max_predictions(length, 0.15))
     continues = np.arange(model.vocab_size) % 4 == 3
@@ -125,8 +128,9 @@ def make_task(model: EncoderConfig, length: int, masking: MaskingOptions | None 
         model,
         Vocabulary(model.vocab_size, mask_id, special, continues, counts=counts),
         masking,
+        next_sentence=next_sentence,
         head=family.masked_lm,
-        next_sentence_head="pretraining" in family.heads,
+        next_sentence_head=next_sentence and "pretraining" in family.heads,
     )
 
 

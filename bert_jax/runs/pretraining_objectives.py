@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from bert_jax.convert import families
 from bert_jax.errors import UserError
+from bert_jax.models.config import EncoderConfig
+from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
@@ -46,6 +48,12 @@ def row_flops(objective: Objective) -> Callable[[int, int, int], float]:
         return of_generator(length, predictions, 0) + of_second
 
     return of_both
+
+
+def encoders(objective: Objective) -> list[EncoderConfig]:
+    """Returns the configurations of the encoders that a step of an objective computes."""
+    parts = [objective, objective.generator] if isinstance(objective, ReplacedTokens) else [objective]
+    return [config for part in parts if (config := encoder_config(part)) is not None]
 
 
 def _replaced_tokens(config: PretrainConfig, task: MaskedLM) -> ReplacedTokens:

@@ -9,8 +9,10 @@ from support import gpu_programs
 
 from bert_jax.errors import UserError
 from bert_jax.estimate import measure, program, report
+from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from bert_jax.estimate.chips import gpus
 from bert_jax.estimate.chips.tpus import CHIPS, Slices
+from bert_jax.models.config import EncoderConfig
 from bert_jax.runs import benchmark
 from bert_jax.settings import defaults, run_config
 from bert_jax.training.metrics import flops
@@ -133,13 +135,30 @@ class Stub:
     """A step that fits up to some number of rows a chip."""
 
     def __init__(self, step, capacity):
-        names = ("model", "rows", "mesh", "config", "unit", "chip_heads", "memory_limit")
+        names = (*"model rows mesh config unit chip_heads memory_limit attention_of".split(),)
         self.__dict__ |= {name: getattr(step, name) for name in names}
         self.predictions, self.capacity, self.compiled = step.predictions, capacity, []
 
     def compile(self, batch_size):
         self.compiled.append(batch_size)
         return program.DoesNotFit(20 * 2**30, 15.75 * 2**30)
+
+
+@pytest.mark.parametrize("local, keys", [("splash", 2 * 1024 + 2 * 3 * 128), ("xla", 2 * 1024)])
+def test_kernels_of_local_layers_compute_the_blocks_of_their_windows(local, keys):
+    model = EncoderConfig(
+        num_hidden_layers=4, position="rotary", local_window=64, global_every=3, max_position_embeddings=1024
+    )
+    step = types.SimpleNamespace(
+        encoders=[model],
+        rows=types.SimpleNamespace(length=1024),
+        config=types.SimpleNamespace(batch_size=16),
+        mesh=types.SimpleNamespace(shape={"data": 8, "fsdp": 1}),
+        heads_split=lambda model: 1,
+        attention_of=lambda model, window: local if window else "splash",
+    )
+    products = ATTENTION_FORWARD + ATTENTION_BACKWARD
+    assert measure.attention_flops(step) == 2 * products * 2 * 768 * 1024 * keys
 
 
 def test_what_does_not_fit_at_all(step):
