@@ -226,7 +226,7 @@ def train(name, parts=1, sizes=(2, 2, 2)):
     return lines, begun, state, {name: float(total) for name, (total, _) in found.items()}
 
 
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("name", [name for name in MAKE if name != "distillation"])
 def test_parts_are_the_whole_batch(name, parts):
     whole, _, whole_state, _ = train(name)

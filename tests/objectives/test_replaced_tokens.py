@@ -64,7 +64,16 @@ def train(variant="electra", parts=1, sizes=(1, 1, 1)):
     return lines, jax.device_get(state.params), {name: float(total) for name, (total, _) in found.items()}
 
 
-@pytest.mark.parametrize(("parts", "sizes"), [(2, (1, 1, 1)), (4, (1, 1, 1)), (1, (2, 2, 2)), (2, (4, 1, 2))])
+@pytest.mark.parametrize(
+    ("parts", "sizes"),
+    [
+        (2, (4, 1, 2)),
+        *(
+            pytest.param(parts, sizes, marks=pytest.mark.slow)
+            for parts, sizes in ((2, (1, 1, 1)), (4, (1, 1, 1)), (1, (2, 2, 2)))
+        ),
+    ],
+)
 def test_parts_and_meshes_change_nothing(parts, sizes):
     lines, params, evaluation = train(parts=parts, sizes=sizes)
     whole, expected, of_whole = train()

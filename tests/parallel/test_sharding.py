@@ -21,8 +21,11 @@ from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step
 
 SPLITS = [
-    *((8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)),
-    *(pytest.param(split, marks=pytest.mark.slow) for split in ((4, 1, 2), (1, 4, 2), (4, 2, 1))),
+    *((8, 1, 1), (2, 2, 2)),
+    *(
+        pytest.param(split, marks=pytest.mark.slow)
+        for split in ((1, 8, 1), (1, 1, 8), (4, 1, 2), (1, 4, 2), (4, 2, 1))
+    ),
 ]
 VOCAB = 104  # a multiple of 8, so that the vocabulary is split too
 
