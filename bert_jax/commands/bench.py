@@ -29,7 +29,7 @@ with epy.lazy_imports():
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
     from bert_jax.parallel import sharding
-    from bert_jax.runs import benchmark, pretraining_objectives
+    from bert_jax.runs import benchmark, distillation, pretraining_objectives
     from bert_jax.settings import defaults, run_config
     from bert_jax.training.optimization import adapters, optimizers, param_groups
 
@@ -119,7 +119,10 @@ def measure(
                 "positions; choose a shorter --seq_length or a larger --config.model.max_position_embeddings"
             )
         task = benchmark.make_task(model, length, config.masking.options(length, config.steps), next_sentence)
-        learned = pretraining_objectives.make(config, task)
+        learned = distillation.distill(
+            pretraining_objectives.make(config, task), config, "masked_lm", max_seq_length=length
+        )
+        learned = distillation.read_teacher(learned, config, "masked_lm", "", progress.log)
         objective = adapters.adapt(param_groups.freeze(learned, config.optimizer.freeze), config.adapter)
         optimizer, schedule = optimizers.make_optimizer(config.optimizer, config.steps, objective)
         return benchmark.time_train_step(

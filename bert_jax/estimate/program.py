@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.parallel import sharding
-from bert_jax.runs import benchmark, pretraining_objectives
+from bert_jax.runs import benchmark, distillation, pretraining_objectives
 from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.training.optimization.adapters import adapt
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
@@ -147,7 +147,9 @@ class TrainStep:
         self.model = self.model.resolve(platform.target_of(devices[0]))
         self.mesh = sharding.mesh_of(config.mesh, devices=devices)
         masked_lm = benchmark.make_task(self.model, rows.length, masking, rows.next_sentence)
-        learned = pretraining_objectives.make(config, masked_lm)
+        learned = distillation.distill(
+            pretraining_objectives.make(config, masked_lm), config, "masked_lm", max_seq_length=rows.length
+        )
         task = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
         self.state = abstract_state(task, optimizer, self.mesh)

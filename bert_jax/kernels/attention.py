@@ -183,12 +183,24 @@ def probabilities(
 
     Arguments are those of `attention`, which multiplies these by the values.
     """
+    logits = attention_logits(query, key, sequence_ids, causal, window, logit_bias)
+    return jax.nn.softmax(logits, axis=-1).astype(query.dtype)
+
+
+def attention_logits(
+    query: jax.Array,
+    key: jax.Array,
+    sequence_ids: jax.Array,
+    causal: bool = False,
+    window: int = 0,
+    logit_bias: jax.Array | None = None,
+) -> jax.Array:
+    """Returns the logits of `probabilities`, float32 [B, N, L, L]; those of masked pairs are -1e9."""
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     logits = jnp.einsum("bqnd,bknd->bnqk", query, key, preferred_element_type=jnp.float32)
     if logit_bias is not None:
         logits += logit_bias
-    logits = jnp.where(_allowed(sequence_ids, causal, window), logits, _MASKED)
-    return jax.nn.softmax(logits, axis=-1).astype(query.dtype)
+    return jnp.where(_allowed(sequence_ids, causal, window), logits, _MASKED)
 
 
 def _cudnn(query, key, value, sequence_ids, causal):

@@ -174,6 +174,11 @@ class EncoderConfig:
         "row of the position embeddings that the first token of a sequence uses; RoBERTa: 2",
         bounds=(0, 2**24),
     )
+    sinusoidal_start: bool = field(
+        False,
+        "learned position embeddings start as the sines and cosines of `sinusoid`, as DistilBERT's may, and "
+        "are trained from there",
+    )
     rotary_theta: float = field(
         10_000.0, "base of the rotary angles in global layers", above=0, maximum=10**12
     )

@@ -83,6 +83,8 @@ def _check_positions(c: Any) -> str | None:
         return f"position={c.position} needs embeddings of an even width, not {c.embedding_width}"
     if c.position_offset and c.position != "learned":
         return f"position_offset={c.position_offset} needs position=learned, not {c.position}; leave it at 0"
+    if c.sinusoidal_start and c.position != "learned":
+        return f"sinusoidal_start needs position=learned, not {c.position}; leave it at False"
     if c.position_offset >= c.max_position_embeddings:
         return (
             f"position_offset={c.position_offset} leaves none of max_position_embeddings="

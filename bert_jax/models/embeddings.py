@@ -51,7 +51,10 @@ class Embeddings(Module):
         self.scheme = positions.scheme(config)
         self.position_tables = {
             name: self.table(
-                name, table.axes, table.shape, table.constant and nn.initializers.constant(table.constant)
+                name,
+                table.axes,
+                table.shape,
+                None if table.start is None else nn.initializers.constant(table.start),
             )
             for name, table in self.scheme.tables().items()
         }

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels.attention import adds_biases, attention, choose_here
-from bert_jax.models import positions, runs
+from bert_jax.models import collected, positions, runs
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.layers import ACTIVATIONS, RESIDUALS, Module, identity
@@ -76,7 +76,9 @@ class EncoderLayer(Module):
         drop = self.dropout(config.hidden_dropout_prob, deterministic)
         x = self.residual(x, self.attention_norm, attend, self.attention_output, drop, requested)
         drop = self.dropout(config.inner_dropout_rate, deterministic)
-        return self.residual(x, self.output_norm, feed, self.output, drop, requested)
+        x = self.residual(x, self.output_norm, feed, self.output, drop, requested)
+        collected.give(self, collected.LAYERS, x)
+        return x
 
     def _attend(self, x, sequence_ids, angles, deterministic):
         """Returns the attention output [B, L, N, D] of x [B, L, H], before the output projection."""
@@ -98,6 +100,9 @@ class EncoderLayer(Module):
             projected, biases = zip(*projected, strict=True)
         query, key, value = projected
         query, key = self.scheme.rotate(query, key, angles, self.spec.theta)
+        names = (collected.QUERIES, collected.KEYS, collected.VALUES)
+        for name, x, bias in zip(names, (query, key, value), biases or [None] * 3, strict=True):
+            collected.give(self, name, x, bias)
         return attention(
             query,
             key,
@@ -119,6 +124,12 @@ _REMAT = {
 }
 
 
+# The values of layers that `collected` names are stacked along a first axis, as parameters are.
+_COLLECTED: Any = {
+    name: 0 for name in (collected.LAYERS, collected.QUERIES, collected.KEYS, collected.VALUES)
+}
+
+
 class _ScannedLayers(nn.Module):
     """One repeat of the layers of a run, which is the body of the scan."""
 
@@ -129,13 +140,13 @@ class _ScannedLayers(nn.Module):
 
     @nn.compact
     def __call__(self, x, sequence_ids, angles):
-        collected = []
+        found = []
         for member, spec in enumerate(self.run.layers):
             x = nn.with_logical_constraint(x, ("batch", "length", "activation"))
             layer = EncoderLayer(self.config, spec, name=runs.member_name(self.run, member))
             x = layer(x, sequence_ids, angles, self.deterministic)
-            collected.append(self.collect(x) if self.collect else None)
-        return x, collected
+            found.append(self.collect(x) if self.collect else None)
+        return x, found
 
 
 class Layers(Module):
@@ -154,15 +165,19 @@ class Layers(Module):
         body = _ScannedLayers
         if execution.remat != "none":
             body = nn.remat(body, prevent_cse=False, policy=_REMAT[execution.remat])
-        collected = []
+        found = []
         for name, run in runs.named(runs.layer_runs(config)):
             parameters = dict(
-                variable_axes={"params": 0},
+                variable_axes={"params": 0, **_COLLECTED},
                 split_rngs={"params": True, "dropout": True},
                 metadata_params={nn.PARTITION_NAME: "layers"},
             )
             if run.shared:
-                parameters = dict(variable_broadcast="params", split_rngs={"params": False, "dropout": True})
+                parameters = dict(
+                    variable_axes=_COLLECTED,
+                    variable_broadcast="params",
+                    split_rngs={"params": False, "dropout": True},
+                )
             scan = nn.scan(
                 body,
                 in_axes=nn.broadcast,
@@ -172,8 +187,8 @@ class Layers(Module):
             )
             x, each = scan(config, run, deterministic, collect, name=name)(x, sequence_ids, angles)
             if collect:
-                collected.append(_in_order(each))
-        return x, _joined(collected)
+                found.append(_in_order(each))
+        return x, _joined(found)
 
 
 def _in_order(each: list[jax.Array]) -> jax.Array:
@@ -184,10 +199,10 @@ def _in_order(each: list[jax.Array]) -> jax.Array:
     return stacked.reshape(-1, *stacked.shape[2:])
 
 
-def _joined(collected: list[jax.Array]) -> jax.Array | None:
-    if len(collected) > 1:
-        return jnp.concatenate(collected)
-    return collected[0] if collected else None
+def _joined(found: list[jax.Array]) -> jax.Array | None:
+    if len(found) > 1:
+        return jnp.concatenate(found)
+    return found[0] if found else None
 
 
 class Pooler(Module):
@@ -229,8 +244,11 @@ class Encoder(Module):
     def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, word=None):
         """Returns the hidden states [B, L, H] of the last layer."""
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)
+        collected.give(self, collected.EMBEDDINGS, x)
         angles = self.scheme.angles(position_ids)
-        return self.final_norm(self.layers(x, sequence_ids, angles, deterministic)[0])
+        x = self.final_norm(self.layers(x, sequence_ids, angles, deterministic)[0])
+        collected.give(self, collected.LAST, x)
+        return x
 
     def every_layer(self, input_ids, token_type_ids, position_ids, sequence_ids, collect):
         """Applies `collect` to the embeddings and to the output of each layer.

@@ -280,7 +280,7 @@ class PretrainingModel(Module):
             token_type_ids: int32 [B, L].
             position_ids: int32 [B, L].
             sequence_ids: int32 [B, L].
-            masked_positions: int32 [B, P], positions to predict.
+            masked_positions: int32 [B, P], positions to predict; None for every token.
             cls_positions: int32 [B, S], position of [CLS] for each sequence of a row.
             deterministic: whether dropout is disabled.
 
@@ -290,7 +290,8 @@ class PretrainingModel(Module):
         """
         word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word)
-        mlm_logits = self.mlm(gather_positions(hidden, masked_positions), word)
+        masked = hidden if masked_positions is None else gather_positions(hidden, masked_positions)
+        mlm_logits = self.mlm(masked, word)
         if not self.next_sentence:
             return mlm_logits, None
         return mlm_logits, self.nsp(self.pooler(gather_positions(hidden, cls_positions)))

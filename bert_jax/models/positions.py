@@ -23,12 +23,12 @@ Angles = dict[float, tuple[jax.Array, jax.Array]]
 class Table(NamedTuple):
     """Shape and logical axis names of a parameter of the embeddings.
 
-    `constant` is its initial value; None for the random initialization of a table.
+    `start` is its initial value, a number or an array; None for the random initialization of a table.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
-    constant: float | None = None
+    start: Any = None
 
 
 class PositionScheme:
@@ -66,8 +66,9 @@ class Learned(PositionScheme):
 
     def tables(self):
         """Returns the parameters that `embed` takes; see `PositionScheme`."""
-        rows = self.config.max_position_embeddings
-        return {"position_embeddings": Table((rows, self.config.embedding_width), ("position", "embed"))}
+        shape = self.config.max_position_embeddings, self.config.embedding_width
+        start = _sines_and_cosines(*shape) if self.config.sinusoidal_start else None
+        return {"position_embeddings": Table(shape, ("position", "embed"), start)}
 
     def embed(self, x, position_ids, tables):
         """Returns x with positions added; see `PositionScheme`."""
@@ -132,6 +133,13 @@ def _angles(position_ids: jax.Array, size: int, theta: float) -> jax.Array:
     """Returns float32 [..., size/2]: position * theta^(-2i/size)."""
     frequencies = np.float32(float(theta) ** (-np.arange(0, size, 2) / size))
     return position_ids[..., None].astype(jnp.float32) * frequencies
+
+
+def _sines_and_cosines(rows: int, width: int) -> np.ndarray:
+    """Returns float32 [rows, width]: sines of the positions in even columns, and cosines in odd ones."""
+    column = np.arange(width)
+    angles = np.arange(rows)[:, None] / 10_000.0 ** (2 * (column // 2) / width)
+    return np.where(column % 2, np.cos(angles), np.sin(angles)).astype(np.float32)
 
 
 def _turn(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:

@@ -27,7 +27,7 @@ from bert_jax.models.parameters import StackedLayers, layer_numbers, parameter_s
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 
 PARAMS = "params"  # the name of the model's frozen parameters in the tree that `PartlyFrozen.frozen` returns
-_INNER = "objective"  # the name of the frozen parameters of the wrapped objective in that tree
+INNER = "objective"  # the name of the frozen parameters of the wrapped objective in that tree
 _PART = re.compile(r"(?P<name>.+)/axis(?P<axis>\d+)_(?P<indices>[\d,-]+)")
 _LOW_RANK = re.compile(r"(?P<name>.+)_lora_(?P<factor>a|b|scale)")
 
@@ -91,7 +91,7 @@ class PartlyFrozen(Objective):
         return trained, self._nested(frozen, inner)
 
     def _nested(self, frozen: Params, inner: Params | None) -> Params:
-        return {PARAMS: frozen} if inner is None else {PARAMS: frozen, _INNER: inner}
+        return {PARAMS: frozen} if inner is None else {PARAMS: frozen, INNER: inner}
 
     def _divide(self, params: Params) -> tuple[Params, Params]:
         trained: dict[str, Any] = {}
@@ -112,7 +112,7 @@ class PartlyFrozen(Objective):
     def join(self, params: Params, frozen: Params) -> Params:
         """Returns the model's parameters."""
         parts = flatten_dict(params, sep="/") | flatten_dict(frozen[PARAMS], sep="/")
-        return self.objective.join(unflatten_dict(assemble(parts), sep="/"), frozen.get(_INNER))
+        return self.objective.join(unflatten_dict(assemble(parts), sep="/"), frozen.get(INNER))
 
     def at_step(self, batch: Batch, step: jax.Array) -> Batch:
         """Returns the batch with what the wrapped objective needs of the step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import SEQUENCE, ClassificationHead
 from bert_jax.models.row_inputs import TYPES, packed_inputs
 from bert_jax.objectives import losses
-from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
+from bert_jax.objectives.base import Batch, Pairs
 from bert_jax.objectives.rows import RowObjective
 
 
@@ -60,9 +61,14 @@ class Classification(RowObjective):
         inputs = packed_inputs(batch, self.token_types)
         return batch | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
-    def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
-        """Returns float32 [B, C], or [B, S, C] for packed rows."""
-        return self.apply(params, batch, rngs, cls_positions=batch.get("cls_positions"))
+    def options(self, batch: Batch) -> dict[str, Any]:
+        """Returns the positions of [CLS]. The logits of packed rows are [B, S, C], and [B, C] of others."""
+        return {"cls_positions": batch.get("cls_positions")}
+
+    @property
+    def has_softmax(self) -> bool:
+        """Returns whether this is a classification; other kinds have no softmax."""
+        return self.kind == "classification"
 
     def criterion(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> losses.Pair:
         """Returns the loss of this kind as (sum, weight)."""

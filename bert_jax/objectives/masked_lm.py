@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from collections.abc import Collection
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models import PretrainingModel
+from bert_jax.models import PretrainingModel, collected
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import MASKED_LM, MaskedLMHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens, prob_at
+from bert_jax.objectives.masking.replace import place_at
 
 _PROB = "mask_prob"  # an entry of the batch between `at_step` and `prepare`
 
@@ -100,11 +102,29 @@ class MaskedLM(Objective):
             weights["nsp"] = jnp.sum(batch["next_sentence_weights"])
         return weights
 
-    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns the masked LM and next-sentence losses and their accuracies."""
-        inputs = (batch[name] for name in (*INPUTS, "masked_positions", "cls_positions"))
-        logits = self.model.apply({"params": params}, *inputs, deterministic=rngs is None, rngs=rngs)
-        mlm_logits, nsp_logits = cast(tuple[jax.Array, jax.Array | None], logits)
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Returns the names of the losses."""
+        return ("mlm", "nsp") if self.next_sentence_head else ("mlm",)
+
+    def forward(
+        self, params: Params, batch: Batch, rngs: Rngs | None = None, collect: Collection[str] = ()
+    ) -> tuple[Any, collected.States]:
+        """Returns the logits of both heads, None for one that there is not, and what is collected.
+
+        Args:
+            params: parameters of the model.
+            batch: a prepared batch; without `masked_positions`, tokens are predicted at every position.
+            rngs: as in `loss`.
+            collect: see `models.collected`.
+        """
+        inputs = [batch.get(name) for name in (*INPUTS, "masked_positions", "cls_positions")]
+        options = {"deterministic": rngs is None, "rngs": rngs}
+        return collected.apply(self.model, self.config, params, *inputs, collect=collect, **options)
+
+    def losses_of(self, logits: Any, batch: Batch) -> tuple[Pairs, Pairs]:
+        """Returns the losses and the metrics of the logits that `forward` returns."""
+        mlm_logits, nsp_logits = logits
         heads = {"mlm": (mlm_logits, batch["masked_labels"], batch["masked_weights"])}
         if nsp_logits is not None:
             heads["nsp"] = (nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
@@ -112,3 +132,33 @@ class MaskedLM(Objective):
             {name: losses.cross_entropy(*head) for name, head in heads.items()},
             {f"{name}_accuracy": losses.accuracy(*head) for name, head in heads.items()},
         )
+
+    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        """Returns the masked LM and next-sentence losses and their accuracies."""
+        return self.losses_of(self.forward(params, batch, rngs)[0], batch)
+
+    def soft_logits(self, logits: Any) -> list[jax.Array]:
+        """Returns the logits that those of a teacher are compared with."""
+        return [logits[0]]
+
+    def soft_weights(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Returns the weight of each of them and the sum that their loss is divided by.
+
+        They are those of the masked tokens, or of all tokens in a batch of `at_every_token`.
+        """
+        weights = batch["masked_weights"]
+        if "masked_positions" not in batch:
+            weights = (batch["sequence_ids"] > 0).astype(jnp.float32)
+        return weights, jnp.sum(weights)
+
+
+def at_every_token(batch: Batch) -> Batch:
+    """Returns a prepared batch in which the model predicts at every position, with the same loss."""
+    names = ("masked_positions", "masked_labels", "masked_weights")
+    positions, labels, weights = (batch[name] for name in names)
+    nothing = jnp.zeros_like(batch["input_ids"])
+    batch = {name: x for name, x in batch.items() if name != "masked_positions"}
+    return batch | {
+        "masked_labels": place_at(nothing, positions, labels, weights),
+        "masked_weights": place_at(nothing.astype(weights.dtype), positions, weights, weights),
+    }

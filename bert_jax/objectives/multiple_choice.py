@@ -12,7 +12,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import SEQUENCE, ClassificationHead
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
-from bert_jax.objectives.base import Batch, Params, Rngs
+from bert_jax.objectives.base import Batch
 from bert_jax.objectives.rows import RowObjective
 
 
@@ -39,9 +39,9 @@ class MultipleChoice(RowObjective):
         """Returns ln of the number of choices; None for windows, because their rows are weighted."""
         return None if self.windows else float(np.log(self.choices))
 
-    def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
-        """Returns float32 [B, choices]."""
-        return self.apply(params, batch, rngs).reshape(-1, self.choices)
+    def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:
+        """Returns the logits, float32 [B, choices]."""
+        return output.reshape(-1, self.choices)
 
     def criterion(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> losses.Pair:
         """Returns the cross-entropy over the choices as (sum, weight)."""

@@ -27,6 +27,7 @@ from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 from bert_jax.objectives.masked_lm import MaskedLM
+from bert_jax.objectives.masking.replace import place_at
 
 GENERATOR = "generator"  # the parameters that only the generator has
 PROJECTION = "projection"  # the parameters of the embeddings that the networks do not share
@@ -82,13 +83,6 @@ def sample(logits: jax.Array, uniform: jax.Array, temperature: float = 1.0) -> j
     noise = -jnp.log(-jnp.log(uniform + 1e-9) + 1e-9)
     logits = jax.lax.stop_gradient(logits).astype(jnp.float32)
     return jnp.argmax(logits / temperature + noise, axis=-1).astype(jnp.int32)
-
-
-def _placed(ids: jax.Array, positions: jax.Array, values: jax.Array, weights: jax.Array) -> jax.Array:
-    """Returns ids [B, L] with `values` [B, P] at `positions` [B, P] wherever the weight is not 0."""
-    unused = ids.shape[1]  # outside the row, and dropped
-    places = jnp.where(weights > 0, positions, unused)
-    return jax.vmap(lambda row, at, value: row.at[at].set(value, mode="drop"))(ids, places, values)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -166,9 +160,9 @@ class ReplacedTokens(Objective):
             batch["row_ids"]
         )
         real = (prepared["sequence_ids"] > 0).astype(jnp.float32)
-        hidden = _placed(jnp.zeros_like(real), masked[0], jnp.ones_like(masked[2]), masked[2])
+        hidden = place_at(jnp.zeros_like(real), masked[0], jnp.ones_like(masked[2]), masked[2])
         return prepared | {
-            "original_ids": _placed(prepared["input_ids"], *masked),
+            "original_ids": place_at(prepared["input_ids"], *masked),
             "sample_keys": jax.random.key_data(keys),
             "counted": real if self._variant.every_token else hidden,
         }
@@ -210,7 +204,7 @@ class ReplacedTokens(Objective):
             logits = logits - 1000.0 * jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
         noise = uniform_noise(batch["sample_keys"], *logits.shape[1:])
         samples = sample(logits, noise, self.temperature)
-        return _placed(batch["original_ids"], batch["masked_positions"], samples, batch["masked_weights"])
+        return place_at(batch["original_ids"], batch["masked_positions"], samples, batch["masked_weights"])
 
 
 def _inputs(batch: Batch, *more: str) -> list[jax.Array]:

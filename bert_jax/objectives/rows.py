@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Collection
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models import collected
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import ClassificationHead
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.objectives import losses
@@ -21,12 +24,16 @@ class RowObjective(Objective):
     `evaluation_loss` with the outputs of `predict`.
 
     Attributes:
+        config: the configuration of the encoder.
+        loss_names: the name of the loss.
         classifier: the structure of the model's head, which depends on the model family.
         windows: whether rows are windows of longer texts, which are weighted by their `row_weights`.
         token_types: token types of the first and of the second text.
         choices: the number of consecutive rows that form one example.
     """
 
+    config: EncoderConfig
+    loss_names = ("task",)
     classifier: ClassificationHead
     windows: bool = False
     token_types: tuple[int, int] = TYPES
@@ -42,6 +49,11 @@ class RowObjective(Objective):
         """Returns the parameter groups that are always newly initialized in fine-tuning."""
         return self.classifier.new_groups
 
+    @property
+    def has_softmax(self) -> bool:
+        """Returns whether the logits are those of distributions, which a teacher's are compared with."""
+        return True
+
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters of the model."""
         ids = jnp.zeros((1, 8), jnp.int32)
@@ -55,7 +67,7 @@ class RowObjective(Objective):
         )
         return batch | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
-    def apply(self, params: Params, batch: Batch, rngs: Rngs | None = None, **options: Any) -> jax.Array:
+    def apply(self, params: Params, batch: Batch, rngs: Rngs | None = None, **options: Any) -> Any:
         """Returns the model's output for the rows of a prepared batch; rows of a group are consecutive.
 
         Args:
@@ -64,15 +76,31 @@ class RowObjective(Objective):
             rngs: as in `loss`.
             **options: further arguments of the model.
         """
+        return self._apply(params, batch, rngs, (), options)[0]
+
+    def _apply(self, params, batch, rngs, collect, options):
         inputs = (batch[name].reshape(-1, batch[name].shape[-1]) for name in INPUTS)
-        output = self.model.apply(
-            {"params": params}, *inputs, deterministic=rngs is None, **options, rngs=rngs
-        )
-        return cast(jax.Array, output)
+        options = {"deterministic": rngs is None, **options, "rngs": rngs}
+        return collected.apply(self.model, self.config, params, *inputs, collect=collect, **options)
+
+    def options(self, batch: Batch) -> dict[str, Any]:
+        """Returns further arguments of the model for a prepared batch."""
+        return {}
+
+    def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:
+        """Returns the logits as `criterion` takes them, from the model's output."""
+        return output
+
+    def forward(
+        self, params: Params, batch: Batch, rngs: Rngs | None = None, collect: Collection[str] = ()
+    ) -> tuple[jax.Array, collected.States]:
+        """Returns the float32 logits for a prepared batch, and what is collected; see `models.collected`."""
+        output, states = self._apply(params, batch, rngs, collect, self.options(batch))
+        return self.shaped(output, batch), states
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
         """Returns the float32 logits for a prepared batch."""
-        raise NotImplementedError
+        return self.forward(params, batch, rngs)[0]
 
     def criterion(self, logits: jax.Array, targets: Any, weights: jax.Array) -> losses.Pair:
         """Returns the loss as (sum, weight)."""
@@ -104,7 +132,10 @@ class RowObjective(Objective):
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
         """Returns the loss `task` and the metrics of a prepared batch."""
-        logits = self.logits(params, batch, rngs)
+        return self.losses_of(self.logits(params, batch, rngs), batch)
+
+    def losses_of(self, logits: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
+        """Returns the loss `task` and the metrics of the logits for a prepared batch."""
         targets, weights = self.targets(batch), self.example_weights(batch)
         counted = weights * self.row_weights(batch) if self.windows else weights
         total, _ = self.criterion(logits, targets, counted)
@@ -112,6 +143,18 @@ class RowObjective(Objective):
         # The sum of `counted` would be the wrong divisor: windows of long texts, which all have one length,
         # fill batches of their own, in which it would give each window the weight of a whole text.
         return {"task": (total, jnp.sum(weights))}, metrics
+
+    def soft_logits(self, logits: jax.Array) -> list[jax.Array]:
+        """Returns the logits of each softmax, which those of a teacher are compared with."""
+        return [logits]
+
+    def soft_weights(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Returns the weight of each of them and the sum that their loss is divided by.
+
+        These are as in `loss`, except that no class has a weight of its own.
+        """
+        weights = self.present(batch)
+        return weights * self.row_weights(batch) if self.windows else weights, jnp.sum(weights)
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the outputs for the rows of a batch of the loader; see `outputs`."""

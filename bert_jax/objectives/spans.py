@@ -13,7 +13,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import SPANS, ClassificationHead
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
-from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
+from bert_jax.objectives.base import Batch, Pairs
 from bert_jax.objectives.rows import RowObjective
 
 Targets = Mapping[str, jax.Array]
@@ -37,10 +37,13 @@ class Spans(RowObjective):
         """Returns the encoder with a head for the start and the end."""
         return ClassificationModel(self.config, 2, self.classifier)
 
-    def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
+    def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:
         """Returns float32 [B, L, 2] start and end scores; padding has the lowest finite number."""
-        logits = self.apply(params, batch, rngs)
-        return jnp.where(batch["sequence_ids"][..., None] > 0, logits, jnp.finfo(logits.dtype).min)
+        return jnp.where(batch["sequence_ids"][..., None] > 0, output, jnp.finfo(output.dtype).min)
+
+    def soft_logits(self, logits: jax.Array) -> list[jax.Array]:
+        """Returns the start and the end scores; those of padding can be divided by any temperature."""
+        return [jnp.maximum(logits[..., i], -1e9) for i in range(2)]
 
     def criterion(self, logits: jax.Array, targets: Targets, weights: jax.Array) -> losses.Pair:
         """Returns the mean of the start and end cross-entropies over the tokens of the row."""

@@ -67,7 +67,7 @@ class Tagging(RowObjective):
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
         """Returns float32 [B, L, C]."""
         if not self.layers:
-            return self.apply(params, batch, rngs)
+            return super().logits(params, batch, rngs)
         features = batch["features"] if "features" in batch else self._features(params, batch)
         logits = self.model.apply(
             {"params": {"classifier": params["classifier"]}},

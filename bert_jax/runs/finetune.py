@@ -24,7 +24,9 @@ from bert_jax.errors import UserError
 from bert_jax.kernels import platform
 from bert_jax.objectives.adapters import PartlyFrozen
 from bert_jax.objectives.base import Objective
+from bert_jax.objectives.distillation import Distillation
 from bert_jax.parallel import distributed, sharding
+from bert_jax.runs import distillation
 from bert_jax.settings.model_config import ModelConfig
 from bert_jax.settings.run_config import FinetuneConfig
 from bert_jax.tasks import fields, metrics
@@ -35,7 +37,6 @@ from bert_jax.tasks.rows import batches, packing, windows
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file
 from bert_jax.training import loop
 from bert_jax.training.evaluators import Batches, BestCheckpoint
-from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
 from bert_jax.training.optimization.adapters import adapt, describe
 from bert_jax.training.optimization.optimizers import make_optimizer
@@ -81,13 +82,16 @@ def finetune(
     for split, found in examples.items():
         log(_describe(split, found, data[split], task))
     mesh = sharding.mesh_of(config.mesh)
-    objective = _objective(config, task)
+    learned = _learned(config, task, directory)
+    learned = distillation.read_teacher(learned, config, task.export_head, directory, log, task.labels)
+    objective = _objective(config, task, learned)
 
     primary = jax.process_index() == 0
     writer = MetricsWriter(directory, total_steps=config.steps, primary=primary)
     log = writer.message
     with WorkDir(directory, primary=primary, log=log) as workdir, contextlib.closing(writer):
-        workdir.open_run(_describe_run(config, task, examples, command_line), fields.declared(config.task))
+        run = _describe_run(config, task, examples, command_line) | distillation.record(learned)
+        workdir.open_run(run, fields.declared(config.task))
         workdir.copy_vocabulary(task.tokenizer.path)
         if described := describe(objective):
             log(described)
@@ -113,7 +117,7 @@ def finetune(
                 on_best=evaluator.write_results,
                 log=log,
             )
-        training_batches = TrainingBatches(config, task, data["train"], mesh)
+        training_batches = TrainingBatches(config, task, data["train"], mesh, distillation.row_flops(learned))
         if shapes := training_batches.packing:
             rows = f"{' or '.join(map(str, shapes.rows))} rows of {shapes.length} tokens"
             log(f"a batch of {config.batch_size} examples is packed into {rows}")
@@ -156,21 +160,41 @@ def prepare(
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
     task, training = from_training_file(config)
-    _objective(config, task)
+    _objective(config, task, _learned(config, task, directory))
     task.metrics  # noqa: B018, raises UserError for unknown names
     return config, task, training
 
 
-def _objective(config: FinetuneConfig, task: FinetuneTask) -> Objective:
+def _learned(config: FinetuneConfig, task: FinetuneTask, directory: str) -> Objective:
+    """Returns the objective of the task, with the shapes of its teacher if there is one."""
+    learned = distillation.distill(
+        task.objective(),
+        config,
+        task.export_head,
+        tokenizer=task.tokenizer,
+        max_seq_length=task.config.max_seq_length,
+        workdir=directory,
+    )
+    if isinstance(learned, Distillation):
+        given = f"distillation.losses={config.distillation.losses}"
+        if not learned.uses_heads:
+            raise UserError(f"{given} trains no head; add logits=1, task=1, or both")
+        if "logits" in learned.factors and not task.objective().has_softmax:
+            raise UserError(
+                f"{given}: the task {config.task} has no distribution over classes; leave logits out"
+            )
+    return learned
+
+
+def _objective(config: FinetuneConfig, task: FinetuneTask, learned: Objective) -> Objective:
     """Returns the training objective, with what the task, the optimizer and an adapter freeze."""
     if task.freeze and config.adapter.kind:
         raise UserError(
             f"adapter.kind={config.adapter.kind}: the task freezes its encoder, which leaves nothing "
             "to adapt; leave it empty"
         )
-    objective = task.objective()
-    frozen = freeze(objective, task.freeze, config.optimizer.freeze)
-    return adapt(frozen, config.adapter, objective.new_groups)
+    frozen = freeze(learned, task.freeze, config.optimizer.freeze)
+    return adapt(frozen, config.adapter, task.objective().new_groups)
 
 
 def _describe_run(
@@ -197,13 +221,19 @@ class TrainingBatches:
         task: the task that is trained.
         data: the encoded rows of the training file.
         mesh: the device mesh that the batches are placed on.
+        row_flops: the function of the number of tokens of a row that returns its model FLOPs.
     """
 
     def __init__(
-        self, config: FinetuneConfig, task: FinetuneTask, data: batches.EncodedRows, mesh: jax.sharding.Mesh
+        self,
+        config: FinetuneConfig,
+        task: FinetuneTask,
+        data: batches.EncodedRows,
+        mesh: jax.sharding.Mesh,
+        row_flops: Callable[[int], float],
     ):
         self._config, self._task, self._data, self._mesh = config, task, data, mesh
-        self._row_flops = flops.RowFlops.of(task.objective())
+        self._row_flops = row_flops
         self.packing: packing.Packing | None = None
         if getattr(task.config, "pack", False):
             devices = mesh.shape["data"] * mesh.shape["fsdp"]

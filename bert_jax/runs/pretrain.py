@@ -24,7 +24,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 from bert_jax.parallel import distributed, sharding
-from bert_jax.runs import pretraining_objectives, pretraining_records
+from bert_jax.runs import distillation, pretraining_objectives, pretraining_records
 from bert_jax.runs.pretraining_records import RunRecords, eval_batches
 from bert_jax.settings import config_fields, run_config
 from bert_jax.settings.model_config import ModelConfig
@@ -77,7 +77,15 @@ def pretrain(
     config, adopted = adopt_architecture(config, explicit, workdir, tokenizer)
     config = _resolve(config, records, workdir, log)
     task = _objective(config, config.model.encoder(), records, workdir)
-    learned = pretraining_objectives.make(config, task)
+    learned = distillation.distill(
+        pretraining_objectives.make(config, task),
+        config,
+        "masked_lm",
+        tokenizer=tokenizer,
+        max_seq_length=records.longest.max_seq_length,
+        workdir=workdir,
+    )
+    learned = distillation.read_teacher(learned, config, "masked_lm", workdir, log)
     objective = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
     # Mistakes are refused before there is a work directory.
     make_optimizer(config.optimizer, budget.schedule_steps(config), None)
@@ -94,7 +102,7 @@ def pretrain(
     corrupt_rows = loader.CorruptRows(config.data.max_corrupt_rows, writer.message)
     with WorkDir(workdir, primary=primary, log=writer.message) as held, contextlib.closing(writer):
         held.open_run(
-            _describe_run(config, records),
+            _describe_run(config, records) | distillation.record(learned),
             dict(config_fields.fields(PretrainConfig())),
             allow_changes=allow_changes,
         )
@@ -111,7 +119,7 @@ def pretrain(
             )
         if config.resume_from and not files.exists(held.checkpoints):
             theirs = convert.load_architecture(config.resume_from)[1]
-            _check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
+            distillation.check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
         return loop.fit(
             workdir=held,
             config=config,
@@ -248,17 +256,20 @@ def _describe_run(config, records: RunRecords) -> dict[str, Any]:
 
 
 def _load_initial(config, held, log):
-    """Returns a function that loads the parameters of `init_from`, or None if it is not set.
+    """Returns a function that loads the parameters of `init_from` or of the teacher, or None for neither.
 
     The function takes the abstract parameters and returns the arrays.
     """
-    if not config.init_from:
+    if not (config.init_from or config.distillation.init_layers):
         return None
 
     def load(abstract_params):
-        params, report = convert.load_params(
-            config.init_from, abstract_params, ignore=config.init_ignore, log=log
-        )
+        if config.distillation.init_layers:
+            params, report = distillation.load_student(config, abstract_params, log)
+        else:
+            params, report = convert.load_params(
+                config.init_from, abstract_params, ignore=config.init_ignore, log=log
+            )
         log(str(report))
         held.write_json(REPORT_FILE, dataclasses.asdict(report))
         return params
@@ -272,7 +283,9 @@ def adopt_architecture(
     workdir: os.PathLike | str = "",
     tokenizer: Any = None,
 ) -> tuple[PretrainConfig, str]:
-    """Returns the configuration with the architecture of the checkpoint `config.init_from`, if there is one.
+    """Returns the configuration with the architecture of the checkpoint that the model starts with, if any.
+
+    It is `config.init_from`, or the teacher of which the model takes layers.
 
     Args:
         config: the configuration of a pre-training run.
@@ -290,18 +303,22 @@ def adopt_architecture(
             a field is set that only fine-tuning reads.
     """
     heads.check_fields(config.model.to_dict(), (), "pre-training")
-    if not config.init_from:
+    of_teacher = bool(config.distillation.init_layers)
+    if not (config.init_from or of_teacher):
         return config, ""
     before = config.model.to_dict()
     if workdir and run_directory.has_started(workdir):
         run = run_directory.load_config(workdir)
-        if run.get("init_from") == config.init_from:
+        then = run.get("distillation", {}).get("teacher") if of_teacher else run.get("init_from")
+        if then == (config.distillation.teacher if of_teacher else config.init_from):
             recorded = {name: value for name, value in run.model.items() if name in before}
             kept = {name: before[name] for name in (*RUN_FIELDS, *explicit)}
             return dataclasses.replace(config, model=ModelConfig(**before | recorded | kept)), ""
+    if of_teacher:
+        return distillation.adopt_widths(config, explicit, tokenizer)
     fields, theirs = convert.adopt_architecture(config.init_from, before, explicit)
     if tokenizer is not None:
-        _check_vocabulary("init_from", config.init_from, theirs, tokenizer)
+        distillation.check_vocabulary("init_from", config.init_from, theirs, tokenizer)
     sizes = ", ".join(f"{name} {fields[name]:,}" for name in SIZE_FIELDS)
     replaced = [
         name for name in fields if fields[name] != before[name] and (name, before[name]) != ("vocab_size", 0)
@@ -311,16 +328,3 @@ def adopt_architecture(
     )
     message = f"architecture of {config.init_from}: {sizes}{instead}"
     return dataclasses.replace(config, model=ModelConfig(**fields)), message
-
-
-def _check_vocabulary(field: str, path: str, theirs, tokenizer) -> None:
-    if theirs.tokens != tokenizer.tokens:
-        raise UserError(
-            f"{field}={path} was trained with another vocabulary than that of the records; make the records "
-            "with its vocabulary"
-        )
-    if theirs.template != tokenizer.template:
-        raise UserError(
-            f"{field}={path} was trained with rows {theirs.template.pair!r}, and the records have "
-            f"{tokenizer.template.pair!r}; make records of the form of the checkpoint"
-        )

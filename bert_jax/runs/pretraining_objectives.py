@@ -12,6 +12,7 @@ from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
+from bert_jax.runs import distillation
 from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.training.metrics import flops
 
@@ -34,9 +35,9 @@ def make(config: PretrainConfig, task: MaskedLM) -> Objective:
 def row_flops(objective: Objective) -> Callable[[int, int, int], float]:
     """Returns the function (length, predictions, sequences) that returns the model FLOPs of one row.
 
-    The function is a `flops.RowFlops`. Of two networks it is the sum, neither with a next-sentence head.
+    Of two networks it is the sum, neither with a next-sentence head.
     """
-    of_model = flops.RowFlops.of(objective)
+    of_model = distillation.row_flops(objective)
     if not isinstance(objective, ReplacedTokens):
         return of_model
     of_generator = flops.RowFlops.of(objective.generator)

@@ -13,8 +13,9 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.masking import MaskingOptions
-from bert_jax.settings import config_fields
+from bert_jax.settings import config_fields, distillation_config
 from bert_jax.settings.config_fields import Part, amount, fixed, free, option, share
+from bert_jax.settings.distillation_config import DistillationConfig, PretrainDistillationConfig
 from bert_jax.settings.masking_config import EvalMaskingConfig, MaskingConfig, ReplacedTokensConfig
 from bert_jax.settings.model_config import ModelConfig
 from bert_jax.settings.optimizer_config import (
@@ -187,6 +188,7 @@ class RunConfig(Part):
     steps: int = 0
     optimizer: OptimizerConfig = OptimizerConfig()
     adapter: AdapterConfig = AdapterConfig()
+    distillation: DistillationConfig = DistillationConfig()
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
@@ -240,6 +242,7 @@ class PretrainConfig(RunConfig):
         "shorter rows have more rows and as many tokens",
     )
     optimizer: PretrainOptimizerConfig = PretrainOptimizerConfig()
+    distillation: PretrainDistillationConfig = PretrainDistillationConfig()
     eval: PretrainEvalConfig = PretrainEvalConfig()
     data: PretrainDataConfig = PretrainDataConfig()
     masking: MaskingConfig = MaskingConfig()
@@ -335,6 +338,7 @@ class FinetuneConfig(RunConfig):
         0.1, "share of all steps that is warm-up, unless `optimizer.warmup_steps` is set", minimum=0, below=1
     )
     optimizer: FinetuneOptimizerConfig = FinetuneOptimizerConfig(learning_rate=5e-5, warmup_steps=0)
+    distillation: DistillationConfig = DistillationConfig(losses="logits=0.5, task=0.5")
     checkpoint: CheckpointConfig = CheckpointConfig(keep=1)
     eval: EvalConfig = EvalConfig(every=0)
     vocab: str = option("", "the vocabulary, where there is no `init_from`, which has one")
@@ -377,6 +381,7 @@ def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
     if objective and objective != "replaced_tokens":
         for part in dataclasses.fields(ReplacedTokensConfig):
             yield f"replaced_tokens.{part.name}", f"the objective {objective} does not use it"
+    yield from distillation_config.unused(config)
     kind = config.adapter.kind
     if kind:
         yield "optimizer.freeze", f"adapter.kind={kind} freezes all that it does not train"

@@ -232,7 +232,7 @@ class BestCheckpoint(Evaluator):
         if best is None or is_best:
             scored = set(metrics) - {"loss"}
             saved = checkpoint.Checkpointer(os.path.join(self._workdir.path, BEST), keep=1, log=self._log)
-            saved.save(step, state.parameters)
+            saved.save(step, state.model_parameters)
             saved.close()
             scores = {name: value for name, value in metrics.items() if name in (self._metric, *scored)}
             best = {"step": step, "metric": self._metric, "scores": scores, **self._on_best()}

@@ -13,7 +13,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError
+from bert_jax.objectives.adapters import INNER
 from bert_jax.objectives.base import Objective, Params
+from bert_jax.objectives.distillation import TEACHER
 from bert_jax.parallel.sharding import parameter_shardings, unbox
 from bert_jax.training.budget import Budget
 
@@ -37,6 +39,17 @@ class TrainState(flax.struct.PyTreeNode):
     def parameters(self) -> dict[str, Params]:
         """Returns the trained and the frozen parameters, named as in the state."""
         return {"params": self.params} | ({} if self.frozen is None else {"frozen": self.frozen})
+
+    @property
+    def model_parameters(self) -> dict[str, Params]:
+        """Returns the `parameters` without those of a teacher, which is no part of the model."""
+        return {"params": self.params, "frozen": _without_teacher(self.frozen or {})}
+
+
+def _without_teacher(frozen: Any) -> Params:
+    return {
+        name: _without_teacher(x) if name == INNER else x for name, x in frozen.items() if name != TEACHER
+    }
 
 
 def abstract_state(

@@ -1,8 +1,7 @@
-"""The protocol carries objectives that are not masked LM or a head: each here is small and complete, and is
+"""The protocol carries objectives that are not masked LM or a head: each is small and complete, and is
 trained on eight devices by the same step, with dropout and with its batch in parts.
 """
 
-import dataclasses
 import functools
 from typing import ClassVar
 
@@ -15,10 +14,10 @@ import pytest
 from support.models import packed_batch, tiny_config, tiny_task
 
 from bert_jax.kernels.dropout import dropout
-from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.classification import Classification
+from bert_jax.objectives.distillation import Distillation
 from bert_jax.parallel import sharding
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step
@@ -29,55 +28,6 @@ ROWS = 16
 
 def boxed(key, shape, names):
     return nn.Partitioned(0.3 * jax.random.normal(key, shape), names=names)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Distillation(Objective):
-    """A student learns the masks, and a frozen teacher's logits and states."""
-
-    student: Objective
-    teacher: Objective
-    scales: ClassVar = {"kl": 5.0, "mlm": 2.0, "cosine": 1.0}
-
-    def init(self, key):
-        return self.student.init(key)
-
-    @functools.cache  # noqa: B019
-    def frozen(self):
-        return jax.jit(self.teacher.init)(jax.random.key(7))
-
-    def join(self, params, frozen):
-        return {"student": params, "teacher": frozen}
-
-    def prepare(self, batch, key, train):
-        return self.student.prepare(batch, key, train)
-
-    def weights(self, batch):
-        masked, tokens = jnp.sum(batch["masked_weights"]), jnp.sum(batch["sequence_ids"] > 0)
-        return {"kl": masked, "mlm": masked, "cosine": tokens.astype(jnp.float32)}
-
-    def loss(self, params, batch, rngs):
-        inputs = [batch[name] for name in (*INPUTS, "masked_positions", "cls_positions")]
-
-        def outputs(objective, params, rngs):
-            def run(model):
-                return model(*inputs, deterministic=rngs is None)[0], model.encoder(*inputs[:4])
-
-            return nn.apply(run, objective.model)({"params": params}, rngs=rngs)
-
-        logits, states = outputs(self.student, params["student"], rngs)
-        theirs, their_states = outputs(self.teacher, params["teacher"], None)
-        masked = batch["masked_weights"]
-        log_p, log_q = jax.nn.log_softmax(theirs), jax.nn.log_softmax(logits)
-        kl = jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1) * masked
-        real = (batch["sequence_ids"] > 0).astype(jnp.float32)
-        cosine = (1 - optax.cosine_similarity(states, their_states, epsilon=1e-6)) * real
-        pairs = {
-            "kl": (kl.sum(), masked.sum()),
-            "mlm": losses.cross_entropy(logits, batch["masked_labels"], masked),
-            "cosine": (cosine.sum(), real.sum()),
-        }
-        return pairs, {"accuracy": losses.accuracy(logits, batch["masked_labels"], masked)}
 
 
 class Linear(Objective):
@@ -186,8 +136,10 @@ def texts(seed):
 
 
 def distillation():
-    student = tiny_task(num_hidden_layers=1, hidden_dropout_prob=0.2)
-    return Distillation(student, tiny_task(num_hidden_layers=1))
+    """A student learns the masks, and a frozen teacher's logits and states."""
+    student, teacher = tiny_task(num_hidden_layers=1, hidden_dropout_prob=0.2), tiny_task(num_hidden_layers=1)
+    params = jax.device_get(sharding.unbox(jax.jit(teacher.init)(jax.random.key(7))))
+    return Distillation(student, teacher, {"logits": 5.0, "task": 2.0, "cosine": 1.0}, teacher_params=params)
 
 
 MAKE = {

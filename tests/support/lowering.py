@@ -51,6 +51,7 @@ NO_DROPOUT = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob
 ARGUMENTS = {  # of configs that need one
     "pretrain/large_lamb": "phase1",
     "finetune/albert": "mrpc",
+    "finetune/distilbert": "mrpc",
     "finetune/electra": "mrpc",
     "finetune/glue": "mrpc",
     "finetune/roberta": "mrpc",
@@ -110,13 +111,16 @@ def configs(folder):
 
 
 def load(name):
-    """A config, with an argument where it needs one."""
+    """A config, with an argument and a teacher where it needs one."""
     name, argument = config_files.split(name)
     spec = importlib.util.spec_from_file_location("config", config_files.find(name))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     argument = argument or ARGUMENTS.get(name)
-    return module.get_config(argument) if argument else module.get_config()
+    config = module.get_config(argument) if argument else module.get_config()
+    if config.distillation.get("init_layers"):
+        config.distillation.teacher = "a teacher"
+    return config
 
 
 def shrink(fields, **changes):

@@ -19,6 +19,7 @@ from bert_jax.models.config import DROPOUT_FIELDS, ENCODER_FIELDS, EncoderConfig
 from bert_jax.models.heads import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead
 from bert_jax.tokenization import templates
 
+START_FIELDS = ("initializer", "sinusoidal_start")  # affect the start of training only
 CLASSIFIER = "classifier/bias"  # the parameter with one value per class
 NO_TYPES = {"model_input_names": ["input_ids", "attention_mask"]}  # of a tokenizer without token types
 
@@ -209,7 +210,7 @@ class Family:
         fields |= self.constants
         if self.translation:
             fields |= self.translation.write(config)
-        if lost := self.lost_field(config, fields, (*DROPOUT_FIELDS, "initializer")):
+        if lost := self.lost_field(config, fields, (*DROPOUT_FIELDS, *START_FIELDS)):
             raise UserError(f"transformers' {self.name} has no {lost[0]}={lost[1]!r}, only {lost[2]!r}")
         return fields
 

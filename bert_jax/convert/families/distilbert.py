@@ -64,6 +64,7 @@ FAMILY = Family(
         "dropout": "hidden_dropout_prob",
         "attention_dropout": "attention_probs_dropout_prob",
         "max_position_embeddings": "max_position_embeddings",
+        "sinusoidal_pos_embds": "sinusoidal_start",
         "initializer_range": "initializer_range",
         "seq_classif_dropout": "classifier_dropout",
         "qa_dropout": "qa_dropout",

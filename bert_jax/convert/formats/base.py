@@ -101,10 +101,11 @@ class Format(abc.ABC):
         wanted, stored = flatten(abstract_params), model.stored
         check_shapes(model.source, stored, wanted)
         report = checkpoint.Report.of(model.source, wanted, stored)
-        return nest({name: _place(stored[name], wanted[name]) for name in report.loaded}), report
+        return nest({name: place(stored[name], wanted[name]) for name in report.loaded}), report
 
 
-def _place(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
+def place(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
+    """Returns an array with the dtype and the sharding of a shape."""
     array = np.asarray(array, like.dtype)
     if like.sharding is None:
         return jax.numpy.asarray(array)

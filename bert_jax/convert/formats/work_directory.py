@@ -19,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
 from bert_jax.objectives.adapters import assemble
+from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.replaced_tokens import GENERATOR, generator_config, generator_params
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
@@ -62,7 +63,8 @@ class WorkDirectory(Format):
         if chosen == run_directory.find_root(path) and files.exists(os.path.join(chosen, run_directory.BEST)):
             chosen = os.path.join(chosen, run_directory.BEST)
         source, trained, frozen = checkpoint.read_stored(chosen, log=log)
-        params = assemble(trained | frozen)
+        stored = assemble(trained | frozen)
+        params = {name: x for name, x in stored.items() if not name.startswith(f"{DISTILLATION}/")}
         adapter = LowRankAdapter.of(run["config"].get("init_from", ""), trained, frozen)
         params, generator = _networks(run, config, params, tokenizer, source)
         labels = tuple(run["labels"]) if run.get("labels") else None

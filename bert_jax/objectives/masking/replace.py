@@ -1,4 +1,4 @@
-"""What replaces the chosen tokens: [MASK], random tokens, or nothing."""
+"""What replaces the chosen tokens: [MASK], random tokens, or nothing; and values placed in a row."""
 
 from __future__ import annotations
 
@@ -49,3 +49,10 @@ def replaced(
     for skipped in excluded:
         random_ids += random_ids >= skipped
     return jnp.where(draws < mask, mask_id, jnp.where(draws < random_below, random_ids, input_ids))
+
+
+def place_at(ids: jax.Array, positions: jax.Array, values: jax.Array, weights: jax.Array) -> jax.Array:
+    """Returns ids [B, L] with `values` [B, P] at `positions` [B, P] wherever the weight is not 0."""
+    unused = ids.shape[1]  # outside the row, and dropped
+    places = jnp.where(weights > 0, positions, unused)
+    return jax.vmap(lambda row, at, value: row.at[at].set(value, mode="drop"))(ids, places, values)

@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.adapters import PartlyFrozen
 from bert_jax.objectives.base import Objective
+from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.low_rank import INITIALIZERS, LowRank
 from bert_jax.settings.run_config import AdapterConfig
 
@@ -43,7 +44,9 @@ def adapt(objective: Objective, config: AdapterConfig, head: Collection[str] = (
     groups = dict.fromkeys(name.split("/")[0] for name in shapes)
     if kind == "head" and not head:
         head = [group for group in groups if group not in ("encoder", "pooler")]
-    patterns = [_KINDS[kind], *(f"{re.escape(group)}/.*" for group in head), config.train]
+    # What only the comparison with a teacher has is new and thus trained.
+    groups_trained = (*head, DISTILLATION)
+    patterns = [_KINDS[kind], *(f"{re.escape(group)}/.*" for group in groups_trained), config.train]
     trained = [re.compile(pattern) for pattern in patterns if pattern]
 
     def is_frozen(name: str) -> bool:
@@ -98,4 +101,6 @@ def describe(objective: Objective) -> str:
         sum(math.prod(shape) for shape in parameter_shapes(jax.eval_shape(init, jax.random.key(0))).values())
         for init in (objective.init, objective.init_model)
     )
+    if trained >= model:  # only a teacher is frozen
+        return ""
     return f"{trained:,} parameters are trained, {trained / model:.2%} of the {model:,} of the model"

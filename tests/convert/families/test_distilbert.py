@@ -2,11 +2,15 @@
 
 import pathlib
 
+import jax
+import numpy as np
 import pytest
 
 from bert_jax import cli, convert
 from bert_jax.convert.families import distilbert
 from bert_jax.errors import UserError
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.embeddings import Embeddings
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "distilbert"
 FAMILY = distilbert.FAMILY
@@ -44,3 +48,15 @@ def test_what_is_no_distilbert_is_not_written_as_one():
         FAMILY.write_config(model.config.replace(layer_norm_eps=0.1), "none")
     with pytest.raises(UserError, match="a DistilBERT with head pretraining does not exist"):
         model.replace(head="pretraining")
+
+
+def test_sinusoidal_positions_start_as_in_transformers():
+    """The golden model has the table that transformers fills in, and a field that says so."""
+    model, other = convert.load(FOLDER / "masked_lm"), convert.load(FOLDER / "none")
+    assert model.config.sinusoidal_start and not other.config.sinusoidal_start
+    ids = np.zeros((1, 4), np.int32)
+    params = Embeddings(model.config).init(jax.random.key(0), ids, ids, ids, True)["params"]
+    expected = model.params["encoder/embeddings/position_embeddings"]
+    np.testing.assert_allclose(params["position_embeddings"].unbox(), expected, atol=1e-7)
+    with pytest.raises(UserError, match="sinusoidal_start needs position=learned, not rotary"):
+        EncoderConfig(sinusoidal_start=True, position="rotary")

@@ -1,0 +1,69 @@
+"""What a caller may collect from inside an encoder: states of its layers, and the inputs of attention.
+
+Modules `give` these values under the names below. Nothing is kept, and no program changes, unless `apply`
+asks for a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from bert_jax.models import runs
+from bert_jax.models.config import EncoderConfig
+
+EMBEDDINGS = "embedding_states"  # [B, L, H], what the first layer reads
+LAYERS = "layer_states"  # [B, L, H], the output of each layer
+LAST = "last_state"  # [B, L, H], the output of the encoder, after the final norm if there is one
+QUERIES, KEYS, VALUES = "queries", "keys", "values"  # [B, L, N, D] of each layer, rotated by their positions
+
+_LEAF = "given"
+
+States = dict[str, list[jax.Array]]
+
+
+def give(module: nn.Module, name: str, x: jax.Array, bias: jax.Array | None = None) -> None:
+    """Keeps x, plus a bias if there is one, if the caller collects the name."""
+    if module.is_mutable_collection(name) and not module.is_initializing():
+        value = x if bias is None else x + bias.astype(x.dtype)
+        module.sow(name, _LEAF, value, reduce_fn=lambda _, new: new, init_fn=lambda: None)
+
+
+def apply(
+    model: nn.Module,
+    config: EncoderConfig,
+    params: Any,
+    *inputs: Any,
+    collect: Collection[str] = (),
+    **options: Any,
+) -> tuple[Any, States]:
+    """Returns the output of a model and what is collected: a list with one array, or with one for each layer.
+
+    Args:
+        model: an encoder, or a model whose encoder is called `encoder`.
+        config: the configuration of the encoder.
+        params: the parameters of the model.
+        *inputs: the arguments of the model.
+        collect: the names to collect.
+        **options: further arguments of the model, and `rngs`.
+    """
+    if not collect:
+        return model.apply({"params": params}, *inputs, **options), {}
+    output, variables = model.apply({"params": params}, *inputs, mutable=list(collect), **options)
+    trees = {name: variables[name] for name in collect}
+    return output, {name: _in_order(tree.get("encoder", tree), config) for name, tree in trees.items()}
+
+
+def _in_order(tree: Mapping[str, Any], config: EncoderConfig) -> list[jax.Array]:
+    if _LEAF in tree:
+        return [tree[_LEAF]]
+    found: dict[int, jax.Array] = {}
+    for place in runs.places(config):
+        node: Any = tree["layers"]
+        for part in place.path.split("/"):
+            node = node[part]
+        found |= {number: node[_LEAF][repeat] for repeat, number in enumerate(place.numbers)}
+    return [found[number] for number in sorted(found)]

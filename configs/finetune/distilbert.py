@@ -1,0 +1,26 @@
+"""Two-step distillation: a DistilBERT on a task of GLUE or SQuAD with a fine-tuned teacher, distilbert:TASK.
+
+    bert-jax finetune --config=finetune/distilbert:squad --workdir=runs/squad-student \
+        --config.init_from=runs/distilbert --config.distillation.teacher=runs/squad-teacher \
+        --config.data_dir=squad
+
+Tasks are those of GLUE, squad and squad2. The teacher is a model that was fine-tuned on the same task, such
+as a work directory of finetune/squad. The loss is half of the task's and half of the divergence from the
+teacher's distributions at a temperature of 2, as in the authors' code for SQuAD. STS-B is a regression, which
+has no distributions: it is refused. Without a teacher, this is the usual fine-tuning of a DistilBERT.
+"""
+
+from bert_jax import tasks
+from bert_jax.errors import UserError
+
+TASKS = [spec.name for spec in tasks.GLUE if spec.name != "stsb"] + ["squad", "squad2"]
+
+
+def get_config(task: str = ""):
+    if task not in TASKS:
+        raise UserError(
+            f"finetune/distilbert:{task}: expected finetune/distilbert:TASK with one of {', '.join(TASKS)}"
+        )
+    c = tasks.default_config("base", task)
+    c.optimizer.learning_rate = 3e-5 if task.startswith("squad") else 2e-5
+    return c

@@ -1,0 +1,279 @@
+"""A student and its teacher: each loss is that of its source, and the teacher is read and never trained."""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support.models import packed_batch, tiny_task
+
+from bert_jax import convert
+from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.errors import UserError
+from bert_jax.models import collected
+from bert_jax.models.heads import gather_positions
+from bert_jax.models.row_inputs import INPUTS
+from bert_jax.objectives.distillation import (
+    DISTILLATION,
+    TEACHER,
+    Distillation,
+    Models,
+    PairOptions,
+    check,
+    losses,
+    parse_layers,
+    parse_scales,
+)
+from bert_jax.objectives.masked_lm import MaskedLM, at_every_token
+from bert_jax.parallel import sharding
+from bert_jax.training.state import init_state
+from bert_jax.training.step import make_train_step
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+FOLDER = pathlib.Path(__file__).parents[1] / "testdata" / "distillation"
+RELATIONS = ("queries", "keys", "values")
+TRIPLE = {"logits": 5.0, "task": 2.0, "cosine": 1.0}
+
+
+@functools.cache
+def golden():
+    with np.load(FOLDER / "losses.npz") as arrays:
+        return dict(arrays)
+
+
+@functools.cache
+def model(name):
+    return convert.load(FOLDER / name, log=lambda line: None)
+
+
+def objective(name):
+    found = model(name)
+    config = found.config.replace(dtype="float32")
+    return MaskedLM(config, None, None, head=found.family.masked_lm, next_sentence_head=False)
+
+
+def distilled(factors, student="student", **options):
+    places = {name: options.pop(name) for name in ("every_token", "temperature") if name in options}
+    return Distillation(
+        objective(student), objective("teacher"), factors, options=PairOptions(**options), **places
+    )
+
+
+def batch(padding=True, every_token=True):
+    """The golden's rows as `MaskedLM.prepare` gives them."""
+    arrays = golden()
+    ids, mask, labels = (arrays[name] for name in ("ids", "mask", "labels"))
+    mask = mask if padding else np.ones_like(mask)
+    positions = np.argsort(labels < 0, axis=1, kind="stable")[:, :6]  # the masked ones first
+    chosen = np.take_along_axis(labels, positions, axis=1)
+    found = {
+        "input_ids": ids * mask,
+        "token_type_ids": 0 * ids,
+        "position_ids": np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape),
+        "sequence_ids": mask,
+        "cls_positions": np.zeros((len(ids), 1), np.int32),
+        "masked_positions": np.int32(positions),
+        "masked_labels": np.maximum(chosen, 0),
+        "masked_weights": np.float32(chosen >= 0),
+    }
+    found = jax.tree.map(jnp.asarray, found)
+    return at_every_token(found) if every_token else found
+
+
+def compute(found, rows, grad=True, **maps):
+    params = nest(model("student" if found.student.config.hidden_size == 8 else "narrow").params)
+    if not found.uses_heads:
+        params = {"encoder": params["encoder"]}
+    if maps:
+        params[DISTILLATION] = {name: {"kernel": kernel} for name, kernel in maps.items()}
+    joined = {"student": params, TEACHER: nest(model("teacher").params)}
+
+    def total(params):
+        pairs = found.loss(joined | {"student": params}, rows, None)[0]
+        means = {name: total / weight for name, (total, weight) in pairs.items()}
+        return sum(found.scales[name] * x for name, x in means.items()), means
+
+    return jax.jit(jax.value_and_grad(total, has_aux=True) if grad else total)(params)
+
+
+def test_the_triple_loss_and_its_gradient_are_those_of_the_source():
+    arrays = golden()
+    (total, means), gradient = compute(distilled(TRIPLE), batch())
+    for mine, theirs in (("mlm", "mlm"), ("cosine", "cosine"), ("logits", "logits at tokens")):
+        assert float(means[mine]) == pytest.approx(float(arrays[f"loss/{theirs}"]), rel=1e-5), mine
+    assert float(total) == pytest.approx(float(arrays["loss/total"]), rel=1e-5)
+    norm = float(optax.tree.norm(gradient))
+    assert norm == pytest.approx(float(arrays["gradient_norm"]), rel=1e-4)
+    words = arrays["gradient/embeddings.word_embeddings"]
+    np.testing.assert_allclose(gradient["encoder"]["embeddings"]["word_embeddings"], words, atol=2e-5)
+    query = gradient["encoder"]["layers"]["stack"]["layer"]["query"]["kernel"][0]
+    of_query = arrays["gradient/transformer.layer.0.attention.q_lin"].T
+    np.testing.assert_allclose(query.reshape(of_query.shape), of_query, atol=2e-5)
+
+
+def test_logits_of_the_masked_tokens_alone():
+    found = distilled({"logits": 1.0, "task": 1.0}, every_token=False)
+    means = compute(found, batch(every_token=False), grad=False)[1]
+    assert float(means["mlm"]) == pytest.approx(float(golden()["loss/mlm"]), rel=1e-5)
+    assert float(means["logits"]) == pytest.approx(float(golden()["loss/logits at masked"]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "names, options",
+    [
+        ({"scores": "scores", "hidden": "hidden of equal widths", "attention": "attention"}, {}),
+        ({name: f"{name} of layer 2" for name in RELATIONS}, {"relation_layer": 2, "layers": (0, 3)}),
+        ({name: f"{name} in 4 heads" for name in RELATIONS}, {"relation_heads": 4}),
+    ],
+)
+def test_states_are_compared_as_in_the_source(names, options):
+    (_, means), gradient = compute(distilled(dict.fromkeys(names, 1.0), **options), batch(padding=False))
+    expected = {name: float(golden()[f"loss/{theirs}"]) for name, theirs in names.items()}
+    assert {name: float(x) for name, x in means.items()} == pytest.approx(expected, rel=1e-5)
+    assert set(gradient) == {"encoder"} and float(optax.tree.norm(gradient)) > 0.01
+
+
+def test_states_of_another_width_are_mapped():
+    arrays = golden()
+    maps = {name: arrays[f"map/{name}"] for name in ("hidden", "embeddings")}
+    found = distilled({"hidden": 1.0, "embeddings": 1.0}, student="narrow")
+    (_, means), gradient = compute(found, batch(padding=False), **maps)
+    for name in maps:
+        assert float(means[name]) == pytest.approx(float(arrays[f"loss/{name}"]), rel=1e-5)
+        assert np.all(np.any(np.asarray(gradient[DISTILLATION][name]["kernel"]), axis=0))
+    shapes, of_model = (jax.eval_shape(init, jax.random.key(0)) for init in (found.init, found.init_model))
+    assert sharding.unbox(shapes)[DISTILLATION]["hidden"]["kernel"].shape == (4, 8)
+    assert DISTILLATION not in of_model
+
+
+def test_padding_counts_nowhere():
+    """The losses of a row with padding are those of the row without."""
+    factors = dict.fromkeys(("cosine", "hidden", "scores", "attention", "values", "embeddings"), 1.0)
+    found = distilled(factors)
+    rows = {name: x[1:2] for name, x in batch().items() if name in INPUTS}
+    cut = {name: x[:, : int(golden()["mask"][1].sum())] for name, x in rows.items()}
+    padded, alone = (compute(found, each, grad=False)[1] for each in (rows, cut))
+    assert cut["input_ids"].shape == (1, 7) and set(padded) == set(factors)
+    for name, mean in padded.items():
+        assert float(mean) == pytest.approx(float(alone[name]), rel=2e-5) and float(mean) > 0.01
+
+
+def test_a_copy_of_the_teacher_has_nothing_to_learn_from_it():
+    factors = dict.fromkeys(("logits", "cosine", "hidden", "scores", "attention", "values"), 1.0)
+    teacher, params = objective("teacher"), nest(model("teacher").params)
+    found, rows = Distillation(teacher, teacher, factors), batch()
+    pairs = jax.jit(lambda params: found.loss({"student": params, TEACHER: params}, rows, None)[0])(params)
+    assert set(pairs) == set(factors)
+    assert all(abs(float(total / weight)) < 1e-5 for total, weight in pairs.values())
+
+
+def test_the_divergence_and_its_gradient():
+    rng = np.random.default_rng(0)
+    logits, targets = (4 * rng.normal(size=(3, 7)).astype(np.float32) for _ in range(2))
+    targets[0, :3] = logits[0, :3] = -1e9  # as masked attention
+    weights = np.float32([1, 0.5, 0])
+
+    def plain(logits):
+        p, q = (jax.nn.log_softmax(x / 3) for x in (targets, logits))
+        return 9 * jnp.sum(jnp.sum(jnp.exp(p) * (p - q), -1) * weights)
+
+    mine = jax.value_and_grad(lambda x: losses.divergence(x, targets, weights, 3.0))(logits)
+    theirs = jax.value_and_grad(plain)(logits)
+    assert float(mine[0]) == pytest.approx(float(theirs[0]), rel=1e-6)
+    np.testing.assert_allclose(mine[1], theirs[1], atol=1e-6)
+
+
+def test_collected_states_are_in_the_order_of_the_layers():
+    """Local and global layers alternate, in runs of several; the last state is after the final norm."""
+    task = tiny_task(
+        num_hidden_layers=3, position="rotary", norm_placement="pre", final_norm=True, global_every=2,
+        local_window=4, first_attention_norm=False,
+    )  # fmt: skip
+    names = (collected.EMBEDDINGS, collected.LAYERS, collected.LAST, collected.VALUES)
+    rows = task.prepare(packed_batch(rows=2), jax.random.key(1), False)
+
+    @jax.jit
+    def compute(key):
+        params = sharding.unbox(task.init(key))
+        (logits, _), states = task.forward(params, at_every_token(rows), None, names)
+        encoder = task.model.bind({"params": params}).encoder
+        every = encoder.every_layer(*(rows[name] for name in INPUTS), lambda x: x)
+        return states, every, gather_positions(logits, rows["masked_positions"]), task.forward(params, rows)
+
+    states, every, masked, (alone, nothing) = compute(jax.random.key(0))
+    np.testing.assert_allclose(states[collected.EMBEDDINGS][0], every[0], atol=1e-6)
+    np.testing.assert_allclose(np.stack(states[collected.LAYERS][:-1]), every[1:-1], atol=1e-5)
+    np.testing.assert_allclose(states[collected.LAST][0], every[-1], atol=1e-5)
+    assert len(states[collected.VALUES]) == 3 and nothing == {}
+    np.testing.assert_allclose(masked, alone[0], atol=1e-5)
+
+
+def train(parts):
+    """Two steps of a student whose teacher is wider; meshes are those of test_protocol.py."""
+    student, teacher = (
+        dataclasses.replace(tiny_task(num_hidden_layers=1, hidden_size=size), next_sentence_head=False)
+        for size in (32, 48)
+    )
+    factors = {"logits": 5.0, "task": 2.0, "hidden": 1.0, "values": 1.0}
+    params = jax.device_get(sharding.unbox(jax.jit(teacher.init)(jax.random.key(7))))
+    found = Distillation(student, teacher, factors, teacher_params=params)
+    optimizer = optax.scale_by_adam(eps=1e-3)
+    state = init_state(found, optimizer, sharding.make_mesh(1, devices=jax.devices()[:1]), 0)
+    step = jax.jit(make_train_step(found, optimizer, lambda step: 1e-2, parts))
+    lines = []
+    for number in range(2):
+        state, metrics = step(state, packed_batch(rows=8, seed=number), np.uint32(3))
+        lines.append({name: float(x) for name, x in metrics.items()})
+    return lines, state
+
+
+def test_parts_change_nothing():
+    (lines, state), (whole, of_whole) = train(2), train(1)
+    assert set(lines[0]) >= {f"{name}_loss" for name in ("logits", "mlm", "hidden", "values")}
+    for mine, reference in zip(lines, whole, strict=True):
+        assert mine == pytest.approx(reference, rel=5e-5, abs=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), state.params, of_whole.params)
+    assert "distillation/hidden/kernel" in flatten(state.params)
+    assert flatten(state.frozen) and not flatten(state.model_parameters["frozen"])
+
+
+def test_texts_of_the_configuration():
+    assert parse_scales("logits=5, task=2,cosine=1") == TRIPLE
+    assert parse_layers("2,5, 8") == (2, 5, 8) and parse_layers("") == ()
+    for text in ("logit=5", "logits", "logits=0", "logits=-1", "logits=1,logits=2", "logits=nan"):
+        with pytest.raises(UserError, match="is not NAME=SCALE with a scale above 0 and each of the names"):
+            parse_scales(text)
+    for text in ("", "task=1"):
+        with pytest.raises(UserError, match="compares nothing with the teacher; add some of logits, cosine"):
+            parse_scales(text)
+    with pytest.raises(UserError, match=r"distillation.layers='1;2' is not a list of layers"):
+        parse_layers("1;2")
+
+
+@pytest.mark.parametrize(
+    "name, student, options, message",
+    [
+        ("cosine", "narrow", {}, "the student's hidden_size is 4 and the teacher's 8"),
+        ("hidden", "student", {"layers": (1,)}, "expected one layer of the teacher, 0 to 3, for each"),
+        ("scores", "student", {"layers": (1, 4)}, "expected one layer of the teacher, 0 to 3, for each"),
+        ("values", "student", {"relation_layer": 4}, "relation_layer=4 is none of them"),
+        ("values", "narrow", {"relation_heads": 8}, "the student's hidden_size=4 is no multiple of"),
+    ],
+)
+def test_models_that_cannot_be_compared(name, student, options, message):
+    with pytest.raises(UserError, match=message):
+        check([name], Models(model(student).config, model("teacher").config, PairOptions(**options)))
+    other = model("teacher").config.replace(num_attention_heads=4, num_hidden_layers=3)
+    for pair, refusal in (
+        ("attention", "2 attention heads and the teacher 4"),
+        ("hidden", "set distillation.layers"),
+    ):
+        with pytest.raises(UserError, match=refusal):
+            check([pair], Models(model("student").config, other))
+    with pytest.raises(UserError, match="attention of the teacher is causal"):
+        check(["attention"], Models(model("student").config, model("teacher").config.replace(causal=True)))
