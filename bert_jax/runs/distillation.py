@@ -122,7 +122,7 @@ def _recorded(workdir: os.PathLike | str) -> EncoderConfig | None:
     if not workdir or not run_directory.has_started(workdir):
         return None
     record = run_directory.read_run(workdir).get(_RECORD)
-    return from_dict(record, ignore_unknown=True) if record else None
+    return from_dict({name: record[name] for name in ENCODER_FIELDS if name in record}) if record else None
 
 
 def record(objective: Objective) -> dict[str, Any]:
@@ -283,8 +283,7 @@ def load_student(
             "student has; choose a student of the teacher's kind, or leave it empty"
         )
     check_shapes(model.source, model.params, wanted)
-    unused = tuple(name for name in model.params if name not in wanted)
-    report = checkpoint.Report(model.source, tuple(wanted), (), unused)
+    report = checkpoint.Report.of(model.source, wanted, model.params)
     return nest({name: place(model.params[name], like) for name, like in wanted.items()}), report
 
 

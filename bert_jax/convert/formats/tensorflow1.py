@@ -13,6 +13,7 @@ import numpy as np
 from bert_jax import tokenization
 from bert_jax.convert import families
 from bert_jax.convert.families import FAMILIES, Family
+from bert_jax.convert.families.base import START_FIELDS
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
 from bert_jax.convert.model import Model, check_found
@@ -27,7 +28,7 @@ PREFIX = "bert_model.ckpt"  # the prefix of the released checkpoints
 
 # Fields that a released configuration does not have and that are not compared with their defaults when one is
 # written (`causal` is checked separately).
-_NOT_COMPARED = ("layer_norm_eps", "model_type", "causal", "initializer", *bert_config.DROPOUT_FIELDS)
+_NOT_COMPARED = ("layer_norm_eps", "model_type", "causal", *START_FIELDS, *bert_config.DROPOUT_FIELDS)
 
 
 def find_prefix(path: files.PathLike) -> str | None:
