@@ -57,10 +57,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.seeds is not None or flags.sweep:
         seeds = 1 if flags.seeds is None else flags.seeds
         grid = sweep.parse_grid(flags.sweep)
-        settings = sweep.run_all(
+        summaries = sweep.run_all(
             flags.config, flags.workdir, seeds, grid, command_line=command, **fit_options
         )
-        log("\n".join(sweep.table(settings)))
+        log("\n".join(sweep.table(summaries)))
         return 0
     best = finetune.finetune(flags.config, flags.workdir, command_line=command, **fit_options)
     if best["scores"]:

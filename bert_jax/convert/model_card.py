@@ -130,7 +130,7 @@ def of_repeats(run: str, settings: Sequence[Mapping[str, Any]]) -> str:
 
     Args:
         run: The work directory of one run of the best setting.
-        settings: The summaries of the settings (`runs.sweep.Trial.summary`), best first.
+        settings: The summaries of the settings (`runs.sweep.summarize`), best first.
     """
     described = run_directory.read_run(run)
     columns = ("median", "best", "worst", "deviation")

@@ -7,7 +7,6 @@ own work directory, so a sweep that was stopped can resume, and the runs share t
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
@@ -29,49 +28,30 @@ from bert_jax.tasks.setup import split_file
 SUMMARY_FILE = "summary.json"
 
 
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """One point of the grid, with the results of its runs.
+def summarize(setting: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the statistics of one trial, a point of the grid, over its seeds.
 
-    Attributes:
-        name: the name of its directory, such as `learning_rate=3e-05,batch_size=16`; "" without a grid.
-        metric: the task's first metric, which selects the best trial.
+    Args:
+        setting: the name of its directory, such as `learning_rate=3e-05,batch_size=16`; "" without a grid.
         runs: the content of best.json for each seed, in order.
+
+    Returns:
+        `setting`; `seeds`, the number of runs; `degenerate`, the number of runs that predict the same for
+        every example; and `scores`: the median, best, worst and standard deviation of each metric.
     """
-
-    name: str
-    metric: str
-    runs: tuple[Mapping[str, Any], ...]
-
-    @property
-    def scores(self) -> np.ndarray:
-        """Returns the score of each seed: float64 [seeds]."""
-        return np.asarray([run["scores"][self.metric] for run in self.runs])
-
-    @property
-    def degenerate(self) -> int:
-        """Returns the number of runs that predict the same for every example."""
-        return sum(bool(run.get("degenerate")) for run in self.runs)
-
-    def summary(self) -> dict[str, Any]:
-        """Returns the median, best, worst and standard deviation of every metric over the seeds."""
-        scores = {}
-        for name in self.runs[0]["scores"]:
-            values = np.asarray([run["scores"][name] for run in self.runs])
-            best, worst = (np.min, np.max) if name in metrics.LOWER_IS_BETTER else (np.max, np.min)
-            scores[name] = {
-                "median": float(np.median(values)),
-                "best": float(best(values)),
-                "worst": float(worst(values)),
-                "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-                "all": values.tolist(),
-            }
-        return {
-            "setting": self.name,
-            "seeds": len(self.runs),
-            "degenerate": self.degenerate,
-            "scores": scores,
+    scores = {}
+    for name in runs[0]["scores"]:
+        values = np.asarray([run["scores"][name] for run in runs])
+        best, worst = (np.min, np.max) if name in metrics.LOWER_IS_BETTER else (np.max, np.min)
+        scores[name] = {
+            "median": float(np.median(values)),
+            "best": float(best(values)),
+            "worst": float(worst(values)),
+            "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+            "all": values.tolist(),
         }
+    degenerate = sum(bool(run.get("degenerate")) for run in runs)
+    return {"setting": setting, "seeds": len(runs), "degenerate": degenerate, "scores": scores}
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -100,7 +80,7 @@ def run_all(
     log: Callable[[str], None] = print,
     command_line: str = "",
     **fit_options: Any,
-) -> list[Trial]:
+) -> list[dict[str, Any]]:
     """Fine-tunes once for each seed and each point of the grid.
 
     It also writes the summaries of the trials to summary.json in `directory`, and a table of them to
@@ -116,7 +96,7 @@ def run_all(
         **fit_options: other arguments of `loop.fit`.
 
     Returns:
-        The trials, sorted by their median score, the best first.
+        The summaries of the trials, sorted by their median score, the best first; see `summarize`.
 
     Raises:
         UserError: see `finetune.finetune`; also if the configuration does not have a field of the grid, or
@@ -138,28 +118,27 @@ def run_all(
         complete, task, _ = finetune.prepare(configs[0], _run_directory(directory, name, configs[0]))
         if not split_file(complete, task.spec, "dev"):
             raise UserError("a sweep compares its runs on an evaluation file; give --config.data.eval=FILE")
-    trials: list[Trial] = []
+    summaries: list[dict[str, Any]] = []
     metric = ""
     for name, configs in queue.items():
         runs: list[dict[str, Any]] = []
         for each in configs:
             path = _run_directory(directory, name, each)
-            log(f"run {len(trials) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
+            log(f"run {len(summaries) * seeds + len(runs) + 1} of {len(queue) * seeds}: {path}")
             runs.append(finetune.finetune(each, path, log, command_line=command_line, **fit_options))
             metric = runs[-1]["metric"]
-        trials.append(Trial(name, metric, tuple(runs)))
+        summaries.append(summarize(name, runs))
     sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
-    trials.sort(key=lambda trial: -sign * float(np.median(trial.scores)))
-    summaries = [trial.summary() for trial in trials]
+    summaries.sort(key=lambda summary: -sign * summary["scores"][metric]["median"])
     if jax.process_index():
-        return trials  # Only process 0 writes files.
-    best = _run_directory(directory, trials[0].name, config)
+        return summaries  # Only process 0 writes files.
+    best = _run_directory(directory, summaries[0]["setting"], config)
     for name, content in (
         (SUMMARY_FILE, json.dumps(summaries, indent=2) + "\n"),
         (model_card.FILE, model_card.of_repeats(best, summaries)),
     ):
         atomic.write_text(os.path.join(directory, name), content)
-    return trials
+    return summaries
 
 
 def _run_directory(directory: str, name: str, config: ml_collections.ConfigDict) -> str:
@@ -190,15 +169,14 @@ def read_summary(directory: str) -> dict[str, Any] | None:
     return {"scores": {name: one["median"] for name, one in best["scores"].items()}, "run": runs[0]}
 
 
-def table(trials: Sequence[Trial]) -> list[str]:
+def table(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the lines of a table: the statistics over the seeds for each trial and metric."""
-    width = max([7, *(len(trial.name) for trial in trials)])
+    width = max([7, *(len(summary["setting"]) for summary in summaries)])
     lines = [f"{'setting':<{width}}  {'metric':<18}  median    best   worst    std  seeds  degenerate"]
-    for trial in trials:
-        found = trial.summary()
+    for found in summaries:
         for name, one in found["scores"].items():
             lines.append(
-                f"{trial.name:<{width}}  {name:<18}  {one['median']:.4f}  {one['best']:.4f}  "
+                f"{found['setting']:<{width}}  {name:<18}  {one['median']:.4f}  {one['best']:.4f}  "
                 f"{one['worst']:.4f}  {one['deviation']:.3f}  {found['seeds']:>5}  {found['degenerate']:>10}"
             )
     return lines

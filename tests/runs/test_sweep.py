@@ -91,13 +91,12 @@ def test_a_table_of_settings():
         {"scores": {"accuracy": score}, "degenerate": score == 0.5, "metric": "accuracy"}
         for score in (0.5, 0.9, 0.8)
     ]
-    setting = sweep.Trial("batch_size=16", "accuracy", tuple(runs))
-    found = setting.summary()
+    found = sweep.summarize("batch_size=16", runs)
     assert found["seeds"] == 3 and found["degenerate"] == 1
     one = found["scores"]["accuracy"]
     assert (one["median"], one["best"], one["worst"]) == (0.8, 0.9, 0.5)
     assert one["deviation"] == pytest.approx(np.std([0.5, 0.9, 0.8], ddof=1))
-    line = sweep.table([setting])[1]
+    line = sweep.table([found])[1]
     assert line.split() == ["batch_size=16", "accuracy", "0.8000", "0.9000", "0.5000", "0.208", "3", "1"]
 
 
