@@ -31,7 +31,7 @@ class TrainState(flax.struct.PyTreeNode):
     step: jax.Array  # int32 []
     params: Params  # float32
     opt_state: Any
-    recent: jax.Array | None = None  # float32 [window], of the last steps a SpikeRule accepted, newest last
+    recent: jax.Array | None = None  # float32 [window], of the last steps not skipped, newest last
     frozen: Params | None = None  # the objective's frozen parameters, which are read only and saved once
     spent: dict[str, jax.Array] | None = None  # of the run's `Budget`, see `Budget.initial`
 
@@ -68,7 +68,7 @@ def abstract_state(
         objective: the training objective.
         optimizer: the optimizer.
         mesh: the device mesh.
-        window: the window of the `SpikeRule`; 0 for no rule.
+        window: the window of the rule for spikes; 0 for no rule.
         budget: the budget of the run, if it has one.
     """
     replicated = NamedSharding(mesh, PartitionSpec())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.kernels.dropout import row_ids
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
-from bert_jax.settings.run_config import RunConfig
+from bert_jax.settings.run_config import RunConfig, SpikesConfig
 from bert_jax.training import budget as budgets
 from bert_jax.training.budget import Budget
 from bert_jax.training.state import TrainState
@@ -22,38 +21,23 @@ from bert_jax.training.state import TrainState
 SPIKE_METRICS = ("loss", "grad_norm")
 
 
-@dataclasses.dataclass(frozen=True)
-class SpikeRule:
-    """The rule for skipping steps with a spike of the loss or the gradient norm.
+def spike_rule(config: RunConfig) -> SpikesConfig | None:
+    """Returns the rule for skipping steps with a spike of the loss or the gradient norm, if there is one.
 
     A step is a spike if the metric is above `factor` times its median over the last `window` steps that were
     not skipped. Before `window` steps have been accepted, no step is a spike.
 
-    Attributes:
-        factor: the factor above the median, more than 1.
-        window: the number of steps for the median.
-        metric: "loss" or "grad_norm".
-
     Raises:
         UserError: the factor is 1 or less, or the metric is unknown.
     """
-
-    factor: float
-    window: int = 128
-    metric: str = "loss"
-
-    def __post_init__(self):
-        if self.factor <= 1:
-            raise UserError(f"spikes.factor={self.factor:g} must be more than 1, or 0 for no rule")
-        if self.metric not in SPIKE_METRICS:
-            raise UserError(
-                f"spikes.metric={self.metric!r} is unknown; choose one of {', '.join(SPIKE_METRICS)}"
-            )
-
-
-def spike_rule(config: RunConfig) -> SpikeRule | None:
-    """Returns the spike rule of a run's configuration, or None if spikes.factor is 0."""
-    return SpikeRule(**config.spikes.to_dict()) if config.spikes.factor else None
+    rule = config.spikes
+    if not rule.factor:
+        return None
+    if rule.factor <= 1:
+        raise UserError(f"spikes.factor={rule.factor:g} must be more than 1, or 0 for no rule")
+    if rule.metric not in SPIKE_METRICS:
+        raise UserError(f"spikes.metric={rule.metric!r} is unknown; choose one of {', '.join(SPIKE_METRICS)}")
+    return rule
 
 
 def split_rows(batch: Batch, parts: int) -> Batch:
@@ -69,7 +53,7 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     schedule: Callable,
     accumulate_steps: int = 1,
-    spikes: SpikeRule | None = None,
+    spikes: SpikesConfig | None = None,
     check_update: bool = True,
     budget: Budget | None = None,
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
