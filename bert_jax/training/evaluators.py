@@ -230,11 +230,10 @@ class BestCheckpoint(Evaluator):
         is_best = before is None or self._sign * score > self._sign * before
         last_step = best["last_step"] if best else 0
         if best is None or is_best:
-            scored = set(metrics) - {"loss"}
             saved = checkpoint.Checkpointer(os.path.join(self._workdir.path, BEST), keep=1, log=self._log)
             saved.save(step, state.model_parameters)
             saved.close()
-            scores = {name: value for name, value in metrics.items() if name in (self._metric, *scored)}
+            scores = {name: x for name, x in metrics.items() if name != "loss" or self._metric == "loss"}
             best = {"step": step, "metric": self._metric, "scores": scores, **self._on_best()}
         # A run that was killed may resume from a checkpoint before evaluations that were already counted.
         since_best = 0 if is_best else best.get("since_best", 0) + (step > last_step)
@@ -257,36 +256,33 @@ class Evaluations:
     Args:
         evaluators: evaluators with different names.
         context: passed to `Evaluator.evaluate`.
-        last: the last step of the run.
     """
 
-    def __init__(self, evaluators: Sequence[Evaluator], context: EvaluationContext, last: int):
+    def __init__(self, evaluators: Sequence[Evaluator], context: EvaluationContext):
         names = [each.name for each in evaluators]
         if len(set(names)) < len(names) or "train" in names:
             raise ValueError(
                 f"evaluators called {', '.join(names)}: expected different names, none of them train"
             )
-        self._evaluators, self._context, self._last = evaluators, context, last
+        self._evaluators, self._context = evaluators, context
 
-    def end_at(self, step: int) -> None:
-        """Makes a step the last one of the run."""
-        self._last = step
+    def due(self, step: int, last: int) -> list[Evaluator]:
+        """Returns the evaluators that are due at a step of a run whose last step is `last`."""
+        return [each for each in self._evaluators if is_due(step, each.every, last)]
 
-    def due(self, step: int) -> list[Evaluator]:
-        """Returns the evaluators that are due at a step."""
-        return [each for each in self._evaluators if is_due(step, each.every, self._last)]
-
-    def missed(self, step: int, directory: files.PathLike) -> list[Evaluator]:
+    def missed(self, step: int, last: int, directory: files.PathLike) -> list[Evaluator]:
         """Returns the evaluators that were due at a step but had not finished when the process ended.
 
         Args:
             step: the step from which the run resumes.
+            last: the last step of the run.
             directory: the work directory, whose metrics show which evaluations have finished.
         """
         if not step:
             return []
         written = {(line.get("kind"), line["step"]) for line in read_metrics(directory)}
-        return [each for each in self.due(step) if (each.name, step) not in written or not each.is_done(step)]
+        due = self.due(step, last)
+        return [each for each in due if (each.name, step) not in written or not each.is_done(step)]
 
     def run(self, evaluators: Iterable[Evaluator], step: int, state: TrainState) -> None:
         """Evaluates a state and writes a line of metrics for each evaluator.

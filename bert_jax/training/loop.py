@@ -120,7 +120,7 @@ def fit(
             ),
             budget=budget,
             train_step=CompiledStep(train_step, abstract, np.uint32(config.seed), writer, watchdog),
-            evaluations=Evaluations(evaluators, EvaluationContext(writer, guard, watchdog), config.steps),
+            evaluations=Evaluations(evaluators, EvaluationContext(writer, guard, watchdog)),
             checkpointer=checkpointer,
             flops_per_step=flops_per_step,
             writer=writer,

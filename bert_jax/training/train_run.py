@@ -90,8 +90,8 @@ class TrainRun:
         # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
         self._step_metrics = StepMetrics(0.0, 0.0, self.config.max_skipped_steps, self._goodput)
         if self._budget_share() >= 1:
-            self._end_here()
-        if missed := self.evaluations.missed(self.step, self.workdir.path):
+            self.last = self.step
+        if missed := self.evaluations.missed(self.step, self.last, self.workdir.path):
             with self._stopping():
                 self.evaluations.run(missed, self.step, self.state)
 
@@ -142,7 +142,7 @@ class TrainRun:
                 self._log()
                 if self._step_metrics.budget >= 1 and self.step < self.last:
                     self.writer.message(f"the budget is spent, at step {self.step}")
-                    self._end_here()
+                    self.last = self.step
                 if self._save_and_evaluate():
                     self.writer.message(f"stopped early, at step {self.step} of {self.config.steps}")
                     self.checkpointer.save(self.step, self.state)
@@ -186,11 +186,6 @@ class TrainRun:
             return 0.0
         return self.budget.count(self.state.spent) / self.budget.amount
 
-    def _end_here(self) -> None:
-        """Makes the current step the last one."""
-        self.last = self.step
-        self.evaluations.end_at(self.step)
-
     def _start_clock(self) -> None:
         """Starts to count the time of a budget of time, from what the state says has been spent."""
         if self.budget and self.budget.of_time and self.state.spent is not None:
@@ -213,7 +208,7 @@ class TrainRun:
         """
         last = self.last
         self.save_due = self.save_due or is_due(self.step, self.config.checkpoint.every, last)
-        evaluators = self.evaluations.due(self.step)
+        evaluators = self.evaluations.due(self.step, last)
         if not (self.save_due or evaluators):
             return False
         with self._step_metrics.paused(self.writer):
