@@ -146,14 +146,6 @@ class PreemptionGuard:
         finally:
             self._is_saving = False
 
-    @contextlib.contextmanager
-    def leaving_through(self, save_and_stop: Callable[[], None]) -> Iterator[None]:
-        """Calls `save_and_stop`, which ends the run, if a stop request interrupts the block."""
-        try:
-            yield
-        except Interrupted:
-            save_and_stop()
-
 
 class Interrupted(Exception):
     """Raised when a stop request interrupts an operation."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ from bert_jax.training.metrics import flops
 from bert_jax.training.metrics.metrics_writer import MetricsWriter, read_metrics
 from bert_jax.training.metrics.profiling import Profiler
 from bert_jax.training.metrics.throughput import STEPS_AHEAD, Goodput, StepMetrics, TooManySkipped
-from bert_jax.training.preemption import PreemptionGuard
+from bert_jax.training.preemption import Interrupted, PreemptionGuard
 from bert_jax.training.start import Start
 from bert_jax.training.state import TrainState
 from bert_jax.training.watchdog import Watchdog
@@ -263,9 +263,13 @@ class TrainRun:
 
     # Preemption
 
-    def _stopping(self):
-        """Returns a context in which a stop request saves the state and ends the run."""
-        return self.guard.leaving_through(self._save_and_stop)
+    @contextlib.contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Saves the state and ends the run if a stop request interrupts the block."""
+        try:
+            yield
+        except Interrupted:
+            self._save_and_stop()
 
     def _save_and_stop(self) -> None:
         with self.guard.saving():
