@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from absl import flags as absl_flags
 
-from bert_jax.commands.health import devices, machine, software
+from bert_jax.commands.flags import models
+from bert_jax.commands.health import checkpoints, devices, machine, software
 from bert_jax.commands.health.check import LOCK, OK, PROBLEM, WARNING, Check
 from bert_jax.settings.flags import Define
 
@@ -22,6 +23,7 @@ from bert_jax.settings.flags import Define
 def define_flags(define: Define) -> None:
     """Defines the flags."""
     define.string("workdir", "Directory that a run will write to; may be a URL such as gs://...", ".")
+    define.string("checkpoint", f"Also checks a model that a run will start from: {models.CHECKPOINT}.")
     define.json()
 
 
@@ -32,6 +34,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         software.check_python(sys.version_info[:3]),
         *software.check_packages(software.requirements(), software.installed_versions(), lock),
         *devices.check_backend(devices.probe_in_child(), devices.hardware()),
+        *([checkpoints.check_checkpoint(flags.checkpoint)] if flags.checkpoint else []),
         machine.check_memory(*machine.host_memory()),
         machine.check_cores(machine.usable_cores(), os.getloadavg()[0]),
         *machine.check_directory(flags.workdir),

@@ -30,15 +30,20 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import checkpoint, convert
-    from bert_jax.convert import formats
+    from bert_jax.convert import families, formats
     from bert_jax.data import google, inspection, manifests
+    from bert_jax.models import config as model_config
+    from bert_jax.models.config import EncoderConfig
     from bert_jax.plots import records
+    from bert_jax.tokenization import Tokenizer
+    from bert_jax.workdir import run_directory
     from data_pipelines import flags as pipeline_flags
     from data_pipelines import inspect_corpus, readers
 
 
 _MOST_PROBLEMS = 20
-_NO_NEWS_AT_ZERO = ("undecodable", "control_characters", "long_lines")
+_NO_NEWS_AT_ZERO = ("undecodable", "control_characters", "long_lines", "unlike_bert")
+_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # named first
 
 
 ARGUMENTS = "PATH ..."
@@ -164,6 +169,14 @@ def inspect_checkpoints(path: str):
         # The last step's architecture remains; it is the same for all steps of a run.
         shapes = {name.removeprefix("params/"): shape for name, shape in facts["shapes"].items()}
         report.facts |= _architecture(shapes)
+    try:
+        run_directory.find_root(path)
+    except UserError:  # a checkpoint that stands alone
+        return report
+    try:
+        report.facts |= _family(*convert.load_architecture(path))
+    except UserError as error:
+        report.problems.append(str(error))
     return report
 
 
@@ -180,9 +193,8 @@ def inspect_model(path: str):
         return report
     report.facts["head"] = model.head
     report.facts["parameters"] = sum(array.size for array in model.params.values())
-    report.facts["vocabulary"] = repr(model.tokenizer) if model.tokenizer else "none"
     shapes = {name: list(array.shape) for name, array in model.params.items()}
-    report.facts |= _architecture(shapes) | {"shapes": shapes}
+    report.facts |= _architecture(shapes) | _family(model.config, model.tokenizer) | {"shapes": shapes}
     return report
 
 
@@ -190,6 +202,34 @@ def _architecture(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """Returns the sizes of a model and its parameter groups, which are the encoder and the heads it has."""
     groups = dict.fromkeys(name.split("/")[0] for name in shapes)
     return {"architecture": checkpoint.sizes(shapes), "parts": ", ".join(groups)}
+
+
+def _family(config: EncoderConfig, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """Returns the family of a model, its sizes, what it computes otherwise than BERT, and its vocabulary."""
+    defaults = model_config.EncoderConfig().to_dict()
+    sizes = (*_SIZES, *sorted(set(model_config.SIZE_FIELDS) - set(_SIZES)))
+    other = [
+        name
+        for name in model_config.ENCODER_FIELDS
+        if name not in (*sizes, *model_config.DROPOUT_FIELDS, "model_type")
+        and getattr(config, name) != defaults[name]
+    ]
+    vocabulary = "none"
+    if tokenizer is not None:
+        case = ", lower case" * tokenizer.lower_case
+        vocabulary = (
+            f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens{case}; rows "
+            f"{tokenizer.template.single!r} and {tokenizer.template.pair!r}"
+        )
+    return {
+        "family": families.of(config).name,
+        "architecture": {name: getattr(config, name) for name in sizes},
+        "unlike_bert": {
+            name: f"{value:g}" if isinstance(value, float) else value
+            for name, value in ((name, getattr(config, name)) for name in other)
+        },
+        "vocabulary": vocabulary,
+    }
 
 
 def _describe(leaves: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import numpy as np
 from bert_jax.convert.heads import PRETRAINED
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
-from bert_jax.models import assembled
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.parameters import LAYERS, abstract, layer_numbers
 
 WORDS = "encoder/embeddings/word_embeddings"
 POSITIONS = "encoder/embeddings/position_embeddings"
@@ -107,11 +108,15 @@ def rows_are_padding(model: Model, size: int) -> bool:
 
 
 def resize_positions(model: Model, positions: int, method: str = "tile") -> Model:
-    """Makes the table of position embeddings longer or shorter. A shorter table keeps the first rows.
+    """Changes the number of tokens of the longest sequence.
+
+    A table of position embeddings becomes longer or shorter. A shorter one keeps the first rows. Rows before
+    the first token's (RoBERTa's `position_offset`) stay as they are. A model without such a table, as
+    ModernBERT, keeps its parameters.
 
     Args:
         model: The model.
-        positions: The number of rows of the new table.
+        positions: The number of tokens.
         method: How a longer table is filled. "tile" repeats the table from its first row on, as Longformer
             does (Beltagy et al. 2020, section 5): text that fitted before gives the same results, and nearby
             positions keep their relation except at the seams. "interpolate" stretches the table: row i is
@@ -124,16 +129,19 @@ def resize_positions(model: Model, positions: int, method: str = "tile") -> Mode
         raise UserError(f"{positions} positions: expected 1 or more, such as 1024")
     if method not in POSITION_METHODS:
         raise UserError(f"position method {method!r} is unknown; choose one of {', '.join(POSITION_METHODS)}")
-    table = model.params[POSITIONS]
-    old = len(table)
-    if positions <= old:
-        table = table[:positions]
-    elif method == "tile":
-        table = table[np.arange(positions) % old]
-    else:
-        table = _interpolate(table, positions)
-    config = model.config.replace(max_position_embeddings=positions)
-    return model.replace(params={**model.params, POSITIONS: table}, config=config)
+    offset, params = model.config.position_offset, dict(model.params)
+    if POSITIONS in params:
+        before, table = np.split(params[POSITIONS], [offset])
+        old = len(table)
+        if positions <= old:
+            table = table[:positions]
+        elif method == "tile":
+            table = table[np.arange(positions) % old]
+        else:
+            table = _interpolate(table, positions)
+        params[POSITIONS] = np.concatenate([before, table])
+    config = model.config.replace(max_position_embeddings=positions + offset)
+    return model.replace(params=params, config=config)
 
 
 def _interpolate(table: np.ndarray, rows: int) -> np.ndarray:
@@ -157,7 +165,8 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
         layers: The numbers of the layers, from 0.
 
     Raises:
-        UserError: There is no such layer, or the layers share their parameters.
+        UserError: There is no such layer, the layers share their parameters, or the first layer of a model
+            whose first layer lacks a norm is not the first one of the chosen.
     """
     depth = model.config.num_hidden_layers
     if model.config.layer_groups:
@@ -170,11 +179,38 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     unknown = [layer for layer in layers if not 0 <= layer < depth]
     if unknown:
         raise UserError(f"the model has no layer {unknown[0]}; its {depth} layers are 0 to {depth - 1}")
-    known = assembled.parameters(model.module)
+    if not model.config.first_attention_norm and (layers[0] or 0 in layers[1:]):
+        raise UserError(
+            f"layers {', '.join(map(str, layers))}: layer 0 has no norm before its attention and stays "
+            "the first one and occurs once; choose such as 0,3,6"
+        )
+    config = model.config.replace(num_hidden_layers=len(layers), **_attention(model.config, layers))
     params = {
-        name: array[list(layers)] if known[name].layered else array for name, array in model.params.items()
+        name: array for name, array in model.params.items() if not name.startswith(f"encoder/{LAYERS}/")
     }
-    return model.replace(params=params, config=model.config.replace(num_hidden_layers=len(layers)))
+    old, new = (
+        layer_numbers(abstract(model.family.module(each, ("encoder",), "none")), each)
+        for each in (model.config, config)
+    )
+    by_layer = {
+        name: array
+        for stack, numbers in old.items()
+        for name, array in zip(numbers.names, model.params[stack], strict=True)
+    }
+    for stack, numbers in new.items():
+        params[stack] = np.stack([by_layer[numbers.template.format(layers[i])] for i in numbers.numbers])
+    return model.replace(params=params, config=config)
+
+
+def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any]:
+    """Returns the fields of the configuration that say which of the chosen layers have a local window."""
+    is_local = [config.is_local(layer) for layer in layers]
+    if not any(is_local):
+        names = ("local_window", "global_every", "attention_pattern", "local_rotary_theta")
+        return {name: getattr(EncoderConfig, name) for name in names}
+    if not config.attention_pattern and is_local == [config.is_local(i) for i in range(len(layers))]:
+        return {}
+    return {"global_every": 1, "attention_pattern": "".join("l" if local else "g" for local in is_local)}
 
 
 def cast(model: Model, dtype: str) -> Model:

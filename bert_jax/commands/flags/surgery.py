@@ -36,7 +36,7 @@ def add(define: Define) -> None:
         "Pad the rows of the vocabulary to a multiple of this, such as 128, which does not change results; 0 "
         "removes such rows.",
     )
-    define.integer("positions", "New number of positions.")
+    define.integer("positions", "New number of tokens of the longest sequence.")
     define.choice(
         "position_method",
         ["tile", "interpolate"],
@@ -95,9 +95,11 @@ def apply(
         model = surgery.select_layers(model, layers)
         log(f"layers: {before} -> {len(layers)} ({', '.join(map(str, layers))})")
     if flags.positions is not None:
-        before = model.config.max_position_embeddings
+        before = model.config.max_seq_length
         model = surgery.resize_positions(model, flags.positions, flags.position_method)
         how = flags.position_method if flags.positions > before else "the first ones"
+        if surgery.POSITIONS not in model.params:
+            how = "there is no table of them"
         log(f"positions: {before} -> {flags.positions} ({how})")
     if flags.pad_vocab_to is not None:
         model = _pad(model, flags.pad_vocab_to, log)

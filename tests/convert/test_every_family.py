@@ -1,0 +1,234 @@
+"""What works with the checkpoints of each family: the cells of the table in docs/families/index.md."""
+
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+from safetensors.numpy import load_file
+
+from bert_jax import cli, convert, tokenization
+from bert_jax.commands import inspect
+from bert_jax.commands.health import checkpoints
+from bert_jax.convert import families, surgery, vocabulary
+from bert_jax.convert.param_mapping import HUGGINGFACE
+from bert_jax.errors import UserError
+from bert_jax.parallel import sharding
+from bert_jax.runs import benchmark, pretrain
+from bert_jax.settings import defaults, run_config
+from bert_jax.training.optimization.optimizers import make_optimizer
+from bert_jax.training.state import abstract_state
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+DATA = Path(__file__).parents[1] / "testdata"
+PAGE = Path(__file__).parents[2] / "docs" / "families" / "index.md"
+TEXTS = ["the cat sat on the mat", "a dog ran", "the mat sat on a dog", "a cat ran on"]
+QUIET = {"log": lambda line: None}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """{model_type: folder of a tiny checkpoint with a masked LM head}, as transformers writes it."""
+    made = tmp_path_factory.mktemp("folders")
+    found = {name: DATA / name / "masked_lm" for name in families.FAMILIES if (DATA / name).exists()}
+    found["bert"] = shutil.copytree(DATA / "goldens" / "pretraining", made / "bert")
+    shutil.copy(DATA / "distilbert" / "masked_lm" / "vocab.txt", found["bert"])
+    found["xlm-roberta"] = shutil.copytree(found["roberta"], made / "xlm-roberta")
+    for name in ("vocab.json", "merges.txt"):
+        (found["xlm-roberta"] / name).unlink()
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=40, hard_vocab_limit=False,
+        minloglevel=2, unk_id=0, bos_id=1, eos_id=2, pad_id=-1,
+    )  # fmt: skip
+    (found["xlm-roberta"] / "sentencepiece.bpe.model").write_bytes(model.getvalue())
+    config = json.loads((found["roberta"] / "config.json").read_text())
+    config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
+    (found["xlm-roberta"] / "config.json").write_text(json.dumps(config))
+    assert found.keys() == families.FAMILIES.keys()
+    return found
+
+
+def run(*arguments):
+    """Runs a command. Raises UserError where it refuses its arguments."""
+    code = cli.main(list(map(str, arguments)))
+    if code == 2:
+        raise UserError(f"bert-jax {arguments[0]}")
+    assert code == 0
+
+
+def converts(folder, tmp_path):
+    run("convert", f"--input={folder}", f"--output={tmp_path / 'out'}", "--to=huggingface")
+    theirs, ours = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "out"))
+    assert ours.keys() <= theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+def reads_tensorflow(folder, tmp_path):
+    if convert.load(folder, **QUIET).family.tensorflow is None:
+        raise UserError("no TF1 checkpoints")
+
+
+def has_pair_head(folder, tmp_path):
+    starts_fine_tuning("pretraining")(folder, tmp_path)
+
+
+def is_inspected(folder, tmp_path):
+    report = inspect.inspect(str(folder))
+    model = convert.load(folder, **QUIET)
+    assert not report.problems and report.facts["family"] == model.family.name
+    assert report.facts["architecture"]["num_hidden_layers"] == model.config.num_hidden_layers
+    assert model.tokenizer.template.pair in report.facts["vocabulary"]
+    check = checkpoints.check_checkpoint(str(folder))
+    assert check.status == "ok" and check.detail.startswith(f"{model.family.name}, ")
+
+
+def fills_masks(folder, tmp_path):
+    mask = convert.load(folder, **QUIET).tokenizer.special_tokens["mask"]
+    run("fill-mask", f"--checkpoint={folder}", f"the {mask} dog")
+
+
+def embeds(folder, tmp_path, *flags):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    run(
+        "embed",
+        f"--checkpoint={folder}",
+        f"--input={tmp_path}/texts.txt",
+        f"--output={tmp_path}/out.npy",
+        *flags,
+    )
+    assert np.isfinite(np.load(tmp_path / "out.npy")).all()
+
+
+def embeds_by_pooler(folder, tmp_path):
+    """With the encoder alone, which has the pooler in the families that have one."""
+    config = json.loads((folder / "config.json").read_text())
+    golden = DATA / {"xlm-roberta": "roberta"}.get(config["model_type"], config["model_type"]) / "none"
+    if golden.exists():
+        folder = shutil.copytree(folder, tmp_path / "bare")
+        shutil.copy(golden / "model.safetensors", folder)
+        theirs = json.loads((golden / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(theirs | {"model_type": config["model_type"]}))
+    embeds(folder, tmp_path, "--pooling=pooler")
+
+
+def starts_pretraining(folder, tmp_path):
+    """The parameters of the encoder and of the masked LM head are those of the checkpoint."""
+    config = defaults.pretrain("tiny")
+    config.init_from = str(folder)
+    config, _ = pretrain.adopt_architecture(run_config.pretraining(config), ())
+    task = benchmark.make_task(config.model.encoder(), 8, next_sentence=False)
+    optimizer, _ = make_optimizer(config.optimizer, 20_000, task)
+    abstract = abstract_state(task, optimizer, sharding.make_mesh()).params
+    _, report = convert.load_params(str(folder), abstract, **QUIET)
+    assert not report.new and report.loaded
+
+
+def starts_fine_tuning(head):
+    def has_head(folder, tmp_path):
+        family = convert.load(folder, **QUIET).family
+        if head not in family.heads:
+            raise UserError(f"no {head}")
+        golden = DATA / family.model_type / head
+        assert not golden.exists() or convert.load(golden, **QUIET).head == head
+
+    return has_head
+
+
+def chooses_layers(folder, tmp_path):
+    """The layers 0 and 1 of the result are the first and the last one, by their names in the files."""
+    model = convert.load(folder, **QUIET)
+    depth = model.config.num_hidden_layers
+    chosen = surgery.select_layers(model, [0, depth - 1])
+    before, after = (
+        one.family.to_files(one.params, one.config, HUGGINGFACE, one.head) for one in (model, chosen)
+    )
+    assert chosen.config.num_hidden_layers == 2
+    moved = [name for name in after if re.search(r"layers?\.1\.", name)]
+    assert moved
+    for name in moved:
+        other = re.sub(r"(layers?)\.1\.", rf"\1.{depth - 1}.", name)
+        np.testing.assert_array_equal(after[name], before[other], err_msg=name)
+    assert chosen.config.is_local(1) == model.config.is_local(depth - 1)
+
+
+def changes_positions(folder, tmp_path):
+    model = convert.load(folder, **QUIET)
+    longer = surgery.resize_positions(model, 40)
+    assert longer.config.max_seq_length == 40
+    if surgery.POSITIONS in model.params:
+        old, new = (each.params[surgery.POSITIONS] for each in (model, longer))
+        offset = model.config.position_offset
+        np.testing.assert_array_equal(new[: len(old)], old)
+        np.testing.assert_array_equal(new[len(old)], old[offset])
+        assert len(new) == 40 + offset
+
+
+def pads_vocabulary(folder, tmp_path):
+    assert surgery.pad_vocabulary(convert.load(folder, **QUIET), 128).config.vocab_size % 128 == 0
+
+
+def replaces_vocabulary(folder, tmp_path):
+    other = DATA / "distilbert" / "masked_lm" / "vocab.txt"
+    tokenizer = tokenization.load(other)
+    model, report = vocabulary.replace_vocabulary(convert.load(folder, **QUIET), tokenizer)
+    assert model.config.vocab_size == 25 and report.kept
+
+
+def adds_tokens(folder, tmp_path):
+    kind = convert.load(folder, **QUIET).family.tokenizer.kind
+    of_kind = {"bpe": "roberta", "sentencepiece": "albert", "wordpiece": "distilbert"}[kind]
+    vocabulary.add_tokens(tokenization.load(DATA / of_kind / "masked_lm"), ["zebra"])
+
+
+FEATURES = {
+    "`convert` to Hugging Face, and back": converts,
+    "TF1 checkpoints": reads_tensorflow,
+    "a head for pairs of sentences (NSP, SOP)": has_pair_head,
+    "`inspect`, `doctor --checkpoint`": is_inspected,
+    "`fill-mask`": fills_masks,
+    "`embed`": embeds,
+    "`embed --pooling=pooler`": embeds_by_pooler,
+    "pre-training from `init_from`": starts_pretraining,
+    "fine-tuning on sequences": starts_fine_tuning("sequence_classification"),
+    "fine-tuning on tokens": starts_fine_tuning("token_classification"),
+    "fine-tuning on answer spans": starts_fine_tuning("question_answering"),
+    "fine-tuning on multiple choice": starts_fine_tuning("multiple_choice"),
+    "`convert --layers`": chooses_layers,
+    "`convert --positions`": changes_positions,
+    "`convert --pad_vocab_to`": pads_vocabulary,
+    "`convert --vocab`": replaces_vocabulary,
+    "`convert --add_tokens`": adds_tokens,
+}
+
+
+def cells():
+    """(feature, model_type, whether it works) of every cell of the page's table."""
+    rows = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    header, _, *rows = [[cell.strip() for cell in row] for row in rows]
+    names = {family.name: model_type for model_type, family in families.FAMILIES.items()}
+    for feature, *found in rows:
+        for name, cell in zip(header[1:], found, strict=True):
+            assert cell.split(",")[0] in ("yes", "no"), cell
+            yield feature, names[name], cell.startswith("yes")
+
+
+def test_the_table_has_every_family_and_feature():
+    found = [(feature, family) for feature, family, _ in cells()]
+    assert found == [(feature, family) for feature in FEATURES for family in families.FAMILIES]
+
+
+@pytest.mark.parametrize("feature, family, works", list(cells()))
+def test_a_cell_of_the_table(folders, tmp_path, feature, family, works):
+    if works:
+        FEATURES[feature](folders[family], tmp_path)
+    else:
+        with pytest.raises(UserError) as error:
+            FEATURES[feature](folders[family], tmp_path)
+        assert "\n" not in str(error.value)
