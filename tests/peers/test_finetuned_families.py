@@ -48,6 +48,8 @@ def outputs_there(head, folder):
     assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     inputs = parity.random_inputs(convert.load(folder).config)
     given = {"input_ids": torch.tensor(inputs["input_ids"]), "attention_mask": torch.tensor(inputs["mask"])}
+    if getattr(model.config, "type_vocab_size", 0) > 1:
+        given["token_type_ids"] = torch.tensor(inputs["token_type_ids"])
     if head == "multiple_choice":
         given = {name: x[None] for name, x in given.items()}
     with torch.no_grad():
@@ -57,7 +59,8 @@ def outputs_there(head, folder):
     elif head == "multiple_choice":
         outputs = {"classifier": found.logits.numpy().T}
     else:
-        outputs = {"mlm" if head == "masked_lm" else "classifier": found.logits.numpy()}
+        names = {"masked_lm": "mlm", "replaced_tokens": "discriminator"}
+        outputs = {names.get(head, "classifier"): found.logits.numpy()}
     return parity.without_padding(outputs, inputs["mask"]), model.config
 
 
@@ -68,7 +71,7 @@ def check(head, run, folder):
     for name, array in theirs.items():
         assert np.std(array) > 0.01
         assert np.max(np.abs(array - ours[name])) < BOUND, name
-    assert (config.seq_classif_dropout, config.qa_dropout) == (0.3, 0.25)
+    return config
 
 
 @pytest.mark.parametrize("head", TASKS)
@@ -84,19 +87,40 @@ def test_a_fine_tuned_distilbert(files, distilbert, tmp_path, head):
     run = tmp_path / "run"
     assert cli.main(["finetune", f"--config=finetune/{config}", f"--workdir={run}", *flags]) == 0
     assert convert.load(run).head == head
-    check(head, run, tmp_path / "out")
+    config = check(head, run, tmp_path / "out")
+    assert (config.seq_classif_dropout, config.qa_dropout) == (0.3, 0.25)
 
 
-def test_a_distilbert_whose_pre_training_goes_on(distilbert, tmp_path):
-    records, run = processes.write_records(tmp_path / "records"), tmp_path / "run"
+def go_on(config, start, folder, **fields):
+    """A run of 20 steps that is initialized from a folder of transformers."""
+    records, run = processes.write_records(folder / "records"), folder / "run"
     fields = {
         "data.dir": records,
-        "init_from": distilbert,
+        "init_from": start,
         "batch_size": 8,
         "steps": 20,
         "optimizer.warmup_steps": 2,
         "optimizer.learning_rate": 1e-2,
-    }
+    } | fields
     flags = [f"--config.{name}={value}" for name, value in fields.items()]
-    assert cli.main(["pretrain", "--config=pretrain/tiny", f"--workdir={run}", *flags]) == 0
-    check("masked_lm", run, tmp_path / "out")
+    assert cli.main(["pretrain", f"--config={config}", f"--workdir={run}", *flags]) == 0
+    return run
+
+
+def test_a_distilbert_whose_pre_training_goes_on(distilbert, tmp_path):
+    check("masked_lm", go_on("pretrain/tiny", distilbert, tmp_path), tmp_path / "out")
+
+
+def test_an_electra_whose_pre_training_goes_on(files, tmp_path):
+    """Both networks are loaded in transformers, padding apart; its folder had the discriminator alone."""
+    torch.manual_seed(0)
+    config = transformers.ElectraConfig(
+        vocab_size=100, embedding_size=24, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=48, max_position_embeddings=128,
+    )  # fmt: skip
+    transformers.ElectraForPreTraining(config).save_pretrained(tmp_path / "start")
+    (tmp_path / "start" / "vocab.txt").write_text(Path(files["vocabulary"]).read_text())
+    fields = {"init_ignore": "generator/.*", "replaced_tokens.generator_hidden_size": 16}
+    run = go_on("pretrain/electra_tiny", tmp_path / "start", tmp_path, **fields)
+    check("replaced_tokens", run, tmp_path / "out")
+    assert convert.load(run).generator.config.hidden_size == 16

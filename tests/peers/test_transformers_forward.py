@@ -61,7 +61,7 @@ def test_random_weights(size, tmp_path):
     batch = random_batch(rows=4, length=64 if size == "base" else 128, predictions=12)
     inputs, real = model_inputs(batch)
     with torch.no_grad():
-        expected = theirs(**torch_inputs(batch), output_hidden_states=True)
+        expected = theirs(**torch_inputs(theirs, batch), output_hidden_states=True)
         pooled = theirs.bert.pooler(expected.hidden_states[-1])
     config, params = here(theirs, tmp_path)
 
@@ -106,7 +106,7 @@ def test_real_weights_on_real_sentences(shared_data):
     }
     inputs, real = model_inputs(batch)
     with torch.no_grad():
-        expected = theirs(**torch_inputs(batch), output_hidden_states=True)
+        expected = theirs(**torch_inputs(theirs, batch), output_hidden_states=True)
     params = nest(model.params)
 
     found = Differences(f"MiniLM, {len(rows)} pairs of real sentences")

@@ -1,4 +1,7 @@
-"""BERTs of transformers and the same ones here; what imports this is skipped where PyTorch is missing."""
+"""Models of transformers and the same ones here; what imports this is skipped where PyTorch is missing."""
+
+import functools
+import inspect
 
 import jax
 import numpy as np
@@ -6,63 +9,72 @@ import pytest
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
+from bert_jax.convert import families
 from bert_jax.models import Encoder, sizes
-from bert_jax.models.embeddings import Embeddings
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-VOCAB = 30522
+VOCAB = 2048
 
 
-def random_bert(size, seed=0, spread=True):
-    """A BertForPreTraining of a named size, without dropout.
+def random_model(cls, spread=True, seed=0, **fields):
+    """A model of transformers, without dropout.
 
     With `spread` its weights are such that no output is degenerate: attention far from uniform, biases and
-    scales of LayerNorm that matter. Without, they are as transformers initialises them.
+    scales of norms that matter. Without, they are as transformers initialises them.
     """
     torch.manual_seed(seed)
-    fields = sizes.named(size).to_dict()
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    theirs = transformers.BertConfig(
-        vocab_size=VOCAB,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        attn_implementation="eager",
-        **{name: fields[name] for name in names},
-    )
-    model = transformers.BertForPreTraining(theirs).eval()
+    make = getattr(transformers, cls)
+    theirs = make.config_class(vocab_size=VOCAB, attn_implementation="eager", **fields)
+    for name, value in vars(theirs).items():
+        if "dropout" in name and isinstance(value, float) and not name.startswith("summary"):
+            setattr(theirs, name, 0.0)
+    model = make(theirs).eval()
     if spread:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if "LayerNorm" in name and name.endswith("weight"):
+                if "norm" in name.lower() and name.endswith("weight"):
                     parameter.normal_(1, 0.1)
-                elif name.endswith("bias"):
+                elif parameter.ndim == 1:
                     parameter.normal_(0, 0.1)
-                elif "embeddings" in name:
-                    parameter.normal_(0, 0.05)
                 else:
-                    parameter.normal_(0, parameter.shape[1] ** -0.5)
+                    parameter.normal_(0, 0.05 if "embeddings" in name else parameter.shape[1] ** -0.5)
     return model
+
+
+def random_bert(size, spread=True):
+    """A BertForPreTraining of a named size."""
+    fields = sizes.named(size).to_dict()
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return random_model("BertForPreTraining", spread, **{name: fields[name] for name in names})
 
 
 def here(model, folder):
     """The same model here, by way of the files that transformers writes: its configuration and parameters.
 
     Returns:
-        EncoderConfig without dropout, nested dict of float32 arrays.
+        EncoderConfig, nested dict of float32 arrays.
     """
     model.save_pretrained(folder)
     loaded = convert.load(folder)
-    config = loaded.config.replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return config, nest(loaded.params)
+    return loaded.config.replace(dtype="float32"), nest(loaded.params)
 
 
-def task(config):
+def objective(config):
+    """Masked LM, with the next-sentence head where the family is pre-trained with it."""
+    family = families.of(config)
     vocabulary = Vocabulary(config.vocab_size, 103, (0, 101, 102), np.zeros(config.vocab_size, bool))
-    return MaskedLM(config, vocabulary, MaskingOptions())
+    return MaskedLM(
+        config,
+        vocabulary,
+        MaskingOptions(),
+        token_types=family.tokenizer.template.types,
+        head=family.masked_lm,
+        next_sentence_head="pretraining" in family.heads,
+    )
 
 
 def random_batch(rows, length, predictions, seed=0):
@@ -83,23 +95,28 @@ def random_batch(rows, length, predictions, seed=0):
         "masked_positions": np.int32(positions),
         "masked_labels": np.int32(rng.integers(1000, VOCAB, (rows, predictions))),
         "masked_weights": weights,
+        "row_ids": np.arange(rows, dtype=np.int32),
     }
 
 
-def torch_inputs(batch, labels=False):
-    """What transformers' model takes, of a batch as the records give it."""
+def torch_inputs(model, batch, labels=False):
+    """The arguments of a model of transformers, of a batch as the records give it."""
     index = np.arange(batch["input_ids"].shape[1])
     real = index < batch["lengths"][:, None]
+    taken = inspect.signature(model.forward).parameters
     arrays = {
-        "input_ids": batch["input_ids"],
+        "input_ids": np.where(real, batch["input_ids"], model.config.pad_token_id or 0),
         "attention_mask": real,
-        "token_type_ids": real & (index >= batch["first_lengths"]),
     }
+    if "token_type_ids" in taken and model.config.type_vocab_size > 1:
+        arrays["token_type_ids"] = real & (index >= batch["first_lengths"])
     if labels:
         arrays["labels"] = np.full(real.shape, -100)
         for row, slot in np.argwhere(batch["masked_weights"] > 0):
             arrays["labels"][row, batch["masked_positions"][row, slot]] = batch["masked_labels"][row, slot]
-        arrays["next_sentence_label"] = batch["next_sentence_labels"][:, 0]
+        for name in ("next_sentence_label", "sentence_order_label"):
+            if name in taken:
+                arrays[name] = batch["next_sentence_labels"][:, 0]
     return {name: torch.tensor(np.asarray(array, np.int64)) for name, array in arrays.items()}
 
 
@@ -110,10 +127,5 @@ def apply(model, params, *arrays, **static):
 
 def hidden_states(config, params, inputs):
     """[B, L, H] after the embeddings and after each layer, as transformers' `hidden_states`."""
-    params = params["encoder"]
-    states = [apply(Embeddings(config), params["embeddings"], *inputs[:3], deterministic=True)]
-    for layers in range(1, config.num_hidden_layers + 1):
-        stack = jax.tree.map(lambda x, n=layers: x[:n], params["layers"])
-        encoder = Encoder(config.replace(num_hidden_layers=layers))
-        states.append(apply(encoder, params | {"layers": stack}, *inputs))
-    return states
+    method = functools.partial(Encoder.every_layer, collect=lambda x: x)
+    return apply(Encoder(config), params["encoder"], *inputs, method=method)
