@@ -32,11 +32,13 @@ class LowRankAdapter:
         base: The checkpoint that the updates belong to.
         updates: {name of a kernel: its update}.
         params: The parameters that are trained as a whole, such as the head's.
+        frozen: The parameters of the base that stay whole, without the updates.
     """
 
     base: str
     updates: Mapping[str, Update]
     params: Mapping[str, np.ndarray]
+    frozen: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, base: str, trained: Mapping[str, np.ndarray], frozen: Mapping[str, np.ndarray]):
@@ -46,13 +48,21 @@ class LowRankAdapter:
             name: Update(stored[parts["a"]], stored[parts["b"]], float(stored[parts["scale"]]))
             for name, parts in low_rank_updates(stored).items()
         }
-        whole = {name: x for name, x in trained.items() if not low_rank_updates([name])}
-        return cls(base, updates, whole) if updates else None
+        whole, of_base = (
+            {name: x for name, x in some.items() if not low_rank_updates([name])}
+            for some in (trained, frozen)
+        )
+        return cls(base, updates, whole, of_base) if updates else None
+
+    @property
+    def stored(self) -> dict[str, np.ndarray]:
+        """The updates and the other trained parameters by the names that `adapters.assemble` knows."""
+        stored = dict(self.params)
+        for name, update in self.updates.items():
+            factors = zip(("a", "b", "scale"), update, strict=True)
+            stored |= {low_rank_name(name, factor): np.asarray(x, np.float32) for factor, x in factors}
+        return stored
 
     def merged(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the parameters of a base with the updates added and the others replaced."""
-        stored = {**params, **self.params}
-        for name, update in self.updates.items():
-            factors = zip(("a", "b", "scale"), update, strict=True)
-            stored |= {low_rank_name(name, factor): np.asarray(x) for factor, x in factors}
-        return assemble(stored)
+        return assemble({**params, **self.stored})

@@ -21,6 +21,16 @@ def tiny_config(**overrides):
     return config.from_dict(fields | overrides)
 
 
+def small_of(family):
+    """The config of a model of a family with three layers of 8."""
+    small = dict(vocab_size=30, hidden_size=8, num_attention_heads=2, intermediate_size=12)
+    small |= dict(num_hidden_layers=3, max_position_embeddings=16)
+    size = next(iter(family.sizes.values()), {})
+    named = {name: value for name, value in size.items() if name not in small}
+    found = family.read_config({}).replace(**named | small)
+    return found.replace(embedding_size=6) if found.embedding_size else found
+
+
 def tiny_task(strategy="token", **overrides):
     continuation = np.arange(VOCAB) % 3 == 0
     vocabulary = Vocabulary(overrides.get("vocab_size", VOCAB), MASK, SPECIAL, continuation)

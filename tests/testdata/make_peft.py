@@ -1,6 +1,6 @@
 """Makes tests/testdata/peft: small random models of transformers with PEFT's adapters, and their logits.
 
-    python tests/testdata/make_peft.py
+    python tests/testdata/make_peft.py [CASE ...]
 
 Needs PyTorch, transformers (5.23 was used) and peft (0.21.2). Each folder has the base model, the adapter
 as `save_pretrained` of PEFT writes it, and outputs.npz with inputs and the logits of the two together.
@@ -8,6 +8,8 @@ as `save_pretrained` of PEFT writes it, and outputs.npz with inputs and the logi
 
 import json
 import pathlib
+import re
+import sys
 
 import numpy as np
 import peft
@@ -20,6 +22,10 @@ BERT = transformers.BertConfig(
     hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12, **SIZE
 )
 DISTILBERT = transformers.DistilBertConfig(dim=8, n_layers=2, n_heads=2, hidden_dim=12, **SIZE)
+MODERNBERT = transformers.ModernBertConfig(
+    hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=12, local_attention=6,
+    pad_token_id=0, cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3, **SIZE
+)  # fmt: skip
 CASES = {
     "bert": (BERT, "SequenceClassification", dict(task_type="SEQ_CLS", r=3, lora_alpha=6)),
     "distilbert": (
@@ -32,6 +38,11 @@ CASES = {
         "TokenClassification",
         dict(task_type="TOKEN_CLS", r=4, lora_alpha=8, use_rslora=True, layers_to_transform=[1]),
     ),
+    "modernbert": (
+        MODERNBERT,
+        "SequenceClassification",
+        dict(task_type="SEQ_CLS", r=3, lora_alpha=6, target_modules=["Wqkv", "Wi"]),
+    ),
 }
 
 
@@ -41,6 +52,8 @@ def main():
     mask[1, 6:] = 0
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(25))]
     for number, (name, (config, head, fields)) in enumerate(CASES.items()):
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         torch.manual_seed(number)
         folder = FOLDER / name
         make = getattr(transformers, f"AutoModelFor{head}")
@@ -62,7 +75,9 @@ def main():
         for file in folder.rglob("*.safetensors"):
             file.chmod(0o644)
         merged = adapted.merge_and_unload().state_dict()
-        kept = {key: x.numpy() for key, x in merged.items() if ".layer.1." in key and "weight" in key}
+        kept = {
+            key: x.numpy() for key, x in merged.items() if re.search(r"layers?\.1\.", key) and "weight" in key
+        }
         arrays = {"input_ids": np.int32(ids), "mask": np.int32(mask), "logits": logits.numpy()}
         np.savez_compressed(folder / "outputs.npz", **arrays, **kept)
 

@@ -7,17 +7,19 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from support.models import small_of
 
 from bert_jax import cli, convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import conversion, families, formats
+from bert_jax.convert.formats import peft as peft_format
 from bert_jax.convert.low_rank import LowRankAdapter, Update
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "peft"
-CASES = ("bert", "distilbert", "tags")
+CASES = ("bert", "distilbert", "tags", "modernbert")
 QUIET = {"log": lambda line: None}
 
 
@@ -51,7 +53,7 @@ def test_logits_and_merged_weights_are_those_of_peft(name):
     assert any(np.any(model.params[kernel] != base.params[kernel]) for kernel in model.adapter.updates)
 
 
-@pytest.mark.parametrize("name", ["bert", "distilbert"])
+@pytest.mark.parametrize("name", ["bert", "distilbert", "modernbert"])
 def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name):
     conversion.convert(str(FOLDER / name / "adapter"), str(tmp_path / "out"), "peft", **QUIET)
     before, after = (
@@ -69,7 +71,7 @@ def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name):
         assert ours[field] == theirs[field], field
     assert pathlib.Path(ours["base_model_name_or_path"]).samefile(FOLDER / name / "base")
     assert sorted(ours["target_modules"]) == sorted(theirs["target_modules"])
-    saved = {"bert": ["classifier"], "distilbert": ["classifier", "pre_classifier"]}[name]
+    saved = {"distilbert": ["classifier", "pre_classifier"]}.get(name, ["classifier"])
     assert ours["modules_to_save"] == saved
 
 
@@ -127,13 +129,7 @@ def test_a_model_without_updates_is_refused(tmp_path, capsys):
 
 def adapted(family, tmp_path, head="sequence_classification"):
     """A small random model with updates of the family's targets, whose base is in a folder."""
-    small = dict(vocab_size=30, hidden_size=8, num_attention_heads=2, intermediate_size=12)
-    small |= dict(num_hidden_layers=3, max_position_embeddings=16)
-    size = next(iter(family.sizes.values()), {})
-    named = {name: value for name, value in size.items() if name not in small}
-    config = family.read_config({}).replace(**named | small)
-    if config.embedding_size:
-        config = config.replace(embedding_size=6)
+    config = small_of(family)
     rng = np.random.default_rng(0)
     shapes = assembled.parameters(family.module(config, family.required(head), head, 3))
     params = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in shapes.items()}
@@ -152,7 +148,10 @@ def adapted(family, tmp_path, head="sequence_classification"):
     return base.replace(params=adapter.merged(params), adapter=adapter)
 
 
-@pytest.mark.parametrize("name", [name for name in families.FAMILIES if name != "modernbert"])
+TARGETS = {"distilbert": ["q_lin", "v_lin"], "modernbert": ["Wqkv"]}
+
+
+@pytest.mark.parametrize("name", families.FAMILIES)
 def test_every_family_is_read_as_it_was_written(tmp_path, name):
     model = adapted(families.FAMILIES[name], tmp_path)
     (tmp_path / "out").mkdir()
@@ -160,16 +159,42 @@ def test_every_family_is_read_as_it_was_written(tmp_path, name):
     found = convert.load(tmp_path / "out")
     assert found.params.keys() == model.params.keys() and model.adapter.updates
     assert all(np.array_equal(found.params[each], model.params[each]) for each in model.params)
-    modules = json.loads((tmp_path / "out" / "adapter_config.json").read_text())["target_modules"]
-    assert modules == (["q_lin", "v_lin"] if name == "distilbert" else ["query", "value"])
+    fields = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert fields["target_modules"] == TARGETS.get(name, ["query", "value"])
+    # The updates of query and value have an A each, and ModernBERT's module both of them.
+    assert (fields["r"], fields["lora_alpha"]) == ((4, 6) if name == "modernbert" else (2, 3))
+    assert {key: x.rank for key, x in found.adapter.updates.items()} == dict.fromkeys(
+        model.adapter.updates, 2
+    )
 
 
-def test_updates_of_a_part_of_a_module_are_refused(tmp_path):
-    """ModernBERT has one module for query, key and value."""
+def test_parts_of_a_module_share_their_a_or_have_all():
+    rng = np.random.default_rng(0)
+    a, c = rng.normal(size=(2, 5, 2)).astype(np.float32)
+    b, d = rng.normal(size=(2, 2, 3)).astype(np.float32)
+    down, up = peft_format._joined([(a, b), None, (c, d)])
+    assert down.shape == (4, 5) and up.shape == (9, 4)
+    expected = np.concatenate([b.T @ a.T, np.zeros((3, 5)), d.T @ c.T])
+    np.testing.assert_allclose(up @ down, expected, atol=1e-6)
+    down, up = peft_format._joined([(a, b), (a, d)])
+    assert down.shape == (2, 5)
+    np.testing.assert_allclose(up @ down, np.concatenate([b.T @ a.T, d.T @ a.T]), atol=1e-6)
+
+
+@pytest.mark.peer
+def test_peft_computes_the_updates_of_parts_of_a_module(tmp_path):
+    peft = pytest.importorskip("peft")
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     model = adapted(families.FAMILIES["modernbert"], tmp_path)
     (tmp_path / "out").mkdir()
-    with pytest.raises(UserError, match="PEFT has one update for the whole of"):
-        formats.get("peft").write(model, tmp_path / "out")
+    formats.get("peft").write(model, tmp_path / "out")
+    base = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "base").eval()
+    theirs = peft.PeftModel.from_pretrained(base, str(tmp_path / "out")).eval()
+    ids = np.random.default_rng(0).integers(4, 30, (2, 10)).astype(np.int32)
+    with torch.no_grad():
+        found = theirs(input_ids=torch.tensor(ids).long()).logits.numpy()
+    expected = logits(model, {"input_ids": ids, "mask": np.ones_like(ids)})
+    assert np.max(np.abs(found - expected)) < 2e-5 * np.max(np.abs(expected))
 
 
 @pytest.mark.peer
