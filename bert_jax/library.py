@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -50,9 +51,16 @@ class LoadedModel:
         config: The architecture, and how it is computed on this platform.
         tokenizer: The tokenizer with the model's vocabulary.
         labels: The class names of a fine-tuned model; None for other models.
+        adapters: The names of the adapters that `encode` can use.
     """
 
-    def __init__(self, model: convert.Model, dtype: str = "auto", log: Callable[[str], None] = print):
+    def __init__(
+        self,
+        model: convert.Model,
+        dtype: str = "auto",
+        log: Callable[[str], None] = print,
+        adapters: Mapping[str, files.PathLike] = types.MappingProxyType({}),
+    ):
         self.tokenizer: Tokenizer = tokenizer_of(model)
         self._source = model.source
         self._embedder = Embedder(model, pooling="none", dtype=dtype, log=log)
@@ -60,8 +68,15 @@ class LoadedModel:
         self.module: AssembledModel = model.module.clone(config=self.config)
         self.params: dict[str, Any] = nest(model.params)
         self.labels = model.labels
+        self.adapters = tuple(adapters)
+        self._poolers: dict[str, Any] = {"": self.params.get("pooler")}
+        for name, path in adapters.items():
+            stored = _adapter(path, model, log)
+            self._embedder.engine.add_adapter(name, stored)
+            own = {each: x for each, x in stored.items() if each.startswith("pooler/")}
+            self._poolers[name] = nest(own)["pooler"] if own else self._poolers[""]
 
-    def encode(self, texts: Iterable[Text], pooling: str = "mean") -> Encoding:
+    def encode(self, texts: Iterable[Text], pooling: str = "mean", adapter: str = "") -> Encoding:
         """Returns the tokens and the last hidden states of texts, or of pairs of texts.
 
         Texts that exceed the model's number of positions are truncated at the end.
@@ -71,9 +86,11 @@ class LoadedModel:
             pooling: How `pooled` is computed: "mean", the mean over the tokens of a text, as in `bert-jax
                 embed`; "cls", the hidden state at [CLS]; "pooler", the same after the pre-trained dense layer
                 and tanh.
+            adapter: The name of an adapter; "" for the model itself.
 
         Raises:
-            UserError: The pooling is unknown, this model does not have it, or `texts` is a single str.
+            UserError: The pooling or the adapter is unknown, this model does not have it, or `texts` is a
+                single str.
         """
         if pooling == "none" or pooling not in POOLINGS:
             raise UserError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS[:-1])}")
@@ -81,13 +98,15 @@ class LoadedModel:
             raise UserError(f"{self._source} has no pooler; try pooling='mean' or 'cls'")
         if isinstance(texts, str):
             raise UserError("texts is one text: expected a list of them, such as ['one text']")
-        rows = list(self._embedder.stream(texts))
+        if adapter not in ("", *self.adapters):
+            raise UserError(f"adapter={adapter!r}: expected one of {', '.join(self.adapters) or 'none'}")
+        rows = list(self._embedder.stream(texts, adapter=adapter))
         batch = self._padded(rows)
         tokens, lengths = batch["input_ids"], batch["lengths"]
         states = np.zeros((*tokens.shape, self.config.hidden_size), np.float32)
         for row, of_text in zip(rows, states, strict=True):
             of_text[: len(row.token_ids)] = row.values[:, 0]
-        return Encoding(tokens, lengths, states, self._pool(states, lengths, pooling))
+        return Encoding(tokens, lengths, states, self._pool(states, lengths, pooling, adapter))
 
     def inputs(self, texts: Iterable[Text]) -> dict[str, np.ndarray]:
         """Returns the inputs of `module` for texts: int32 [B, L] arrays by argument name.
@@ -103,17 +122,40 @@ class LoadedModel:
         longest = max((len(row.token_ids) for row in rows), default=0)
         return engine.padded(rows, self.tokenizer.pad_id, len(rows), longest)
 
-    def _pool(self, states: np.ndarray, lengths: np.ndarray, pooling: str) -> np.ndarray:
+    def _pool(self, states: np.ndarray, lengths: np.ndarray, pooling: str, adapter: str) -> np.ndarray:
         if not len(states):
             return np.zeros((0, self.config.hidden_size), np.float32)
         real = np.arange(states.shape[1]) < lengths[:, None]
         pooled: Any = pool(jnp.asarray(states), jnp.asarray(real), jnp.asarray(lengths), pooling)
         if pooling == "pooler":
-            pooled = Pooler(self.config).apply({"params": self.params["pooler"]}, pooled)
+            pooled = Pooler(self.config).apply({"params": self._poolers[adapter]}, pooled)
         return np.asarray(pooled, np.float32)
 
 
-def load(path: files.PathLike, *, dtype: str = "auto", log: Callable[[str], None] = print) -> LoadedModel:
+def _adapter(
+    path: files.PathLike, base: convert.Model, log: Callable[[str], None]
+) -> Mapping[str, np.ndarray]:
+    """Returns the trained parameters of a checkpoint with low-rank updates of this base."""
+    model = convert.load(path, log=log)
+    if model.adapter is None:
+        raise UserError(
+            f"{path} has no low-rank updates; expected a PEFT folder or a run with adapter.kind=lora"
+        )
+    for name, array in model.adapter.frozen.items():
+        if name.startswith("encoder/") and not np.array_equal(array, base.params.get(name, np.nan)):
+            raise UserError(f"{path} belongs to another base than {base.source}: {name} differs")
+    if parts := [x for x in model.adapter.params if x.startswith("encoder/") and x not in base.params]:
+        raise UserError(f"{path}: {parts[0]} is trained in some layers only; load it by itself")
+    return model.adapter.stored
+
+
+def load(
+    path: files.PathLike,
+    *,
+    dtype: str = "auto",
+    log: Callable[[str], None] = print,
+    adapters: Mapping[str, files.PathLike] = types.MappingProxyType({}),
+) -> LoadedModel:
     """Loads the model of a checkpoint.
 
     Args:
@@ -121,11 +163,15 @@ def load(path: files.PathLike, *, dtype: str = "auto", log: Callable[[str], None
             folder, or the prefix of a TF1 checkpoint; a local path or a URL.
         dtype: The dtype of the computation: "float32", "bfloat16", or "auto", which depends on the platform.
         log: Called with one line of text for each notice.
+        adapters: {name: a PEFT folder, or a run with adapter.kind=lora}, for `LoadedModel.encode`. Their base
+            has to be this model, which is in memory once; each adds its updates, and all of one shape use the
+            same compiled programs.
 
     Returns:
         The model with its parameters and its tokenizer.
 
     Raises:
-        UserError: There is no checkpoint, it is damaged, or it has no vocabulary.
+        UserError: There is no checkpoint, it is damaged, or it has no vocabulary; or an adapter belongs to
+            another model.
     """
-    return LoadedModel(convert.load(path, log=log), dtype, log)
+    return LoadedModel(convert.load(path, log=log), dtype, log, adapters)

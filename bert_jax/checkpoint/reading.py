@@ -143,6 +143,44 @@ def read_stored(
     return _read_newest(path, read, log)
 
 
+def load_stored(
+    path: files.PathLike,
+    abstract: PyTree,
+    known: Mapping[tuple[str, Leaf], jax.Array],
+    *,
+    log=print,
+) -> tuple[str, PyTree, dict[tuple[str, Leaf], jax.Array]]:
+    """Loads trained and frozen parameters as they are stored, except those that are in memory already.
+
+    Args:
+        path: See `load_params`.
+        abstract: {"params": ..., "frozen": ...}, nested dicts of jax.ShapeDtypeStruct with shardings.
+        known: Arrays by their names in the model and what a checkpoint records of them. An array with the
+            same name and digest is taken from there and not read.
+        log: See `load_params`.
+
+    Returns:
+        The step directory, the arrays in the form of `abstract`, and those that were read, as in `known`.
+
+    Raises:
+        UserError: There is no checkpoint, no step is intact, or a parameter is missing or has another shape.
+    """
+    wanted = flatten(abstract)
+
+    def read(path: str):
+        step = Step.open(path)
+        leaves = step.leaves
+        if missing := [name for name in wanted if name not in leaves]:
+            raise UserError(f"{path}: it has no {some(missing)}")
+        check_shapes(path, leaves, wanted)
+        keys = {name: (model_name(name), leaves[name]) for name in wanted}
+        return path, keys, step.read({name: x for name, x in wanted.items() if keys[name] not in known})
+
+    step, keys, arrays = _read_newest(path, read, log)
+    found = nest({name: arrays[name] if name in arrays else known[keys[name]] for name in wanted})
+    return step, found, {keys[name]: array for name, array in arrays.items()}
+
+
 def read_state(path: str, abstract_state: PyTree) -> PyTree:
     """Restores a state from a step directory, verified by its checksums.
 

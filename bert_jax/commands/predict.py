@@ -3,6 +3,7 @@
     bert-jax predict --workdir=runs/reviews --input=new.csv --output=predictions.tsv
     bert-jax predict --workdir=runs/cola,runs/mrpc --split=test --output=submission.zip
     bert-jax predict --workdir=runs/reviews --input=-
+    bert-jax predict --workdir=runs/reviews-lora --adapter=spam=runs/spam-lora --input=-
 
 The input has the columns of the training file; labels are optional. For a task with single texts a .txt file
 has one text per line, blank lines included, and no header. The output has one row per row of the input, in
@@ -52,6 +53,11 @@ def define_flags(define: Define) -> None:
     define.boolean(
         "header", "Whether the first row names the columns. Default: as in the training file.", None
     )
+    define.strings(
+        "adapter",
+        "NAME=DIR, of --input=-: the work directory of another run with an adapter over the same base, for "
+        "the lines that name it in their field `adapter`. May be given several times.",
+    )
     define.string(
         "format",
         "auto (by the suffix), tsv, csv or jsonl; for tags conll or jsonl. For standard input: auto, jsonl, "
@@ -66,6 +72,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         raise UserError("predict needs either --input=FILE or --split=SPLIT, such as test")
     if flags.input == "-":
         return _serve(flags)
+    if flags.adapter:
+        raise UserError("--adapter is for --input=-, whose lines name their adapters")
     if not flags.output:
         raise UserError("predict needs --output=FILE.tsv")
     if flags.output.endswith(".zip"):
@@ -105,10 +113,21 @@ def _serve(flags: absl_flags.FlagValues) -> int:
     if flags.header is not None:
         raise UserError("--header is for files; lines of standard input have no header")
 
-    model = models.load_finetuned(flags, log=progress.log)
+    directories = _adapters(flags)
+    shared = predictor.Shared() if directories else None
+    model = models.load_finetuned(flags, log=progress.log, shared=shared)
+    others = predictor.load_adapters(model, directories, flags.checkpoint, progress.log)
+    # The flags name columns of the files of --workdir alone.
     reader = model.task.line_reader(flags.format, **_given(flags, "text_a", "text_b", "id"))
+    adapters = {name: (one, one.task.line_reader(flags.format)) for name, one in others.items()}
     began = time.monotonic()
     programs = model.warm_up()
+    for name, one in others.items():
+        compiled = one.warm_up()
+        programs += compiled
+        progress.log(
+            f"adapter {name}: {one.source}, {one.own_bytes / 1e6:.2f} MB of its own, {compiled} programs more"
+        )
     progress.log(
         f"ready: {model.source}, {programs} programs compiled in {time.monotonic() - began:.1f} s; each line "
         f"is a JSON object, or {reader.expected}"
@@ -116,9 +135,22 @@ def _serve(flags: absl_flags.FlagValues) -> int:
     # A separate file object that is never closed: a thread may still wait in it when the command is
     # interrupted, and Python aborts if it has to close sys.stdin while a thread uses it.
     source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-    count, bad = streaming.serve(model, reader, source, sys.stdout.buffer)
+    count, bad = streaming.serve(model, reader, source, sys.stdout.buffer, adapters)
     progress.log(f"{count:,} lines" + (f", {bad:,} of them not valid" if bad else ""))
     return 0
+
+
+def _adapters(flags: absl_flags.FlagValues) -> dict[str, str]:
+    """Returns {name: work directory} of --adapter."""
+    found: dict[str, str] = {}
+    for text in flags.adapter or ():
+        name, _, directory = text.partition("=")
+        if not name or not directory or name in found:
+            raise UserError(f"--adapter={text}: expected NAME=DIR, each name once")
+        found[name] = directory
+    if found and flags.format == "tsv":
+        raise UserError("--format=tsv: lines name their --adapter in JSON; expected auto or jsonl")
+    return found
 
 
 def _submit(directories: list[str], output: str, overwrite: bool) -> int:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import Engine, Row, Text, text_rows, tokenizer_of
@@ -18,6 +19,7 @@ from bert_jax.kernels import platform
 from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
+from bert_jax.objectives.adapters import assemble
 
 POOLINGS = ("mean", "cls", "pooler", "none")
 
@@ -109,7 +111,7 @@ class Embedder:
         )
         groups = ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
         lengths = dict(max_seq_length=self.max_seq_length, batch_tokens=batch_tokens)
-        self._engine = Engine(model, self.config, groups, compute, **lengths, log=log)
+        self.engine = Engine(model, self.config, groups, compute, **lengths, log=log)
 
     @property
     def width(self) -> int:
@@ -127,7 +129,10 @@ class Embedder:
         return np.stack(values) if values else np.zeros((0, self.width), np.float32)
 
     def stream(
-        self, texts: Iterable[Text], progress: Callable[[int], None] = lambda computed: None
+        self,
+        texts: Iterable[Text],
+        progress: Callable[[int], None] = lambda computed: None,
+        adapter: str = "",
     ) -> Iterator[Features]:
         """Yields the features of each text or pair of texts (first, second), in their order.
 
@@ -137,6 +142,7 @@ class Embedder:
         Args:
             texts: any number of texts or pairs.
             progress: called after each batch with the number of texts that have been computed.
+            adapter: see `Engine.outputs`.
         """
         before = 0
         window: list[Row] = []
@@ -145,20 +151,25 @@ class Embedder:
             window.append(row)
             size += 4 * self.width * (len(row.token_ids) if self.pooling == "none" else 1)
             if len(window) == _WINDOW_TEXTS or size >= _WINDOW_BYTES:
-                yield from self._window(window, before, progress)
+                yield from self._window(window, before, progress, adapter)
                 before += len(window)
                 window, size, only = [], 0, False
-        yield from self._window(window, before, progress, len(window) if only else None)
+        yield from self._window(window, before, progress, adapter, len(window) if only else None)
 
     def rows(self, texts: Iterable[Text]) -> Iterator[Row]:
         """Yields the tokens of each text or pair, truncated to `max_seq_length`."""
         return text_rows(self.tokenizer, texts, self.max_seq_length)
 
     def _window(
-        self, rows: Sequence[Row], before: int, progress: Callable[[int], None], total: int | None = None
+        self,
+        rows: Sequence[Row],
+        before: int,
+        progress: Callable[[int], None],
+        adapter: str,
+        total: int | None = None,
     ) -> Iterator[Features]:
         values: dict[int, np.ndarray] = {}
-        for numbers, outputs in self._engine.outputs(rows, total=total):
+        for numbers, outputs in self.engine.outputs(rows, total=total, adapter=adapter):
             for i, output in zip(numbers, outputs, strict=True):
                 # A copy does not keep the whole batch, with its padding, in memory.
                 values[i] = output[: len(rows[i].token_ids)].copy() if self.pooling == "none" else output
@@ -197,7 +208,7 @@ def features(
     """Returns the features of a batch: float32 [B, layers x H], or [B, L, layers, H] with pooling "none".
 
     Args:
-        params: the parameters `encoder`, and `pooler` for that pooling.
+        params: the parameters `encoder`, and `pooler` for that pooling, as `adapters.assemble` takes them.
         batch: int32 `input_ids` [B, L]; `lengths` [B], the number of tokens of each row; and `first_lengths`
             [B], the number of tokens before the second text.
         config: the configuration of the encoder.
@@ -206,6 +217,7 @@ def features(
         normalize: as in `Embedder`.
         types: the token types of the first and the second text.
     """
+    params = nest(assemble(flatten(params)))
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
 
     def collect(x):

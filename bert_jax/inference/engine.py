@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -121,8 +122,22 @@ class Engine:
         self._mesh, self._batch_tokens = mesh, mesh.size * tokens
         replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
-        self._params = jax.device_put(nest(params), replicated)
+        self._params = jax.device_put(params, replicated)
+        self._groups = tuple(groups)
+        self._adapted: dict[str, Any] = {"": nest(self._params)}
         self._compute = compute
+
+    def add_adapter(self, name: str, stored: Mapping[str, np.ndarray]) -> None:
+        """Adds parameters that `outputs` takes beside, or in place of, those of the model.
+
+        Args:
+            name: the name of the adapter.
+            stored: the parameters as `adapters.assemble` takes them, such as those of low-rank updates. Those
+                of the model stay where they are.
+        """
+        replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+        own = {name: x for name, x in stored.items() if name.split("/")[0] in self._groups}
+        self._adapted[name] = nest(self._params | jax.device_put(own, replicated))
 
     def outputs(
         self,
@@ -130,6 +145,7 @@ class Engine:
         *,
         total: int | None = None,
         arrays: Callable[[list[Row], int], dict[str, np.ndarray]] = lambda rows, size: {},
+        adapter: str = "",
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields the outputs of rows, a batch at a time, the longest rows first.
 
@@ -137,6 +153,7 @@ class Engine:
             rows: the rows.
             total: the number of all rows if no others follow, so that a few rows make a small batch.
             arrays: returns additional arrays [size, ...] of a batch, for its rows and its padded size.
+            adapter: the name of an adapter; "" for none.
 
         Yields:
             (numbers of b rows, their outputs [b, ...]).
@@ -155,12 +172,13 @@ class Engine:
                 yield numbers, padded(chosen, self._pad_id, size, length) | arrays(chosen, size)
                 begin += size
 
-        for numbers, output in pipelining.computed(self._dispatch, batches()):
+        dispatch = functools.partial(self._dispatch, self._adapted[adapter])
+        for numbers, output in pipelining.computed(dispatch, batches()):
             yield numbers, output[: len(numbers)]
 
-    def _dispatch(self, batch: dict[str, np.ndarray]) -> jax.Array:
+    def _dispatch(self, params: Any, batch: dict[str, np.ndarray]) -> jax.Array:
         with sharding.on_mesh(self._mesh):
-            return self._compute(self._params, sharding.global_batch(batch, self._mesh))
+            return self._compute(params, sharding.global_batch(batch, self._mesh))
 
     def _batch_size(self, length: int, total: int | None) -> int:
         """Returns the number of rows of batches of one length; fewer if there are only `total` rows."""

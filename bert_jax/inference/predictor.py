@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
 
@@ -20,8 +23,24 @@ from bert_jax.tasks import fields, registry
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.rows import assembly, batches, outputs, windows
 from bert_jax.tasks.setup import split_file
+from bert_jax.training.optimization.adapters import adapt
+from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
+
+
+@dataclasses.dataclass
+class Shared:
+    """What the predictors of several runs keep once.
+
+    Attributes:
+        arrays: parameters on the devices, by name and by what the checkpoints record of them.
+        programs: compiled programs; see `outputs.compile_predict`.
+    """
+
+    arrays: dict[Any, jax.Array] = dataclasses.field(default_factory=dict)
+    programs: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
 
 _SHORTEST = 32  # tokens of the shortest rows that `warm_up` compiles
 
@@ -35,6 +54,8 @@ class Predictor:
         batch_size: the maximum number of groups of rows in a batch; 0 for the batch size of training.
         log: called with each line to be logged.
         overrides: values of fields of the run's configuration that differ from those of training.
+        shared: what the predictors of several runs keep once. The frozen parameters of a run with an adapter
+            then stay apart from those that it trained, and are those of the other runs if they are equal.
     """
 
     def __init__(
@@ -44,6 +65,7 @@ class Predictor:
         batch_size: int = 0,
         log: Callable[[str], None] = print,
         overrides: Mapping[str, Any] = types.MappingProxyType({}),
+        shared: Shared | None = None,
     ):
         run = run_directory.read_run(directory)
         if run["command"] != "finetune":
@@ -70,13 +92,35 @@ class Predictor:
         root = run_directory.find_root(directory)
         best = os.path.join(root, BEST)
         source = best if which == BEST and files.exists(best) else root
-        objective = self.task.objective()
-        abstract = sharding.abstract_replicated(objective.init, self._mesh)
+        self.shared = shared
+        self.objective = self.task.objective()
+        self.own_bytes, self._frozen = 0, None
+        if shared is None:
+            self._load(source, log)
+        else:
+            self._load_parts(source, shared, log)
+        self._predict: Callable = outputs.make_predict(self.objective, self._mesh)
+
+    def _load(self, source: str, log: Callable[[str], None]) -> None:
+        """Loads the parameters of the model, whichever of them were trained."""
+        abstract = sharding.abstract_replicated(self.objective.init, self._mesh)
         self._params, report = checkpoint.load_params(source, abstract, log=log)
         if report.new:
             raise UserError(f"{report.source} lacks {report.new[0]}: it is not a checkpoint of this task")
         self.source = report.source
-        self._predict: Callable = outputs.make_predict(objective, self._mesh)
+
+    def _load_parts(self, source: str, shared: Shared, log: Callable[[str], None]) -> None:
+        """Loads the trained and the frozen parameters, of which only those that are not there yet."""
+        freezes = self.task.freeze, self.config.optimizer.freeze
+        new_groups = self.objective.new_groups
+        self.objective = adapt(freeze(self.objective, *freezes), self.config.adapter, new_groups)
+        abstract = {"params": sharding.abstract_replicated(self.objective.init, self._mesh)}
+        if (frozen := self.objective.frozen()) is not None:
+            abstract["frozen"] = sharding.shapes_replicated(frozen, self._mesh)
+        self.source, found, read = checkpoint.load_stored(source, abstract, shared.arrays, log=log)
+        self.own_bytes = sum(array.nbytes for array in read.values())
+        shared.arrays |= read
+        self._params, self._frozen = found["params"], found.get("frozen")
 
     def file(self, split: str) -> str:
         """Returns the path of a split's file in the run's configuration; "" if it has none."""
@@ -95,8 +139,11 @@ class Predictor:
         """Returns the outputs of encoded rows; the result and `on_batch` are as in `outputs.predict_all`."""
         groups = len(data) // data.rows_per_example
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
+        predict = self._predict
+        if self._frozen is not None:
+            predict = functools.partial(_with_frozen, predict, self._frozen)
         return outputs.predict_all(
-            self._predict, self._params, data, size, self._mesh, self._buckets, on_batch=on_batch
+            predict, self._params, data, size, self._mesh, self._buckets, on_batch=on_batch
         )
 
     def warm_up(self) -> int:
@@ -106,7 +153,7 @@ class Predictor:
         padded to 32, 64, ..., `max_seq_length` tokens.
 
         Returns:
-            The number of compiled programs.
+            The number of programs that were compiled. Those of another run are not compiled again.
         """
         task = self.task
         longest, group = task.config.max_seq_length, task.objective().choices
@@ -120,6 +167,41 @@ class Predictor:
             for size in self._sizes
             for padded in self._buckets
         ]
-        predict = outputs.make_predict(task.objective(), self._mesh)
-        self._predict = outputs.compile_predict(predict, self._mesh, self._params, shapes)
-        return len(shapes)
+        predict = outputs.make_predict(self.objective, self._mesh)
+        programs = {} if self.shared is None else self.shared.programs
+        before = len(programs)
+        self._predict = outputs.compile_predict(
+            predict, self._mesh, self._params, shapes, self._frozen, programs
+        )
+        return len(programs) - before
+
+
+def _with_frozen(predict: Callable, frozen: Any, params: Any, batch: Any) -> Any:
+    return predict(params, batch, frozen)
+
+
+def load_adapters(
+    base: Predictor, directories: Mapping[str, str], which: str = BEST, log: Callable[[str], None] = print
+) -> dict[str, Predictor]:
+    """Returns {name: predictor} of runs that share the frozen parameters and the programs of another.
+
+    Args:
+        base: a predictor with `shared`.
+        directories: {name: work directory}.
+        which: as of `Predictor`.
+        log: called with one line for each run.
+
+    Raises:
+        UserError: a run has another base, or trained all of its parameters.
+    """
+    found = {}
+    for name, directory in directories.items():
+        one = Predictor(directory, which, base.batch_size, log, shared=base.shared)
+        total = sum(x.nbytes for x in jax.tree.leaves((one._params, one._frozen)))
+        if one.own_bytes > total / 2:
+            raise UserError(
+                f"--adapter={name}={directory}: {one.own_bytes / 1e6:,.1f} of its {total / 1e6:,.1f} MB are "
+                "not those of --workdir; expected a run with adapter.kind from the same init_from"
+            )
+        found[name] = one
+    return found

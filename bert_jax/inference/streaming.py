@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Iterator
-from typing import IO
+import types
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
 
 from bert_jax.errors import UserError
 from bert_jax.inference.predictor import Predictor
+from bert_jax.tasks.readers.file_rows import parse_object
 from bert_jax.tasks.readers.lines import SOURCE, LineReader
 from bert_jax.tasks.readers.report import Malformed
 
+ADAPTER = "adapter"  # the field of a JSON object that names an adapter
 
-def serve(model: Predictor, reader: LineReader, source: IO[bytes], out: IO[bytes]) -> tuple[int, int]:
+
+def serve(
+    model: Predictor,
+    reader: LineReader,
+    source: IO[bytes],
+    out: IO[bytes],
+    adapters: Mapping[str, tuple[Predictor, LineReader]] = types.MappingProxyType({}),
+) -> tuple[int, int]:
     """Answers every line of a stream with one line of JSON, in order, until the stream ends.
 
     All lines that are waiting when the model becomes idle form the next batch. A malformed line is answered
@@ -25,6 +35,8 @@ def serve(model: Predictor, reader: LineReader, source: IO[bytes], out: IO[bytes
         reader: parses the lines.
         source: the stream in UTF-8, with one example per line.
         out: the stream that the answers are written to. It is flushed after each batch.
+        adapters: {name: predictor and reader} of other models. If there are any, the field `adapter` of a
+            JSON object names the one that answers it; lines without the field are for `model`.
 
     Returns:
         (number of lines, number of malformed lines).
@@ -32,23 +44,36 @@ def serve(model: Predictor, reader: LineReader, source: IO[bytes], out: IO[bytes
     Raises:
         UserError: the source cannot be read.
     """
+    served = {"": (model, reader), **adapters}
     count = bad = 0
     for lines in _waiting(source, model.batch_size):
-        rows, answers = [], {}
+        rows: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        answers: dict[int, dict[str, Any]] = {}
         for number, line in enumerate(lines, count + 1):
             try:
-                rows.append((number, reader.parse(line)))
+                name = _adapter_of(line, adapters) if adapters else ""
+                row = served[name][1].parse(line)
+                rows.setdefault(name, []).append((number, row))
             except Malformed as error:
                 answers[number] = {"line": number, "error": str(error)}
         count, bad = count + len(lines), bad + len(answers)
-        if rows:
-            examples = reader.examples(rows)
-            records = model.predict(examples).records()
-            answers.update(zip((number for number, _ in rows), records, strict=True))
+        for name, parsed in rows.items():
+            predictor, reader = served[name]
+            records = predictor.predict(reader.examples(parsed)).records()
+            answers.update(zip((number for number, _ in parsed), records, strict=True))
         text = "".join(json.dumps(answers[n], ensure_ascii=False) + "\n" for n in sorted(answers))
         out.write(text.encode("utf-8", "replace"))
         out.flush()
     return count, bad
+
+
+def _adapter_of(line: bytes, adapters: Mapping[str, Any]) -> str:
+    """Returns the name of the adapter in a line of JSON; "" for any other line."""
+    text = line.decode("utf-8-sig", "replace").strip()
+    name = parse_object(text).get(ADAPTER, "") if text.startswith("{") else ""
+    if name not in ("", *adapters):
+        raise Malformed(f"{ADAPTER} {name!r:.60}: expected one of {', '.join(adapters)}")
+    return name
 
 
 def _waiting(source: IO[bytes], most: int) -> Iterator[list[bytes]]:

@@ -157,10 +157,14 @@ def abstract_replicated(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
     Returns:
         A tree of ShapeDtypeStructs with shardings.
     """
+    return shapes_replicated(jax.eval_shape(init, jax.random.key(0)), mesh)
+
+
+def shapes_replicated(boxed: Any, mesh: Mesh) -> Any:
+    """Returns boxed parameters, or their shapes, as shapes that are replicated over the mesh."""
     replicated = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated),
-        unbox(jax.eval_shape(init, jax.random.key(0))),
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated), unbox(boxed)
     )
 
 

@@ -1,5 +1,6 @@
 """Computes the outputs of a fine-tuned model for a whole data set."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -25,25 +26,38 @@ def make_predict(objective: Objective, mesh: jax.sharding.Mesh) -> sharding.Mesh
 
 
 def compile_predict(
-    predict: sharding.MeshFunction, mesh: jax.sharding.Mesh, params: Any, shapes: Iterable[dict]
+    predict: sharding.MeshFunction,
+    mesh: jax.sharding.Mesh,
+    params: Any,
+    shapes: Iterable[dict],
+    frozen: Any = None,
+    programs: dict[Any, Any] | None = None,
 ) -> Callable:
-    """Returns a function (params, global batch) -> outputs that is compiled for given shapes only.
+    """Returns a function (params, global batch, frozen) -> outputs that is compiled for given shapes only.
 
     Args:
-        predict: a function that `make_predict` returned, of an objective without frozen parameters.
+        predict: a function that `make_predict` returned.
         mesh: the mesh that holds the parameters.
         params: the parameters, on the mesh.
         shapes: one batch of each shape. All of them must have the same arrays; the function ignores any other
             arrays of the batches that it is called with.
+        frozen: the frozen parameters of the objective, on the mesh; None for none.
+        programs: compiled programs by what they compute. A program that is there is not compiled again, and
+            new ones are added.
     """
+    programs = {} if programs is None else programs
     compiled, names = {}, ()
     for batch in shapes:
         names = tuple(batch)
-        program = predict.lower(params, sharding.global_batch(batch, mesh)).compile()
-        compiled[batch["input_ids"].shape] = program
+        arguments = params, sharding.global_batch(batch, mesh), *([] if frozen is None else [frozen])
+        lowered = predict.lower(*arguments)
+        key = jax.tree.structure(arguments), hashlib.sha256(lowered.as_text().encode()).digest()
+        if key not in programs:
+            programs[key] = lowered.compile()
+        compiled[batch["input_ids"].shape] = programs[key]
 
-    def call(params, batch):
-        return compiled[batch["input_ids"].shape](params, {name: batch[name] for name in names})
+    def call(params, batch, *frozen):
+        return compiled[batch["input_ids"].shape](params, {name: batch[name] for name in names}, *frozen)
 
     return call
 
