@@ -153,7 +153,7 @@ class TrainStep:
         task = adapt(freeze(learned, config.optimizer.freeze), config.adapter)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, task)
         self.state = abstract_state(task, optimizer, self.mesh)
-        self._flops = pretraining_objectives.row_flops(learned)
+        self._flops = pretraining_objectives.row_flops(task)
         self.encoders = pretraining_objectives.encoders(learned)
         self._step: Any = sharding.jit_train_step(
             make_train_step(

@@ -254,6 +254,17 @@ class EncoderConfig:
     qa_dropout: float | None = _optional_rate(
         "before the answer spans; None for that of the model family", of_head=True
     )
+    attention_adapter: int = field(
+        0,
+        "width of a bottleneck adapter after the attention of each layer (Houlsby et al. 2019); 0: none. "
+        "`adapter.kind` sets it",
+        minimum=0,
+        maximum=2**20,
+        shape=True,
+    )
+    output_adapter: int = field(
+        0, "width of one after the feed-forward block; 0: none", minimum=0, maximum=2**20, shape=True
+    )
     initializer: str = field(
         "truncated_normal",
         "`truncated_normal` at two standard deviations, `normal`, or `megatron`: truncated, with a standard "

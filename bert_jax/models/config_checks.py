@@ -141,8 +141,14 @@ def _check_groups(c: Any) -> str | None:
     return None
 
 
+def _check_adapters(c: Any) -> str | None:
+    if (c.attention_adapter or c.output_adapter) and c.execution.residual not in ("auto", "xla"):
+        return f"residual={c.execution.residual}: the kernel has no adapter; set xla, or no adapter"
+    return None
+
+
 # Checks of the combinations of fields of an `EncoderConfig`: each returns the problem in one line, or None.
-_REFUSALS = (_check_heads, _check_positions, _check_windows, _check_norms, _check_groups)
+_REFUSALS = (_check_heads, _check_positions, _check_windows, _check_norms, _check_groups, _check_adapters)
 
 
 def refuse(config: Any) -> None:

@@ -59,7 +59,11 @@ class EncoderLayer(Module):
             None, hidden, ("mlp",), ("embed",), use_bias=config.output_bias, ends_half=True
         )
         self.output_norm = self.norm()
+        self.attention_adapter = self.adapter(config.attention_adapter)
+        self.output_adapter = self.adapter(config.output_adapter)
         self.residual = functools.partial(RESIDUALS[config.norm_placement], config.norm)
+        adapted = config.attention_adapter or config.output_adapter
+        self.residual_kernel = None if adapted else config.execution.residual
         self.scheme = positions.scheme(config)
 
     def __call__(self, x, sequence_ids, angles, deterministic):
@@ -72,11 +76,13 @@ class EncoderLayer(Module):
         def feed(x):
             return self.activate(self.intermediate(x))
 
-        requested = None if self.is_initializing() else config.execution.residual
+        requested = None if self.is_initializing() else self.residual_kernel
         drop = self.dropout(config.hidden_dropout_prob, deterministic)
-        x = self.residual(x, self.attention_norm, attend, self.attention_output, drop, requested)
+        x = self.residual(
+            x, self.attention_norm, attend, self.attention_output, drop, requested, self.attention_adapter
+        )
         drop = self.dropout(config.inner_dropout_rate, deterministic)
-        x = self.residual(x, self.output_norm, feed, self.output, drop, requested)
+        x = self.residual(x, self.output_norm, feed, self.output, drop, requested, self.output_adapter)
         collected.give(self, collected.LAYERS, x)
         return x
 

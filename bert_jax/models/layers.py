@@ -81,6 +81,9 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
+_ADAPTER_STDDEV = 1e-3  # of the weights of a bottleneck adapter before training
+
+
 class Dense(nn.Module):
     """y = x W + b over the last `len(in_axes)` dimensions of x.
 
@@ -89,8 +92,8 @@ class Dense(nn.Module):
     """
 
     features: Sequence[int]
-    in_axes: Sequence[str]
-    out_axes: Sequence[str]
+    in_axes: Sequence[str | None]
+    out_axes: Sequence[str | None]
     initializer: Initializer
     dtype: jnp.dtype
     use_bias: bool = True
@@ -192,6 +195,7 @@ def post_norm(
     project: Dense,
     drop: Dropout,
     requested: str | None,
+    adapter: Callable[[jax.Array], jax.Array] = identity,
 ) -> jax.Array:
     """Returns norm(x + dropout(f(x))), as in Vaswani et al. (2017): the states [B, L, H] after a half.
 
@@ -204,11 +208,12 @@ def post_norm(
         drop: dropout of the half's result.
         requested: `Execution.residual`; None for no kernel, because parameters are initialized with a few
             tokens, for which there are no kernels.
+        adapter: applied to the half's result after dropout, or the identity. No kernel has one.
     """
     _, length, features = x.shape
     h = inner(x)
     if not _is_fused(requested, ResidualCase(length, features, "post", kind)):
-        return norm(x + drop(project(h)))
+        return norm(x + adapter(drop(project(h))))
     out, bias = project(h, separate_bias=True)
     key = drop.key
 
@@ -222,11 +227,11 @@ def post_norm(
     return norm(x, fused)
 
 
-def pre_norm(kind, x, norm, inner, project, drop, requested):
+def pre_norm(kind, x, norm, inner, project, drop, requested, adapter=identity):
     """Returns x + dropout(f(norm(x))), as in most Transformers since (Xiong et al. 2020); see `post_norm`."""
     # Pre-norm is never fused; the call only records the choice for the log.
     _is_fused(requested, ResidualCase(*x.shape[1:], "pre", kind))
-    return x + drop(project(inner(norm(x))))
+    return x + adapter(drop(project(inner(norm(x)))))
 
 
 # By `norm_placement`: how one half of a layer is combined with its input.
@@ -262,6 +267,10 @@ class Module(nn.Module):
         config = self.config
         return Norm(NORMS[config.norm], config.layer_norm_eps, self.dtype, config.norm_bias, name=name)
 
+    def adapter(self, width: int) -> Callable[[jax.Array], jax.Array]:
+        """Returns a bottleneck adapter, or the identity for a width of 0."""
+        return Bottleneck(self.config, width) if width else identity
+
     def table(self, name: str, axes: Sequence[str], shape: Sequence[int], init: Initializer | None = None):
         """Returns a parameter whose rows are looked up."""
         init = init or _INITIALIZERS[self.config.initializer](self.config)[0]
@@ -274,3 +283,21 @@ class Module(nn.Module):
     def drop(self, x: jax.Array, deterministic: bool) -> jax.Array:
         """Returns x after dropout at `hidden_dropout_prob`."""
         return self.dropout(self.config.hidden_dropout_prob, deterministic)(x)
+
+
+class Bottleneck(Module):
+    """h + W_up gelu(W_down h + b_down) + b_up (Houlsby et al. 2019, section 2.1).
+
+    The weights start so small that the module is nearly the identity. The GELU is the tanh form, as in the
+    authors' code.
+    """
+
+    width: int = 0
+
+    @nn.compact
+    def __call__(self, h):
+        """Returns [B, L, H] for states [B, L, H]."""
+        init, hidden = kernel_init(_ADAPTER_STDDEV), self.config.hidden_size
+        down = Dense((self.width,), ("embed",), (None,), init, self.dtype, name="down")
+        up = Dense((hidden,), (None,), ("embed",), init, self.dtype, name="up")
+        return h + up(ACTIVATIONS["gelu_tanh"](down(h)))

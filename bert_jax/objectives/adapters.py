@@ -71,6 +71,10 @@ class PartlyFrozen(Objective):
         names = {name: self._layers[name].names if name in self._layers else (name,) for name in shapes}
         return {name: {each: self.is_frozen(each) for each in names[name]} for name in shapes}
 
+    def has_gradient(self, name: str) -> bool:
+        """Returns whether the gradient of the parameter of a name, in one layer, is computed."""
+        return not self.is_frozen(name)
+
     def init(self, key: jax.Array) -> Params:
         """Returns those of the wrapped objective's new parameters that are trained."""
         return self._divide(self.objective.init(key))[0]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.models.parameters import LAYERS
-from bert_jax.objectives.adapters import PARAMS, PartlyFrozen, low_rank_name
+from bert_jax.objectives.adapters import PARAMS, PartlyFrozen, low_rank_name, low_rank_updates
 from bert_jax.objectives.base import Params
 
 _TWO_INPUTS = "heads"  # the first input axis of the kernels with two, ("heads", "kv")
@@ -59,6 +59,10 @@ class LowRank(PartlyFrozen):
         shapes = flatten_dict(jax.eval_shape(self.objective.init_model, jax.random.key(0)), sep="/")
         return {name: shapes[name] for name in sorted(shapes) if self.is_target(name)}
 
+    def has_gradient(self, name: str) -> bool:
+        """Returns whether the gradient of a parameter is computed, as for A and B that of their product."""
+        return self.is_target(name) or super().has_gradient(name)
+
     def init(self, key: jax.Array) -> Params:
         """Returns new trained parameters, with A at random and B 0."""
         trained = flatten_dict(super().init(key), sep="/")
@@ -83,8 +87,14 @@ class LowRank(PartlyFrozen):
         return self._with_scales(super().frozen(), lambda: scale)
 
     def split(self, params: Params) -> tuple[Params, Params]:
-        """Returns the trained and the frozen ones of the given parameters, and the scales with the latter."""
-        trained, frozen = super().split(params)
+        """Returns the trained and the frozen ones of the given parameters, and the scales with the latter.
+
+        The given ones are those of the model, and may also be A and B.
+        """
+        given = flatten_dict(params, sep="/")
+        factors = {name: given.pop(name) for name in list(given) if low_rank_updates([name])}
+        trained, frozen = super().split(unflatten_dict(given, sep="/"))
+        trained = unflatten_dict(flatten_dict(trained, sep="/") | factors, sep="/")
         boxed = any(map(_is_box, jax.tree.leaves(params, is_leaf=_is_box)))
 
         def scale() -> Any:

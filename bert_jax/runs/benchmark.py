@@ -184,12 +184,12 @@ def time_train_step(
     kernel_check.ensure(task.config, log)
     mesh = mesh or sharding.make_mesh()
     supply = iter(batches) if isinstance(batches, Iterator) else itertools.repeat(batches)
-    row_flops = row_flops or flops.RowFlops.of(task)
+    objective = objective or task
+    row_flops = row_flops or flops.RowFlops.of(objective)
     host = next(supply)
     rows, length = host["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)
     batch = sharding.global_batch(host, mesh)
-    objective = objective or task
     abstract = abstract_state(objective, optimizer, mesh)
     step = sharding.jit_train_step(
         make_train_step(objective, optimizer, schedule, accumulate_steps, check_update=check_update),

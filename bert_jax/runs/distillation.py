@@ -13,6 +13,7 @@ from bert_jax.convert import families, surgery
 from bert_jax.convert.formats.base import place
 from bert_jax.errors import UserError
 from bert_jax.models.config import ENCODER_FIELDS, HEAD_FIELDS, RUN_FIELDS, EncoderConfig, from_dict
+from bert_jax.objectives.adapters import PartlyFrozen
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import (
     Distillation,
@@ -292,15 +293,18 @@ def row_flops(objective: Objective) -> Callable[..., float]:
 
     A teacher has a forward pass only, which is a third of the FLOPs of training it.
     """
-    if not isinstance(objective, Distillation):
+    trains = flops.weight_gradients(objective)
+    learned = objective.objective if isinstance(objective, PartlyFrozen) else objective
+    if not isinstance(learned, Distillation):
         return flops.RowFlops.of(objective)
-    of_student, of_teacher = (flops.RowFlops.of(each) for each in (objective.student, objective.teacher))
+    of_student = flops.RowFlops.of(learned.student, trains)
+    of_teacher = flops.RowFlops.of(learned.teacher)
 
     def of_both(length, predictions=0, sequences=1):
-        if objective.predicts_everywhere:
+        if learned.predicts_everywhere:
             predictions = length
-        student = of_student(length, predictions if objective.uses_heads else 0, sequences)
-        teacher = of_teacher(length, predictions if "logits" in objective.factors else 0, sequences)
+        student = of_student(length, predictions if learned.uses_heads else 0, sequences)
+        teacher = of_teacher(length, predictions if "logits" in learned.factors else 0, sequences)
         return student + teacher / 3
 
     return of_both

@@ -17,12 +17,9 @@ import jax
 import ml_collections
 import numpy as np
 
-from bert_jax import convert
-from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import model_card
 from bert_jax.errors import UserError
 from bert_jax.kernels import platform
-from bert_jax.objectives.adapters import PartlyFrozen
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import Distillation
 from bert_jax.parallel import distributed, sharding
@@ -38,7 +35,7 @@ from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_fil
 from bert_jax.training import loop
 from bert_jax.training.evaluators import Batches, BestCheckpoint
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.optimization.adapters import adapt, describe
+from bert_jax.training.optimization.adapters import adapt, describe, load_initial
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.workdir import run_directory
@@ -117,7 +114,8 @@ def finetune(
                 on_best=evaluator.write_results,
                 log=log,
             )
-        training_batches = TrainingBatches(config, task, data["train"], mesh, distillation.row_flops(learned))
+        row_flops = distillation.row_flops(objective)
+        training_batches = TrainingBatches(config, task, data["train"], mesh, row_flops)
         if shapes := training_batches.packing:
             rows = f"{' or '.join(map(str, shapes.rows))} rows of {shapes.length} tokens"
             log(f"a batch of {config.batch_size} examples is packed into {rows}")
@@ -282,20 +280,10 @@ def _initial_params(
         return None
 
     def load(abstract_params):
-        # The head is always initialized, because a head in the checkpoint may be for another task's labels.
-        body = {name: tree for name, tree in abstract_params.items() if name not in new_groups}
         # Pre-training without next-sentence labels has no pooler.
-        ignore = "|".join(filter(None, [config.init_ignore, "pooler/.*"]))
-        params, report = convert.load_params(config.init_from, body, ignore=ignore, log=log)
-        if config.adapter.kind and isinstance(objective, PartlyFrozen):
-            stuck = [name for name in report.new if all(objective.flags[name].values())]
-            if stuck:
-                raise UserError(
-                    f"{report.source} lacks {stuck[0]}, which would stay at its random start; train it too: "
-                    f"--config.adapter.train='{stuck[0].split('/')[0]}/.*'"
-                )
-        new = flatten({name: abstract_params[name] for name in new_groups})
-        report = dataclasses.replace(report, new=(*report.new, *new))
+        params, report = load_initial(
+            config, objective, abstract_params, log, new_groups=new_groups, ignore="pooler/.*"
+        )
         log(
             f"loaded {len(report.loaded)} parameters from {report.source}; new: {', '.join(report.new)}; "
             f"not used: {_summary(report.unused)}"

@@ -32,7 +32,7 @@ from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.training import budget, loop
 from bert_jax.training.evaluators import Evaluator, RecordEvaluator
 from bert_jax.training.metrics.metrics_writer import MetricsWriter
-from bert_jax.training.optimization.adapters import adapt, describe
+from bert_jax.training.optimization.adapters import adapt, describe, load_initial
 from bert_jax.training.optimization.optimizers import make_optimizer
 from bert_jax.training.optimization.param_groups import freeze
 from bert_jax.training.state import TrainState
@@ -94,7 +94,7 @@ def pretrain(
     for size in batch_sizes.values:
         sharding.check_batch_size(size, mesh, config.accumulate_steps)
     local_rows = functools.cache(functools.partial(sharding.local_rows, mesh))
-    row_flops = _row_flops(config, learned, task.masking, records)
+    row_flops = _row_flops(config, objective, task.masking, records)
 
     primary = jax.process_index() == 0
     total = 0 if budget.of(config) else config.steps  # The number of steps of a budget is not known.
@@ -131,7 +131,7 @@ def pretrain(
             ],
             flops_per_step=lambda step: batch_sizes.at(step - 1) * row_flops[records.lengths.at(step - 1)],
             writer=writer,
-            initial_params=_load_initial(config, held, writer.message),
+            initial_params=_load_initial(config, objective, held, writer.message),
             **fit_options,
         )
 
@@ -255,7 +255,7 @@ def _describe_run(config, records: RunRecords) -> dict[str, Any]:
     }
 
 
-def _load_initial(config, held, log):
+def _load_initial(config, objective, held, log):
     """Returns a function that loads the parameters of `init_from` or of the teacher, or None for neither.
 
     The function takes the abstract parameters and returns the arrays.
@@ -267,9 +267,7 @@ def _load_initial(config, held, log):
         if config.distillation.init_layers:
             params, report = distillation.load_student(config, abstract_params, log)
         else:
-            params, report = convert.load_params(
-                config.init_from, abstract_params, ignore=config.init_ignore, log=log
-            )
+            params, report = load_initial(config, objective, abstract_params, log)
         log(str(report))
         held.write_json(REPORT_FILE, dataclasses.asdict(report))
         return params
@@ -304,16 +302,16 @@ def adopt_architecture(
     """
     heads.check_fields(config.model.to_dict(), (), "pre-training")
     of_teacher = bool(config.distillation.init_layers)
-    if not (config.init_from or of_teacher):
-        return config, ""
     before = config.model.to_dict()
+    if not (config.init_from or of_teacher):
+        return _with_model(config, before), ""
     if workdir and run_directory.has_started(workdir):
         run = run_directory.load_config(workdir)
         then = run.get("distillation", {}).get("teacher") if of_teacher else run.get("init_from")
         if then == (config.distillation.teacher if of_teacher else config.init_from):
             recorded = {name: value for name, value in run.model.items() if name in before}
             kept = {name: before[name] for name in (*RUN_FIELDS, *explicit)}
-            return dataclasses.replace(config, model=ModelConfig(**before | recorded | kept)), ""
+            return _with_model(config, before | recorded | kept), ""
     if of_teacher:
         return distillation.adopt_widths(config, explicit, tokenizer)
     fields, theirs = convert.adopt_architecture(config.init_from, before, explicit)
@@ -327,4 +325,10 @@ def adopt_architecture(
         f"; the config has {', '.join(f'{name} {before[name]}' for name in replaced)}" if replaced else ""
     )
     message = f"architecture of {config.init_from}: {sizes}{instead}"
-    return dataclasses.replace(config, model=ModelConfig(**fields)), message
+    return _with_model(config, fields), message
+
+
+def _with_model(config: PretrainConfig, fields: dict[str, Any]) -> PretrainConfig:
+    """Returns the configuration with these fields of the model, and those that the adapter sets."""
+    own = config.adapter.model_fields(fields["hidden_size"])
+    return dataclasses.replace(config, model=ModelConfig(**fields | own))

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
-from bert_jax.objectives.adapters import encoder_config
+from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
+from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens, generator_config
 from bert_jax.runs import distillation
 from bert_jax.settings.run_config import PretrainConfig
 from bert_jax.training.metrics import flops
@@ -38,9 +38,12 @@ def row_flops(objective: Objective) -> Callable[[int, int, int], float]:
     Of two networks it is the sum, neither with a next-sentence head.
     """
     of_model = distillation.row_flops(objective)
+    trains = flops.weight_gradients(objective)
+    if isinstance(objective, PartlyFrozen):
+        objective = objective.objective
     if not isinstance(objective, ReplacedTokens):
         return of_model
-    of_generator = flops.RowFlops.of(objective.generator)
+    of_generator = flops.RowFlops.of(objective.generator, lambda name: trains(f"{GENERATOR}/{name}"))
     every_token = objective.variant == "all_tokens_mlm"
 
     def of_both(length, predictions, sequences):

@@ -124,6 +124,7 @@ def resolve_model(config: FinetuneConfig) -> tuple[model_config.EncoderConfig, t
             "no model to fine-tune; give --config.init_from=CHECKPOINT (or, to train from scratch, "
             "--config.vocab=FILE)"
         )
+    values |= config.adapter.model_fields(values["hidden_size"])
     values["vocab_size"] = values["vocab_size"] or tokenizer.vocab_size
     encoder = model_config.from_dict(values).resolve(platform.target())
     if tokenizer.vocab_size > encoder.vocab_size:

@@ -12,7 +12,6 @@ from support.models import tiny_task
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.models import sizes
-from bert_jax.models.heads import SEQUENCE
 from bert_jax.objectives.adapters import add_low_rank, assemble
 from bert_jax.objectives.classification import Classification
 from bert_jax.parallel.sharding import make_mesh, unbox
@@ -104,16 +103,20 @@ def test_the_scale_and_the_initial_values():
 
 SIZES = {"base": (147_456, 294_912, 589_824), "large": (393_216, 786_432, 1_572_864)}
 BIASES = {"base": (102_144, 768), "large": (271_360, 1_024)}
+# 64 wide after both halves (Houlsby et al. 2019), whose norms are trained too; 48 after the second.
+BOTTLENECKS = {"base": (2_379_264, 894_528), "large": (6_343_680, 2_385_024)}
+NORMS = {"base": 25 * 2 * 768, "large": 49 * 2 * 1024}
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_numbers_of_trained_parameters_and_the_memory_of_the_optimizer(size):
     config = sizes.named(size, vocab_size=30522)
-    task = Classification(config, 2, SEQUENCE)
     head = 2 * config.hidden_size + 2
 
     def trained(**fields):
-        objective = adapt(task, AdapterConfig(**fields), task.new_groups)
+        adapter = AdapterConfig(**fields)
+        task = Classification(config.replace(**adapter.model_fields(config.hidden_size)), 2)
+        objective = adapt(task, adapter, task.new_groups)
         state = abstract_state(objective, optax.adam(1e-3), make_mesh())
         counts = [
             sum(math.prod(x.shape) for x in jax.tree.leaves(tree)) for tree in (state.params, state.opt_state)
@@ -127,14 +130,22 @@ def test_the_numbers_of_trained_parameters_and_the_memory_of_the_optimizer(size)
     assert trained(kind="bitfit") == biases
     assert trained(kind="bitfit", train="pooler/.*/bias") == biases + pooler
     assert trained(kind="head") == 0
+    houlsby, pfeiffer = BOTTLENECKS[size]
+    assert trained(kind="houlsby") == houlsby + NORMS[size]
+    assert trained(kind="pfeiffer", size=48) == pfeiffer
+    if size == "base":
+        assert trained(kind="pfeiffer") == pfeiffer  # a sixteenth of the width
 
 
 @pytest.mark.parametrize(
     "fields, message",
     [
-        (dict(kind="dora"), "adapter.kind='dora': expected one of lora, bitfit, head"),
+        (dict(kind="dora"), "adapter.kind='dora': expected one of lora, bitfit, houlsby, pfeiffer, head"),
         (dict(kind="lora", dropout=0.1), "adapter.dropout=0.1: the updates are added to the kernels"),
-        (dict(kind="lora", init="zeros"), "adapter.init='zeros': expected one of kaiming, gaussian"),
+        (
+            dict(kind="lora", init="zeros"),
+            "adapter.init='zeros': expected one of kaiming, gaussian, init_from",
+        ),
         (dict(kind="lora", targets="query,keys"), "keys is none of the dense layers query, key,"),
         (dict(kind="head", train="poler/.*"), "adapter.train='poler/.*' matches none; names are like"),
         (dict(kind="lora", train="encoder/layers/1/.*"), "query/kernel itself, which has a low-rank update"),

@@ -24,6 +24,8 @@ from bert_jax.workdir import run_directory
 QUERY = "encoder/layers/stack/layer/query/kernel"
 LORA = ("--config.adapter.kind=lora", "--config.adapter.rank=2", "--config.adapter.alpha=4")
 
+HOULSBY = ("--config.adapter.kind=houlsby", "--config.adapter.size=4")
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
@@ -101,6 +103,33 @@ def test_the_updates_are_exported_to_peft_and_read_again(adapted, tmp_path):
     )
 
 
+@pytest.fixture(scope="module")
+def peft(tmp_path_factory, adapted):
+    folder = tmp_path_factory.mktemp("peft") / "out"
+    assert cli.main(["convert", f"--input={adapted}", f"--output={folder}", "--to=peft"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("source", ["adapted", "peft"])
+def test_a_run_goes_on_training_the_updates_of_another(source, request, adapted, files, pretrained, tmp_path):
+    """At a rate of 0 it ends as it began: with A, B, the head and the base of the other."""
+    path = request.getfixturevalue(source)
+    go_on = (*LORA, "--config.adapter.init=init_from", "--config.epochs=1")
+    assert run(files, tmp_path / "run", path, *go_on, "--config.optimizer.learning_rate=0") == 0
+    before, after = (checkpoint.read_stored(one)[1:] for one in (adapted / "best", tmp_path / "run"))
+    for one, other in zip(before, after, strict=True):
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_updates_of_another_rank_are_refused_with_the_flags_to_set(adapted, files, tmp_path, capsys):
+    flags = ("--config.adapter.kind=lora", "--config.adapter.init=init_from")
+    assert run(files, tmp_path / "run", adapted, *flags) == 2
+    error = capsys.readouterr().err
+    assert "--config.adapter.rank=2 --config.adapter.alpha=4 --config.adapter.targets=query,value" in error
+    assert run(files, tmp_path / "run", adapted / "vocab.txt", *flags) == 2
+
+
 def test_another_run_starts_from_the_merged_model_on_another_mesh(adapted, files, tmp_path):
     mesh = ("--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.mesh.tensor=2")
     assert run(files, tmp_path / "next", adapted, "--config.epochs=1", *mesh) == 0
@@ -137,6 +166,51 @@ def test_settings_without_an_effect_are_refused(files, pretrained, tmp_path, cap
     assert run(files, tmp_path / "run", pretrained, *flags) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def bottlenecks(tmp_path_factory, files, pretrained):
+    workdir = tmp_path_factory.mktemp("bottlenecks")
+    assert run(files, workdir, pretrained, *HOULSBY) == 0
+    return workdir
+
+
+def test_bottlenecks_and_norms_are_trained_and_the_rest_is_not(bottlenecks, pretrained, tmp_path, capsys):
+    model, before = convert.load(bottlenecks), convert.load(pretrained)
+    assert (model.config.attention_adapter, model.config.output_adapter) == (4, 4)
+    new = {name for name in model.params if "_adapter/" in name}
+    assert len(new) == 8 and all(np.any(model.params[name]) for name in new)
+    for name in model.params.keys() - new:
+        if not name.startswith("classifier/"):
+            same = np.array_equal(model.params[name], before.params[name])
+            assert same == ("norm/" not in name), name
+    saved = set(checkpoint.describe(bottlenecks / "checkpoints" / "8"))
+    moments = [name for name in saved if name.startswith("opt_state") and "query" in name]
+    assert not moments and any("opt_state" in name and "_adapter" in name for name in saved)
+    flags = [f"--input={bottlenecks}", f"--output={tmp_path}/out"]
+    for to, message in (
+        ("huggingface", "has no attention_adapter=4, only 0"),
+        ("peft", "no low-rank updates"),
+    ):
+        capsys.readouterr()
+        assert cli.main(["convert", *flags, f"--to={to}"]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+
+
+def test_bottlenecks_are_those_of_a_run_that_starts_from_them(bottlenecks, files, tmp_path):
+    assert run(files, tmp_path / "next", bottlenecks, *HOULSBY, "--config.epochs=1") == 0
+    report = json.loads((tmp_path / "next" / run_directory.REPORT_FILE).read_text())
+    assert all(name.startswith("classifier/") for name in report["new"])
+
+
+def test_a_run_with_bottlenecks_resumes_to_the_same_end(bottlenecks, files, pretrained):
+    """The last test of the run, which it changes."""
+    last = bottlenecks / "checkpoints" / "8"
+    end = checkpoint.describe(last)
+    last.rename(bottlenecks / "of-before")
+    assert run(files, bottlenecks, pretrained, *HOULSBY) == 0
+    assert checkpoint.describe(last) == end
 
 
 @pytest.mark.parametrize("kind", ["lora", "bitfit", "head"])

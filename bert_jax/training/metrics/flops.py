@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from bert_jax.kernels import dispatch, platform
 from bert_jax.models import parameters
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.runs import layer_runs
-from bert_jax.objectives.adapters import encoder_config
+from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.training.metrics import peaks
@@ -30,6 +31,14 @@ _APPLIED_TO = {
 }
 
 
+# The order in which the parts of a layer are computed.
+_ORDER = {
+    "query": 1, "key": 1, "value": 1, "scores": 2, "attention_output": 3, "attention_adapter": 4,
+    "intermediate": 6, "output": 7, "output_adapter": 8,
+}  # fmt: skip
+_NORMS = {"post": {"attention_norm": 5, "output_norm": 9}, "pre": {"attention_norm": 0, "output_norm": 5}}
+
+
 @dataclasses.dataclass(frozen=True)
 class RowFlops:
     """FLOPs of the forward and backward pass for one row, which a call returns.
@@ -38,41 +47,61 @@ class RowFlops:
     the masked LM head runs on the predicted positions only. Attention is counted over the whole row, even if
     packed sequences do not attend to each other; local layers are counted for their windows only.
 
+    A product costs the same three times: in the forward pass, for the gradient of its input, and for that of
+    its weights. Frozen weights have no gradient, and an input has none if nothing below it is trained.
+
     Attributes:
         config: the architecture of the encoder.
-        token: multiplications in the matrix products of a forward pass for each token.
+        token: multiplications in the matrix products of a forward pass for each token, each counted for the
+            share that is computed of the three times.
         prediction: those for each masked position.
         sequence: those for each [CLS] token.
+        scores: that share for the products of attention, of each layer.
     """
 
     config: EncoderConfig
-    token: int
-    prediction: int
-    sequence: int
+    token: float
+    prediction: float
+    sequence: float
+    scores: tuple[float, ...]
 
     @classmethod
-    def of(cls, objective: Objective) -> RowFlops:
+    def of(cls, objective: Objective, trains: Callable[[str], bool] | None = None) -> RowFlops:
         """Returns the FLOPs of an objective's model, from the shapes of its parameters.
 
         A kernel that layers share counts once for each use.
 
         Args:
-            objective: an objective with the configuration of its encoder, before parameters are frozen.
+            objective: an objective with the configuration of its encoder.
+            trains: whether the parameter of a name in a layer has a gradient; by default that of the
+                objective.
         """
         config = encoder_config(objective)
         assert config is not None
-        boxed = jax.eval_shape(objective.init, jax.random.key(0))
+        trains = trains or weight_gradients(objective)
+        boxed = jax.eval_shape(objective.init_model, jax.random.key(0))
         numbers, axes = parameters.layer_numbers(boxed, config), parameters.layer_axes(boxed)
-        counts = dict.fromkeys(("token", "prediction", "sequence"), 0)
-        for name, shape in parameters.parameter_shapes(boxed).items():
+        shapes = parameters.parameter_shapes(boxed)
+        names = {name: numbers[name].names if name in numbers else (name,) for name in shapes}
+        everything = [each for every in names.values() for each in every]
+        lowest = min((_place(each, config) for each in everything if trains(each)), default=(math.inf, 0))
+
+        def share(name: str, weights: str) -> float:
+            return (1 + (_place(name, config) > lowest) + trains(weights)) / 3
+
+        counts = dict.fromkeys(("token", "prediction", "sequence"), 0.0)
+        for name, shape in shapes.items():
             applied_to = _APPLIED_TO.get(name.split("/")[0])
             if applied_to and name.endswith("/kernel"):
-                uses = len(numbers[name].numbers) if name in numbers and name not in axes else 1
-                counts[applied_to] += uses * math.prod(shape)
+                size = math.prod(shape) / (len(names[name]) if name in axes else 1)
+                counts[applied_to] += size * sum(share(each, each) for each in names[name])
         predicts = "mlm" in boxed or isinstance(objective, MaskedLM)
         if predicts and "decoder" not in boxed.get("mlm", {}):  # the transposed word embeddings
-            counts["prediction"] += config.embedding_width * config.vocab_size
-        return cls(config, **counts)
+            size = config.embedding_width * config.vocab_size
+            counts["prediction"] += size * share("mlm", "encoder/embeddings/word_embeddings")
+        layers = (_place(f"encoder/layers/{layer}/scores", config) for layer in range(config.computed_layers))
+        # Both factors of these products are activations.
+        return cls(config, **counts, scores=tuple((1 + 2 * (layer > lowest)) / 3 for layer in layers))
 
     def __call__(self, length: int, predictions: int = 0, sequences: int = 1) -> float:
         """Returns the FLOPs of a row.
@@ -82,13 +111,29 @@ class RowFlops:
             predictions: masked positions in the row.
             sequences: [CLS] tokens in the row.
         """
-        scores = 0
+        scores = 0.0
         for run in layer_runs(self.config):
-            for spec in run.layers:
+            for member, spec in enumerate(run.layers):
                 seen = min(length, 2 * spec.window + 1) if spec.window else length
-                scores += run.repeats * 2 * self.config.hidden_size * length * seen
+                uses = sum(self.scores[layer] for layer in run.numbers(member))
+                scores += uses * 2 * self.config.hidden_size * length * seen
         products = self.token * length + self.prediction * predictions + self.sequence * sequences
         return 6.0 * (products + scores)
+
+
+def weight_gradients(objective: Objective) -> Callable[[str], bool]:
+    """Returns the function whether the parameter of a name in a layer has a gradient."""
+    return objective.has_gradient if isinstance(objective, PartlyFrozen) else lambda name: True
+
+
+def _place(name: str, config: EncoderConfig) -> tuple[float, int]:
+    """Returns where a parameter is used in the forward pass: its layer, and its place in the layer."""
+    group, *parts = name.split("/")
+    if group != "encoder" or parts[0] == "final_norm":
+        return config.computed_layers, 0
+    if parts[0] != "layers":
+        return -1, int(parts[-1] == "kernel")  # the projection of the embeddings follows their sum
+    return int(parts[1]), (_ORDER | _NORMS[config.norm_placement])[parts[2]]
 
 
 def peak_flops(device: jax.Device, dtype: str) -> float:

@@ -1,24 +1,37 @@
-"""Chooses the few parameters that are trained in place of all: LoRA, BitFit, or the head alone."""
+"""Chooses the few parameters that are trained in place of all: LoRA, BitFit, adapters, the head alone."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import jax
+import numpy as np
 
+from bert_jax import checkpoint, convert
+from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.models.parameters import parameter_shapes
-from bert_jax.objectives.adapters import PartlyFrozen
-from bert_jax.objectives.base import Objective
+from bert_jax.objectives.adapters import PartlyFrozen, low_rank_name
+from bert_jax.objectives.base import Objective, Params
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.low_rank import INITIALIZERS, LowRank
-from bert_jax.settings.run_config import AdapterConfig
+from bert_jax.settings.run_config import BOTTLENECKS, AdapterConfig, RunConfig
 
 # By `adapter.kind`: a regular expression of the parameters that are trained in addition to the head.
-_KINDS = {"lora": "", "bitfit": r"encoder/(.*/)?bias", "head": ""}
+_BOTTLENECK = r"encoder/(.*/)?\w+_adapter/.*"
+_KINDS = {
+    "lora": "",
+    "bitfit": r"encoder/(.*/)?bias",
+    "houlsby": rf"{_BOTTLENECK}|encoder/(.*/)?\w*norm/\w+",
+    "pfeiffer": _BOTTLENECK,
+    "head": "",
+}
+
+INIT_FROM = "init_from"  # the value of `adapter.init` for the updates of that checkpoint
 
 _TARGETS = ("query", "key", "value", "attention_output", "intermediate", "output")
 
@@ -65,8 +78,9 @@ def _low_rank(adapted: PartlyFrozen, config: AdapterConfig) -> LowRank:
             f"adapter.dropout={config.dropout:g}: the updates are added to the kernels, and have no inputs "
             "of their own to drop; leave it at 0"
         )
-    if config.init not in INITIALIZERS:
-        raise UserError(f"adapter.init={config.init!r}: expected one of {', '.join(INITIALIZERS)}")
+    if config.init not in (*INITIALIZERS, INIT_FROM):
+        known = ", ".join((*INITIALIZERS, INIT_FROM))
+        raise UserError(f"adapter.init={config.init!r}: expected one of {known}")
     targets = [name.strip() for name in config.targets.split(",") if name.strip()]
     if adapted.config is not None and not targets:
         targets = list(families.of(adapted.config).low_rank_targets)
@@ -83,7 +97,7 @@ def _low_rank(adapted: PartlyFrozen, config: AdapterConfig) -> LowRank:
         lambda name: pattern.fullmatch(name) is not None,
         config.rank,
         scale,
-        config.init,
+        *([] if config.init == INIT_FROM else [config.init]),
     )
     if trained := [name for name in found.targets if not all(found.flags[name].values())]:
         raise UserError(
@@ -91,6 +105,96 @@ def _low_rank(adapted: PartlyFrozen, config: AdapterConfig) -> LowRank:
             "it out of adapter.train or of adapter.targets"
         )
     return found
+
+
+def load_initial(
+    config: RunConfig,
+    objective: Objective,
+    abstract_params: Params,
+    log: Callable[[str], None],
+    *,
+    new_groups: Collection[str] = (),
+    ignore: str = "",
+) -> tuple[Params, checkpoint.Report]:
+    """Loads the parameters that a run is initialized with from `init_from`.
+
+    Args:
+        config: the configuration of the run.
+        objective: the training objective.
+        abstract_params: see `convert.load_params`; all parameters of the model.
+        log: called with one line of text for each notice.
+        new_groups: parameter groups that are always new, because those of the checkpoint may be for other
+            labels. A run that goes on training updates takes those of their checkpoint if their shapes fit.
+        ignore: a regular expression in addition to `init_ignore`.
+
+    Returns:
+        The nested dict of the parameters, and the report.
+
+    Raises:
+        UserError: see `convert.load_params`; also a frozen parameter that the checkpoint lacks.
+    """
+    adapter = config.adapter
+    if adapter.init == INIT_FROM:
+        params, report = _load_updates(objective, config.init_from, abstract_params, log)
+    else:
+        body = {name: tree for name, tree in abstract_params.items() if name not in new_groups}
+        new = _BOTTLENECK if adapter.kind in BOTTLENECKS else ""
+        patterns = "|".join(filter(None, [config.init_ignore, ignore, new]))
+        params, report = convert.load_params(config.init_from, body, ignore=patterns, log=log)
+    flags = objective.flags if adapter.kind and isinstance(objective, PartlyFrozen) else {}
+    if stuck := [name for name in report.new if all(flags.get(name, {"": False}).values())]:
+        raise UserError(
+            f"{report.source} lacks {stuck[0]}, which would stay at its random start; train it too: "
+            f"--config.adapter.train='{stuck[0].split('/')[0]}/.*'"
+        )
+    given = (*report.loaded, *report.new)
+    return params, dataclasses.replace(
+        report, new=(*report.new, *(name for name in flatten(abstract_params) if name not in given))
+    )
+
+
+def _load_updates(
+    objective: Objective, path: str, abstract_params: Params, log: Callable[[str], None]
+) -> tuple[Params, checkpoint.Report]:
+    """Loads the updates of a checkpoint, and its base without them, for a run that goes on training them.
+
+    Returns:
+        The nested dict of the parameters of the base, of those that were trained as a whole, and of A and B;
+        and the report.
+
+    Raises:
+        UserError: the checkpoint has no updates, or others than the run.
+    """
+    model = convert.load(path, log=log)
+    if (adapter := model.adapter) is None:
+        raise UserError(
+            f"adapter.init={INIT_FROM}: {path} has no low-rank updates; expected a PEFT folder or a run with "
+            "adapter.kind=lora"
+        )
+    assert isinstance(objective, LowRank)
+    ranks, scales = ({getattr(x, name) for x in adapter.updates.values()} for name in ("rank", "scale"))
+    own = (set(objective.targets), {objective.rank}, {float(np.float32(objective.scale))})
+    if own != (set(adapter.updates), ranks, scales):
+        rank, scale = max(ranks), max(scales)
+        targets = ",".join(sorted({name.split("/")[-2] for name in adapter.updates}))
+        raise UserError(
+            f"adapter.init={INIT_FROM}: the updates of {path} are --config.adapter.rank={rank} "
+            f"--config.adapter.alpha={scale * rank:g} --config.adapter.targets={targets}; set these"
+        )
+    wanted, stored = flatten(abstract_params), {**adapter.frozen, **adapter.params}
+    loaded = {name: x for name, x in stored.items() if name in wanted and x.shape == wanted[name].shape}
+    factors = {
+        low_rank_name(name, factor): getattr(update, factor)
+        for name, update in adapter.updates.items()
+        for factor in "ab"
+    }
+    report = checkpoint.Report(
+        model.source,
+        (*loaded, *factors),
+        tuple(name for name in wanted if name not in loaded),
+        tuple(name for name in stored if name not in loaded),
+    )
+    return nest(loaded | factors), report
 
 
 def describe(objective: Objective) -> str:

@@ -4,9 +4,12 @@ import jax
 import pytest
 
 from bert_jax.models import sizes
+from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.spans import Spans
 from bert_jax.runs import benchmark
+from bert_jax.settings.run_config import AdapterConfig
 from bert_jax.training.metrics import flops, peaks
+from bert_jax.training.optimization.adapters import adapt
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,36 @@ def test_a_model_without_a_pooler_has_no_flops_for_one():
     assert bert.token == distilbert.token == 2 * 12 * 128**2
     assert bert.prediction == distilbert.prediction == 128**2 + 128 * 30522
     assert flops.RowFlops.of(Spans(config)).sequence == flops.RowFlops.of(Spans(config)).prediction == 0
+
+
+@pytest.mark.parametrize(
+    "fields, token, scores, sequence",
+    [
+        # In thirds of H^2: query, key, value, output of attention, the two of the feed-forward block.
+        ({"kind": "lora"}, (2 + 1 + 2 + 2 + 8 + 8) + (3 + 2 + 3 + 2 + 8 + 8), (3, 3), 2),
+        (
+            {"kind": "lora", "targets": "output"},
+            (1 + 1 + 1 + 1 + 4 + 8) + (2 + 2 + 2 + 2 + 8 + 12),
+            (1, 3),
+            2,
+        ),
+        ({"kind": "bitfit"}, 2 * (2 * 12), (3, 3), 2),
+        ({"kind": "head"}, 2 * 12, (1, 1), 1),
+        ({"kind": "head", "train": "pooler/.*"}, 2 * 12, (1, 1), 2),
+        ({"kind": "head", "train": "encoder/embeddings/.*|pooler/.*"}, 2 * (2 * 12), (3, 3), 3),
+    ],
+)
+def test_frozen_weights_have_no_gradient_and_nothing_below_the_first_trained_has(
+    fields, token, scores, sequence
+):
+    config = sizes.named("tiny")
+    task = Classification(config, 2)
+    adapted = flops.RowFlops.of(adapt(task, AdapterConfig(**fields), task.new_groups))
+    assert adapted.token == pytest.approx(token * 128**2 / 3)
+    assert [3 * each for each in adapted.scores] == pytest.approx(list(scores))
+    assert adapted.sequence == pytest.approx(sequence * 128**2 / 3)
+    products = 2 * 64 * token * 128**2 + 2 * sequence * 128**2 + 2 * sum(scores) * 2 * 128 * 64 * 64
+    assert adapted(64) == pytest.approx(products)
 
 
 def test_the_rate_of_a_cpu_is_measured():
