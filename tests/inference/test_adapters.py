@@ -86,15 +86,6 @@ def test_adapters_share_the_base_and_the_programs_and_answer_as_the_merged_model
                     )
 
 
-def test_a_run_over_another_base_is_refused(runs, files, vocabulary, tmp_path):
-    other = write(tmp_path / "other", vocabulary, hidden_size=16)
-    flags = ("--config.max_seq_length=16", "--config.epochs=1", "--config.adapter.kind=head")
-    assert cli.main(fine_tuned.command(files, tmp_path / "run", other, *flags, label="two")) == 0
-    first = Predictor(str(runs["first"]), shared=Shared(), **QUIET)
-    with pytest.raises(UserError, match=r"--adapter=x=.* are not those of --workdir; expected a run with"):
-        load_adapters(first, {"x": str(tmp_path / "run")}, **QUIET)
-
-
 def test_the_library_encodes_with_each_adapter_by_one_program(base, runs):
     adapters = {"first": runs["first"], "second": runs["second"]}
     model = bert_jax.load(base, adapters=adapters, **QUIET)

@@ -122,14 +122,6 @@ def test_a_run_goes_on_training_the_updates_of_another(source, request, adapted,
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_updates_of_another_rank_are_refused_with_the_flags_to_set(adapted, files, tmp_path, capsys):
-    flags = ("--config.adapter.kind=lora", "--config.adapter.init=init_from")
-    assert run(files, tmp_path / "run", adapted, *flags) == 2
-    error = capsys.readouterr().err
-    assert "--config.adapter.rank=2 --config.adapter.alpha=4 --config.adapter.targets=query,value" in error
-    assert run(files, tmp_path / "run", adapted / "vocab.txt", *flags) == 2
-
-
 def test_another_run_starts_from_the_merged_model_on_another_mesh(adapted, files, tmp_path):
     mesh = ("--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.mesh.tensor=2")
     assert run(files, tmp_path / "next", adapted, "--config.epochs=1", *mesh) == 0
