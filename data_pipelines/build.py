@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import errno
+import itertools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ from bert_jax.data import google, manifests, packed, verification
 from bert_jax.errors import Preempted, UserError, file_error
 from bert_jax.io import atomic, files
 from bert_jax.io.progress import Progress
-from data_pipelines import cleaning, pools, readers
+from data_pipelines import cleaning, languages, pools, readers
 from data_pipelines.cleaning import duplicates, minhash
 from data_pipelines.output_lock import UNFINISHED, claimed, finished
 from data_pipelines.settings import Options, digest, resolve
@@ -101,6 +103,10 @@ class _Build:
         self.options, self.tokenizer, self.paths = options, tokenizer, paths
         self.pool, self.progress = pool, progress
         self.cleaning = options.cleaning_settings()
+        self.languages: list[languages.Language] = []
+        if options.sampling_exponent is not None:
+            self.languages = languages.divide(options.input, options.tfds_data_dir)
+        self.described: dict[str, dict[str, float]] = {}  # the languages, for the manifest
         self.unfinished = ""
         self.peak_memory = 0
 
@@ -112,7 +118,7 @@ class _Build:
             [(None, path) for path in self.paths],
             lambda i, result: self.progress.advance(sizes[i]),
         )
-        self.settings = resolve(self.options, self.tokenizer, self.paths, digests)
+        self.settings = resolve(self.options, self.tokenizer, self.paths, digests, self.languages)
         done = finished(self.options.output_dir, self.settings, overwrite)
         if done:
             return Built(done, True, 0)
@@ -126,7 +132,8 @@ class _Build:
 
     def _make(self, size: int) -> dict[str, Any]:
         """Makes the records of inputs of `size` bytes; returns their manifest."""
-        tokenized = self._tokenize(size)
+        groups = self._grouped_ranges(size)
+        tokenized = self._tokenize([group for of_language in groups for group in of_language])
         if self.cleaning and not {"exact", "near"}.isdisjoint(self.cleaning.steps):
             tokenized = duplicates.drop(tokenized, self.cleaning, self._path, self._run)
         documents = sum(result["documents"] for result in tokenized)
@@ -142,7 +149,9 @@ class _Build:
                 f"more documents{readers.FORMATS[self.options.input_format].documents_end}, "
                 "or --nsp=none"
             )
-        return self._finish(tokenized, self._make_shards(self._make_rows(tokenized)))
+        results = iter(tokenized)
+        by_language = [list(itertools.islice(results, len(of_language))) for of_language in groups]
+        return self._finish(tokenized, self._make_shards(self._make_rows(by_language)))
 
     def _refusal(self, message: str) -> UserError:
         """Removes the unfinished work and returns an error.
@@ -178,10 +187,15 @@ class _Build:
 
         return self.pool.run(function, [(task.output + ".json", task) for task in tasks], on_done)
 
-    def _tokenize(self, size: int) -> list[dict[str, Any]]:
+    def _grouped_ranges(self, size: int) -> list[list[tuple[readers.Range, ...]]]:
+        """Returns groups of ranges, one for each task; of each language, or of all text if there are none."""
         smallest, largest = _RANGE_BYTES
         target = min(max(smallest, size // 1024), largest)
-        groups = _grouped(readers.split_ranges(self.paths, target, self.options.input_format), target)
+        ranges = readers.split_ranges(self.paths, target, self.options.input_format)
+        divided = languages.grouped(self.languages, ranges) if self.languages else [ranges]
+        return [_grouped(of_language, target) for of_language in divided]
+
+    def _tokenize(self, groups: Sequence[tuple[readers.Range, ...]]) -> list[dict[str, Any]]:
         tasks = [
             tokenizing.TokenizeTask(
                 group,
@@ -196,27 +210,56 @@ class _Build:
         sizes = [sum(range_.size for range_ in group) for group in groups]
         return self._run("tokenizing", tokenizing.tokenize, tasks, sizes=sizes)
 
-    def _make_rows(self, tokenized: list[dict[str, Any]]) -> _Parts:
+    def _make_rows(self, by_language: Sequence[Sequence[dict[str, Any]]]) -> _Parts:
         """Returns the record files of the buckets of each split, and their counts."""
-        runs = tuple(run for result in tokenized for run in result["runs"])
-        tasks = [
-            buckets.RowsTask(bucket, runs, self.tokenizer, self.settings, self._path(f"rows-{bucket.name}"))
-            for bucket in buckets.plan(tokenized, self.settings["eval_fraction"])
-        ]
+        repeats = self._repeats(by_language) if self.languages else [languages.ONCE]
+        tasks: list[buckets.RowsTask] = []
+        owners: list[int] = []
+        numbers: collections.Counter[str] = collections.Counter()  # of the next bucket of a split
+        for owner, (results, repeat) in enumerate(zip(by_language, repeats, strict=True)):
+            runs = tuple(run for result in results for run in result["runs"])
+            for bucket in buckets.plan(results, self.settings["eval_fraction"]):
+                often = (repeat.copies, repeat.more_below) if bucket.split == "train" else (1, 0)
+                bucket = buckets.Bucket(bucket.split, numbers[bucket.split], bucket.low, bucket.high, *often)
+                numbers[bucket.split] += 1
+                output = self._path(f"rows-{bucket.name}")
+                tasks.append(buckets.RowsTask(bucket, runs, self.tokenizer, self.settings, output))
+                owners.append(owner)
         make = packed_rows.make_rows if self.settings["schema"] == packed.SCHEMA else google_rows.make_rows
-        results = self._run("making rows", make, tasks, "buckets")
-        for run in runs:
+        made = self._run("making rows", make, tasks, "buckets")
+        for run in {run for task in tasks for run in task.runs}:
             minhash.remove(run)
         parts: _Parts = {}
-        for task, result in zip(tasks, results, strict=True):
+        for task, owner, result in zip(tasks, owners, made, strict=True):
+            if self.languages:
+                result["language"] = self.languages[owner].name
             parts.setdefault(task.bucket.split, []).append((task.output, result))
-        fewest = 2 if self.settings["nsp"] == "next" else 1
-        if sum(result["documents"] for _, result in parts["train"]) < fewest:
+        if sum(result["documents"] for _, result in parts["train"]) < self._fewest:
             raise self._refusal(
                 f"--eval_fraction={self.settings['eval_fraction']} leaves under two documents to train on: "
                 "give more documents, or a smaller fraction"
             )
         return parts
+
+    @property
+    def _fewest(self) -> int:
+        """The least number of documents: next-sentence prediction draws sentences of others."""
+        return 2 if self.settings["nsp"] == "next" else 1
+
+    def _repeats(self, by_language: Sequence[Sequence[dict[str, Any]]]) -> list[languages.Repeats]:
+        """Returns how often the training documents of each language are used, and describes it."""
+        training = []
+        for language, results in zip(self.languages, by_language, strict=True):
+            found = languages.training(*buckets.held_out(results, self.settings["eval_fraction"]))
+            if (documents := int(found.documents.sum())) < self._fewest:
+                raise self._refusal(
+                    f"--nsp={self.settings['nsp']} trains on {self._fewest} documents or more of a language, "
+                    f"and {language.name} has {documents}: give more of its text, or leave its --input out"
+                )
+            training.append(found)
+        repeats = languages.repeats(training, self.settings["sampling_exponent"])
+        self.described = languages.described(self.languages, repeats)
+        return repeats
 
     def _make_shards(self, parts: _Parts) -> dict[str, Any]:
         """Returns the splits as the manifest stores them."""
@@ -226,7 +269,11 @@ class _Build:
         for split, results in parts.items():
             number = self._shards(split, parts)
             rows = [(path, result["rows"]) for path, result in results]
-            for place, share in enumerate(shards.share_rows(rows, number, static_masks)):
+            # Rows to evaluate on are read in order, and a run may read only the first ones.
+            mixed = bool(self.languages) and split == "eval"
+            for place, share in enumerate(shards.share_rows(rows, number, static_masks or mixed)):
+                if mixed:
+                    share = shards.spread(share)
                 name = f"{split}-{place:05d}-of-{number:05d}.tfrecord"
                 tasks.append(shards.ShardTask(share, self._path(name)))
                 owners.append(split)
@@ -235,6 +282,8 @@ class _Build:
         for split in sorted(parts, reverse=True):  # train before eval
             made = [result for _, result in parts[split]]
             splits[split] = manifests.merge_splits(made, self.settings["max_seq_length"])
+            if self.languages:
+                splits[split]["languages"] = languages.written(made)
             splits[split]["files"] = [
                 {"name": os.path.basename(task.output), "rows": result["rows"], "bytes": result["bytes"]}
                 for task, owner, result in zip(tasks, owners, results, strict=True)
@@ -275,6 +324,8 @@ class _Build:
             "splits": splits,
             "text": {name: sum(result[name] for result in tokenized) for name in names},
         }
+        if self.languages:
+            manifest["languages"] = self.described
         if self.cleaning:
             report = duplicates.merged_report(tokenized)
             content = json.dumps(report, indent=1).encode() + b"\n"

@@ -12,7 +12,7 @@ from bert_jax import tokenization
 from bert_jax.data import google, manifests, packed
 from bert_jax.errors import UserError, check_installed
 from bert_jax.tokenization import templates
-from data_pipelines import cleaning, readers
+from data_pipelines import cleaning, languages, readers
 from data_pipelines.flags import REQUIRED, CorpusOptions, flag
 from data_pipelines.stages import pairs
 
@@ -22,6 +22,7 @@ _LATER: dict[str, Any] = {
     "full_sentences": False,
     "doc_sentences": False,
     "cleaning": None,
+    "sampling_exponent": None,
 }
 
 
@@ -81,6 +82,12 @@ class Options(CorpusOptions):
     eval_fraction: float | None = flag(
         None,
         "Fraction of the documents in the split eval; the others are in train. Default: 0.01; google: 0.",
+    )
+    sampling_exponent: float | None = flag(
+        None,
+        "For several languages, one --input each: the share of a language in the rows of train is "
+        "proportional to its tokens to the power of this exponent, by repeating documents; 0.7 in "
+        "multilingual BERT. Default: all inputs are one corpus.",
     )
     seed: int = flag(12345, "Seed of everything that is random.")
     num_shards: int = flag(0, "Number of files of the split train; 0: one for each 128 MB.")
@@ -170,6 +177,7 @@ class Options(CorpusOptions):
         for name, sound, expected in rules:
             if not sound:
                 raise UserError(f"--{name}={getattr(self, name)}: expected {expected}")
+        languages.check_exponent(self.sampling_exponent)
         self._check_sentences()
         self._check_schema()
         self.cleaning_settings()
@@ -215,6 +223,7 @@ def resolve(
     tokenizer: tokenization.Tokenizer,
     paths: Sequence[str],
     digests: Sequence[dict[str, Any]],
+    divided: Sequence[languages.Language] = (),
 ) -> dict[str, Any]:
     """Returns the settings that determine the records, as the manifest stores them.
 
@@ -223,6 +232,7 @@ def resolve(
         tokenizer: the tokenizer of `options.vocab`.
         paths: the input files.
         digests: the result of `readers.file_digest` for each input file.
+        divided: the languages, if they are sampled.
     """
     length = options.max_seq_length
     if options.schema == packed.SCHEMA:
@@ -239,6 +249,9 @@ def resolve(
         own |= {"text_field": options.text_field, "id_field": options.id_field}
     if clean := options.cleaning_settings():
         own["cleaning"] = clean.described()
+    if divided:
+        own["sampling_exponent"] = options.sampling_exponent
+    owners = {path: {"language": one.name} for one in divided for path in one.paths}
     return own | {
         "schema": options.schema,
         "version": manifests.VERSIONS[packed.SCHEMA],
@@ -253,8 +266,8 @@ def resolve(
         "input_format": options.input_format,
         "vocabulary": tokenizer.settings() | {"file": tokenization.KINDS[tokenizer.kind].file},
         "sources": [
-            {"name": name, "bytes": digest["bytes"], "sha256": digest["sha256"]}
-            for name, digest in zip(readers.short_names(paths), digests, strict=True)
+            {"name": name, "bytes": digest["bytes"], "sha256": digest["sha256"]} | owners.get(path, {})
+            for name, path, digest in zip(readers.short_names(paths), paths, digests, strict=True)
         ],
     }
 

@@ -89,6 +89,12 @@ def summary(manifest: dict[str, Any]) -> list[str]:
             f"{split['documents']:,} documents, {split['tokens']:,} tokens, "
             f"{_second_segments(manifest, split)}{len(split['files'])} files, {size / 1e6:.1f} MB"
         )
+    for name, of in manifest.get("languages", {}).items():
+        written = manifest["splits"]["train"]["languages"][name]
+        lines.append(
+            f"{name}: {of['share_of_text']:.2%} of the text, used {of['drawn'] / of['tokens']:.2f} times, is "
+            f"{of['share']:.2%} of train: {written['rows']:,} rows, {written['tokens']:,} tokens"
+        )
     text = manifest["text"]
     lines.append(
         f"text: {text['documents']:,} documents, {text['sentences']:,} sentences, {text['tokens']:,} tokens, "

@@ -274,7 +274,7 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
         # Zeros in the counts of a text are left out.
         if not isinstance(inner, dict | list) and (inner or name != "text")
     )
-    yield f"{name}: {plain}"
+    yield f"{name}: {plain}".rstrip()
     for key, inner in value.items():
         if isinstance(inner, dict):
             yield from (f"  {line}" for line in _fact_lines(key, inner))

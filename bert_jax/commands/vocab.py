@@ -47,8 +47,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     )
     several = len(trained.parts) > 1
     for part in trained.parts if several else ():
-        times = f", {part.copies} times" if part.copies > 1 else ""
-        print(f"from {part.name}: {part.documents:,} documents, {part.bytes / 1e6:,.1f} MB{times}")
+        share = part.bytes * part.times / sum(one.bytes * one.times for one in trained.parts)
+        print(
+            f"from {part.name}: {part.documents:,} documents, {part.bytes / 1e6:,.1f} MB, "
+            f"{part.times:.2f} times: {share:.2%}"
+        )
     for line in trained.measured:
         of = f" of {line.input}" if several else ""
         seen = "held out" if trained.held_out else "learned from"

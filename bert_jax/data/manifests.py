@@ -16,11 +16,13 @@ VERSIONS = {"packed": 1, "google": 1}  # version of the manifest, by schema
 _COUNT = range(0, 1 << 63)
 _LENGTH = range(1, (1 << 16) + 1)  # starts and lengths are stored as uint16
 _TOKEN = range(0, 1 << 31)
+_OF_LANGUAGE = ("documents", "rows", "sequences", "tokens")
 _SPLIT = {
     "files": [{"name": str, "rows": _COUNT, "bytes": _COUNT, "crc32c?": range(0, 1 << 32)}],
     **dict.fromkeys(("documents", "rows", "sequences", "tokens", "random_next", "predictions?"), _COUNT),
     "sequence_lengths?": [_COUNT],
     "sequences_per_row?": [_COUNT],
+    "languages?": {str: dict.fromkeys(_OF_LANGUAGE, _COUNT)},
     **dict.fromkeys(("fill?", "random_next_share?"), float),
 }
 _SCHEMA = {
@@ -42,6 +44,7 @@ _SCHEMA = {
     "fingerprint": str,
     "text?": dict,
     "cleaned?": dict,
+    "languages?": {str: {"tokens": _COUNT, "drawn": _COUNT, "share_of_text": float, "share": float}},
     "splits": {str: _SPLIT},
 }
 _OF_GOOGLE = {"max_predictions_per_seq": _LENGTH}
@@ -129,6 +132,7 @@ def merge(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
     merged["sources"] = [source for manifest in manifests for source in manifest["sources"]]
     merged["fingerprint"] = "+".join(manifest["fingerprint"] for manifest in manifests)
     merged["splits"] = {}
+    merged.pop("languages", None)  # of the first directory
     for name in {name: None for manifest in manifests for name in manifest["splits"]}:
         parts = [manifest["splits"][name] for manifest in manifests if name in manifest["splits"]]
         merged["splits"][name] = merge_splits(parts, merged["max_seq_length"])
@@ -145,6 +149,14 @@ def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[s
         if all(name in part for part in parts):
             columns = itertools.zip_longest(*(part[name] for part in parts), fillvalue=0)
             total[name] = [sum(column) for column in columns]
+    if all("languages" in part for part in parts):
+        total["languages"] = {
+            language: {
+                name: sum(part["languages"].get(language, {}).get(name, 0) for part in parts)
+                for name in _OF_LANGUAGE
+            }
+            for language in {one: None for part in parts for one in part["languages"]}
+        }
     return total | {
         "fill": total["tokens"] / max(1, total["rows"] * max_seq_length),
         "random_next_share": total["random_next"] / max(1, total["sequences"]),

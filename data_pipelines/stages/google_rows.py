@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import packed, tfrecord
+from bert_jax.data import tfrecord
 from bert_jax.data.google import encoding
 from bert_jax.io import atomic, files
-from data_pipelines import sorted_runs
 from data_pipelines.stages import buckets, google_instances
 
 
@@ -22,12 +21,10 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     The memory is that of the documents of the bucket. The reference shuffles all its instances in memory;
     here they are first written to a file.
     """
-    tokenizer, settings, bucket = task.tokenizer, task.settings, task.bucket
+    settings = task.settings
     rng = task.rng()
-    dtype = packed.id_dtype(tokenizer.vocab_size)
-    documents = sorted_runs.read_documents(task.runs, bucket.low, bucket.high, dtype, in_order=True)
-    rng.shuffle(documents)
-    made = google_instances.Instances(documents, tokenizer, settings, rng)
+    documents, order = task.documents(rng, in_order=True)
+    made = google_instances.Instances(documents, order, task.tokenizer, settings, rng)
     lengths = np.zeros(settings["max_seq_length"] + 1, np.int64)
     counts = {"documents": len(documents), "tokens": 0, "random_next": 0, "predictions": 0}
     del documents

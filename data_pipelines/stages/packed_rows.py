@@ -15,10 +15,9 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     """Writes the packed rows of a bucket and returns their counts, which `manifests.merge_splits` sums."""
     tokenizer = task.tokenizer
     dtype = packed.id_dtype(tokenizer.vocab_size)
-    bucket, settings, length = task.bucket, task.settings, task.settings["max_seq_length"]
+    settings, length = task.settings, task.settings["max_seq_length"]
     rng = task.rng()
-    documents = sorted_runs.read_documents(task.runs, bucket.low, bucket.high, dtype)
-    rng.shuffle(documents)
+    documents, order = task.documents(rng)
     lengths, per_row = [0] * (length + 1), [0] * (settings["max_sequences_per_row"] + 1)
     counts = {"documents": len(documents), "rows": 0, "sequences": 0, "tokens": 0, "random_next": 0}
 
@@ -26,11 +25,11 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
         layout = tokenizer.layout
         if settings["full_sentences"]:
             room = layout.room(length, pair=False)
-            passes = _passes(documents, settings["dupe_factor"], rng)
+            passes = _passes(documents, order, settings["dupe_factor"], rng)
             made = pairs.full_sentences(passes, room, tokenizer.sep_id)
         else:
             factors = settings["short_seq_prob"], settings["dupe_factor"]
-            made = pairs.make_pairs(documents, length, rng, *factors, settings["nsp"], layout.template)
+            made = pairs.make_pairs(documents, length, rng, *factors, settings["nsp"], layout.template, order)
         for pair in made:
             second = pair.second or None
             ids = layout.row(pair.first, second).astype(dtype)
@@ -41,8 +40,8 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
 
     def rows() -> Iterator[bytes]:
         # This order has a separate generator, because packing draws sequences ahead of the rows it yields.
-        order = task.rng("/rows")
-        for row in packing.pack(sequences(), length, settings["max_sequences_per_row"], order):
+        shuffle = task.rng("/rows")
+        for row in packing.pack(sequences(), length, settings["max_sequences_per_row"], shuffle):
             per_row[len(row)] += 1
             counts["sequences"] += len(row)
             counts["tokens"] += sum(len(sequence.ids) for sequence in row)
@@ -53,9 +52,11 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     return counts | figures | {"bytes": size, "files": []}
 
 
-def _passes(documents: list[sorted_runs.StoredDocument], count: int, rng: random.Random) -> Iterator[Any]:
-    """Yields the documents `count` times, and shuffles them before each pass but the first."""
+def _passes(
+    documents: list[sorted_runs.StoredDocument], order: list[int], count: int, rng: random.Random
+) -> Iterator[Any]:
+    """Yields the documents in an order `count` times, and shuffles it before each pass but the first."""
     for number in range(count):
         if number:
-            rng.shuffle(documents)
-        yield from documents
+            rng.shuffle(order)
+        yield from (documents[index] for index in order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data import tfrecord
+
+_PIECES = 64  # of each part that `spread` cuts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +52,27 @@ def share_rows(
     return [tuple(share) for share in shares]
 
 
+def spread(parts: Sequence[tuple[str, int, int, int]]) -> tuple[tuple[str, int, int, int], ...]:
+    """Returns the `ShardTask.parts` of a file in pieces, in an order that spreads each part over the file.
+
+    A reader of the first rows then sees rows of all parts.
+    """
+    placed = []
+    for number, (path, first, end, step) in enumerate(parts):
+        rows = -(-(end - first) // step)
+        count = min(rows, _PIECES)
+        edges = [rows * i // count for i in range(count + 1)]
+        for low, high in itertools.pairwise(edges):
+            piece = (path, first + low * step, min(end, first + high * step), step)
+            placed.append(((low + high) / (2 * rows), number, piece))
+    return tuple(piece for *_, piece in sorted(placed))
+
+
 def make_shard(task: ShardTask) -> dict[str, Any]:
     """Copies the rows of a shard into one record file, and checks their CRCs."""
-    parts = ((tfrecord.RecordFile(path), np.arange(*numbers)) for path, *numbers in task.parts)
+    repeated = len({path for path, *_ in task.parts}) < len(task.parts)
+    # Files that occur once are closed after their rows, because their indexes are large.
+    opened = functools.cache(tfrecord.RecordFile) if repeated else tfrecord.RecordFile
+    parts = ((opened(path), np.arange(*numbers)) for path, *numbers in task.parts)
     count, size = tfrecord.copy_records(task.output, parts)
     return {"rows": count, "bytes": size}

@@ -3,16 +3,16 @@
 import collections
 import dataclasses
 import hashlib
+import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
-from data_pipelines import readers
+from data_pipelines import languages, readers
 from data_pipelines.vocabulary.options import Options
 
 _HELD_OUT_BYTES = 2_000_000
-_MOST_COPIES = 100
 
 
 class Sample:
@@ -20,7 +20,7 @@ class Sample:
 
     Attributes:
         documents: the documents.
-        size: the number of characters in them.
+        size: the size of their text, in bytes.
     """
 
     def __init__(self) -> None:
@@ -30,12 +30,18 @@ class Sample:
     def add(self, document: readers.Document) -> None:
         """Adds a document."""
         self.documents.append(document)
-        self.size += sum(map(len, document.passages))
+        self.size += size_of(document)
 
     def passages(self) -> Iterator[str]:
         """Yields the passages of all documents."""
         for document in self.documents:
             yield from document.passages
+
+    def some(self, size: float) -> list[readers.Document]:
+        """Returns documents of about this size in bytes, chosen by a hash of their names."""
+        chosen = sorted(self.documents, key=lambda document: _hash(document.key, 0))
+        ends = list(itertools.accumulate(map(size_of, chosen), initial=0))
+        return chosen[: min(range(len(ends)), key=lambda count: abs(ends[count] - size))]
 
     def drain(self) -> Iterator[readers.Document]:
         """Yields the documents and removes each one, to free its memory while its result is built up."""
@@ -55,7 +61,7 @@ class Part:
         documents: the number of documents in `training`.
         bytes: the size of `training`.
         held_out: the documents that are held out; none if the corpus has too few passages.
-        copies: the number of times each document is used in training.
+        times: how often the documents are used in training; some of them once more than the others.
         counts: the counts of `readers.read_documents` for what was read.
     """
 
@@ -65,16 +71,16 @@ class Part:
     documents: int
     bytes: int
     held_out: Sample
-    copies: int
+    times: float
     counts: Mapping[str, int]
 
 
 def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part]:
     """Samples each input separately, or, if `sampling_exponent` is 1, all inputs as one.
 
-    The share of an input in the sample is proportional to its size raised to the power of
+    The share of an input in what is learned is proportional to the size of its files raised to the power of
     `sampling_exponent`: 1 keeps the proportions, and multilingual BERT uses 0.7. An input that is smaller
-    than its share is used several times.
+    than its share is used several times, and the input that has the most text for its share is used once.
 
     Args:
         options: the options of the vocabulary; a multilingual corpus has one input per language.
@@ -84,31 +90,35 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
     Raises:
         UserError: there is no text, or a file is in two of the inputs.
     """
-    inputs, exponent = list(options.input), options.sampling_exponent
+    exponent = options.sampling_exponent
     if exponent == 1:
-        paths, inputs = [readers.list_inputs(inputs, options.tfds_data_dir)], [", ".join(inputs)]
+        paths = readers.list_inputs(options.input, options.tfds_data_dir)
+        divided = [languages.Language(", ".join(options.input), tuple(paths))]
     else:
-        paths = [readers.list_inputs(pattern, options.tfds_data_dir) for pattern in inputs]
-    owners: dict[str, str] = {}
-    for name, files in zip(inputs, paths, strict=True):
-        for path in files:
-            if path in owners:
-                raise UserError(f"{path} is in --input={owners[path]} and in --input={name}; give it once")
-            owners[path] = name
-    sizes = [sum(map(readers.file_size, files)) for files in paths]
+        divided = languages.divide(options.input, options.tfds_data_dir)
+    sizes = [sum(map(readers.file_size, one.paths)) for one in divided]
     weights = [size**exponent for size in sizes]
     parts = []
-    for name, files, size, weight in zip(inputs, paths, sizes, weights, strict=True):
+    for one, size, weight in zip(divided, sizes, weights, strict=True):
         wanted = max(1000, int(sample_bytes * weight / sum(weights)))
         counts: collections.Counter[str] = collections.Counter()
-        drawn = _draw(files, wanted, options, counts, progress)
-        training, held_out = _hold_out(drawn, options.seed)
-        # Compressed text is larger than its file, so the number of copies depends on what was read.
-        copies = round(wanted / max(1, training.size)) if exponent != 1 and size <= wanted else 1
-        copies = min(max(1, copies), _MOST_COPIES)
-        documents, drawn = len(training.documents), training.size
-        parts.append(Part(name, size, training, documents, drawn, held_out, copies, counts))
-    return parts
+        training, held_out = _hold_out(_draw(one.paths, wanted, options, counts, progress), options.seed)
+        documents = len(training.documents)
+        parts.append(Part(one.name, size, training, documents, training.size, held_out, 1.0, counts))
+    # Compressed text is larger than its file, so these numbers depend on what was read.
+    once = max(part.bytes / weight for part, weight in zip(parts, weights, strict=True))
+    return [
+        dataclasses.replace(part, times=round(once * weight / max(1, part.bytes), 9))
+        for part, weight in zip(parts, weights, strict=True)
+    ]
+
+
+def size_of(document: readers.Document) -> int:
+    """Returns the size of a document's text, in bytes."""
+    return sum(
+        len(passage) if passage.isascii() else len(passage.encode("utf-8", "surrogatepass"))
+        for passage in document.passages
+    )
 
 
 def _draw(

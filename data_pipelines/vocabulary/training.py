@@ -13,7 +13,7 @@ from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files
 from bert_jax.io.progress import Progress
-from data_pipelines import readers
+from data_pipelines import languages, readers
 from data_pipelines.vocabulary import byte_bpe, sample, sentence_piece, wordpiece
 from data_pipelines.vocabulary.options import LEAST_COVERAGE, Options
 
@@ -112,7 +112,7 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     parts = sample.sample(options, options.sample_bytes or trainer.sample_bytes, progress)
     checks.check_output(options.output)
     held_out = all(part.held_out.documents for part in parts)
-    progress.start("normalizing", sum(part.training.size * part.copies for part in parts), "MB", 1e-6)
+    progress.start("normalizing", int(sum(part.bytes * part.times for part in parts)), "MB", 1e-6)
     content = trainer.learn(_documents(parts, held_out, progress), options, progress)
     progress.start("measuring")
     atomic.write_file(options.output, content)
@@ -132,11 +132,15 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
 
 def _documents(parts: Sequence[sample.Part], drain: bool, progress: Progress) -> Iterator[readers.Document]:
     for part in parts:
-        for copy in range(part.copies):
-            last = copy == part.copies - 1
-            for document in part.training.drain() if drain and last else part.training.documents:
-                yield document
-                progress.advance(sum(map(len, document.passages)))
+        whole, rest = divmod(part.times, 1)
+        passes: list[Iterable[readers.Document]] = [part.training.documents] * int(whole)
+        if rest:
+            passes.insert(0, part.training.some(rest * part.bytes))
+        if drain:
+            passes[-1] = part.training.drain()
+        for document in itertools.chain.from_iterable(passes):
+            yield document
+            progress.advance(sample.size_of(document))
 
 
 def _check(options: Options) -> None:
@@ -145,7 +149,6 @@ def _check(options: Options) -> None:
         "kind": (options.kind in TRAINERS, " or ".join(TRAINERS)),
         "size": (options.size >= 100, "at least 100"),
         "sample_bytes": (not options.sample_bytes or options.sample_bytes >= 1000, "0, or at least 1000"),
-        "sampling_exponent": (0 < options.sampling_exponent <= 1, "over 0, and at most 1"),
         "character_coverage": (
             LEAST_COVERAGE <= options.character_coverage <= 1,
             f"{LEAST_COVERAGE} to 1",
@@ -159,6 +162,7 @@ def _check(options: Options) -> None:
     for name, (good, expected) in rules.items():
         if not good:
             raise UserError(f"--{name}={getattr(options, name)}: expected {expected}")
+    languages.check_exponent(options.sampling_exponent)
     trainer = TRAINERS[options.kind]
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     for name in trainer.unused:

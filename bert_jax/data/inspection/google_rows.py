@@ -17,7 +17,7 @@ from bert_jax.io import files
 
 _SETTINGS = [
     *"max_seq_length max_predictions_per_seq seed dupe_factor whole_word_mask max_ngram".split(),
-    *("fingerprint", "text"),
+    *"fingerprint text sampling_exponent languages".split(),
 ]
 
 

@@ -18,7 +18,8 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 
 _SETTINGS = (
-    "max_seq_length max_sequences_per_row nsp seed dupe_factor input_format fingerprint text cleaned".split()
+    *"max_seq_length max_sequences_per_row nsp seed dupe_factor input_format fingerprint text".split(),
+    *"cleaned sampling_exponent languages".split(),
 )
 
 

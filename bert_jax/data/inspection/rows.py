@@ -51,6 +51,7 @@ class Counts:
         self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
         self.template = templates.of(manifest["vocabulary"])
         self.labels = LABELS[manifest.get("nsp", "next")]
+        self._repeated = "languages" in manifest  # documents of small languages
         self._usual = _SHARES.get(manifest.get("nsp", "next"))
         self.sums: collections.Counter[str] = collections.Counter()
         self._sequence_lengths = np.zeros(self.length + 1, np.int64)
@@ -114,7 +115,7 @@ class Counts:
                 f"{unknown:.1%} of the tokens are [UNK]: was the vocabulary made for another language or "
                 "case?"
             )
-        if facts["duplicate_rows"] > _HIGH_DUPLICATE_SHARE * facts["rows"]:
+        if not self._repeated and facts["duplicate_rows"] > _HIGH_DUPLICATE_SHARE * facts["rows"]:
             yield f"{facts['duplicate_rows']} rows are duplicates: does the corpus repeat documents?"
         if misplaced := self.sums["misplaced"]:
             yield (
@@ -169,6 +170,8 @@ def inspect_splits(
             "bytes": sum(entry["bytes"] for entry in entries),
             "damaged_rows": damaged,
         }
+        if "languages" in content:
+            found["languages"] = content["languages"]
         report.problems += [f"{split}: {problem}" for problem in counts.problems(found)]
         if file or "version" not in manifest:
             continue

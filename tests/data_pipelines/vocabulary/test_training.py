@@ -1,5 +1,6 @@
 """Vocabularies: their special tokens, that every run makes the same, and what a user can get wrong."""
 
+import collections
 import gzip
 import io
 import os
@@ -376,14 +377,15 @@ def test_the_exponent_levels_the_languages(two_languages):
             400_000,
             Progress(io.StringIO()),
         )
-        learned = [part.bytes * part.copies for part in parts]
-        shares[exponent] = learned[1] / sum(learned)
-        # A small input gives less than its size, for what is held out, and whole copies alone.
-        expected = sizes[1] ** exponent / sum(size**exponent for size in sizes)
-        assert shares[exponent] == pytest.approx(expected, rel=0.5)
         assert all(part.held_out.documents for part in parts)
+        assert min(part.times for part in parts) == 1 and parts[0].times < 1.1
+        learned = collections.Counter()
+        for document in training._documents(parts, True, Progress(io.StringIO())):
+            learned[document.key.partition(".")[0]] += samples.size_of(document)
+        shares[exponent] = learned["small"] / learned.total()
+        expected = sizes[1] ** exponent / sum(size**exponent for size in sizes)
+        assert shares[exponent] == pytest.approx(expected, rel=0.005)
     assert shares[0.3] > shares[0.7] > 2 * sizes[1] / sum(sizes)
-    assert next(part.copies for part in parts) == 1 < parts[1].copies
 
 
 def test_each_language_is_measured(two_languages, tmp_path, capsys):
@@ -393,7 +395,7 @@ def test_each_language_is_measured(two_languages, tmp_path, capsys):
     assert main(["vocab", *flags, "--sampling_exponent=0.5", "--sample_bytes=300000"]) == 0
     assert main(["vocab", *flags, "--overwrite", f"--compare={output}", "--sample_bytes=300000"]) == 0
     first, second = capsys.readouterr().out.split(f"{output}: ")[1:]
-    assert f"from {small}: 9" in first and "times" in first
+    assert "from small: 9" in first and "from large:" in first and "1.00 times: " in first
     assert first.count("words held out of") == 2 and second.count("words held out:") == 2
     assert main(["vocab", *flags, f"--input={small}", "--overwrite", "--sampling_exponent=0.5"]) == 2
     assert f"{small} is in --input={small} and in --input={small}; give it once" in capsys.readouterr().err

@@ -1,0 +1,223 @@
+"""Several languages in one set of records: what is written of each, and that they are not mixed."""
+
+import collections
+import dataclasses
+import itertools
+import random
+
+import numpy as np
+import pytest
+from support.builds import contents
+
+from bert_jax import cli
+from bert_jax.data import records
+from bert_jax.errors import UserError
+from data_pipelines import build, languages
+from data_pipelines.stages import shards
+
+SIZES = {"aa": 1600, "bb": 500, "cc": 150, "dd": 40, "ee": 8}  # documents
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    """The vocabulary: 20 words of each language, and a name for each document."""
+    words = [f"{name}{number}" for name in SIZES for number in range(20)]
+    return [*SPECIAL, *words, *(f"{name}doc{number}" for name, n in SIZES.items() for number in range(n))]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, tokens):
+    """A folder with `lg/NAME/text.txt` for each language, and the vocabulary."""
+    folder = tmp_path_factory.mktemp("languages")
+    rng = random.Random(0)
+    for name, documents in SIZES.items():
+        (folder / "lg" / name).mkdir(parents=True)
+        with open(folder / "lg" / name / "text.txt", "w") as file:
+            for number in range(documents):
+                for sentence in range(3):
+                    words = [f"{name}{rng.randrange(20)}" for _ in range(rng.randint(2, 9))]
+                    file.write(" ".join([f"{name}doc{number}"] * (sentence == 0) + words) + "\n")
+                file.write("\n")
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    return folder
+
+
+@pytest.fixture
+def options(corpus, tmp_path):
+    return build.Options(
+        tuple(f"{corpus}/lg/{name}/*" for name in SIZES),
+        str(corpus / "vocab.txt"),
+        str(tmp_path / "records"),
+        max_seq_length=48,
+        nsp="none",
+        short_seq_prob=0.0,
+        eval_fraction=0.1,
+        sampling_exponent=0.7,
+    )
+
+
+def sequences(directory, split, tokens):
+    """The words of each sequence, with its label, in the order of the rows."""
+    dataset = records.open_dataset(directory, split)
+    batch = dataset.batch(np.arange(len(dataset)))
+    for row in range(len(dataset)):
+        length = batch["lengths"][row]
+        edges = [start for start in batch["starts"][row] if start < length] + [length]
+        labels = batch["next_sentence_labels"][row]
+        for label, (start, end) in zip(labels, itertools.pairwise(edges), strict=False):
+            yield [tokens[i] for i in batch["input_ids"][row, start:end]], int(label)
+
+
+def words_by_language(found):
+    counts = collections.Counter()
+    for words, _ in found:
+        counts.update(word[:2] for word in words if word not in SPECIAL)
+    return counts
+
+
+def test_shares_are_those_of_the_exponent(options, tokens):
+    manifest = build.build(options).manifest
+    found = list(sequences(options.output_dir, "train", tokens))
+    names = collections.Counter(word for words, _ in found for word in words if "doc" in word)
+    written, of_text = words_by_language(found), collections.Counter()
+    for words, _ in found:
+        owners = [word for word in words if "doc" in word]
+        assert len(owners) == 1  # a document is a sequence
+        of_text[words[1][:2]] += (len(words) - 2) / names[owners[0]]
+    assert {name: round(n) for name, n in of_text.items()} == {
+        name: manifest["languages"][name]["tokens"] for name in SIZES
+    }
+    weights = {name: of_text[name] ** 0.7 for name in SIZES}
+    for name in SIZES:
+        share = weights[name] / sum(weights.values())
+        assert written[name] / written.total() == pytest.approx(share, abs=0.0005)
+        assert manifest["languages"][name]["share"] == written[name] / written.total()
+        # Every document that is not held out is there, some of them once more than the others.
+        times = {names[word] for word in names if word.startswith(name)}
+        assert max(times) - min(times) <= 1
+        counts = manifest["splits"]["train"]["languages"][name]
+        assert counts["documents"] == sum(word.startswith(name) for word in names)
+    assert written["aa"] == manifest["languages"]["aa"]["tokens"] == manifest["languages"]["aa"]["drawn"]
+    for count in ("rows", "sequences", "tokens", "documents"):
+        split = manifest["splits"]["train"]
+        assert sum(one[count] for one in split["languages"].values()) == split[count]
+    # Held-out documents are there once, in no row of train, and the languages are mixed from the beginning.
+    held_out = list(sequences(options.output_dir, "eval", tokens))
+    again = collections.Counter(word for words, _ in held_out for word in words if "doc" in word)
+    assert set(again.values()) == {1} and not again.keys() & names.keys()
+    assert len(again) + len(names) == sum(SIZES.values())
+    fifth = len(held_out) // 5
+    assert words_by_language(held_out[:fifth]).keys() == {"aa", "bb", "cc"}
+    assert words_by_language(held_out[fifth:-fifth]).keys() == SIZES.keys()  # the smallest have a row each
+
+
+def test_copies_have_an_order_of_their_own(options, tokens):
+    build.build(dataclasses.replace(options, max_sequences_per_row=1))
+    owners = [
+        word
+        for words, _ in sequences(options.output_dir, "train", tokens)
+        for word in words
+        if word.startswith("eedoc")
+    ]
+    assert max(collections.Counter(owners).values()) >= 4
+    size = len(set(owners))
+    passes = [owners[start : start + size] for start in range(0, len(owners) - size + 1, size)]
+    assert any(one != passes[0] for one in passes)
+
+
+@pytest.mark.parametrize("schema", ["packed", "google"])
+def test_the_second_segment_is_of_the_same_language(options, tokens, schema):
+    options = dataclasses.replace(options, nsp="next", schema=schema, dupe_factor=2, masked_lm_prob=0.15)
+    manifest = build.build(options).manifest
+    assert manifest["splits"]["train"]["documents"] == sum(
+        one["documents"] for one in manifest["splits"]["train"]["languages"].values()
+    )
+    dataset = records.open_dataset(options.output_dir, "train")
+    batch = dataset.batch(np.arange(len(dataset)))
+    ids = batch["input_ids"]
+    if schema == "google":
+        hidden = batch["masked_weights"] > 0
+        rows, slots = np.nonzero(hidden)
+        ids[rows, batch["masked_positions"][rows, slots]] = batch["masked_labels"][rows, slots]
+    random_next = collections.Counter()
+    for row in range(len(ids)):
+        words = [tokens[i] for i in ids[row, : batch["lengths"][row]]]
+        assert len({word[:2] for word in words if word not in SPECIAL}) == 1
+        if (batch["next_sentence_labels"][row] == 1).any():
+            random_next[words[1][:2]] += 1
+    assert random_next.keys() == SIZES.keys()
+    shares = {name: one["share"] for name, one in manifest["languages"].items()}
+    rows = {name: one["sequences"] for name, one in manifest["splits"]["train"]["languages"].items()}
+    for name, share in shares.items():
+        assert rows[name] / sum(rows.values()) == pytest.approx(share, abs=0.03)
+
+
+def test_records_depend_on_the_seed_and_not_on_the_workers(options, tmp_path):
+    written = []
+    for number, (seed, workers) in enumerate([(1, 1), (1, 2), (2, 1)]):
+        output = str(tmp_path / str(number))
+        build.build(dataclasses.replace(options, output_dir=output, seed=seed), workers)
+        written.append(contents(output))
+    assert written[0] == written[1] != written[2]
+
+
+def test_the_command_and_the_inspection_show_each_language(options, capsys):
+    inputs = [f"--input={given}" for given in options.input[2:]]
+    flags = [*inputs, f"--vocab={options.vocab}", f"--output_dir={options.output_dir}", "--workers=1"]
+    assert cli.main(["data", *flags, "--sampling_exponent=0.5", "--max_seq_length=48", "--seed=3"]) == 0
+    shown = capsys.readouterr().out
+    assert "cc: 77.51% of the text, used 1.00 times, is 59.24% of train: 106 rows, 4,992 tokens" in shown
+    assert cli.main(["inspect", options.output_dir, "--examples=0"]) == 0
+    shown = capsys.readouterr().out
+    assert "ee: tokens 91, drawn 478, share_of_text 2.74%, share 11.01%" in shown
+    assert shown.count("ee: documents 6, rows 20, ") == 1 and shown.endswith("sound\n")
+    # Another exponent is another set of records.
+    assert cli.main(["data", *flags, "--sampling_exponent=0.6", "--max_seq_length=48", "--seed=3"]) == 2
+    assert "sampling_exponent 0.5, not 0.6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling_exponent": 0.0}, "--sampling_exponent=0.0: expected over 0, and at most 1"),
+        ({"input": ("{}/lg/aa/*",)}, "give an --input for each language"),
+        ({"input": ("{}/lg/ee/*", "{}/lg/*/*")}, "ee/text.txt is in --input="),
+        (
+            {"nsp": "next", "input": ("{}/lg/aa/*", "{}/one.txt")},
+            "language, and one.txt has 1: give more",
+        ),
+    ],
+)
+def test_mistakes(options, corpus, changes, message):
+    (corpus / "one.txt").write_text("aa1 aa2\naa3\n")
+    if "input" in changes:
+        changes = changes | {"input": tuple(given.format(corpus) for given in changes["input"])}
+    with pytest.raises(UserError) as error:
+        build.build(dataclasses.replace(options, **changes))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "names"),
+    [
+        (["wiki/en/*", "wiki/de/*"], ["en", "de"]),
+        (["text/en.txt", "text/es.txt"], ["en", "es"]),
+        (["gs://bucket/a/b.txt", "gs://bucket/c/b.txt"], ["a", "c"]),
+        (["tfds:wiki/2.en", "tfds:wiki/2.de"], ["2.en", "2.de"]),
+        (["a/x", "a"], ["a/x", "a"]),
+    ],
+)
+def test_names(inputs, names):
+    assert languages._names(inputs) == names
+
+
+def test_parts_of_a_file_are_spread():
+    parts = [("a", 0, 1000, 1), ("b", 3, 23, 2), ("c", 5, 6, 1)]
+    pieces = shards.spread(parts)
+    for path, first, end, step in parts:
+        rows = [i for piece in pieces if piece[0] == path for i in range(*piece[1:])]
+        assert rows == list(range(first, end, step))
+    order = [piece[0] for piece in pieces]
+    assert order.index("c") == pytest.approx(len(order) / 2, abs=2)
+    assert {*order[:8]} == {"a", "b"} == {*order[-8:]}
