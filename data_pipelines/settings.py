@@ -100,6 +100,11 @@ class Options(CorpusOptions):
         "(modernbert), or <s> A </s></s> B </s> (roberta). Default: that of tokenizer.json, and bert for "
         "other kinds of vocabularies.",
     )
+    normalizer: str = flag(
+        "",
+        "How text is normalized, with a SentencePiece model: as by BERT (bert) or by ALBERT (albert), which "
+        "also replaces quotation marks and splits off the comma after a digit. Default: bert.",
+    )
     clean: str = flag(
         "",
         "Cleaning steps, separated by commas: mojibake, unicode, length, language, exact, near. Default: "
@@ -139,12 +144,19 @@ class Options(CorpusOptions):
             UserError: the vocabulary is not valid, or its file has another template.
         """
         template = templates.NAMED.get(self.template)
-        tokenizer = tokenization.load(self.vocab, lower_case=self.lower_case, template=template)
+        tokenizer = tokenization.load(
+            self.vocab, lower_case=self.lower_case, template=template, normalizer=self.normalizer
+        )
         stated = tokenizer.default_template
         if tokenizer.states_template and template not in (None, stated):
             raise UserError(
                 f"--template={self.template}: {tokenizer.path} has rows {stated.pair!r}, and these would be "
                 f"{tokenizer.template.pair!r}; leave the flag out"
+            )
+        if self.max_seq_length < (least := pairs.shortest(tokenizer.template)):
+            raise UserError(
+                f"--max_seq_length={self.max_seq_length}: expected at least {least}, for the special tokens "
+                f"of a row, {tokenizer.template.pair!r}, and a token each of A and B"
             )
         return tokenizer
 
@@ -155,11 +167,7 @@ class Options(CorpusOptions):
             ("schema", self.schema in (packed.SCHEMA, google.SCHEMA), "packed or google"),
             ("nsp", self.nsp in pairs.NSP_MODES, f"one of {', '.join(pairs.NSP_MODES)}"),
             ("input_format", self.input_format in readers.FORMATS, f"one of {', '.join(readers.FORMATS)}"),
-            (
-                "max_seq_length",
-                pairs.SHORTEST <= self.max_seq_length < 1 << 16,
-                f"at least {pairs.SHORTEST} ([CLS], [SEP] twice, and a token each of A and B), under 65,536",
-            ),
+            ("max_seq_length", self.max_seq_length < 1 << 16, "under 65,536"),
             (
                 "max_sequences_per_row",
                 self.max_sequences_per_row >= 0,

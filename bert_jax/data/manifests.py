@@ -38,6 +38,7 @@ _SCHEMA = {
         "size": range(1, (1 << 31) + 1),
         "lower_case": bool,
         "strip_accents": bool,
+        "normalizer?": str,
     },
     "special_ids": dict.fromkeys(("pad", "unk", "cls", "sep", "mask"), _TOKEN),
     "sources": [dict],

@@ -76,7 +76,10 @@ def pretrain(
     tokenizer = records.tokenizer
     config, adopted = adopt_architecture(config, explicit, workdir, tokenizer)
     config = _resolve(config, records, workdir, log)
-    task = _objective(config, config.model.encoder(), records, workdir)
+    model = config.model.encoder()
+    if not (config.init_from or config.resume_from or run_directory.has_started(workdir)):
+        families.check_rows(tokenizer, model, f"data.dir={config.data.dir}")
+    task = _objective(config, model, records, workdir)
     learned = distillation.distill(
         pretraining_objectives.make(config, task),
         config,

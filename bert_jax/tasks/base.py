@@ -75,6 +75,18 @@ class FinetuneTask(abc.ABC):
     def set_up(self) -> None:  # noqa: B027 (most tasks have nothing to do)
         """Derives the attributes of a subclass, and raises UserError if the configuration does not fit."""
 
+    @classmethod
+    def file(cls, config: Any, spec: TaskSpec, data_dir: str, split: str) -> str:
+        """Returns the path of a split's file in `data_dir`; see `TaskSpec.file`.
+
+        Args:
+            config: the fields of `Config`.
+            spec: the registry entry of the task.
+            data_dir: the folder with the files.
+            split: the name of the split.
+        """
+        return spec.file(data_dir, split)
+
     @abc.abstractmethod
     def read(self, path: str) -> Any:
         """Returns the examples of a file, each with its label: a `FileReport` with a length."""

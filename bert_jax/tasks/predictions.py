@@ -93,11 +93,13 @@ class TablePredictions(Predictions):
         """Returns the prediction of each example as a JSON value."""
 
     def records(self) -> list[dict[str, Any]]:
-        """Returns the prediction of each example, and the probability of each label if there are labels."""
-        found = zip(self.examples.ids, self.values(), self.outputs, strict=True)
+        """Returns the prediction of each example, with its language and probabilities, if there are any."""
+        languages = [{"language": name} for name in self.examples.languages] or [{}] * len(self.examples)
+        found = zip(self.examples.ids, languages, self.values(), self.outputs, strict=True)
         return [
-            {"id": id_, "prediction": value} | ({"probabilities": self._by_label(row)} if self.labels else {})
-            for id_, value, row in found
+            {"id": id_, **language, "prediction": value}
+            | ({"probabilities": self._by_label(row)} if self.labels else {})
+            for id_, language, value, row in found
         ]
 
     def _by_label(self, row: np.ndarray) -> dict[str, float]:
@@ -109,9 +111,13 @@ class TablePredictions(Predictions):
         if suffix == ".jsonl":
             writers.write_json_lines(path, records)
             return
-        header = ["id", "prediction", *(f"p({label})" for label in self.labels)]
+        names = ["id", *(["language"] if self.examples.languages else []), "prediction"]
+        header = [*names, *(f"p({label})" for label in self.labels)]
         rows = (
-            [row["id"], _text(row["prediction"]), *map(_text, row.get("probabilities", {}).values())]
+            [
+                _text(value)
+                for value in (*(row[name] for name in names), *row.get("probabilities", {}).values())
+            ]
             for row in records
         )
         writers.write_table(path, header, rows, as_csv=suffix == ".csv")

@@ -78,7 +78,7 @@ def split_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> str:
     """
     given = {"train": config.data.train, "dev": config.data.eval}.get(split, "")
     if not given and spec.file_name and config.data_dir:
-        return spec.file(config.data_dir, split)
+        return spec.task.file(fields.of_task(config), spec, config.data_dir, split)
     return given
 
 
@@ -118,7 +118,7 @@ def resolve_model(config: FinetuneConfig) -> tuple[model_config.EncoderConfig, t
             "from_scratch takes the architecture and vocabulary of a checkpoint; give --config.init_from"
         )
     elif config.vocab:
-        tokenizer = tokenization.load(config.vocab)
+        tokenizer = families.load_tokenizer(config.vocab, config.model.encoder())
     else:
         raise UserError(
             "no model to fine-tune; give --config.init_from=CHECKPOINT (or, to train from scratch, "

@@ -88,6 +88,10 @@ class TableTask(FinetuneTask):
             data.text_a, data.text_b, data.label, data.id, data.header, getattr(data, "choices", "")
         )
 
+    def columns_in(self, path: str) -> Columns:
+        """Returns the columns of a file, which may differ between the files of a task."""
+        return self.columns
+
     @property
     def columns(self) -> Columns:
         """Returns the columns of the run's files."""
@@ -108,11 +112,12 @@ class TableTask(FinetuneTask):
 
     def read(self, path: str) -> Examples:
         """Returns the rows of a table."""
-        if not self.columns.label:
+        columns = self.columns_in(path)
+        if not columns.label:
             raise UserError("which column holds the label? give --config.data.label=COLUMN")
         return sources.read_examples(
             path,
-            self.columns,
+            columns,
             file_format=self.config.data.format,
             quoting=self.config.data.quoting,
             parse_label=self.parse_label,
@@ -123,7 +128,7 @@ class TableTask(FinetuneTask):
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
         """Returns the rows of a table, or the lines of a .txt file."""
-        known, data = self.columns, self.config.data
+        known, data = self.columns_in(path), self.config.data
         is_plain = compression.strip_suffix(str(path)).lower().endswith(".txt")
         if is_plain and format == "auto" and not (columns or test or known.text_b or known.choices):
             # If the format of the training file was configured, other files have that format too, whatever

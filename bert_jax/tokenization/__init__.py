@@ -29,6 +29,7 @@ def load(
     lower_case: bool | None = None,
     strip_accents: bool | None = None,
     template: templates.Template | None = None,
+    normalizer: str = "",
 ) -> Tokenizer:
     """Loads a tokenizer from its vocabulary.
 
@@ -39,6 +40,8 @@ def load(
         strip_accents: Whether accents are removed; None means the same as `lower_case`.
         template: How rows are assembled, which depends on the model family; None for that of tokenizer.json,
             and for BERT's with another kind of vocabulary.
+        normalizer: How text is normalized, which depends on the model family: "bert", or, with a
+            SentencePiece model, "albert". "" is "bert".
 
     Returns:
         The tokenizer. It can be pickled; the process that unpickles it reads the file again.
@@ -58,7 +61,7 @@ def load(
             names = ", ".join(FILE_NAMES)
             raise UserError(f"no vocabulary in the directory {path}; expected one of {names}")
         path = found
-    return of_file(path).tokenizer()(path, lower_case, strip_accents, template)
+    return of_file(path).tokenizer()(path, lower_case, strip_accents, template, normalizer)
 
 
 def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
@@ -68,5 +71,6 @@ def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
         path: Its vocabulary.
         settings: The description; entries that are missing have their default values.
     """
-    options = {name: settings[name] for name in ("lower_case", "strip_accents") if name in settings}
+    names = ("lower_case", "strip_accents", "normalizer")
+    options = {name: settings[name] for name in names if name in settings}
     return load(path, template=templates.of(settings), **options)

@@ -37,6 +37,7 @@ class Tokenizer(abc.ABC):
             stray tokens, has no upper-case letters.
         strip_accents: Whether accents are removed. None means the same as `lower_case`.
         template: How rows are assembled; None for `default_template`.
+        normalizer: One of `normalizers`; "" for the first.
 
     Attributes:
         kind: The name of the kind in `kinds.KINDS`.
@@ -45,6 +46,7 @@ class Tokenizer(abc.ABC):
         whitespace: The characters that are whitespace in Unicode.
         released_name: The name of the file in released models; "" for the first one of the kind.
         default_template: How rows are assembled if nothing else is specified.
+        normalizers: The ways in which text may be normalized.
         states_template: Whether files of this kind say how rows are assembled.
         keeps_case: Why text is neither lower-cased nor stripped of accents, for messages; "" if it may be.
         path: The vocabulary file.
@@ -56,6 +58,8 @@ class Tokenizer(abc.ABC):
         special_tokens: The spellings of the special tokens in a text, by role ("pad", "unk", "cls", "sep",
             "mask").
         special_ids: The ids of the special tokens by role; each is also an attribute, such as `pad_id`.
+        normalizer: How text is normalized: "bert" as in google-research/bert, "albert" as in
+            google-research/albert.
         template: How rows are assembled, by roles.
         layout: The same with the ids of this vocabulary.
 
@@ -67,6 +71,7 @@ class Tokenizer(abc.ABC):
     continuation: ClassVar[str] = ""
     word_start: ClassVar[str] = ""
     whitespace: ClassVar[frozenset[str]] = frozenset(_WHITESPACE)
+    normalizers: ClassVar[tuple[str, ...]] = ("bert",)
     released_name: str = ""
     default_template: templates.Template = templates.BERT
     states_template: ClassVar[bool] = False
@@ -82,8 +87,14 @@ class Tokenizer(abc.ABC):
         lower_case: bool | None = None,
         strip_accents: bool | None = None,
         template: templates.Template | None = None,
+        normalizer: str = "",
     ):
-        self.path = path
+        self.path, self.normalizer = path, normalizer or self.normalizers[0]
+        if self.normalizer not in self.normalizers:
+            raise UserError(
+                f"normalizer={normalizer}: {path} is a {self.kind} vocabulary, whose text is normalized by "
+                f"{' or '.join(self.normalizers)}"
+            )
         data, self.digest = _read_vocabulary_file(path)
         self._parse(data)
         self.template = template or self.default_template
@@ -201,7 +212,7 @@ class Tokenizer(abc.ABC):
     def settings(self) -> dict[str, object]:
         """Returns a JSON-serializable description, from which `tokenization.restore` loads the tokenizer.
 
-        The template of BERT is left out.
+        The template and the normalizer of BERT are left out.
         """
         settings: dict[str, object] = {
             "kind": self.kind,
@@ -213,11 +224,14 @@ class Tokenizer(abc.ABC):
         }
         if self.template != templates.BERT:
             settings["template"] = dataclasses.asdict(self.template)
+        if self.normalizer != self.normalizers[0]:
+            settings["normalizer"] = self.normalizer
         return settings
 
     def __reduce__(self):
         path = files.absolute(self.path)
-        return _loaded, (type(self), path, self.lower_case, self.strip_accents, self.template)
+        options = self.lower_case, self.strip_accents, self.template, self.normalizer
+        return _loaded, (type(self), path, *options)
 
     def __repr__(self) -> str:
         return (
@@ -227,11 +241,9 @@ class Tokenizer(abc.ABC):
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(
-    cls: type[Tokenizer], path: str, lower_case: bool, strip_accents: bool, template: templates.Template
-) -> Tokenizer:
+def _loaded(cls: type[Tokenizer], path: str, *options) -> Tokenizer:
     """Returns an unpickled tokenizer. A process that unpickles it several times loads it once."""
-    return cls(path, lower_case, strip_accents, template)
+    return cls(path, *options)
 
 
 def _read_vocabulary_file(path: str) -> tuple[bytes, str]:

@@ -1,15 +1,15 @@
 """Implements the tokenizer interface for SentencePiece models, as ALBERT and XLM-R use them."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import sentencepiece
 
 from bert_jax.errors import UserError
-from bert_jax.tokenization import normalization, templates
+from bert_jax.tokenization import albert_text, normalization, templates
+from bert_jax.tokenization.albert_text import WORD_START
 from bert_jax.tokenization.interface import Tokenizer, parallelism
-
-WORD_START = "\u2581"
 
 # The first name is used by bert_jax and ALBERT; the others occur in models of other origin.
 _PIECE_NAMES = {
@@ -33,12 +33,33 @@ class SentencePieceTokenizer(Tokenizer):
     <s>, <pad>, </s> and <unk> are 0 to 3, every other piece has its own id plus 1, and <mask> is the last.
     The text is then only normalized by the model itself, and rows are those of RoBERTa.
 
+    With the normalizer "albert", ids are those of google-research/albert; see `albert_text`.
+
     Raises:
         UserError: The file is missing, is not a SentencePiece model, or lacks a special token.
     """
 
     kind = "sentencepiece"
     word_start = WORD_START
+    normalizers = ("bert", "albert")
+
+    @property
+    def is_albert(self) -> bool:
+        """Whether text is normalized and split as in google-research/albert."""
+        return self.normalizer == "albert"
+
+    @functools.cached_property
+    def _normalize(self) -> Callable[[str], str]:
+        if self.is_fairseq:
+            return normalization.without_surrogates
+        if self.is_albert:
+            return albert_text.normalizer(self.lower_case, self.strip_accents)
+        return lambda text: normalization.fold(normalization.clean(text), self.lower_case, self.strip_accents)
+
+    @functools.cached_property
+    def _digit_commas(self) -> frozenset[int]:
+        found = (i for i, token in enumerate(self.tokens) if albert_text.ends_in_digit_comma(token))
+        return frozenset(found)
 
     def _parse(self, data: bytes) -> None:
         self._processor = processor = sentencepiece.SentencePieceProcessor()
@@ -76,6 +97,11 @@ class SentencePieceTokenizer(Tokenizer):
         self.is_continuation[list(self.special_ids.values())] = False
 
     def _parse_fairseq(self) -> None:
+        if self.is_albert:
+            raise UserError(
+                f"{self.path} has the ids of XLM-R, whose text is only normalized by the model; leave out "
+                "--normalizer"
+            )
         specials = [*_FAIRSEQ_TOKENS.values()]
         self.tokens = [*specials, *self.tokens[len(_FAIRSEQ_PIECES) :], "<mask>"]
         self.keeps_case = "has the ids of XLM-R, whose text is only normalized by the model"
@@ -93,27 +119,44 @@ class SentencePieceTokenizer(Tokenizer):
         unknown = self.special_ids["unk"]
         return [piece + 1 if piece else unknown for piece in pieces]
 
-    def _normalize(self, text: str) -> str:
-        if self.is_fairseq:
-            return normalization.without_surrogates(text)
-        return normalization.fold(normalization.clean(text), self.lower_case, self.strip_accents)
-
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         normalized = [self._normalize(text) for text in texts]
         if not normalized:
             return []
         encoded = self._processor.EncodeAsIds(normalized, num_threads=-1 if parallelism() else 1)
+        if self.is_albert:
+            return [
+                [self._processor.PieceToId(part) for parts in self._parts(text) for part in parts]
+                if self._has_digit_comma(ids)
+                else ids
+                for text, ids in zip(normalized, encoded, strict=True)
+            ]
         return [self._ids(pieces) for pieces in encoded] if self.is_fairseq else encoded
+
+    def _has_digit_comma(self, ids: Sequence[int]) -> bool:
+        """Returns whether a piece may end in a digit and a comma, as an unknown one may, too."""
+        return not self._digit_commas.isdisjoint(ids) or self.special_ids["unk"] in ids
+
+    def _parts(self, normalized: str) -> list[list[str]]:
+        """Returns the pieces of a normalized text, each as the list of its parts."""
+        encode = self._processor.EncodeAsPieces
+        return albert_text.split_digit_commas(encode(normalized), encode)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
         found = []
         for text in texts:
             normalized = self._normalize(text)
-            begins, ends = normalization.original_spans(text, self._normalize)
+            if self.is_albert:
+                begins, ends = albert_text.original_spans(text, self.lower_case, self.strip_accents)
+            else:
+                begins, ends = normalization.original_spans(text, self._normalize)
             encoding = self._processor.EncodeAsOffsetMapping(normalized)
-            offsets = np.zeros((len(encoding["ids"]), 2), np.int32)
-            for i, (begin, end) in enumerate(encoding["offsets"]):
+            ids, places = encoding["ids"], encoding["offsets"]
+            if self.is_albert and self._has_digit_comma(ids):
+                ids, places = self._divided(normalized, ids, places)
+            offsets = np.zeros((len(ids), 2), np.int32)
+            for i, (begin, end) in enumerate(places):
                 surface = normalized[begin:end]
                 begin += len(surface) - len(surface.lstrip())
                 # A piece of only whitespace gets an empty span where the next word begins.
@@ -121,8 +164,25 @@ class SentencePieceTokenizer(Tokenizer):
                     offsets[i] = begins[begin], ends[begin + len(surface.strip()) - 1]
                 else:
                     offsets[i] = begins[begin] if begin < len(begins) else len(text)
-            found.append((np.array(self._ids(encoding["ids"]), np.int32), offsets))
+            found.append((np.array(self._ids(ids), np.int32), offsets))
         return found
+
+    def _divided(
+        self, normalized: str, ids: Sequence[int], places: Sequence[tuple[int, int]]
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Returns the ids and the places in the normalized text of the pieces that ALBERT splits further."""
+        found: list[tuple[int, tuple[int, int]]] = []
+        for parts, number, (begin, end) in zip(self._parts(normalized), ids, places, strict=True):
+            if len(parts) == 1:
+                found.append((number, (begin, end)))
+                continue
+            at = begin + len(normalized[begin:end]) - len(normalized[begin:end].lstrip())
+            for part in parts[:-1]:
+                until = min(at + len(part.replace(WORD_START, "")), end - 1)
+                found.append((self._processor.PieceToId(part), (at, until)))
+                at = until
+            found.append((self._processor.PieceToId(parts[-1]), (at, end)))
+        return [number for number, _ in found], [place for _, place in found]
 
     def _join(self, tokens: Sequence[str]) -> str:
         return "".join(tokens).replace(WORD_START, " ").strip()

@@ -45,6 +45,7 @@ _RUN = {
         "lower_case?": bool,
         "strip_accents?": bool,
         "template?": {"single": str, "pair": str},
+        "normalizer?": str,
     },
     "labels?": ([str], None),
     "head?": str,

@@ -1,7 +1,9 @@
 """ALBERT (Lan et al. 2020): shared layers, factorized embeddings, sentence order and LAMB. For TPU slices.
 
-    bert-jax vocab --input='text/*' --output=vocab.model --kind=sentencepiece --size=30000
-    bert-jax data --input='text/*' --vocab=vocab.model --output_dir=records --max_seq_length=512 --nsp=sop
+    bert-jax vocab --input='text/*' --output=vocab.model --kind=sentencepiece --size=30000 \
+        --normalizer=albert
+    bert-jax data --input='text/*' --vocab=vocab.model --output_dir=records --max_seq_length=512 \
+        --nsp=sop --normalizer=albert
     bert-jax pretrain --config=pretrain/albert:base --workdir=runs/albert --config.data.dir=records
 
 Sizes: base, large, xlarge and xxlarge as first released, with the paper's dropout (none in xxlarge);

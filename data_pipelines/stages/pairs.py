@@ -13,8 +13,6 @@ from typing import NamedTuple
 from bert_jax.tokenization import templates
 
 NSP_MODES = ("next", "sop", "none")
-# The minimum max_seq_length, which leaves room for one token of A and one of B.
-SHORTEST = templates.BERT.special_count(pair=True) + 2
 _REDRAWS = 10
 
 Document = Sequence[Sequence[int]]  # the token ids of its sentences, none of which is empty
@@ -26,6 +24,11 @@ class Pair(NamedTuple):
     first: list[int]
     second: list[int]  # empty if there is no B
     label: int  # 1: B is from another document, or A and B are swapped; 0: B follows A; -1: no B
+
+
+def shortest(template: templates.Template) -> int:
+    """Returns the minimum `max_seq_length`, which leaves room for one token of A and one of B."""
+    return template.special_count(pair=True) + 2
 
 
 def make_pairs(
@@ -43,7 +46,7 @@ def make_pairs(
     Args:
         documents: documents with at least one sentence; at least two documents for "next". Only `len()` and
             the items of a document are used, so it may load its sentences on access.
-        max_seq_length: the maximum number of tokens in a sequence, at least `SHORTEST`.
+        max_seq_length: the maximum number of tokens in a sequence, at least `shortest(template)`.
         rng: the generator that the reference calls `rng`. It is used in the order of the reference, so a
             caller that draws the masks of a pair from it before it requests the next pair gets the instances
             of the reference.

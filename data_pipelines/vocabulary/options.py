@@ -51,6 +51,12 @@ class Options(CorpusOptions):
     min_frequency: int = flag(
         2, "WordPiece and BPE: how often a pair of tokens must occur to become a token."
     )
+    normalizer: str = flag(
+        "bert",
+        'SentencePiece: how text is normalized, as in `data`; albert also gives each of ( ) " - . \u2013 '
+        "\u00a3 \u20ac a piece of its own.",
+        choices=("bert", "albert"),
+    )
     special_tokens: str = flag(
         "roberta",
         "BPE: the family whose special tokens and rows it has: <s> </s> <pad> <unk> <mask> of RoBERTa, or "

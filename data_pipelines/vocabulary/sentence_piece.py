@@ -9,22 +9,29 @@ import sentencepiece
 
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
-from bert_jax.tokenization import normalization
+from bert_jax.tokenization import albert_text, normalization
 from data_pipelines import readers, sentences
 from data_pipelines.vocabulary.options import Options
 
 SAMPLE_BYTES = 30_000_000  # SentencePiece needs 20 times the size of the sample in memory
+_ALBERT_SYMBOLS = list('()"-.\u2013\u00a3\u20ac')  # those of google-research/albert's vocabularies
 _THREADS = 16  # the result depends on it, so it is not the number of cores
 
 
 def learn(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
     """Returns the content of a .model file that is learned from documents."""
     model = io.BytesIO()
+    normalize = albert_text.normalizer(options.folded, options.folded)
+    if options.normalizer == "bert":
+
+        def normalize(line: str) -> str:
+            return normalization.fold(normalization.clean(line), options.folded, options.folded)
+
     lines = (line for document in documents for line in sentences.split(document))
 
     def folded() -> Iterator[str]:
         for line in lines:
-            yield normalization.fold(normalization.clean(line), options.folded, options.folded)
+            yield normalize(line)
         progress.start("learning tokens")
 
     try:
@@ -45,6 +52,7 @@ def learn(documents: Iterable[readers.Document], options: Options, progress: Pro
             bos_piece="[CLS]",
             eos_piece="[SEP]",
             control_symbols=["[MASK]"],
+            user_defined_symbols=_ALBERT_SYMBOLS if options.normalizer == "albert" else [],
             max_sentence_length=1 << 16,
             num_threads=_THREADS,
             minloglevel=2,

@@ -39,11 +39,11 @@ class Trainer:
 
 
 TRAINERS = {
-    "wordpiece": Trainer(wordpiece.learn, wordpiece.SAMPLE_BYTES, ("special_tokens",)),
+    "wordpiece": Trainer(wordpiece.learn, wordpiece.SAMPLE_BYTES, ("special_tokens", "normalizer")),
     "sentencepiece": Trainer(
         sentence_piece.learn, sentence_piece.SAMPLE_BYTES, ("min_frequency", "special_tokens")
     ),
-    "bpe": Trainer(byte_bpe.learn, byte_bpe.SAMPLE_BYTES, ("character_coverage",)),
+    "bpe": Trainer(byte_bpe.learn, byte_bpe.SAMPLE_BYTES, ("character_coverage", "normalizer")),
 }
 
 
@@ -116,7 +116,7 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     content = trainer.learn(_documents(parts, held_out, progress), options, progress)
     progress.start("measuring")
     atomic.write_file(options.output, content)
-    tokenizer = tokenization.load(options.output, lower_case=options.folded)
+    tokenizer = tokenization.load(options.output, lower_case=options.folded, normalizer=options.normalizer)
     return Trained(
         path=options.output,
         size=tokenizer.vocab_size,
@@ -154,6 +154,7 @@ def _check(options: Options) -> None:
             f"{LEAST_COVERAGE} to 1",
         ),
         "min_frequency": (options.min_frequency >= 1, "at least 1"),
+        "normalizer": (options.normalizer in ("bert", "albert"), "bert or albert"),
         "special_tokens": (
             options.special_tokens in byte_bpe.FAMILIES,
             " or ".join(byte_bpe.FAMILIES),

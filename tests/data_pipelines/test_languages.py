@@ -46,9 +46,9 @@ def corpus(tmp_path_factory, tokens):
 @pytest.fixture
 def options(corpus, tmp_path):
     return build.Options(
-        tuple(f"{corpus}/lg/{name}/*" for name in SIZES),
-        str(corpus / "vocab.txt"),
-        str(tmp_path / "records"),
+        input=tuple(f"{corpus}/lg/{name}/*" for name in SIZES),
+        vocab=str(corpus / "vocab.txt"),
+        output_dir=str(tmp_path / "records"),
         max_seq_length=48,
         nsp="none",
         short_seq_prob=0.0,

@@ -34,10 +34,13 @@ the next-sentence head (ALBERT in transformers).
 
 import dataclasses
 
+from bert_jax import tokenization
 from bert_jax.convert.families import albert, bert, distilbert, electra, modernbert, roberta
 from bert_jax.convert.families.base import CLASSIFIER, Family
+from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import MaskedLMHead
+from bert_jax.tokenization import templates
 
 FAMILIES: dict[str, Family] = {
     one.model_type: one
@@ -72,4 +75,51 @@ def of(config: EncoderConfig) -> Family:
     return (FAMILIES | _WITHOUT_FILES).get(config.model_type, bert.FAMILY)
 
 
-__all__ = ["CLASSIFIER", "FAMILIES", "Family", "of"]
+def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: str) -> None:
+    """Checks that rows are assembled as the family of a new model has them.
+
+    The template is stored with a vocabulary and with records. Token types do not matter to a model without
+    them.
+
+    Args:
+        tokenizer: the tokenizer, which has the template.
+        config: the model.
+        owner: what has the template, for the message, such as "the records DIR".
+
+    Raises:
+        UserError: the template is that of another family.
+    """
+    family = of(config)
+    ours, theirs = (
+        [place if config.type_vocab_size else place[0] for place in template.places("pair")]
+        for template in (family.tokenizer.template, tokenizer.template)
+    )
+    if ours == theirs:
+        return
+    name = next(name for name, one in templates.NAMED.items() if one == family.tokenizer.template)
+    mend = f"make records with `bert-jax data --template={name}`"
+    if tokenizer.states_template:
+        special = "roberta" if name == "roberta" else "bert"
+        mend = f"make a vocabulary with `bert-jax vocab --kind=bpe --special_tokens={special}`"
+    raise UserError(
+        f"{owner}: the rows are {tokenizer.template.pair!r}, and those of a {family.name} are "
+        f"{family.tokenizer.template.pair!r}; {mend}, or train a model of another family"
+    )
+
+
+def load_tokenizer(path: str, config: EncoderConfig) -> tokenization.Tokenizer:
+    """Returns the tokenizer of a vocabulary for a new model, with the rows and the text of its family.
+
+    Raises:
+        UserError: the file is not a vocabulary, or says that it has other rows.
+    """
+    record = of(config).tokenizer
+    normalizer = record.normalizer_of(path)
+    tokenizer = tokenization.load(path)
+    if tokenizer.states_template:
+        check_rows(tokenizer, config, path)
+        return tokenizer
+    return tokenization.load(path, template=record.template, normalizer=normalizer)
+
+
+__all__ = ["CLASSIFIER", "FAMILIES", "Family", "check_rows", "load_tokenizer", "of"]

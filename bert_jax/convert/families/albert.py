@@ -94,7 +94,7 @@ FAMILY = Family(
         ("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"),
         ("predictions.decoder.bias", "predictions.bias"),
     ),
-    tokenizer=TokenizerRecord("AlbertTokenizer", kind="sentencepiece"),
+    tokenizer=TokenizerRecord("AlbertTokenizer", kind="sentencepiece", normalizer="albert"),
     tensorflow=TensorFlowConfig(
         "albert_config.json", tuple(_FIELDS), activations={"gelu": "gelu_tanh"}, fixed=_DEFAULTS
     ),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax import tokenization
 from bert_jax.convert import param_mapping
 from bert_jax.convert.heads import HEADS
 from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW, Entry, Found
@@ -38,13 +39,19 @@ class TokenizerRecord:
         kind: A key of `tokenization.KINDS`. A model may also have a vocabulary of another kind, whose
             class in tokenizer_config.json is then that of the kind.
         template: How rows are assembled.
+        normalizer: How text is normalized with a vocabulary of this kind.
         fields: Further fields of tokenizer_config.json.
     """
 
     class_name: str
     kind: str = "wordpiece"
     template: templates.Template = templates.BERT
+    normalizer: str = ""
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def normalizer_of(self, path: str) -> str:
+        """Returns the normalizer for a vocabulary file, which may be of another kind."""
+        return self.normalizer if tokenization.of_file(path) is tokenization.KINDS[self.kind] else ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,11 @@ from bert_jax.models import config as bert_config
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 
 _BOOL = (bool, None)
-_TOKENIZER_CONFIG = {"do_lower_case?": _BOOL, "strip_accents?": _BOOL, "tokenize_chinese_chars?": _BOOL}
+_TOKENIZER_CONFIG = {
+    **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
+    "tokenize_chinese_chars?": _BOOL,
+    "tokenizer_class?": (str, None),
+}
 _NORMALIZER = {"type?": str, "lowercase?": _BOOL, "strip_accents?": _BOOL}
 _TOKENIZER = {
     "normalizer?": ({**_NORMALIZER, "normalizers?": ([_NORMALIZER], None)}, None),
@@ -152,8 +156,26 @@ def read_tokenizer(folder: str, family: Family = bert.FAMILY) -> tokenization.To
     of_bpe = not rust or (rust.get("model") or {}).get("type") == "BPE"
     if path is None or (path.endswith("tokenizer.json") and not of_bpe):
         path = _extract_vocabulary(rust, folder)
-    template = family.tokenizer.template
-    return tokenization.load(path, lower_case=lower_case, strip_accents=strip_accents, template=template)
+    normalizer = family.tokenizer.normalizer_of(path)
+    if path.endswith(".model") and str(settings.get("tokenizer_class")).startswith("AlbertTokenizer"):
+        normalizer = "albert"
+    # AlbertTokenizer has no field strip_accents. Where bert_jax writes it, the text is normalized as BERT's.
+    if normalizer == "albert" and "strip_accents" in settings:
+        normalizer = ""
+    elif normalizer == "albert":
+        lower_case = settings.get("do_lower_case") is not False
+        strip_accents = not settings.get("keep_accents")
+        if settings.get("remove_space") is False:
+            raise UserError(
+                f"{folder}: its tokenizer keeps runs of spaces (remove_space is false); bert_jax's does not"
+            )
+    return tokenization.load(
+        path,
+        lower_case=lower_case,
+        strip_accents=strip_accents,
+        template=family.tokenizer.template,
+        normalizer=normalizer,
+    )
 
 
 def _bert_normalizer(rust: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -129,6 +129,9 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
     if tokenizer.kind == "sentencepiece":
         special = {f"{role}_token": tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
         settings["keep_accents"] = not tokenizer.strip_accents
+        if tokenizer.normalizer == "albert":
+            settings["remove_space"] = True
+            del settings["strip_accents"]  # its presence means the normalization of BERT
     elif tokenizer.kind == "wordpiece":
         settings["tokenize_chinese_chars"] = True
         _rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))

@@ -221,8 +221,11 @@ def read_tokenizer(folder: str, family: Family) -> tokenization.Tokenizer | None
 
     Whether text is lower-cased is detected from the vocabulary.
     """
-    path = tokenization.find(folder, family.tokenizer.kind)
-    return tokenization.load(path, template=family.tokenizer.template) if path else None
+    record = family.tokenizer
+    path = tokenization.find(folder, record.kind)
+    if path is None:
+        return None
+    return tokenization.load(path, template=record.template, normalizer=record.normalizer_of(path))
 
 
 class _Variable:

@@ -26,7 +26,14 @@ def is_prepared(path: str) -> bool:
 
 def exists(path: str) -> bool:
     """Returns whether a path exists that the user gave or `TaskSpec.file` returned."""
-    return is_prepared(path) or files.exists(path)
+    return is_prepared(path) or all(map(files.exists, parts(path)))
+
+
+def parts(path: str) -> list[str]:
+    """Returns the files of a path: those of a prepared data set, or several with commas between them."""
+    if is_prepared(path):
+        return prepared.files(path)
+    return [path] if files.exists(path) else str(path).split(",")
 
 
 def read_examples(
@@ -42,7 +49,7 @@ def read_examples(
 def digest(path: str) -> str:
     """Returns the SHA-256 checksum of a split's files, as 64 hexadecimal digits."""
     result = hashlib.sha256()
-    for part in prepared.files(path) if is_prepared(path) else [path]:
+    for part in parts(path):
         with files.open_read(part) as file:
             while content := file.read(_CHUNK):
                 result.update(content)

@@ -8,7 +8,8 @@ line.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -33,6 +34,7 @@ class Columns:
         id: the column of the id.
         header: whether the first row names the columns.
         choices: the columns of the choices, separated by commas, or the single column of JSON lists of them.
+        language: the column of the language of the row.
     """
 
     text_a: str
@@ -41,6 +43,7 @@ class Columns:
     id: str = ""
     header: bool = True
     choices: str = ""
+    language: str = ""
 
     def choice_names(self) -> list[str]:
         """Returns the columns of the choices."""
@@ -59,6 +62,7 @@ class Examples(FileReport):
         labels: the parsed label of each row; empty if labels were not requested.
         lines: the line of the file in which each row begins, from 1.
         choices: the choices of each row; empty if the task has no choices.
+        languages: the language of each row; empty if it is not known.
     """
 
     path: str
@@ -68,9 +72,30 @@ class Examples(FileReport):
     labels: list[Any]
     lines: list[int]
     choices: list[list[str]] = dataclasses.field(default_factory=list)
+    languages: list[str] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def where(self, kept: Sequence[bool]) -> Examples:
+        """Returns the examples without those that are not kept."""
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        return dataclasses.replace(
+            self, **{name: list(itertools.compress(column, kept)) for name, column in columns.items()}
+        )
+
+
+_COLUMNS = ("ids", "texts_a", "texts_b", "labels", "lines", "choices", "languages")
+
+
+def joined(path: str, parts: Sequence[Examples]) -> Examples:
+    """Returns the examples of several files as those of `path`."""
+    lists = {
+        name: list(itertools.chain.from_iterable(getattr(part, name) for part in parts))
+        for name in (*_COLUMNS, "malformed", "notes")
+    }
+    sums = {name: sum(getattr(part, name) for part in parts) for name in ("rows", "malformed_count")}
+    return Examples(path, **lists, **sums)
 
 
 def check_columns(path: str, columns: Columns, flags: str = TRAINING_FLAGS) -> None:
@@ -121,6 +146,7 @@ def read_examples(
     rows = _open_rows(path, columns, file_format, quoting, flags)
     choices = columns.choice_names()
     wanted = {"text_a": columns.text_a, "text_b": columns.text_b, "id": columns.id}
+    wanted |= {"language": columns.language}
     wanted |= {f"{CHOICE}{number}": column for number, column in enumerate(choices)}
     wanted |= {"label": columns.label if parse_label else ""}
     select = rows.selector({field: column for field, column in wanted.items() if column})
@@ -137,6 +163,8 @@ def read_examples(
             out.labels.append(label)
         if choices:
             out.choices.append(answers)
+        if columns.language:
+            out.languages.append(values["language"])
         if columns.text_b:
             out.texts_b.append(values["text_b"])
         out.texts_a.append(values["text_a"])

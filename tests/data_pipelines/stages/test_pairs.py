@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax import tokenization
+from bert_jax.tokenization import templates
 from data_pipelines.stages import pairs
+
+SHORTEST = pairs.shortest(templates.BERT)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +105,7 @@ def numbered(documents):
 
 @given(
     documents=DOCUMENTS,
-    length=st.integers(pairs.SHORTEST, 64),
+    length=st.integers(SHORTEST, 64),
     seed=st.integers(0, 1000),
     short=st.floats(0, 1),
 )
@@ -154,7 +157,7 @@ def test_short_sequences():
 
 @given(
     documents=DOCUMENTS,
-    length=st.integers(pairs.SHORTEST, 64),
+    length=st.integers(SHORTEST, 64),
     seed=st.integers(0, 1000),
     short=st.floats(0, 1),
 )
@@ -182,7 +185,7 @@ def test_half_of_the_pairs_are_swapped():
 
 @given(
     documents=DOCUMENTS,
-    length=st.integers(pairs.SHORTEST, 64),
+    length=st.integers(SHORTEST, 64),
     seed=st.integers(0, 1000),
     short=st.floats(0, 1),
 )
@@ -196,7 +199,7 @@ def test_single_segments_lose_nothing_and_stay_in_their_document(documents, leng
     assert tokens == [token for document in documents for sentence in document for token in sentence]
 
 
-@given(documents=DOCUMENTS, length=st.integers(pairs.SHORTEST, 64))
+@given(documents=DOCUMENTS, length=st.integers(SHORTEST, 64))
 @settings(deadline=None, max_examples=30)
 def test_segments_that_are_never_shortened_take_every_sentence_that_fits(documents, length):
     """RoBERTa's DOC-SENTENCES."""
@@ -208,7 +211,7 @@ def test_segments_that_are_never_shortened_take_every_sentence_that_fits(documen
             assert len(segment) + min(sizes.get(following[0], room), room) > room
 
 
-@given(documents=DOCUMENTS, length=st.integers(pairs.SHORTEST, 64))
+@given(documents=DOCUMENTS, length=st.integers(SHORTEST, 64))
 @settings(deadline=None, max_examples=30)
 def test_full_sentences_go_on_over_the_ends_of_documents(documents, length):
     documents = numbered(documents)

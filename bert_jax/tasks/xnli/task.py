@@ -1,0 +1,190 @@
+"""The XNLI task: its files, the three ways to reach other languages, and scores by language."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.io import files
+from bert_jax.settings.config_fields import option
+from bert_jax.tasks import error_analysis, metrics
+from bert_jax.tasks.predictions import ClassPredictions
+from bert_jax.tasks.readers import sources, tables
+from bert_jax.tasks.readers.tables import Columns, Examples
+from bert_jax.tasks.registry import TaskSpec
+from bert_jax.tasks.text.task import ClassificationConfig, TextClassification
+
+LANGUAGES = tuple("ar bg de el en es fr hi ru sw th tr ur vi zh".split())
+TRANSFERS = ("zero_shot", "translate_train", "translate_test")
+
+# The folders of the archives XNLI-1.0.zip and XNLI-MT-1.0.zip in data_dir, and data_dir itself.
+_HUMAN = ("XNLI-1.0", "")
+_MACHINE = ("XNLI-MT-1.0/{0}", "{0}", "")
+_TRAINING = re.compile(r"multinli\.train\.(\w+)\.tsv")
+_TRAINING_COLUMNS = Columns("premise", "hypo", "label")
+_OF_TRAINING = {"contradictory": "contradiction"}  # the spelling of a label in the training files
+
+
+@dataclasses.dataclass(frozen=True)
+class XnliConfig(ClassificationConfig):
+    """The fields of XNLI."""
+
+    transfer: str = option(
+        "zero_shot",
+        "`zero_shot`: trained on English; `translate_train`: trained on translations into the languages; "
+        "`translate_test`: trained on English, and evaluated on translations into English",
+    )
+    languages: str = option(
+        "", "of the evaluation and of translate_train, with commas between; all 15 if empty"
+    )
+
+
+def chosen(config: XnliConfig) -> tuple[str, ...]:
+    """Returns the languages of a configuration.
+
+    Raises:
+        UserError: there is no such language, or no such way to transfer.
+    """
+    if config.transfer not in TRANSFERS:
+        raise UserError(f"transfer={config.transfer}: expected {', '.join(TRANSFERS)}")
+    names = tuple(name.strip() for name in config.languages.split(",") if name.strip()) or LANGUAGES
+    for name in names:
+        if name not in LANGUAGES:
+            raise UserError(f"languages: {name!r} is not one of XNLI; expected some of {','.join(LANGUAGES)}")
+    return names
+
+
+class XnliPredictions(ClassPredictions):
+    """Predictions with scores by language."""
+
+    error_columns: ClassVar[Sequence[str]] = (
+        *ClassPredictions.error_columns[:1],
+        "language",
+        *ClassPredictions.error_columns[1:],
+    )
+
+    def breakdown(self) -> dict[str, dict[str, float]]:
+        """Returns the accuracy and the number of examples of each language, in the order of the file."""
+        languages, right = np.array(self.examples.languages), self.predicted == self.targets
+        return {
+            name: {
+                "accuracy": float(np.mean(right[languages == name])),
+                "examples": int((languages == name).sum()),
+            }
+            for name in dict.fromkeys(self.examples.languages)
+        }
+
+    def errors(self) -> Iterator[Sequence[Any]]:
+        """Yields the wrongly labeled examples, each with its language."""
+        for i, (line, *others) in zip(self.mistakes(), super().errors(), strict=True):
+            yield line, self.examples.languages[i] if self.examples.languages else "", *others
+
+    def plot(self, path: str) -> None:
+        """Plots the accuracy of each language."""
+        found = self.breakdown()
+        error_analysis.plot_by_label(path, [one["accuracy"] for one in found.values()], [*found], "accuracy")
+
+
+class Xnli(TextClassification):
+    """XNLI: whether a premise entails a hypothesis, contradicts it, or neither."""
+
+    Config = XnliConfig
+    config: XnliConfig
+    title = "xnli"
+    Predictions = XnliPredictions
+
+    @classmethod
+    def file(cls, config: Any, spec: TaskSpec, data_dir: str, split: str) -> str:
+        """Returns the path of a split's file; several training files have commas between them.
+
+        Raises:
+            UserError: a file is missing, or a field of the configuration is not valid.
+        """
+        languages = chosen(config)
+        if sources.is_prepared(data_dir):
+            return spec.file(data_dir, split)
+        if split == "train":
+            languages = languages if config.transfer == "translate_train" else ("en",)
+            names = [f"multinli.train.{language}.tsv" for language in languages]
+            return ",".join(_find(data_dir, [name], _MACHINE, "multinli") for name in names)
+        if config.transfer == "translate_test":
+            return _find(data_dir, [f"xnli.{split}.en.tsv", f"xnli.{split}.en.jsonl"], _MACHINE, "xnli")
+        return _find(data_dir, [f"xnli.{split}.tsv", f"xnli.{split}.jsonl"], _HUMAN)
+
+    def read(self, path: str) -> Examples:
+        """Returns the rows of one or several files, without those of languages that are not chosen."""
+        return self._of_languages(path, super().read)
+
+    def read_unlabelled(
+        self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
+    ) -> Examples:
+        """Returns the rows of a file; only XNLI's own files have to name their languages."""
+        if not files.name(path).startswith("xnli."):
+            columns = {"language": ""} | columns
+        read = functools.partial(super().read_unlabelled, test=test, format=format, **columns)
+        return self._of_languages(path, read)
+
+    def _of_languages(self, path: str, read: Callable[[str], Examples]) -> Examples:
+        languages = chosen(self.config)
+        parts = []
+        for part in sources.parts(path):
+            examples = read(part)
+            if training := _TRAINING.search(files.name(part)):
+                examples.languages = [training[1]] * len(examples)
+            elif examples.languages:
+                examples = examples.where([language in languages for language in examples.languages])
+                if not len(examples):
+                    raise UserError(f"{part} has no row of the languages {','.join(languages)}")
+            parts.append(examples)
+        return parts[0] if len(parts) == 1 else tables.joined(path, parts)
+
+    def columns_in(self, path: str) -> Columns:
+        """Returns the columns of a file: those of the translated training files differ."""
+        of_training = self.columns.language and _TRAINING.search(files.name(path))
+        return _TRAINING_COLUMNS if of_training else self.columns
+
+    def parse_label(self, text: str) -> int | str:
+        """Returns the number of a label, in either of its spellings."""
+        return super().parse_label(_OF_TRAINING.get(text.strip(), text))
+
+    @property
+    def known_metrics(self) -> tuple[str, ...]:
+        """Returns the names of all metrics: of all rows, of each language, and the mean over languages."""
+        return ("average", *self.scorers, *(f"accuracy_{language}" for language in LANGUAGES))
+
+    def score(self, predictions: ClassPredictions) -> dict[str, float]:
+        """Returns the value of each metric; `average` is the mean of the accuracies of the languages."""
+        found = {name: one["accuracy"] for name, one in predictions.breakdown().items()}
+        scores = {f"accuracy_{name}": value for name, value in found.items()}
+        scores["average"] = (
+            float(np.mean(list(found.values())))
+            if found
+            else metrics.accuracy(predictions.predicted, predictions.targets)
+        )
+        for name in self.metrics:
+            if name in self.scorers:
+                scores[name] = float(self.scorers[name](predictions.predicted, predictions.targets))
+            elif name not in scores:
+                raise UserError(
+                    f"metrics: {name}: {predictions.examples.path} has no rows of that language, only of "
+                    f"{','.join(found) or 'an unknown one'}"
+                )
+        return {name: scores[name] for name in self.metrics}
+
+
+def _find(data_dir: str, names: Sequence[str], folders: Sequence[str], of: str = "") -> str:
+    """Returns the first path that exists of some names in some folders of `data_dir`."""
+    tried = [os.path.join(data_dir, folder.format(of), name) for folder in folders for name in names]
+    for path in tried:
+        if files.exists(path):
+            return path
+    raise UserError(
+        f"xnli: found no {' and no '.join(tried)}; data_dir is the folder that holds XNLI-1.0 and XNLI-MT-1.0"
+    )

@@ -1,0 +1,71 @@
+"""A new model has rows and text of its family: one rule for vocabularies and for records."""
+
+import pytest
+
+from bert_jax import tokenization
+from bert_jax.convert import families
+from bert_jax.errors import UserError
+from bert_jax.models.config import EncoderConfig
+from bert_jax.tokenization import byte_bpe_files, templates
+
+BERT = EncoderConfig(vocab_size=30)
+ROBERTA = BERT.replace(model_type="roberta", type_vocab_size=1)
+MODERNBERT = BERT.replace(model_type="modernbert", type_vocab_size=0)
+
+
+@pytest.fixture
+def wordpiece(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    return str(path)
+
+
+def bpe(tmp_path, special_tokens, template):
+    path = tmp_path / "tokenizer.json"
+    tokens = [*special_tokens.values(), *sorted(byte_bpe_files.characters_of_bytes().values())]
+    content = byte_bpe_files.tokenizer_json(
+        {token: i for i, token in enumerate(tokens)}, [], special_tokens, template
+    )
+    path.write_bytes(byte_bpe_files.serialized(content))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("template", "config", "refused"),
+    [
+        (templates.BERT, BERT, ""),
+        (templates.BERT, ROBERTA, "--template=roberta"),
+        (templates.ROBERTA, BERT, "--template=bert"),
+        (templates.ROBERTA, MODERNBERT, "--template=modernbert"),
+        (templates.MODERNBERT, BERT, "--template=bert"),
+        (templates.MODERNBERT, MODERNBERT, ""),
+        (templates.BERT, MODERNBERT, ""),  # the model has no token types
+    ],
+)
+def test_rows_of_records(wordpiece, template, config, refused):
+    tokenizer = tokenization.load(wordpiece, template=template)
+    if not refused:
+        families.check_rows(tokenizer, config, "the records x")
+        return
+    with pytest.raises(UserError, match=f"records x: the rows are .* `bert-jax data {refused}`, or"):
+        families.check_rows(tokenizer, config, "the records x")
+
+
+@pytest.mark.parametrize(
+    ("config", "template"),
+    [(BERT, templates.BERT), (ROBERTA, templates.ROBERTA), (MODERNBERT, templates.MODERNBERT)],
+)
+def test_a_vocabulary_without_rows_gets_those_of_the_family(wordpiece, config, template):
+    assert families.load_tokenizer(wordpiece, config).template == template
+
+
+def test_a_vocabulary_with_rows_keeps_them(tmp_path):
+    path = bpe(tmp_path, byte_bpe_files.ROBERTA_TOKENS, templates.ROBERTA)
+    assert families.load_tokenizer(path, ROBERTA).template == templates.ROBERTA
+    with pytest.raises(UserError, match=r"tokenizer.json: the rows are .*--special_tokens=bert"):
+        families.load_tokenizer(path, BERT)
+    path = bpe(tmp_path, byte_bpe_files.BERT_TOKENS, templates.BERT)
+    assert families.load_tokenizer(path, BERT).template == templates.BERT
+    assert families.load_tokenizer(path, MODERNBERT).cls_id == 0
+    with pytest.raises(UserError, match="--special_tokens=roberta"):
+        families.load_tokenizer(path, ROBERTA)

@@ -1,0 +1,158 @@
+"""The text of ALBERT: normalization, the comma after a digit, and where it is stored."""
+
+import itertools
+import json
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from support import albert_reference
+
+from bert_jax import cli, tokenization
+from bert_jax.convert.families import FAMILIES
+from bert_jax.convert.formats import huggingface
+from bert_jax.errors import UserError
+from bert_jax.tokenization import albert_text
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A corpus in which digits are often followed by a comma."""
+    rng = random.Random(0)
+    words = "the quick brown fox tokenizer words in 1999, or 1,000, 42, 7, 3,5 times, he said: cost".split()
+    lines = [" ".join(rng.choices(words, k=9)) + ("\n\n" if i % 4 == 3 else "\n") for i in range(400)]
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(text):
+    """A model that `bert-jax vocab` learned with ALBERT's normalizer."""
+    output = text.parent / "vocab.model"
+    flags = [f"--input={text}", f"--output={output}", "--kind=sentencepiece", "--normalizer=albert"]
+    assert cli.main(["vocab", *flags, "--size=110"]) == 0
+    return str(output)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model):
+    return tokenization.load(model, normalizer="albert")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("  ``Caf\u00e9''\t is\u00a0\n OPEN ", '"cafe" is open'),
+        ("\u00bd \ufb01 \u2163 \u00b2, \u0130stanbul", "1\u20442 fi iv 2, istanbul"),
+        ("\u304c \ud55c `a' ` `", "\u304b \u1112\u1161\u11ab `a' ` `"),
+        ("", ""),
+        ("\u2028 \x1c", ""),
+        ("a\ud800b", "a\ufffdb"),
+    ],
+)
+def test_normalization(given, expected):
+    assert albert_text.normalizer(True, True)(given) == expected
+
+
+def test_what_is_kept_on_request():
+    assert albert_text.normalizer(False, True)("Caf\u00e9") == "Cafe"
+    assert albert_text.normalizer(True, False)("Caf\u00e9 \u00bd") == "caf\u00e9 \u00bd"
+
+
+def test_the_symbols_of_albert_are_pieces(tokenizer):
+    assert tokenizer.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.tokens[5:13] == list('()"-.\u2013\u00a3\u20ac')
+
+
+def test_the_comma_after_a_digit_is_a_piece(tokenizer):
+    commas = [token for token in tokenizer.tokens if albert_text.ends_in_digit_comma(token)]
+    assert commas  # else the test says nothing
+    for text in ("in 1999, or", "1,000, 42, 7,", *commas):
+        tokens = [tokenizer.tokens[i] for i in tokenizer.encode_batch([text])[0]]
+        assert not any(map(albert_text.ends_in_digit_comma, tokens)) and "," in tokens
+        plain = [
+            *map(tokenizer.tokens.__getitem__, tokenization.load(tokenizer.path).encode_batch([text])[0])
+        ]
+        assert any(map(albert_text.ends_in_digit_comma, plain))
+        assert "".join(tokens).strip("\u2581") == "".join(plain).strip("\u2581")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_ids_are_those_of_the_original(model, keep):
+    tokenizer = tokenization.load(model, lower_case=not keep, strip_accents=not keep, normalizer="albert")
+    processor = sentencepiece.SentencePieceProcessor(model_file=model)
+    rng = random.Random(7)
+    texts = [albert_reference.random_text(rng) for _ in range(1500)]
+    expected = [albert_reference.encode(processor, text, not keep, keep) for text in texts]
+    assert tokenizer.encode_batch(texts) == expected
+    assert expected != tokenization.load(model).encode_batch(texts)
+    assert [ids.tolist() for ids, _ in tokenizer.encode_with_offsets(texts)] == expected
+
+
+def test_offsets(tokenizer):
+    text = "  In\u00a0 \u00b9999, ``Caf\u00e9'' cost  1,000,"
+    ((ids, spans),) = tokenizer.encode_with_offsets([text])
+    surfaces = [text[begin:end] for begin, end in spans]
+    assert "".join(surfaces) == "In\u00b9999,``Caf\u00e9''cost1,000,"
+    assert [s for s, i in zip(surfaces, ids, strict=True) if tokenizer.tokens[i] == '"'] == ["``", "''"]
+    assert surfaces[-1] == "," and tokenizer.tokens[ids[-1]] == ","
+    rng = random.Random(3)
+    for text in (albert_reference.random_text(rng) for _ in range(300)):
+        ((ids, spans),) = tokenizer.encode_with_offsets([text])
+        assert all(0 <= begin <= end <= len(text) for begin, end in spans)
+        assert all(a[0] <= b[0] for a, b in itertools.pairwise(spans))
+
+
+def test_it_is_stored_with_the_settings(model, tokenizer):
+    settings = tokenizer.settings()
+    assert settings["normalizer"] == "albert" and "normalizer" not in tokenization.load(model).settings()
+    for again in (tokenization.restore(model, settings), pickle.loads(pickle.dumps(tokenizer))):
+        assert again.normalizer == "albert" and again.settings() == settings
+        assert again.encode_batch(["1999, ``a''"]) == tokenizer.encode_batch(["1999, ``a''"])
+
+
+def test_records_store_it(text, model, tokenizer, tmp_path):
+    flags = [f"--input={text}", f"--vocab={model}", f"--output_dir={tmp_path / 'records'}", "--workers=1"]
+    assert cli.main(["data", *flags, "--normalizer=albert", "--nsp=sop", "--max_seq_length=32"]) == 0
+    manifest = json.loads((tmp_path / "records" / "manifest.json").read_text())
+    assert manifest["vocabulary"]["normalizer"] == "albert"
+    assert cli.main(["inspect", str(tmp_path / "records")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (None, ("albert", True, True)),
+        ({}, ("albert", True, True)),
+        ({"do_lower_case": False, "keep_accents": True, "remove_space": True}, ("albert", False, False)),
+        # As bert_jax wrote it before it knew ALBERT's normalization.
+        ({"do_lower_case": True, "strip_accents": True, "keep_accents": False}, ("bert", True, True)),
+    ],
+)
+def test_hugging_face_folders(model, tmp_path, settings, expected):
+    (tmp_path / "spiece.model").write_bytes(Path(model).read_bytes())
+    if settings is not None:
+        content = settings | {"tokenizer_class": "AlbertTokenizer"}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
+    found = huggingface.read_tokenizer(str(tmp_path), FAMILIES["albert"])
+    assert (found.normalizer, found.lower_case, found.strip_accents) == expected
+
+
+def test_a_tokenizer_that_keeps_spaces_is_refused(model, tmp_path):
+    (tmp_path / "spiece.model").write_bytes(Path(model).read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"remove_space": false}')
+    with pytest.raises(UserError, match="keeps runs of spaces"):
+        huggingface.read_tokenizer(str(tmp_path), FAMILIES["albert"])
+
+
+def test_mistakes(model, tmp_path, capsys):
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    with pytest.raises(UserError, match=r"normalizer=albert: .* is a wordpiece vocabulary"):
+        tokenization.load(vocabulary, normalizer="albert")
+    flags = [f"--input={vocabulary}", f"--output={tmp_path / 'v.txt'}", "--normalizer=albert"]
+    assert cli.main(["vocab", *flags]) == 2
+    assert "--normalizer=albert has no effect with --kind=wordpiece" in capsys.readouterr().err
