@@ -19,6 +19,7 @@ _SMALL = ("17m", "32m", "68m")
         ("base_v5e", "base"),
         ("base_gpu", "base"),
         ("continued", "base"),
+        ("multilingual", "base"),
         ("modernbert", "modernbert-base"),
         ("ettin_tiny", "ettin-17m"),
         ("mosaicbert", "mosaicbert-base"),

@@ -28,6 +28,7 @@ from bert_jax.tasks.question_answering import QuestionAnsweringTask
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.tasks.tagging import TaggingTask
 from bert_jax.tasks.text import MultiLabel, TextClassification, TextRegression
+from bert_jax.tasks.xnli.task import Xnli
 from bert_jax.training.metrics.flops import RowFlops
 from bert_jax.training.optimization import param_groups
 from bert_jax.training.optimization.optimizers import keeps_parameters_finite, make_optimizer
@@ -204,6 +205,7 @@ _FILES = {
     MultipleChoiceTask: "multiple_choice",
     TaggingTask: "tagging",
     QuestionAnsweringTask: "question_answering",
+    Xnli: "pair",
 }
 
 
