@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import bert_jax
 from bert_jax import tokenization
@@ -89,6 +89,15 @@ def build(
         raise type(stop)(kept) from None
 
 
+class _Made(NamedTuple):
+    """The rows of a bucket; `owner` is the number of its language."""
+
+    owner: int
+    bucket: buckets.Bucket
+    output: str
+    result: pools.Result
+
+
 class _Build:
     """Runs the stages of one build. All intermediate files are in the folder `unfinished`."""
 
@@ -107,6 +116,7 @@ class _Build:
         if options.sampling_exponent is not None:
             self.languages = languages.divide(options.input, options.tfds_data_dir)
         self.described: dict[str, dict[str, float]] = {}  # the languages, for the manifest
+        self.buckets: collections.Counter[str] = collections.Counter()  # the number of them in each split
         self.unfinished = ""
         self.peak_memory = 0
 
@@ -151,6 +161,8 @@ class _Build:
             )
         results = iter(tokenized)
         by_language = [list(itertools.islice(results, len(of_language))) for of_language in groups]
+        if self.languages:
+            self._check_documents([sum(one["documents"] for one in found) for found in by_language])
         return self._finish(tokenized, self._make_shards(self._make_rows(by_language)))
 
     def _refusal(self, message: str) -> UserError:
@@ -212,54 +224,90 @@ class _Build:
 
     def _make_rows(self, by_language: Sequence[Sequence[dict[str, Any]]]) -> _Parts:
         """Returns the record files of the buckets of each split, and their counts."""
-        repeats = self._repeats(by_language) if self.languages else [languages.ONCE]
-        tasks: list[buckets.RowsTask] = []
-        owners: list[int] = []
-        numbers: collections.Counter[str] = collections.Counter()  # of the next bucket of a split
-        for owner, (results, repeat) in enumerate(zip(by_language, repeats, strict=True)):
-            runs = tuple(run for result in results for run in result["runs"])
-            for bucket in buckets.plan(results, self.settings["eval_fraction"]):
-                often = (repeat.copies, repeat.more_below) if bucket.split == "train" else (1, 0)
-                bucket = buckets.Bucket(bucket.split, numbers[bucket.split], bucket.low, bucket.high, *often)
-                numbers[bucket.split] += 1
-                output = self._path(f"rows-{bucket.name}")
-                tasks.append(buckets.RowsTask(bucket, runs, self.tokenizer, self.settings, output))
-                owners.append(owner)
-        make = packed_rows.make_rows if self.settings["schema"] == packed.SCHEMA else google_rows.make_rows
-        made = self._run("making rows", make, tasks, "buckets")
-        for run in {run for task in tasks for run in task.runs}:
-            minhash.remove(run)
-        parts: _Parts = {}
-        for task, owner, result in zip(tasks, owners, made, strict=True):
-            if self.languages:
-                result["language"] = self.languages[owner].name
-            parts.setdefault(task.bucket.split, []).append((task.output, result))
-        if sum(result["documents"] for _, result in parts["train"]) < self._fewest:
+        runs = [tuple(run for result in results for run in result["runs"]) for results in by_language]
+        plans = [buckets.plan(results, self.settings["eval_fraction"]) for results in by_language]
+        once = [(owner, bucket, 1, None) for owner, plan in enumerate(plans) for bucket in plan]
+        made = self._make_buckets("making rows", once, runs)
+        train = [one for one in made if one.bucket.split == "train"]
+        if sum(one.result["documents"] for one in train) < self._fewest:
             raise self._refusal(
                 f"--eval_fraction={self.settings['eval_fraction']} leaves under two documents to train on: "
                 "give more documents, or a smaller fraction"
             )
+        if self.languages:
+            made += self._repeat(train, runs)
+        for run in itertools.chain.from_iterable(runs):
+            minhash.remove(run)
+        parts: _Parts = {}
+        for one in made:
+            if self.languages:
+                one.result["language"] = self.languages[one.owner].name
+            parts.setdefault(one.bucket.split, []).append((one.output, one.result))
         return parts
+
+    def _make_buckets(
+        self,
+        title: str,
+        wanted: Sequence[tuple[int, buckets.Bucket, int, int | None]],
+        runs: Sequence[tuple[str, ...]],
+    ) -> list[_Made]:
+        """Makes rows of (language, bucket, passes, most tokens), and gives each a number of its own."""
+        tasks = []
+        for owner, bucket, passes, most in wanted:
+            numbered = dataclasses.replace(bucket, number=self.buckets[bucket.split])
+            self.buckets[bucket.split] += 1
+            output = self._path(f"rows-{numbered.name}")
+            tasks.append(
+                buckets.RowsTask(numbered, runs[owner], self.tokenizer, self.settings, output, passes, most)
+            )
+        make = packed_rows.make_rows if self.settings["schema"] == packed.SCHEMA else google_rows.make_rows
+        results = self._run(title, make, tasks, "buckets")
+        return [
+            _Made(owner, bucket, task.output, result)
+            for (owner, bucket, *_), task, result in zip(wanted, tasks, results, strict=True)
+        ]
 
     @property
     def _fewest(self) -> int:
         """The least number of documents: next-sentence prediction draws sentences of others."""
         return 2 if self.settings["nsp"] == "next" else 1
 
-    def _repeats(self, by_language: Sequence[Sequence[dict[str, Any]]]) -> list[languages.Repeats]:
-        """Returns how often the training documents of each language are used, and describes it."""
-        training = []
-        for language, results in zip(self.languages, by_language, strict=True):
-            found = languages.training(*buckets.held_out(results, self.settings["eval_fraction"]))
-            if (documents := int(found.documents.sum())) < self._fewest:
+    def _repeat(self, once: Sequence[_Made], runs: Sequence[tuple[str, ...]]) -> list[_Made]:
+        """Makes more rows of the training documents of some languages, so that all have their shares.
+
+        There are whole passes over the documents, and a last one that is cut off where its share is reached.
+        """
+
+        def total(name: str, made: Sequence[_Made]) -> list[int]:
+            owners = range(len(self.languages))
+            return [sum(one.result[name] for one in made if one.owner == owner) for owner in owners]
+
+        self._check_documents(total("documents", once))
+        text, tokens = total("text_tokens", once), total("tokens", once)
+        used = languages.times(text, tokens, self.settings["sampling_exponent"])
+        passes = [(one.owner, one.bucket, int(used[one.owner]) - 1, None) for one in once]
+        made = self._make_buckets("repeating documents", [task for task in passes if task[2]], runs)
+        written = total("tokens", [*once, *made])
+        rest: list[tuple[int, buckets.Bucket, int, int | None]] = []
+        for one in once:
+            owner, own = one.owner, one.result["tokens"]
+            most = round((used[owner] * tokens[owner] - written[owner]) * own / tokens[owner])
+            if most > self.settings["max_seq_length"] / 2:
+                rest.append((owner, one.bucket, 1 if most < 0.95 * own else 2, most))
+        made += self._make_buckets("repeating some documents", rest, runs)
+        for one in made:
+            one.result["documents"] = 0  # they are counted already
+        written = total("tokens", [*once, *made])
+        self.described = languages.described(self.languages, text, used, written)
+        return made
+
+    def _check_documents(self, counts: Sequence[int]) -> None:
+        for language, count in zip(self.languages, counts, strict=True):
+            if count < self._fewest:
                 raise self._refusal(
                     f"--nsp={self.settings['nsp']} trains on {self._fewest} documents or more of a language, "
-                    f"and {language.name} has {documents}: give more of its text, or leave its --input out"
+                    f"and {language.name} has {count}: give more of its text, or leave its --input out"
                 )
-            training.append(found)
-        repeats = languages.repeats(training, self.settings["sampling_exponent"])
-        self.described = languages.described(self.languages, repeats)
-        return repeats
 
     def _make_shards(self, parts: _Parts) -> dict[str, Any]:
         """Returns the splits as the manifest stores them."""

@@ -1,8 +1,8 @@
 """Divides a corpus of several languages, and determines how often the documents of each are used.
 
 The share of a language in what is learned is proportional to n ** exponent, where n is its size (Devlin et
-al. 2019, multilingual BERT: 0.7; Conneau et al. 2020, XLM-R: 0.3). The largest language is used once, and the
-documents of the others are repeated, so nothing is left out.
+al. 2019, multilingual BERT: 0.7; Conneau et al. 2020, XLM-R: 0.3). The documents of small languages are
+repeated, and nothing is left out.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from bert_jax.errors import UserError
-from data_pipelines import readers, sorted_runs
+from data_pipelines import readers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,26 +27,6 @@ class Language:
 
     name: str
     paths: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Repeats:
-    """How often the training documents of a language are used.
-
-    Attributes:
-        tokens: the number of tokens in them.
-        drawn: the number of tokens with all repetitions.
-        copies: the number of times that each document is used.
-        more_below: documents with smaller keys are used once more.
-    """
-
-    tokens: int
-    drawn: int
-    copies: int
-    more_below: int
-
-
-ONCE = Repeats(0, 0, 1, 0)  # without sampling
 
 
 def check_exponent(exponent: float | None) -> None:
@@ -91,67 +69,31 @@ def _names(inputs: Sequence[str]) -> list[str]:
     return names if len(set(names)) == len(names) and all(names) else list(inputs)
 
 
-def factors(sizes: Sequence[float], exponent: float) -> list[float]:
-    """Returns how often the text of each language is used to make shares proportional to size ** exponent.
-
-    It is 1 for the largest language.
-    """
-    return [(max(sizes) / size) ** (1 - exponent) for size in sizes]
-
-
-class Training(NamedTuple):
-    """The documents of a language that are not held out, by bin of their keys.
-
-    Attributes:
-        first: the number of the first bin.
-        documents: the number of documents in each bin, from the first one on.
-        tokens: the number of tokens in them.
-    """
-
-    first: int
-    documents: np.ndarray
-    tokens: np.ndarray
-
-
-def training(histogram: np.ndarray, low: int) -> Training:
-    """Returns the documents of a histogram with keys from `low` on; a bin that begins before is left out."""
-    first = -(-low // (1 << sorted_runs.BIN_SHIFT))
-    return Training(first, histogram[first:, 0], histogram[first:, 1])
-
-
-def repeats(languages: Sequence[Training], exponent: float) -> list[Repeats]:
-    """Returns how often the documents of each language are used.
-
-    The documents that are used once more are those with the smallest keys, up to the edge of a bin of the
-    histogram that is nearest to the wanted number of tokens. In a corpus of up to some ten thousand
-    documents, a bin is a document.
+def times(text: Sequence[int], written: Sequence[int], exponent: float) -> list[float]:
+    """Returns how often the documents of each language are used; 1 for one language, and more for the others.
 
     Args:
-        languages: the training documents of each.
-        exponent: see `factors`.
+        text: the number of tokens n in the training documents of each language.
+        written: the number of tokens in the rows of one pass over them. It depends on the special tokens, and
+            on how much text is cut off and repeated in pairs, which differs between languages.
+        exponent: the shares of the rows are proportional to n ** exponent.
     """
-    sizes = [int(one.tokens.sum()) for one in languages]
-    found = []
-    for one, size, factor in zip(languages, sizes, factors(sizes, exponent), strict=True):
-        copies = int(factor)
-        sums = np.concatenate(([0], np.cumsum(one.tokens)))
-        end = int(np.argmin(np.abs(sums - (factor - copies) * size)))
-        more_below = (one.first + end) << sorted_runs.BIN_SHIFT if end else 0
-        found.append(Repeats(size, copies * size + int(sums[end]), copies, more_below))
-    return found
+    wanted = [size**exponent / tokens for size, tokens in zip(text, written, strict=True)]
+    return [one / min(wanted) for one in wanted]
 
 
-def described(languages: Sequence[Language], found: Sequence[Repeats]) -> dict[str, dict[str, float]]:
+def described(
+    languages: Sequence[Language], text: Sequence[int], used: Sequence[float], written: Sequence[int]
+) -> dict[str, dict[str, float]]:
     """Returns the numbers of each language for the manifest, by name."""
-    tokens, drawn = (sum(getattr(one, name) for one in found) for name in ("tokens", "drawn"))
     return {
         language.name: {
-            "tokens": one.tokens,
-            "drawn": one.drawn,
-            "share_of_text": one.tokens / tokens,
-            "share": one.drawn / drawn,
+            "tokens": tokens,
+            "share_of_text": tokens / sum(text),
+            "used": factor,
+            "share": rows / sum(written),
         }
-        for language, one in zip(languages, found, strict=True)
+        for language, tokens, factor, rows in zip(languages, text, used, written, strict=True)
     }
 
 

@@ -117,6 +117,11 @@ class StoredDocument(Sequence):
     def __len__(self) -> int:
         return len(self._edges) - 1
 
+    @property
+    def size(self) -> int:
+        """The number of tokens."""
+        return len(self._tokens)
+
     def __getitem__(self, index: int) -> list[int]:  # type: ignore[override]  # no slices
         return self._tokens[self._edges[index] : self._edges[index + 1]].tolist()
 

@@ -92,7 +92,7 @@ def summary(manifest: dict[str, Any]) -> list[str]:
     for name, of in manifest.get("languages", {}).items():
         written = manifest["splits"]["train"]["languages"][name]
         lines.append(
-            f"{name}: {of['share_of_text']:.2%} of the text, used {of['drawn'] / of['tokens']:.2f} times, is "
+            f"{name}: {of['share_of_text']:.2%} of the text, used {of['used']:.2f} times, is "
             f"{of['share']:.2%} of train: {written['rows']:,} rows, {written['tokens']:,} tokens"
         )
     text = manifest["text"]

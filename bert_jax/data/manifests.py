@@ -45,7 +45,7 @@ _SCHEMA = {
     "fingerprint": str,
     "text?": dict,
     "cleaned?": dict,
-    "languages?": {str: {"tokens": _COUNT, "drawn": _COUNT, "share_of_text": float, "share": float}},
+    "languages?": {str: {"tokens": _COUNT, **dict.fromkeys(("share_of_text", "used", "share"), float)}},
     "splits": {str: _SPLIT},
 }
 _OF_GOOGLE = {"max_predictions_per_seq": _LENGTH}

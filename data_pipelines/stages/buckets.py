@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import google, packed
+from bert_jax.data import google
 from data_pipelines import sorted_runs
 from data_pipelines.sorted_runs import BIN_SHIFT
 
@@ -30,29 +30,11 @@ class Bucket:
     number: int
     low: int
     high: int
-    copies: int = 1  # how often each document is used
-    more_below: int = 0  # documents with smaller keys are used once more
 
     @property
     def name(self) -> str:
         """The name of its files."""
         return f"{self.split}-{self.number:06d}"
-
-
-def held_out(results: Sequence[dict[str, Any]], eval_fraction: float) -> tuple[np.ndarray, int]:
-    """Returns the histogram of the documents, and the smallest key of those that are not held out.
-
-    The arguments are those of `plan`.
-    """
-    histogram = sorted_runs.new_histogram()
-    for result in results:
-        sorted_runs.add_histogram(result["histogram"], histogram)
-    eval_bins = math.ceil(eval_fraction * len(histogram))
-    if eval_bins and histogram[:, 0].sum() < 8:
-        return histogram, 0
-    if eval_bins and histogram[:eval_bins, 0].sum() < 2:
-        return histogram, sorted(key for result in results for key in result["smallest_keys"])[1] + 1
-    return histogram, eval_bins << BIN_SHIFT
 
 
 def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket]:
@@ -67,8 +49,16 @@ def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket
     Returns:
         The buckets of the split `eval`, if there are any, and those of `train`.
     """
-    histogram, threshold = held_out(results, eval_fraction)
-    tokens = int(histogram[:, 1].sum())
+    histogram = sorted_runs.new_histogram()
+    for result in results:
+        sorted_runs.add_histogram(result["histogram"], histogram)
+    documents, tokens = (int(total) for total in histogram.sum(axis=0))
+    eval_bins = math.ceil(eval_fraction * len(histogram))
+    threshold = eval_bins << BIN_SHIFT
+    if eval_bins and documents < 8:
+        threshold = 0
+    elif eval_bins and histogram[:eval_bins, 0].sum() < 2:
+        threshold = sorted(key for result in results for key in result["smallest_keys"])[1] + 1
     smallest, largest = BUCKET_TOKENS
     size = min(max(smallest, tokens // _MAX_BUCKETS), largest)
     edges = {"eval": (0, threshold), "train": (threshold, 1 << sorted_runs.KEY_BITS)}
@@ -105,6 +95,13 @@ class RowsTask:
     tokenizer: tokenization.Tokenizer
     settings: Mapping[str, Any]  # those in the manifest
     output: str
+    passes: int = 1  # over the documents, each of which is `dupe_factor` passes
+    most_tokens: int | None = None  # in all rows; the rows are cut off there
+
+    @property
+    def dupe_factor(self) -> int:
+        """The number of passes over the documents."""
+        return self.settings["dupe_factor"] * self.passes
 
     def rng(self, purpose: str = "") -> random.Random:
         """Returns the random number generator of the bucket.
@@ -115,28 +112,3 @@ class RowsTask:
         if (self.settings["schema"], bucket.split, bucket.number) == (google.SCHEMA, "train", 0):
             return random.Random(seed)
         return random.Random(f"{seed}/{bucket.split}/{bucket.number}{purpose}")
-
-    def documents(
-        self, rng: random.Random, in_order: bool = False
-    ) -> tuple[list[sorted_runs.StoredDocument], list[int]]:
-        """Returns the documents of the bucket, shuffled, and the order of their indices in a pass over them.
-
-        In the order of documents that are repeated, they are shuffled again.
-
-        Args:
-            rng: the generator that shuffles.
-            in_order: see `sorted_runs.read_documents`.
-        """
-        dtype, bucket = packed.id_dtype(self.tokenizer.vocab_size), self.bucket
-        middle = min(max(bucket.low, bucket.more_below), bucket.high)
-        more, others = (
-            sorted_runs.read_documents(self.runs, *edges, dtype, in_order) if edges[0] < edges[1] else []
-            for edges in ((bucket.low, middle), (middle, bucket.high))
-        )
-        found, places = more + others, list(range(len(more) + len(others)))
-        rng.shuffle(places)
-        again = [index for index, place in enumerate(places) if place < len(more)]
-        order = [*range(len(found))] * bucket.copies + again
-        if len(order) > len(found):
-            rng.shuffle(order)
-        return [found[place] for place in places], order

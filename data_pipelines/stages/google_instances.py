@@ -32,7 +32,6 @@ class Instances:
 
     Args:
         documents: at least two documents, in their order, none of them empty.
-        order: the indices of the documents of a pass, in which a document may be repeated.
         tokenizer: the tokenizer of the documents.
         settings: `max_seq_length`, `short_seq_prob`, `dupe_factor`, `masked_lm_prob`,
             `max_predictions_per_seq`, `whole_word_mask` and `max_ngram`. If `max_ngram` is not 0, masks are
@@ -44,7 +43,6 @@ class Instances:
     def __init__(
         self,
         documents: Sequence[pairs.Document],
-        order: Sequence[int],
         tokenizer: tokenization.Tokenizer,
         settings: Mapping[str, Any],
         rng: random.Random,
@@ -55,7 +53,6 @@ class Instances:
         sentences = [len(sentence) for document in documents for sentence in document]
         self._sentences = np.cumsum([0, *sentences])
         self._documents = np.cumsum([0, *map(len, documents)])
-        self._order = np.array(order, np.int64)
         self._tokens = np.empty(self._sentences[-1], np.int32)
         at = 0
         for document in documents:
@@ -90,7 +87,7 @@ class Instances:
             )
             lengths, first_lengths, predictions, next_labels = by_row
             rows = google.Rows(ids, lengths, first_lengths, positions, labels, predictions, next_labels)
-            corpus = self._tokens, self._sentences, self._documents, self._order
+            corpus = self._tokens, self._sentences, self._documents
             count = _make(self._twister, self._place, *corpus, *self._settings, *rows)
             if count:
                 yield google.Rows(*(values[:count] for values in rows))
@@ -271,12 +268,12 @@ def _draw_replacement(twister):
 
 
 @compiled(
-    "int64(int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], uint8[::1], int64[::1], "
-    "float64[::1], int32[::1], int32[::1], int32[::1], int64, float64, int64, boolean, int32[:,::1], "
-    "int32[::1], int32[::1], int32[:,::1], int32[:,::1], int32[::1], int32[::1])"
+    "int64(int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], uint8[::1], int64[::1], float64[::1], "
+    "int32[::1], int32[::1], int32[::1], int64, float64, int64, boolean, int32[:,::1], int32[::1], "
+    "int32[::1], int32[:,::1], int32[:,::1], int32[::1], int32[::1])"
 )
 def _make(
-    twister, place, tokens, sentences, documents, order, kinds, wanted, weights, before, between, end, mask,
+    twister, place, tokens, sentences, documents, kinds, wanted, weights, before, between, end, mask,
     short_seq_prob, passes, whole_words, ids, lengths, first_lengths, positions, labels, predictions,
     next_sentence_labels,
 ):  # fmt: skip
@@ -284,12 +281,11 @@ def _make(
 
     Args:
         twister: int64 [625], the random number generator, changed in place.
-        place: int64 [4], the progress, changed in place: the pass, the document's place in it, the next
-            sentence (-1 for the first one), and the target length of the document.
+        place: int64 [4], the progress, changed in place: the pass, the document, its next sentence (-1 for
+            its first one), and the target length of the document.
         tokens: the ids of all tokens.
         sentences: the index in `tokens` at which each sentence begins, and the last one ends.
         documents: the index in `sentences` at which each document begins, and the last one ends.
-        order: the documents of a pass.
         kinds: the kind of each token of the vocabulary.
         wanted: the number of tokens to mask, by the length of the sequence.
         weights: the cumulative weights of the n-gram sizes; empty for no n-grams.
@@ -314,7 +310,7 @@ def _make(
     places, starts, stretches, firsts, ends, hidden = np.zeros((6, length), np.int64)
     row = 0
     while row < len(ids) and place[0] < passes:
-        document, start = order[place[1]], place[2]
+        document, start = place[1], place[2]
         last_sentence = documents[document + 1]
         if start < 0:
             start, place[3] = documents[document], budget
@@ -349,8 +345,8 @@ def _make(
             start = stop
         place[2] = start
         if start == last_sentence:
-            place[1], place[2] = place[1] + 1, -1
-            if place[1] == len(order):
+            place[1], place[2] = document + 1, -1
+            if place[1] == len(documents) - 1:
                 place[0], place[1] = place[0] + 1, 0
 
         # Truncates the longer of A and B, one token at a time, at its front or its back.

@@ -15,36 +15,42 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     """Writes the packed rows of a bucket and returns their counts, which `manifests.merge_splits` sums."""
     tokenizer = task.tokenizer
     dtype = packed.id_dtype(tokenizer.vocab_size)
-    settings, length = task.settings, task.settings["max_seq_length"]
+    bucket, settings, length = task.bucket, task.settings, task.settings["max_seq_length"]
     rng = task.rng()
-    documents, order = task.documents(rng)
+    documents = sorted_runs.read_documents(task.runs, bucket.low, bucket.high, dtype)
+    rng.shuffle(documents)
     lengths, per_row = [0] * (length + 1), [0] * (settings["max_sequences_per_row"] + 1)
     counts = {"documents": len(documents), "rows": 0, "sequences": 0, "tokens": 0, "random_next": 0}
+    counts["text_tokens"] = sum(document.size for document in documents)
 
     def sequences() -> Iterator[packed.PackedSequence]:
         layout = tokenizer.layout
         if settings["full_sentences"]:
             room = layout.room(length, pair=False)
-            passes = _passes(documents, order, settings["dupe_factor"], rng)
+            passes = _passes(documents, task.dupe_factor, rng)
             made = pairs.full_sentences(passes, room, tokenizer.sep_id)
         else:
-            factors = settings["short_seq_prob"], settings["dupe_factor"]
-            made = pairs.make_pairs(documents, length, rng, *factors, settings["nsp"], layout.template, order)
+            factors = settings["short_seq_prob"], task.dupe_factor
+            made = pairs.make_pairs(documents, length, rng, *factors, settings["nsp"], layout.template)
         for pair in made:
             second = pair.second or None
             ids = layout.row(pair.first, second).astype(dtype)
             first_length = layout.first_length(len(pair.first), second is not None)
-            lengths[len(ids)] += 1
-            counts["random_next"] += pair.label == 1
             yield packed.PackedSequence(ids, first_length, pair.label)
 
     def rows() -> Iterator[bytes]:
         # This order has a separate generator, because packing draws sequences ahead of the rows it yields.
-        shuffle = task.rng("/rows")
-        for row in packing.pack(sequences(), length, settings["max_sequences_per_row"], shuffle):
+        order = task.rng("/rows")
+        for row in packing.pack(sequences(), length, settings["max_sequences_per_row"], order):
+            size = sum(len(sequence.ids) for sequence in row)
+            if task.most_tokens is not None and counts["tokens"] + size / 2 > task.most_tokens:
+                return
             per_row[len(row)] += 1
             counts["sequences"] += len(row)
-            counts["tokens"] += sum(len(sequence.ids) for sequence in row)
+            counts["tokens"] += size
+            for sequence in row:
+                lengths[len(sequence.ids)] += 1
+                counts["random_next"] += sequence.next_sentence_label == 1
             yield packed.encode_row(row)
 
     counts["rows"], size = tfrecord.write_records(task.output, rows())
@@ -52,11 +58,9 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     return counts | figures | {"bytes": size, "files": []}
 
 
-def _passes(
-    documents: list[sorted_runs.StoredDocument], order: list[int], count: int, rng: random.Random
-) -> Iterator[Any]:
-    """Yields the documents in an order `count` times, and shuffles it before each pass but the first."""
+def _passes(documents: list[sorted_runs.StoredDocument], count: int, rng: random.Random) -> Iterator[Any]:
+    """Yields the documents `count` times, and shuffles them before each pass but the first."""
     for number in range(count):
         if number:
-            rng.shuffle(order)
-        yield from (documents[index] for index in order)
+            rng.shuffle(documents)
+        yield from documents

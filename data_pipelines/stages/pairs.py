@@ -39,7 +39,6 @@ def make_pairs(
     dupe_factor: int = 1,
     nsp: str = "next",
     template: templates.Template = templates.BERT,
-    order: Sequence[int] | None = None,
 ) -> Iterator[Pair]:
     """Yields the pairs of `dupe_factor` passes over all documents, in order.
 
@@ -55,11 +54,9 @@ def make_pairs(
         nsp: "next" for next-sentence pairs; "sop" if B always follows A in the text, and the two are swapped
             half the time (ALBERT, Lan et al. 2020, section 3.1); "none" for A only.
         template: the template of a sequence, which determines the number of special tokens.
-        order: the indices of the documents of a pass, in which a document may be repeated; None for each
-            once. Random second segments are of all documents with the same probability.
     """
     for _ in range(dupe_factor):
-        for index in range(len(documents)) if order is None else order:
+        for index in range(len(documents)):
             if nsp == "none":
                 budget = template.room(max_seq_length, pair=False)
                 target = _target(budget, rng, short_seq_prob)

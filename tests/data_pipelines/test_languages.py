@@ -80,10 +80,11 @@ def test_shares_are_those_of_the_exponent(options, tokens):
     manifest = build.build(options).manifest
     found = list(sequences(options.output_dir, "train", tokens))
     names = collections.Counter(word for words, _ in found for word in words if "doc" in word)
-    written, of_text = words_by_language(found), collections.Counter()
+    written, of_text = collections.Counter(), collections.Counter()
     for words, _ in found:
         owners = [word for word in words if "doc" in word]
         assert len(owners) == 1  # a document is a sequence
+        written[words[1][:2]] += len(words)
         of_text[words[1][:2]] += (len(words) - 2) / names[owners[0]]
     assert {name: round(n) for name, n in of_text.items()} == {
         name: manifest["languages"][name]["tokens"] for name in SIZES
@@ -91,14 +92,15 @@ def test_shares_are_those_of_the_exponent(options, tokens):
     weights = {name: of_text[name] ** 0.7 for name in SIZES}
     for name in SIZES:
         share = weights[name] / sum(weights.values())
-        assert written[name] / written.total() == pytest.approx(share, abs=0.0005)
+        assert written[name] / written.total() == pytest.approx(share, abs=0.0005)  # half a row is as much
         assert manifest["languages"][name]["share"] == written[name] / written.total()
         # Every document that is not held out is there, some of them once more than the others.
-        times = {names[word] for word in names if word.startswith(name)}
+        times = [names[word] for word in names if word.startswith(name)]
         assert max(times) - min(times) <= 1
+        assert np.mean(times) == pytest.approx(manifest["languages"][name]["used"], rel=0.05)
         counts = manifest["splits"]["train"]["languages"][name]
-        assert counts["documents"] == sum(word.startswith(name) for word in names)
-    assert written["aa"] == manifest["languages"]["aa"]["tokens"] == manifest["languages"]["aa"]["drawn"]
+        assert (counts["documents"], counts["tokens"]) == (len(times), written[name])
+    assert manifest["languages"]["aa"]["used"] == 1
     for count in ("rows", "sequences", "tokens", "documents"):
         split = manifest["splits"]["train"]
         assert sum(one[count] for one in split["languages"].values()) == split[count]
@@ -147,10 +149,12 @@ def test_the_second_segment_is_of_the_same_language(options, tokens, schema):
         if (batch["next_sentence_labels"][row] == 1).any():
             random_next[words[1][:2]] += 1
     assert random_next.keys() == SIZES.keys()
-    shares = {name: one["share"] for name, one in manifest["languages"].items()}
-    rows = {name: one["sequences"] for name, one in manifest["splits"]["train"]["languages"].items()}
-    for name, share in shares.items():
-        assert rows[name] / sum(rows.values()) == pytest.approx(share, abs=0.03)
+    # Pairs repeat text and cut it off, in each language as much as it has.
+    wanted = {name: one["tokens"] ** 0.7 for name, one in manifest["languages"].items()}
+    rows = {name: one["tokens"] for name, one in manifest["splits"]["train"]["languages"].items()}
+    for name, share in wanted.items():
+        assert rows[name] / sum(rows.values()) == pytest.approx(share / sum(wanted.values()), abs=0.002)
+        assert manifest["languages"][name]["share"] == rows[name] / sum(rows.values())
 
 
 def test_records_depend_on_the_seed_and_not_on_the_workers(options, tmp_path):

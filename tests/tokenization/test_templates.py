@@ -180,9 +180,7 @@ def test_sequences_of_google_records(tokenizer, length, seed):
     documents = [[[20 + i, 21, 22, 23][: 1 + i % 4] for i in range(n)] for n in (3, 9, 14)]
     masks = {"max_predictions_per_seq": 4, "masked_lm_prob": 0.15, "whole_word_mask": False, "max_ngram": 0}
     sizes = {"max_seq_length": length, "short_seq_prob": 0.1, "dupe_factor": 2}
-    made = google_instances.Instances(
-        documents, range(len(documents)), tokenizer, masks | sizes, random.Random(seed)
-    )
+    made = google_instances.Instances(documents, tokenizer, masks | sizes, random.Random(seed))
     blocks = list(made.blocks())
     assert blocks
     for block in blocks:

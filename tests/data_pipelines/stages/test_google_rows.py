@@ -204,7 +204,7 @@ SETTINGS = st.fixed_dictionaries(
 
 def compiled_records(documents, tokenizer, fields, rng):
     """The records of all instances with their frames, and the order in which they are to be."""
-    made = google_instances.Instances(documents, range(len(documents)), tokenizer, fields, rng)
+    made = google_instances.Instances(documents, tokenizer, fields, rng)
     content = []
     for rows in made.blocks():
         buffer, edges = encoding.encode(rows.features())
