@@ -79,10 +79,10 @@ class Examples(FileReport):
 
     def where(self, kept: Sequence[bool]) -> Examples:
         """Returns the examples without those that are not kept."""
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        return dataclasses.replace(
-            self, **{name: list(itertools.compress(column, kept)) for name, column in columns.items()}
-        )
+        columns: dict[str, Any] = {
+            name: list(itertools.compress(getattr(self, name), kept)) for name in _COLUMNS
+        }
+        return dataclasses.replace(self, **columns)
 
 
 _COLUMNS = ("ids", "texts_a", "texts_b", "labels", "lines", "choices", "languages")
@@ -90,12 +90,13 @@ _COLUMNS = ("ids", "texts_a", "texts_b", "labels", "lines", "choices", "language
 
 def joined(path: str, parts: Sequence[Examples]) -> Examples:
     """Returns the examples of several files as those of `path`."""
-    lists = {
+    values: dict[str, Any] = {
         name: list(itertools.chain.from_iterable(getattr(part, name) for part in parts))
         for name in (*_COLUMNS, "malformed", "notes")
     }
-    sums = {name: sum(getattr(part, name) for part in parts) for name in ("rows", "malformed_count")}
-    return Examples(path, **lists, **sums)
+    for name in ("rows", "malformed_count"):
+        values[name] = sum(getattr(part, name) for part in parts)
+    return Examples(path, **values)
 
 
 def check_columns(path: str, columns: Columns, flags: str = TRAINING_FLAGS) -> None:

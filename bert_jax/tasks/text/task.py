@@ -62,7 +62,7 @@ class TextTask(TableTask):
             found,
             texts_a=found.texts_a + found.texts_b,
             texts_b=found.texts_b + found.texts_a,
-            **{name: getattr(found, name) * 2 for name in ("ids", "labels", "lines")},
+            **{name: getattr(found, name) * 2 for name in ("ids", "labels", "lines", "languages")},
         )
 
     @classmethod
