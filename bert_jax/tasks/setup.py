@@ -118,7 +118,9 @@ def resolve_model(config: FinetuneConfig) -> tuple[model_config.EncoderConfig, t
             "from_scratch takes the architecture and vocabulary of a checkpoint; give --config.init_from"
         )
     elif config.vocab:
-        tokenizer = families.load_tokenizer(config.vocab, config.model.encoder())
+        # The size of the vocabulary, which is not known yet, does not matter to the family.
+        family = model_config.from_dict(values | {"vocab_size": values["vocab_size"] or 1})
+        tokenizer = families.load_tokenizer(config.vocab, family)
     else:
         raise UserError(
             "no model to fine-tune; give --config.init_from=CHECKPOINT (or, to train from scratch, "

@@ -30,6 +30,7 @@ def test_no_config_and_no_workdir(capsys):
         ({"model.vocab_size": 50}, "model.vocab_size=50 is less than the 100 of the records' vocabulary"),
         ({"model.num_attention_heads": 3}, "hidden_size=32 must be a multiple of num_attention_heads=3"),
         ({"model.qa_dropout": 0.2}, "model.qa_dropout=0.2: pre-training does not use it; leave it at None"),
+        ({"model.model_type": "roberta"}, "those of a RoBERTa are 'cls:0 A:0 sep:0 sep:0 B:0 sep:0'"),
         ({"masking.strategy": "words"}, "masking.strategy='words' is unknown"),
         ({"optimizer.name": "adamx"}, "optimizer.name='adamx' is unknown"),
         ({"batch_size": 12}, "batch_size=12 must be a multiple of"),

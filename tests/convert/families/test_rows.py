@@ -2,10 +2,11 @@
 
 import pytest
 
-from bert_jax import tokenization
+from bert_jax import tasks, tokenization
 from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
+from bert_jax.tasks import fields, setup
 from bert_jax.tokenization import byte_bpe_files, templates
 
 BERT = EncoderConfig(vocab_size=30)
@@ -69,3 +70,11 @@ def test_a_vocabulary_with_rows_keeps_them(tmp_path):
     assert families.load_tokenizer(path, MODERNBERT).cls_id == 0
     with pytest.raises(UserError, match="--special_tokens=roberta"):
         families.load_tokenizer(path, ROBERTA)
+
+
+@pytest.mark.parametrize(("family", "template"), [("bert", templates.BERT), ("roberta", templates.ROBERTA)])
+def test_fine_tuning_from_a_vocabulary_alone(wordpiece, family, template):
+    config = tasks.default_config("tiny")
+    config.vocab, config.model.model_type = wordpiece, family
+    encoder, tokenizer = setup.resolve_model(fields.of_run(config))
+    assert (tokenizer.template, encoder.vocab_size) == (template, 6)
