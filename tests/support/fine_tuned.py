@@ -1,9 +1,10 @@
 """Fine-tuning of a file with texts and labels, as a user calls it; and work directories as it leaves them,
 with drawn weights, where nothing has to be trained."""
 
+import pytest
 from support.tiny_model import draw_parameters, tiny_config
 
-from bert_jax import checkpoint, tasks, tokenization
+from bert_jax import checkpoint, cli, tasks, tokenization
 from bert_jax.tasks import fields as task_fields
 from bert_jax.workdir import run_directory as workdir
 
@@ -82,3 +83,20 @@ def command(files, workdir, pretrained, *more, text="text", label="label"):
 
 
 NO_DROPOUT = ("--config.model.hidden_dropout_prob=0", "--config.model.attention_probs_dropout_prob=0")
+
+
+@pytest.fixture(scope="module")
+def finetuned(request, tmp_path_factory, files, pretrained):
+    """A run of the command `arguments` of the test's module, on its fixture `files`."""
+    workdir = tmp_path_factory.mktemp("finetuned")
+    assert cli.main(request.module.arguments(files, workdir, pretrained)) == 0
+    return workdir
+
+
+def mistake(command, capsys):
+    """The one line that a command says of a mistake."""
+    capsys.readouterr()
+    assert cli.main(command) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
