@@ -79,5 +79,6 @@ def test_how_the_tokenizer_in_rust_differs(folder, encoded):
     tokenizer = tokenization.load(folder / "spiece.model", normalizer="albert")
     texts = [common(text) for text in encoded[0]]
     assert theirs(texts, add_special_tokens=False)["input_ids"] == tokenizer.encode_batch(texts)
-    for text in ("in 1999, or", '"a"', "a\x1cb", "a\u0e37"):
+    comma = next(token for token in tokenizer.tokens if token.endswith(",") and token[-2:-1].isdigit())
+    for text in (comma.strip("\u2581"), '"a"', "a\x1cb", "a\u0e37"):
         assert theirs(text, add_special_tokens=False)["input_ids"] != tokenizer.encode_batch([text])[0]
