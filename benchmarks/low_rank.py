@@ -159,7 +159,8 @@ def table(lines: list[dict], methods: list[str]) -> list[str]:
     runs = [line for line in lines if line["seed"] != CHOICE["seed"]]
     for task, metrics in METRICS.items():
         for metric in metrics:
-            row = [f"{FOLDERS[task]}{f', {ROWS[task]:,} rows' * (task in ROWS)}", metric]
+            rows = f", {ROWS[task]:,} rows" if task in ROWS else ""
+            row = [f"{FOLDERS[task]}{rows}", metric]
             for method in methods:
                 found = [line for line in runs if (line["task"], line["method"]) == (task, method)]
                 scores = [line["scores"][metric] for line in sorted(found, key=lambda line: line["seed"])]
