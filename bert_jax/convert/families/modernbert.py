@@ -178,6 +178,6 @@ FAMILY = Family(
     fixed=_BASE,
     translation=Translation(_read, _write),
     tied=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),
-    tokenizer=TokenizerRecord("PreTrainedTokenizerFast", "bpe", templates.MODERNBERT, NO_TYPES),
+    tokenizer=TokenizerRecord("PreTrainedTokenizerFast", "bpe", templates.MODERNBERT, fields=NO_TYPES),
     sizes=sizes.MODERN,
 )

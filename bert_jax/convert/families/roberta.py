@@ -67,7 +67,7 @@ ROBERTA = Family(
         ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
         ("lm_head.decoder.bias", "lm_head.bias"),
     ),
-    tokenizer=TokenizerRecord("RobertaTokenizer", "bpe", templates.ROBERTA, NO_TYPES),
+    tokenizer=TokenizerRecord("RobertaTokenizer", "bpe", templates.ROBERTA, fields=NO_TYPES),
     sizes={
         "roberta-base": _shape(12, 768, vocab_size=50265),
         "roberta-large": _shape(24, 1024, vocab_size=50265),

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import error_analysis, metrics
-from bert_jax.tasks.predictions import ClassPredictions
+from bert_jax.tasks.predictions import ClassPredictions, TablePredictions
 from bert_jax.tasks.readers import sources, tables
 from bert_jax.tasks.readers.tables import Columns, Examples
 from bert_jax.tasks.registry import TaskSpec
@@ -159,7 +159,7 @@ class Xnli(TextClassification):
         """Returns the names of all metrics: of all rows, of each language, and the mean over languages."""
         return ("average", *self.scorers, *(f"accuracy_{language}" for language in LANGUAGES))
 
-    def score(self, predictions: ClassPredictions) -> dict[str, float]:
+    def score(self, predictions: TablePredictions) -> dict[str, float]:
         """Returns the value of each metric; `average` is the mean of the accuracies of the languages."""
         found = {name: one["accuracy"] for name, one in predictions.breakdown().items()}
         scores = {f"accuracy_{name}": value for name, value in found.items()}
