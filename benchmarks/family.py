@@ -84,7 +84,7 @@ ADAM = {"optimizer.name": "adamw_bias_corrected", "optimizer.learning_rate": 1e-
 MINI = {"model.hidden_size": 256, "model.num_attention_heads": 4, "model.intermediate_size": 1024}
 
 FAMILIES = {
-    "bert": Family(("wordpiece.txt",), ("--nsp=next",), "pretrain/mini", 1000, {}),
+    "bert": Family(("wordpiece.txt",), ("--nsp=next",), "pretrain/mini", 1200, {}),
     "electra": Family(
         ("wordpiece.txt",),
         ("--nsp=none",),
