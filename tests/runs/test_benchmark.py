@@ -40,7 +40,7 @@ def test_lengths_are_those_of_wikipedia_in_rows_of_512():
 
 
 @pytest.mark.parametrize("length", [64, 128, 512])
-@pytest.mark.parametrize("rows", benchmark.ROWS)
+@pytest.mark.parametrize("rows", ["full", "padded", "packed"])
 def test_synthetic_batches_are_sound_rows(rows, length):
     batch = benchmark.synthetic_batch(rows, 16, length, 1000)
     assert batch["input_ids"].shape == (16, length) and all(x.dtype == np.int32 for x in batch.values())
