@@ -6,9 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.objectives import distillation
+from etils import epy
+
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Part, option
+
+with epy.lazy_imports():  # It imports jax, which `estimate` has to set up after it has read the config.
+    from bert_jax.objectives import distillation
 
 
 @dataclasses.dataclass(frozen=True)
