@@ -5,10 +5,11 @@
     python benchmarks/family.py --output=family --table
 
 For each family: a vocabulary of its kind, records, pre-training that is killed by SIGKILL after a third of
-its steps and resumed, fine-tuning on the first 10,000 rows of SST-2 with several seeds, the same from drawn
+its steps and resumed, fine-tuning on the first rows of SST-2 (10,000) with several seeds, the same from drawn
 weights, an export, and the predictions of transformers beside ours (only with --peer_python). Every stage
 adds its figures to OUTPUT/FAMILY/figures.json. What is there is not done again, so the same command goes on
-after an interruption; more --seeds add runs. --table prints what is there and draws the curves.
+after an interruption; more --seeds add runs. --table prints what is there and draws the curves. --steps=120
+--train_rows=2000 tries the way in a few minutes, in an OUTPUT of its own.
 
 Whether the resumed run is bit for bit the other: the process is killed after the checkpoint of step K, which
 is taken away, so that the same command resumes from the checkpoint before and computes step K again. Both
@@ -38,8 +39,6 @@ from bert_jax.plots import curves
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
 BERT_JAX = [sys.executable, "-m", "bert_jax"]
-TRAIN_ROWS = 10_000
-CHECKPOINTS, LOG = 100, 20  # steps between checkpoints, and between lines of metrics
 NAMES = {
     "bert": "BERT",
     "electra": "ELECTRA",
@@ -74,9 +73,6 @@ SHORT = {
     "model.hidden_dropout_prob": 0.0,
     "model.attention_probs_dropout_prob": 0.0,
     "model.scan_unroll": 0,
-    "optimizer.warmup_steps": 100,
-    "log_every": LOG,
-    "checkpoint.every": CHECKPOINTS,
     "eval.every": 200,
     "eval.batches": 40,
 }
@@ -200,13 +196,29 @@ def unigram_loss(directory: Path, manifest: dict) -> float:
 
 def pretraining(args, family: Family, folder: Path) -> list[str]:
     """The command, before and after the kill."""
-    fields = SHORT | family.fields | {"steps": family.steps, "data.dir": folder / "records"}
-    fields["checkpoint.keep_every"] = kill_step(family)
+    every = twelfth(family)
+    fields = (
+        SHORT
+        | family.fields
+        | {
+            "steps": family.steps,
+            "optimizer.warmup_steps": every,
+            "checkpoint.every": every,
+            "checkpoint.keep_every": kill_step(family),
+            "log_every": every // 5,
+            "data.dir": folder / "records",
+        }
+    )
     return ["pretrain", f"--config={family.config}", f"--workdir={run_of(args, folder.name)}", *flags(fields)]
 
 
+def twelfth(family: Family) -> int:
+    """Steps from one checkpoint to the next."""
+    return family.steps // 12
+
+
 def kill_step(family: Family) -> int:
-    return round(family.steps / 3 / CHECKPOINTS) * CHECKPOINTS
+    return 4 * twelfth(family)
 
 
 def run_of(args, name: str) -> Path:
@@ -230,7 +242,7 @@ def kill(args, family: Family, folder: Path, log: Path) -> dict:
             raise SystemExit(f"{log}: pre-training ended by itself, with {process.returncode}")
     shutil.move(run / "checkpoints" / str(at), aside / str(at))
     shutil.copy(run / "metrics.jsonl", aside)
-    return {"logged": last_step(run), "at": at}
+    return {"logged": last_step(run), "at": at, "from": at - twelfth(family)}
 
 
 def last_step(run: Path) -> int:
@@ -254,7 +266,7 @@ def compare_resumed(args, family: Family, folder: Path) -> dict:
             (row["step"], name): value
             for row in read_metrics(path, "train")
             for name, value in row.items()
-            if at - CHECKPOINTS < row["step"] and ("loss" in name or name == "grad_norm")
+            if at - twelfth(family) < row["step"] and ("loss" in name or name == "grad_norm")
         }
         for path in (folder / "uninterrupted", run)
     ]
@@ -274,7 +286,7 @@ def finetune(args, folder: Path, log: Path, seed: int, from_scratch: bool) -> di
     source = argparse.Namespace(data_dir=args.glue, output=args.output)
     fields = TUNING | {
         "init_from": run_of(args, folder.name),
-        "data_dir": glue.limited(source, "sst2", TRAIN_ROWS),
+        "data_dir": glue.limited(source, "sst2", args.train_rows),
         "seed": seed,
         "from_scratch": from_scratch,
     }
@@ -307,6 +319,7 @@ def compare_peer(args, folder: Path, log: Path) -> dict:
 
 def run_family(args, name: str) -> None:
     family, folder = FAMILIES[name], args.output / name
+    family = dataclasses.replace(family, steps=args.steps or family.steps)
     figures, log = Figures(folder), folder / "log.txt"
     figures.stage("records", lambda: prepare(args, family, folder, log))
     figures.stage("killed", lambda: kill(args, family, folder, log))
@@ -318,7 +331,8 @@ def run_family(args, name: str) -> None:
             figures.stage("export", lambda: export(folder, log))
             if args.peer_python:
                 figures.stage("transformers", lambda: compare_peer(args, folder, log))
-        figures.stage(f"control-{seed}", lambda seed=seed: finetune(args, folder, log, seed, True))
+        if args.control:
+            figures.stage(f"control-{seed}", lambda seed=seed: finetune(args, folder, log, seed, True))
 
 
 def table(args) -> None:
@@ -354,10 +368,11 @@ def table(args) -> None:
     )
     for name, of in found.items():
         if "resumed" in of:
-            at, same = of["killed"]["at"], of["resumed"]
+            killed, same = of["killed"], of["resumed"]
             print(
-                f"| {NAMES[name]} | {of['killed']['logged']} | {at - CHECKPOINTS} | "
-                f"{len(same['different'])} of {same['arrays']} at {at} | {', '.join(same['digests'])} | "
+                f"| {NAMES[name]} | {killed['logged']} | {killed['from']} | "
+                f"{len(same['different'])} of {same['arrays']} at {killed['at']} | "
+                f"{', '.join(same['digests'])} | "
                 f"{same['different_metrics']} of {same['metrics']} |"
             )
     print(
@@ -397,6 +412,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--families", default=",".join(FAMILIES))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, help="steps of pre-training, in place of each family's own")
+    parser.add_argument("--train_rows", type=int, default=10_000, help="rows of SST-2 to fine-tune on")
+    parser.add_argument("--control", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--peer_python", help="a Python with torch and transformers")
     parser.add_argument("--table", action="store_true", help="only print the tables, and draw the curves")
     args = parser.parse_args()
