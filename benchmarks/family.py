@@ -45,6 +45,7 @@ NAMES = {
     "roberta": "RoBERTa",
     "modernbert": "ModernBERT",
     "albert": "ALBERT",
+    "distilbert": "DistilBERT",
 }
 
 
@@ -58,6 +59,7 @@ class Family:
         config: the config of pre-training.
         steps: number of steps, over ten minutes on two cores.
         fields: fields of the config that differ from it, beside those of `SHORT`.
+        teacher: the family whose run is the teacher.
     """
 
     vocabulary: tuple[str, ...]
@@ -65,6 +67,7 @@ class Family:
     config: str
     steps: int
     fields: dict[str, object]
+    teacher: str = ""
 
 
 # What a run of ten minutes needs; see the config pretrain/mini.
@@ -108,6 +111,14 @@ FAMILIES = {
         "pretrain/albert:tiny",
         1250,
         ADAM | {"optimizer.schedule": "warmup_then_decay"},
+    ),
+    "distilbert": Family(
+        ("wordpiece.txt",),
+        ("--nsp=none", "--full_sentences"),
+        "pretrain/distilbert",
+        1100,
+        ADAM | {"optimizer.warmup_fraction": 0.0, "model.num_hidden_layers": 2},
+        teacher="bert",
     ),
 }
 TUNING = {
@@ -209,6 +220,8 @@ def pretraining(args, family: Family, folder: Path) -> list[str]:
             "data.dir": folder / "records",
         }
     )
+    if family.teacher:
+        fields["distillation.teacher"] = run_of(args, family.teacher)
     return ["pretrain", f"--config={family.config}", f"--workdir={run_of(args, folder.name)}", *flags(fields)]
 
 
