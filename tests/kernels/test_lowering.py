@@ -78,7 +78,10 @@ def shrink(fields, **changes):
 def name_optimizer(fields):
     cooldown = min(fields.cooldown_steps, 20)
     return json.dumps(
-        fields.to_dict() | dict(learning_rate=1e-3, warmup_steps=10, decay_steps=0, cooldown_steps=cooldown)
+        fields.to_dict()
+        | dict(
+            learning_rate=1e-3, warmup_steps=10, warmup_fraction=0.0, decay_steps=0, cooldown_steps=cooldown
+        )
     )
 
 

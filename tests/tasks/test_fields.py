@@ -266,7 +266,7 @@ def test_every_task_has_a_configuration_with_the_same_fields(task):
     "task, given, message",
     [
         ("tagging", {"class_weights": "balanced"}, "class_weights=balanced: the task tagging does not use "
-         "it, only classification; leave it at ''"),
+         "it, only classification, xnli; leave it at ''"),
         ("squad", {"class_weights": "balanced"}, "task squad does not use it"),
         ("regression", {"class_weights": "balanced"}, "task regression does not use it"),
         ("mrpc", {"head": "bilstm"}, "head=bilstm: the task mrpc does not use it, only tagging"),

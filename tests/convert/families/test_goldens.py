@@ -129,6 +129,8 @@ def test_a_fine_tuned_model_has_the_heads_of_transformers(name, head):
     task = FINE_TUNED[head]
     spec, config = tasks.get(task), task_fields.default_config(task=task)
     config.max_seq_length, config.max_query_length, config.task = ids.shape[1], 4, task
+    if task == "multiple_choice":
+        config.data.choices = "first,second"
     labels = "abc"[: model.classes or 2]
     made = spec.task(task_fields.of_task(config), spec, labels, model.tokenizer, model.config)
     objective = made.objective()
