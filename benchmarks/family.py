@@ -254,6 +254,8 @@ def kill(args, family: Family, folder: Path, log: Path) -> dict:
         if process.wait() != -signal.SIGKILL:
             raise SystemExit(f"{log}: pre-training ended by itself, with {process.returncode}")
     shutil.move(run / "checkpoints" / str(at), aside / str(at))
+    if (frozen := run / "checkpoints" / "frozen").exists():  # the parameters of a teacher, beside the steps
+        shutil.copytree(frozen, aside / "frozen")
     shutil.copy(run / "metrics.jsonl", aside)
     return {"logged": last_step(run), "at": at, "from": at - twelfth(family)}
 
