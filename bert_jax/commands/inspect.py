@@ -29,13 +29,11 @@ from bert_jax.io import checks, files
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax import checkpoint, convert
+    from bert_jax import checkpoint, convert, tokenization
     from bert_jax.convert import families, formats
     from bert_jax.data import google, inspection, manifests
     from bert_jax.models import config as model_config
-    from bert_jax.models.config import EncoderConfig
     from bert_jax.plots import records
-    from bert_jax.tokenization import Tokenizer
     from bert_jax.workdir import run_directory
     from data_pipelines import flags as pipeline_flags
     from data_pipelines import inspect_corpus, readers
@@ -204,7 +202,7 @@ def _architecture(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     return {"architecture": checkpoint.sizes(shapes), "parts": ", ".join(groups)}
 
 
-def _family(config: EncoderConfig, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _family(config: model_config.EncoderConfig, tokenizer: tokenization.Tokenizer | None) -> dict[str, Any]:
     """Returns the family of a model, its sizes, what it computes otherwise than BERT, and its vocabulary."""
     defaults = model_config.EncoderConfig().to_dict()
     sizes = (*_SIZES, *sorted(set(model_config.SIZE_FIELDS) - set(_SIZES)))
