@@ -61,6 +61,6 @@ def test_sinusoids_and_their_learned_factor():
     np.testing.assert_allclose(scheme(position="sinusoid").embed(x, places, {})[0], expected, atol=3e-5)
     scaled = scheme(position="scaled_sinusoid")
     ((name, table),) = scaled.tables().items()
-    assert table.shape == (1,) and table.constant == 8**-0.5
+    assert table.shape == (1,) and table.start == 8**-0.5
     found = scaled.embed(x, places, {name: jnp.array([2.0])})[0]
     np.testing.assert_allclose(found, 2 * expected, atol=6e-5)
