@@ -119,7 +119,8 @@ def loss(made, params, key):
     return jnp.sum(jnp.sin(states.astype(jnp.float32)) * (inputs()[3] > 0)[..., None])
 
 
-@pytest.mark.parametrize("name", ["albert", "modernbert"])
+# To compile ALBERT's unrolled layers takes a minute.
+@pytest.mark.parametrize("name", [pytest.param("albert", marks=pytest.mark.slow), "modernbert"])
 def test_gradients_reach_every_parameter_and_do_not_depend_on_the_execution(name):
     made, params = model(name)
     key = jax.random.key(2)

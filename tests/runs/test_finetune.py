@@ -207,7 +207,7 @@ def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp
         ("--config.data.train=missing.csv", "missing.csv: no such file"),
         ("--config.data.text_a=text", "no column 'text' for data.text_a; the header has 'review', 'colour'"),
         ("--config.data.label=", "which column holds the label?"),
-        ("--config.task=xnli", "task=xnli: expected one of"),
+        ("--config.task=sentiment", "task=sentiment: expected one of"),
         ("--config.metrics=accuracy,pearson", "'pearson' is not a metric of the task classification"),
         ("--config.max_seq_length=33", "max_seq_length=33: expected 4 to 32"),
         ("--config.epochs=0", "epochs=0"),
