@@ -31,3 +31,14 @@ def pretrain(tmp_path, records, capsys):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    """train.csv and dev.csv: texts, each with the color that it names."""
+    directory = tmp_path_factory.mktemp("files")
+    for name, count in (("train", 32), ("dev", 16)):
+        colors = ["red" if i % 2 else "blue" for i in range(count)]
+        lines = (f"the {color} cat,{color}\n" for color in colors)
+        (directory / f"{name}.csv").write_text("".join(["text,color\n", *lines]))
+    return directory

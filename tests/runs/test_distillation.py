@@ -141,15 +141,6 @@ def test_the_config_has_the_published_parameters():
 # Two-step fine-tuning
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("files")
-    for name, count in (("train", 32), ("dev", 16)):
-        lines = (f"the {'red' if i % 2 else 'blue'} cat,{'red' if i % 2 else 'blue'}\n" for i in range(count))
-        (directory / f"{name}.csv").write_text("".join(["text,color\n", *lines]))
-    return directory
-
-
 def finetune(files, workdir, pretrained, *more):
     flags = (
         "--config.max_seq_length=16", "--config.batch_size=16", "--config.epochs=2", "--config.eval.every=2",

@@ -26,15 +26,6 @@ FREEZE = "encoder/embeddings/.*|encoder/layers/0/.*"
 KERNEL = "encoder/layers/stack/layer/query/kernel"
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("files")
-    for name, count in (("train", 32), ("dev", 16)):
-        lines = (f"the {'red' if i % 2 else 'blue'} cat,{'red' if i % 2 else 'blue'}\n" for i in range(count))
-        (directory / f"{name}.csv").write_text("".join(["text,color\n", *lines]))
-    return directory
-
-
 def run(files, workdir, pretrained, *more):
     flags = (
         "--config.max_seq_length=16", "--config.batch_size=16", "--config.epochs=4", "--config.eval.every=2",
