@@ -116,7 +116,8 @@ def make_task(
         model: the architecture.
         length: the number of tokens of a row, which determines the number of predictions.
         masking: the masking options, instead of the default ones.
-        next_sentence: whether the rows have next-sentence labels; without them there is no head for them.
+        next_sentence: whether the rows have next-sentence labels. Without labels, the model has no head for
+            them.
     """
     masking = masking or MaskingOptions(max_predictions=default_max_predictions(length, 0.15))
     continues = np.arange(model.vocab_size) % 4 == 3

@@ -99,7 +99,7 @@ def apply(
         model = surgery.resize_positions(model, flags.positions, flags.position_method)
         how = flags.position_method if flags.positions > before else "the first ones"
         if surgery.POSITIONS not in model.params:
-            how = "there is no table of them"
+            how = "the model has no position table"
         log(f"positions: {before} -> {flags.positions} ({how})")
     if flags.pad_vocab_to is not None:
         model = _pad(model, flags.pad_vocab_to, log)

@@ -41,7 +41,8 @@ class MaskingOptions:
         final_prob: the share at the end of training; 0 for `prob`.
         total_steps: the step at which the share is `final_prob`.
         full_length: if a run has rows of several lengths, the length of the rows that have `max_predictions`;
-            shorter rows have as many as `default_max_predictions` says. 0: all rows have the same number.
+            shorter rows have the number that `default_max_predictions` returns. 0: all rows have the
+            same number.
         part: the part of the configuration that has these options, for messages.
 
     Raises:
