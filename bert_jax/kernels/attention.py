@@ -86,8 +86,8 @@ def attention(
         implementation: "xla", "cudnn", "pallas", "splash", or "auto", which `dispatch` resolves. On a CPU
             "pallas" and "splash" are interpreted, which is slow.
         causal: whether a token attends to no later token.
-        window: a token attends to the tokens at most this far to each side and to itself; 0 for all. "xla"
-            and "splash" only, which then cost less than for all tokens of a long row.
+        window: a token attends to the tokens at most this far to each side and to itself; 0 for all. All
+            implementations but "cudnn", which then cost less than for all tokens of a long row.
         logit_bias: float32 [N, L, L], added to the logits; "xla" only.
         dropout_rate: dropout rate of the attention probabilities, per element; "xla" and "pallas" only.
         dropout_key: None for no dropout.
@@ -103,7 +103,7 @@ def attention(
         implementation, str(query.dtype), rate, *query.shape[1:], window=window, bias=logit_bias is not None
     ).implementation
     if chosen == "pallas":
-        return _pallas(query, key, value, biases, sequence_ids, causal, rate, dropout_key)
+        return _pallas(query, key, value, biases, sequence_ids, causal, window, rate, dropout_key)
     if biases is not None:
         query, key, value = (
             x + bias.astype(x.dtype) for x, bias in zip((query, key, value), biases, strict=True)
@@ -209,7 +209,7 @@ def _cudnn(query, key, value, sequence_ids, causal):
     )
 
 
-def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_key=None):
+def _pallas(query, key, value, biases, sequence_ids, causal, window=0, rate=0.0, dropout_key=None):
     rows, _, heads, head_size = query.shape
     if biases is None:
         biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
@@ -219,7 +219,8 @@ def _pallas(query, key, value, biases, sequence_ids, causal, rate=0.0, dropout_k
         first = jnp.broadcast_to(heads[:1], (words.shape[0], 1))
         return pallas_attention.row_attention(
             query, key, value, sequence_ids, biases, jnp.concatenate([words, first], axis=1),
-            head_size=head_size, causal=causal, rate=rate, interpret=platform.interprets_kernels(),
+            head_size=head_size, causal=causal, window=window, rate=rate,
+            interpret=platform.interprets_kernels(),
         )  # fmt: skip
 
     by_head, by_row = ("batch", None, "heads"), ("batch", None)
@@ -253,6 +254,19 @@ def splash_block(length: int, window: int = 0) -> int:
     return next(size for size in (512, 256, 128) if length % size == 0 and size <= largest)
 
 
+def kernel_keys(implementation: str, length: int, window: int) -> int:
+    """Returns the number of keys that a kernel multiplies by a query in the middle of a row.
+
+    With a window of `window` tokens to each side, 0 for none, they are those of the blocks within reach.
+    """
+    if implementation == "pallas":
+        return pallas_attention.keys_in_reach(length, window)
+    if not window:
+        return length
+    block = splash_block(length, window)
+    return min(length, (2 * -(-window // block) + 1) * block)
+
+
 def _splash_local(query, key, value, sequence_ids, *, causal, window, interpret):
     _, heads, length, _ = query.shape
     block = splash_block(length, window)
@@ -268,7 +282,10 @@ def _splash_local(query, key, value, sequence_ids, *, causal, window, interpret)
         block_q_dkv=block,
         block_kv_dkv=block,
         block_kv_dkv_compute=block,
-        use_fused_bwd_kernel=True,
+        # With a window, the fused kernel would write a whole gradient of the queries for each block of keys.
+        use_fused_bwd_kernel=not window,
+        block_q_dq=block if window else None,
+        block_kv_dq=block if window else None,
     )
     kernel = splash_attention_kernel.make_splash_mha(
         splash_attention_mask.MultiHeadMask([mask] * heads),

@@ -23,7 +23,7 @@ from jax.experimental import multihost_utils
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.attention import attention
-from bert_jax.kernels.dispatch import LANES, Kernel
+from bert_jax.kernels.dispatch import LANES, AttentionCase, Kernel
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm
 from bert_jax.kernels.pallas_residual import residual_norm
@@ -35,7 +35,7 @@ BOUND = 0.03
 # Time after which a kernel is given up, because its compilation or an import does not finish.
 LIMIT_SECONDS = 60.0
 
-_ROWS, _LENGTH = 2, 128
+_ROWS, _LENGTH, _LOCAL_LENGTH = 2, 128, 384
 _EPSILON = 1e-12
 
 
@@ -48,6 +48,7 @@ class Variant:
     features: int
     attention_dropout: float
     hidden_dropout: float
+    local_window: int
 
     @classmethod
     def of(cls, config) -> Variant:
@@ -58,6 +59,7 @@ class Variant:
             config.hidden_size,
             config.attention_probs_dropout_prob,
             config.hidden_dropout_prob,
+            config.local_window,
         )
 
 
@@ -195,21 +197,36 @@ def _attention_forms(implementation: str, variant: Variant):
     rng = np.random.default_rng(0)
     # Two blocks of lanes, since the Pallas kernel computes in blocks of lanes.
     heads = max(2, 2 * LANES // variant.head_size)
-    shape = (_ROWS, _LENGTH, heads, variant.head_size)
+    # Local layers are checked too, in rows of which the kernel does not multiply all pairs.
+    case = AttentionCase(window=True)
+    window = variant.local_window
+    if window and dispatch.find("attention", implementation).why_not(case, platform.target()):
+        window = 0
+    shape = (_ROWS, _LOCAL_LENGTH if window else _LENGTH, heads, variant.head_size)
     arrays = [jnp.asarray(rng.normal(size=shape), variant.dtype) for _ in range(3)]
     # The biases are one array, because the gradient of a key's bias alone is 0 up to rounding.
     biases = jnp.asarray(rng.normal(size=(3, *shape[2:])), jnp.float32)
     # The first row has two sequences and padding, whose outputs do not matter; the second has one sequence.
-    ids = np.ones((_ROWS, _LENGTH), np.int32)
+    ids = np.ones(shape[:2], np.int32)
     ids[0, 50:], ids[0, 110:] = 2, 0
     weights = rng.normal(size=shape) * (ids > 0)[:, :, None, None]
+    if window:
+        weights = np.concatenate([weights, weights])
     rate = variant.attention_dropout if implementation == "pallas" else 0.0
 
     def form(implementation, query, key, value, biases):
-        return attention(
-            query, key, value, jnp.asarray(ids), biases=tuple(biases), implementation=implementation,
-            dropout_rate=rate, dropout_key=jax.random.key(1) if rate else None,
-        )  # fmt: skip
+        attend = functools.partial(
+            attention,
+            query,
+            key,
+            value,
+            jnp.asarray(ids),
+            biases=tuple(biases),
+            implementation=implementation,
+        )
+        out = attend(dropout_rate=rate, dropout_key=jax.random.key(1) if rate else None)
+        # Without dropout, whose masks are others where XLA computes local attention in blocks.
+        return jnp.concatenate([out, attend(window=window)]) if window else out
 
     fused, plain = (functools.partial(form, name) for name in (implementation, "xla"))
     return fused, plain, (*arrays, biases), jnp.asarray(weights, jnp.float32)

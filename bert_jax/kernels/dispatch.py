@@ -21,6 +21,9 @@ LANES = 128
 # Longest row of the Pallas attention kernel: the [L, L] float32 arrays of its backward pass have to fit into
 # vector memory together.
 LONGEST_ROW = 512
+# Longest row of its local layers, where those arrays are smaller: the queries, keys and values of a row and
+# their gradients have to fit.
+LONGEST_LOCAL_ROW = 2048
 # The Pallas residual kernel holds a few float32 blocks of [128, 1024] in vector memory at a time.
 RESIDUAL_TOKENS = 128
 MAX_RESIDUAL_FEATURES = 1024
@@ -129,19 +132,13 @@ _NO_BIAS = "adds no bias to the logits (position=alibi)"
 _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_probs_dropout_prob=0)"
 
 
-def _lacks(case: AttentionCase) -> str | None:
-    """Returns what the Pallas and cuDNN attention kernels lack for a case."""
-    if case.window:
-        return _NO_WINDOW
-    return _NO_BIAS if case.bias else None
-
-
 def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
-    if problem := _lacks(case):
-        return problem
+    if case.bias:
+        return _NO_BIAS
     length, heads, size = case.length, case.heads, case.head_size
-    if length is not None and (length % LANES or length > LONGEST_ROW):
-        return f"needs rows of a multiple of {LANES} tokens up to {LONGEST_ROW}, not {length}"
+    longest = LONGEST_LOCAL_ROW if case.window else LONGEST_ROW
+    if length is not None and (length % LANES or length > longest):
+        return f"needs rows of a multiple of {LANES} tokens up to {longest}, not {length}"
     if size is not None and LANES % size:
         return f"needs heads of a size that divides {LANES}, not {size}"
     if size is not None and heads is not None and heads * size % LANES:
@@ -166,8 +163,10 @@ def _cudnn(case: AttentionCase, target: Target) -> str | None:
         return f"needs compute capability 8.0 or newer, and this GPU has {target.capability}"
     if target.capability and not re.fullmatch(r"\d+\.\d+", target.capability):
         return f"needs an NVIDIA GPU, and this one is {target.capability}"
-    if problem := _lacks(case):
-        return problem
+    if case.window:
+        return _NO_WINDOW
+    if case.bias:
+        return _NO_BIAS
     if case.dropout_rate:
         return _NO_DROPOUT
     if case.dtype not in (None, *HALF_PRECISION):

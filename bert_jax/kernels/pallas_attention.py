@@ -10,6 +10,9 @@ three inputs. The biases of the inputs are added here, so that their gradients, 
 tokens, are computed together with the gradients of the inputs: separately they would be three more passes
 over HBM. Dropout of the probabilities is bitwise equal to `dropout`: the mask is hashed from the element's
 position in both passes.
+
+Local attention, where a token attends to the tokens at most a window away, takes the queries of a row in
+blocks, and each block with the blocks of keys that a query of it may attend to, so that longer rows fit.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ def row_attention(
     *,
     head_size: int,
     causal: bool = False,
+    window: int = 0,
     rate: float = 0.0,
     interpret: bool = False,
 ) -> jax.Array:
@@ -57,6 +61,7 @@ def row_attention(
             head of this device in the whole row.
         head_size: D.
         causal: whether a token attends to no later token.
+        window: a token attends to the tokens at most this far to each side and to itself; 0 for all.
         rate: dropout rate of the probabilities.
         interpret: whether to run without a TPU, which is slow.
 
@@ -67,9 +72,9 @@ def row_attention(
         UserError: there is no kernel for these shapes.
     """
     _, length, width = query.shape
-    case = AttentionCase(length=length, heads=width // head_size, head_size=head_size)
+    case = AttentionCase(length=length, heads=width // head_size, head_size=head_size, window=bool(window))
     dispatch.check_case("attention", "pallas", case)
-    how = _How(head_size, causal, rate, interpret)
+    how = _How(head_size, causal, window, rate, interpret)
     return _attend(how, query, key, value, biases, (words, sequence_ids))
 
 
@@ -77,6 +82,7 @@ def row_attention(
 class _How:
     head_size: int
     causal: bool
+    window: int
     rate: float
     interpret: bool
 
@@ -84,6 +90,12 @@ class _How:
     def heads(self) -> int:
         """Returns the number of heads in a block of 128 lanes."""
         return LANES // self.head_size
+
+
+def keys_in_reach(length: int, window: int) -> int:
+    """Returns how many keys of a row the kernel multiplies by a query: with a window, some blocks of them."""
+    reach = -(-window // LANES) * LANES
+    return min(length, LANES + 2 * reach) if window else length
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -107,21 +119,24 @@ _attend.defvjp(_attend_fwd, _attend_bwd)
 def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
     """Runs a kernel over a grid of (rows of the batch, blocks of 128 lanes).
 
-    `products` is the number of [L, L] by D products per head. It returns `results` arrays of the shape of the
-    first argument, and with `sums` one more array, float32 [steps, 3, N D].
+    `products` is the number of products by D of each pair of a query and a key, per head. It returns
+    `results` arrays of the shape of the first argument, and with `sums` one more, float32 [steps, 3, N D].
     """
     words, sequence_ids = by_row
     batch, length, width = arrays[0].shape
     rows = _rows_a_step(batch, length)
+    pairs = length * keys_in_reach(length, how.window)
     block = pl.BlockSpec((rows, length, LANES), lambda b, lanes: (b, 0, lanes))
     out_specs = [block] * results
     out_shape = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * results
     cost = pl.CostEstimate(
-        flops=2 * products * batch * width * length * length,
-        transcendentals=batch * (width // how.head_size) * length * length,
+        flops=2 * products * batch * width * pairs,
+        transcendentals=batch * (width // how.head_size) * pairs,
         bytes_accessed=(len(arrays) + results) * arrays[0].size * arrays[0].dtype.itemsize,
     )
+    scratch = []
     if sums:
+        scratch = [pltpu.VMEM((length, LANES), jnp.float32)] * 2
         out_specs.append(pl.BlockSpec((1, 3, LANES), lambda b, lanes: (b, 0, lanes)))
         out_shape.append(jax.ShapeDtypeStruct((batch // rows, 3, width), jnp.float32))
     return pl.pallas_call(
@@ -136,6 +151,7 @@ def _call(how, kernel, products, arrays, results, biases, by_row, sums=False):
         ],
         out_specs=out_specs,
         out_shape=out_shape,
+        scratch_shapes=scratch,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         cost_estimate=cost,
         interpret=how.interpret,
@@ -155,53 +171,99 @@ def _rows_a_step(batch: int, length: int) -> int:
 
 def _forward(how, words, query_ids, key_ids, biases, query, key, value, out):
     for row in range(query.shape[0]):
-        allowed = _allowed(query_ids[row], key_ids[row], how.causal)
-        queries, keys, values = _biased(biases, query[row], key[row], value[row])
-        total = jnp.zeros(out.shape[1:], jnp.float32)
-        for head, lanes in enumerate(_heads(how)):
-            exponentials, denominators = _softmax_parts(how, queries, keys, allowed, lanes)
-            exponentials = _drop(how, exponentials, words, row, head)
-            context = _product(exponentials.astype(values.dtype), _only(values, lanes), (1, 0))
-            total += context / denominators
-        out[row] = total.astype(out.dtype)
+        of_row = _words_of(how, words, row)
+
+        def attend(queries, keys, row=row, of_row=of_row):
+            q, k, v = _biased(biases, query[row, queries], key[row, keys], value[row, keys])
+            allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
+            total = jnp.zeros(q.shape, jnp.float32)
+            for head, lanes in enumerate(_heads(how)):
+                exponentials, denominators = _softmax_parts(how, q, k, allowed, lanes)
+                exponentials = _drop(how, exponentials, of_row, head, queries, keys, key.shape[1])
+                context = _product(exponentials.astype(v.dtype), _only(v, lanes), (1, 0))
+                total += context / denominators
+            out[row, queries] = total.astype(out.dtype)
+
+        _for_each_part(how, query.shape[1], attend)
 
 
 def _backward(how, words, query_ids, key_ids, biases, query, key, value, gradient, *results):
-    *gradients, sums = results
-    dtype = query.dtype
-    scale = how.head_size**-0.5
+    *gradients, sums, d_keys, d_values = results
+    dtype, scale = query.dtype, how.head_size**-0.5
     sums[...] = jnp.zeros(sums.shape, jnp.float32)
+
+    def write(place, row, tokens, total):
+        gradients[place][row, tokens] = total.astype(dtype)
+        sums[0, place : place + 1] += jnp.sum(total, axis=0, keepdims=True)
+
     for row in range(query.shape[0]):
-        allowed = _allowed(query_ids[row], key_ids[row], how.causal)
-        queries, keys, values = _biased(biases, query[row], key[row], value[row])
-        totals = [jnp.zeros(queries.shape, jnp.float32) for _ in range(3)]
-        for head, lanes in enumerate(_heads(how)):
-            exponentials, denominators = _softmax_parts(how, queries, keys, allowed, lanes)
-            weights = exponentials / denominators
-            of_head = _only(gradient[row], lanes)
-            d_weights = _drop(how, _product(of_head, values, (1, 1)), words, row, head)
-            inner = jnp.sum(weights * d_weights, axis=1, keepdims=True)
-            d_logits = (weights * (d_weights - inner)).astype(dtype)
-            totals[0] += _product(d_logits, _only(keys, lanes), (1, 0))
-            totals[1] += _product(d_logits, _only(queries, lanes), (0, 0))
-            kept = _drop(how, weights, words, row, head)
-            totals[2] += _product(kept.astype(dtype), of_head, (0, 0))
-        for place, (total, factor) in enumerate(zip(totals, (scale, scale, 1.0), strict=True)):
-            gradients[place][row] = (total * factor).astype(dtype)
-            sums[0, place : place + 1] += jnp.sum(total * factor, axis=0, keepdims=True)
+        of_row = _words_of(how, words, row)
+        d_keys[...] = jnp.zeros(d_keys.shape, jnp.float32)
+        d_values[...] = jnp.zeros(d_values.shape, jnp.float32)
+
+        def differentiate(queries, keys, row=row, of_row=of_row):
+            q, k, v = _biased(biases, query[row, queries], key[row, keys], value[row, keys])
+            allowed = _allowed(how, query_ids, key_ids, row, queries, keys)
+            d_queries = jnp.zeros(q.shape, jnp.float32)
+            for head, lanes in enumerate(_heads(how)):
+                exponentials, denominators = _softmax_parts(how, q, k, allowed, lanes)
+                drop = functools.partial(
+                    _drop, how, words=of_row, head=head, queries=queries, keys=keys, length=key.shape[1]
+                )
+                weights = exponentials / denominators
+                of_head = _only(gradient[row, queries], lanes)
+                d_weights = drop(_product(of_head, v, (1, 1)))
+                inner = jnp.sum(weights * d_weights, axis=1, keepdims=True)
+                d_logits = (weights * (d_weights - inner)).astype(dtype)
+                d_queries += _product(d_logits, _only(k, lanes), (1, 0))
+                d_keys[keys] += _product(d_logits, _only(q, lanes), (0, 0))
+                d_values[keys] += _product(drop(weights).astype(dtype), of_head, (0, 0))
+            write(0, row, queries, d_queries * scale)
+
+        _for_each_part(how, query.shape[1], differentiate)
+        write(1, row, slice(None), d_keys[...] * scale)
+        write(2, row, slice(None), d_values[...])
 
 
-def _drop(how, x, words, row, head):
-    """Applies dropout to the probabilities, or their gradient, of one head, float32 [L, L]."""
+def _for_each_part(how, length, work):
+    """Calls work(queries, keys) with slices of a row, for queries and the keys that they may attend to."""
+    if not how.window:
+        work(pl.ds(0, length), pl.ds(0, length))
+        return
+    span = keys_in_reach(length, how.window)
+    reach = (span - LANES) // 2
+
+    def part(number, _):
+        first = number * LANES
+        keys = jnp.clip(first - reach, 0, length - span)
+        work(pl.ds(pl.multiple_of(first, LANES), LANES), pl.ds(pl.multiple_of(keys, LANES), span))
+
+    jax.lax.fori_loop(0, length // LANES, part, None)
+
+
+def _words_of(how, words, row):
+    """Returns what the dropout of a row is hashed from: two words, and the first head of the block."""
+    first, second, first_head = (words[row, 0, i] for i in range(3))
+    return first.astype(jnp.uint32), second.astype(jnp.uint32), first_head + pl.program_id(1) * how.heads
+
+
+def _drop(how, x, words, head, queries, keys, length):
+    """Applies dropout to the probabilities of a head in a part of a row, or to their gradient."""
     if not how.rate:
         return x
-    first, second, first_head = (words[row, 0, i] for i in range(3))
-    length = x.shape[0]
-    head = first_head + pl.program_id(1) * how.heads + head
-    query, key = (jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) for axis in (0, 1))
-    index = ((head * length + query) * length + key).astype(jnp.uint32)
-    kept = keep(index, first.astype(jnp.uint32), second.astype(jnp.uint32), threshold(how.rate))
-    return jnp.where(kept, x * (1 / (1 - how.rate)), 0.0)
+    first, second, first_head = words
+    query, key = _places(queries, keys)
+    index = (((first_head + head) * length + query) * length + key).astype(jnp.uint32)
+    return jnp.where(keep(index, first, second, threshold(how.rate)), x * (1 / (1 - how.rate)), 0.0)
+
+
+def _places(queries, keys):
+    """Returns the positions of queries and of keys in the row, int32 [queries, keys] each."""
+    shape = queries.size, keys.size
+    return [
+        jax.lax.broadcasted_iota(jnp.int32, shape, axis) + tokens.start
+        for axis, tokens in enumerate((queries, keys))
+    ]
 
 
 def _biased(biases, *arrays):
@@ -226,18 +288,20 @@ def _product(left, right, contracted):
     return jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)
 
 
-def _allowed(query_ids, key_ids, causal):
-    """Returns bool [L, L], where queries may attend to keys, from ids int32 [L, 1] and [1, L]."""
-    allowed = query_ids == key_ids
-    if causal:
-        length = allowed.shape[0]
-        row, column = (jax.lax.broadcasted_iota(jnp.int32, (length, length), axis) for axis in (0, 1))
-        allowed &= column <= row
+def _allowed(how, query_ids, key_ids, row, queries, keys):
+    """Returns bool [queries, keys], where queries may attend to keys, from ids [B, L, 1] and [B, 1, L]."""
+    allowed = query_ids[row, queries] == key_ids[row, :, keys]
+    if how.causal or how.window:
+        query, key = _places(queries, keys)
+        if how.causal:
+            allowed &= key <= query
+        if how.window:
+            allowed &= jnp.abs(key - query) <= how.window
     return allowed
 
 
 def _softmax_parts(how, query, key, allowed, lanes):
-    """Returns float32 exponentials [L, L] and their row sums [L, 1]; their quotient is the probabilities."""
+    """Returns float32 exponentials [queries, keys] and sums [queries, 1]; their quotient is the softmax."""
     logits = _product(_only(query, lanes), key, (1, 1)) * how.head_size**-0.5
     logits = jnp.where(allowed, logits, _MASKED)
     exponentials = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))

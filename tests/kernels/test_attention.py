@@ -142,15 +142,18 @@ def test_auto_lowers_for_cuda(dtype, monkeypatch):
     assert ("__cudnn$fmha" in text) == (dtype == "bfloat16")
 
 
-def test_windows_are_lowered_for_tpus():
+@pytest.mark.parametrize("length", [1024, 4096])
+def test_windows_are_lowered_for_tpus(length):
     tpu = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
-    x, ids = jnp.zeros((2, 1024, 2, 64), jnp.bfloat16), jnp.ones((2, 1024), jnp.int32)
+    x = jax.ShapeDtypeStruct((2, length, 2, 64), jnp.bfloat16)
+    ids = jax.ShapeDtypeStruct((2, length), jnp.int32)
 
-    def loss(x):
+    def loss(x, ids):
         return jnp.sum(module.attention(x, x, x, ids, window=64).astype(jnp.float32))
 
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
-        text = jax.jit(jax.grad(loss)).trace(x).lower(lowering_platforms=("tpu",)).as_text()
+        traced = jax.jit(jax.value_and_grad(loss)).trace(x, ids)
+        text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert text.count("tpu_custom_call") >= 2
 
 

@@ -1,5 +1,6 @@
 """Kernels are tried on the device before they are trusted; here a CPU plays the TPU, and interprets them."""
 
+import dataclasses
 import time
 import types
 
@@ -123,6 +124,22 @@ def test_a_broken_residual_kernel(monkeypatch):
     lines = []
     check.ensure(MODEL.replace(attention="xla"), lines.append)
     assert [line.split(" failed")[0] for line in lines] == [f"warning: {RESIDUAL}"]
+
+
+def test_a_kernel_that_is_wrong_in_local_layers_only(monkeypatch):
+    local = MODEL.replace(local_window=64, global_every=2, residual="xla")
+    lines = []
+    check.ensure(local.replace(attention="pallas"), lines.append)
+    assert lines == []
+    forget()
+    true = pallas_attention._allowed
+    monkeypatch.setattr(
+        pallas_attention,
+        "_allowed",
+        lambda how, *ids: true(dataclasses.replace(how, window=how.window and how.window - 2), *ids),
+    )
+    check.ensure(local, lines.append)
+    assert [line.split(" failed")[0] for line in lines] == [f"warning: {PALLAS}"]
 
 
 def test_not_a_number_is_a_difference(monkeypatch):

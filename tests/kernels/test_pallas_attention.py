@@ -19,19 +19,24 @@ def inputs(batch, length, heads, head_size, dtype=jnp.float32):
 
 
 @pytest.mark.parametrize(
-    "batch, length, heads, head_size, causal, rate",
+    "batch, length, heads, head_size, causal, window, rate",
     [
-        (2, 128, 2, 64, False, 0.0),
-        (2, 128, 4, 64, True, 0.1),
-        (3, 256, 4, 32, False, 0.5),
-        (2, 128, 1, 128, False, 0.1),
+        (2, 128, 2, 64, False, 0, 0.0),
+        (2, 128, 4, 64, True, 0, 0.1),
+        (3, 256, 4, 32, False, 0, 0.5),
+        (2, 128, 1, 128, False, 0, 0.1),
+        (2, 384, 2, 64, False, 64, 0.0),
+        (1, 384, 1, 128, True, 100, 0.0),
+        (1, 384, 2, 64, False, 150, 0.3),
     ],
 )
-def test_values_and_gradients_are_those_of_the_plain_formula(batch, length, heads, head_size, causal, rate):
+def test_values_and_gradients_are_those_of_the_plain_formula(
+    batch, length, heads, head_size, causal, window, rate
+):
     query, key, value, weights, biases, ids = inputs(batch, length, heads, head_size)
 
     def fused(*inputs):
-        return attention._pallas(*inputs, ids, causal, rate, jax.random.key(5))
+        return attention._pallas(*inputs, ids, causal, window, rate, jax.random.key(5))
 
     def plain(*qkv_and_biases):
         *qkv, biases = qkv_and_biases
@@ -41,6 +46,7 @@ def test_values_and_gradients_are_those_of_the_plain_formula(batch, length, head
             biases=biases,
             implementation="xla",
             causal=causal,
+            window=window,
             dropout_rate=rate,
             dropout_key=jax.random.key(5),
         )
@@ -74,6 +80,11 @@ def test_what_there_is_no_kernel_for_is_refused(shape):
     query, key, value, _, biases, ids = inputs(1, length, heads, size)
     with pytest.raises(UserError, match=r"attention=pallas needs .*; use attention=auto, or xla"):
         attention._pallas(query, key, value, biases, ids, False)
+
+
+def test_queries_are_multiplied_by_the_blocks_of_keys_in_reach():
+    found = [pallas_attention.keys_in_reach(512, window) for window in (0, 1, 64, 128, 129, 500)]
+    assert found == [512, 384, 384, 384, 512, 512]
 
 
 @pytest.mark.parametrize("batch, length, rows", [(32, 512, 1), (32, 128, 4), (6, 128, 3), (7, 128, 1)])

@@ -26,7 +26,8 @@ def test_with_the_kernels_of_tpus_a_model_has_the_same_gradients_on_a_mesh():
     zeros, ones = np.zeros_like(ids), np.ones_like(ids)
     positions = np.broadcast_to(np.arange(128, dtype=np.int32), ids.shape)
     few = zeros[:, :2]
-    params = PretrainingModel(config).init(jax.random.key(0), ids, zeros, positions, ones, few, few)
+    init = jax.jit(PretrainingModel(config).init)
+    params = init(jax.random.key(0), ids, zeros, positions, ones, few, few)
     params = sharding.unbox(params["params"])
 
     def loss(params, kernels):
@@ -61,16 +62,16 @@ def test_rotated_queries_and_keys_in_the_kernel_of_tpus():
     positions = np.int32([[*range(50), *range(78)]])
     sequences = np.int32([[1] * 50 + [2] * 70 + [0] * 8])
     inputs = (ids, np.zeros_like(ids), positions, sequences)
-    params = sharding.unbox(Encoder(config).init(jax.random.key(0), *inputs)["params"])
+    params = sharding.unbox(jax.jit(Encoder(config).init)(jax.random.key(0), *inputs)["params"])
     bias = params["layers"]["stack"]["layer"]["query"]["bias"]
     params["layers"]["stack"]["layer"]["query"]["bias"] = jnp.asarray(
         rng.normal(size=bias.shape), jnp.float32
     )
     xla, pallas = (
-        Encoder(config.replace(attention=name)).apply({"params": params}, *inputs)
+        jax.jit(Encoder(config.replace(attention=name)).apply)({"params": params}, *inputs)
         for name in ("xla", "pallas")
     )
     real = sequences > 0
     np.testing.assert_allclose(pallas[real], xla[real], atol=2e-5)
-    moved = Encoder(config).apply({"params": params}, ids, ids * 0, positions[:, ::-1], sequences)
+    moved = jax.jit(Encoder(config).apply)({"params": params}, ids, ids * 0, positions[:, ::-1], sequences)
     assert np.abs(moved[real] - xla[real]).max() > 0.1
