@@ -13,7 +13,7 @@ from bert_jax.estimate.analysis.flop_count import ATTENTION_BACKWARD, ATTENTION_
 from bert_jax.estimate.chips.gpus import Hosts
 from bert_jax.estimate.chips.tpus import Slices
 from bert_jax.estimate.program import Compiled, DoesNotFit, TrainStep
-from bert_jax.kernels.attention import splash_block
+from bert_jax.kernels.attention import kernel_keys
 from bert_jax.models.runs import layer_runs
 from bert_jax.parallel import sharding
 from bert_jax.settings.ramps import Ramp
@@ -230,19 +230,14 @@ def attention_flops(step: TrainStep) -> float:
         forwards = 1 if model.execution.remat == "none" else 2
         products = ATTENTION_FORWARD * forwards + ATTENTION_BACKWARD
         specs = [spec for run in layer_runs(model) for spec in run.layers * run.repeats]
+        chosen = {spec.window: step.attention_of(model, spec.window) for spec in specs}
         keys = sum(
-            _keys(length, spec.window) for spec in specs if step.attention_of(model, spec.window) != "xla"
+            kernel_keys(chosen[spec.window], length, spec.window)
+            for spec in specs
+            if chosen[spec.window] != "xla"
         )
         total += 2.0 * products * rows * model.hidden_size / step.heads_split(model) * length * keys
     return total
-
-
-def _keys(length: int, window: int) -> int:
-    """Returns the keys per query that a kernel computes: with a window, those of the blocks in reach."""
-    if not window:
-        return length
-    block = splash_block(length, window)
-    return min(length, (2 * -(-window // block) + 1) * block)
 
 
 def _sum_up(traffic: list[collectives.Collective]) -> list[dict[str, Any]]:

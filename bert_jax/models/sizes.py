@@ -81,6 +81,58 @@ MODERN: dict[str, dict[str, Any]] = {
     }.items()
 }
 
+# What RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020) have in place of BERT's: their positions are
+# counted from 2, so that 514 rows of the position table are 512 tokens.
+ROBERTA_ARCHITECTURE: dict[str, Any] = {
+    "position_offset": 2,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+}
+
+ROBERTA: dict[str, dict[str, Any]] = {
+    name: ROBERTA_ARCHITECTURE | size
+    for name, size in {
+        "roberta-base": shape(12, 768, vocab_size=50265),
+        "roberta-large": shape(24, 1024, vocab_size=50265),
+        "distilroberta-base": shape(6, 768, vocab_size=50265),
+    }.items()
+}
+
+XLM_ROBERTA: dict[str, dict[str, Any]] = {
+    name: ROBERTA_ARCHITECTURE | size
+    for name, size in {
+        "xlm-roberta-base": shape(12, 768, vocab_size=250002),
+        "xlm-roberta-large": shape(24, 1024, vocab_size=250002),
+    }.items()
+}
+
+# The architecture of ALBERT (Lan et al. 2020) with the sizes of xxlarge, which both programs take for fields
+# that a configuration leaves out.
+ALBERT_ARCHITECTURE: dict[str, Any] = {
+    "vocab_size": 30000,
+    "embedding_size": 128,
+    "hidden_size": 4096,
+    "num_attention_heads": 64,
+    "intermediate_size": 16384,
+    "layer_groups": 1,
+    "hidden_act": "gelu_tanh",
+    **_NO_DROPOUT,
+}
+
+ALBERT: dict[str, dict[str, Any]] = {
+    f"albert-{size}-{version}": ALBERT_ARCHITECTURE
+    | shape(*own)
+    | dict.fromkeys(_NO_DROPOUT, dropout if version == "v1" else 0.0)
+    for version in ("v1", "v2")
+    for size, own, dropout in (
+        ("base", (12, 768, 12), 0.1),
+        ("large", (24, 1024, 16), 0.1),
+        ("xlarge", (24, 2048, 16), 0.1),
+        ("xxlarge", (12, 4096, 64), 0.0),
+    )
+}
+
 # Encoders that belong to no family of files; they are written as work directories only.
 OTHERS: dict[str, dict[str, Any]] = {
     # BERT with ALiBi and a gated feed-forward block (Portes et al. 2023).

@@ -15,8 +15,8 @@ most 20 tokens of a row are predicted, the default of google-research/albert. Wh
 set accumulate_steps. docs/families/albert.md has the rest.
 """
 
-from bert_jax.convert.families import albert
 from bert_jax.errors import UserError
+from bert_jax.models import sizes
 from bert_jax.settings import defaults
 
 TINY = {
@@ -27,8 +27,8 @@ TINY = {
     "intermediate_size": 1024,
 }
 SIZES = {"tiny": TINY} | {
-    name.removeprefix("albert-").removesuffix("-v1").replace("-", "_"): sizes
-    for name, sizes in albert.FAMILY.sizes.items()
+    name.removeprefix("albert-").removesuffix("-v1").replace("-", "_"): fields
+    for name, fields in sizes.ALBERT.items()
 }
 
 
@@ -37,7 +37,7 @@ def get_config(size: str = "base"):
         raise UserError(
             f"pretrain/albert:{size}: expected pretrain/albert:SIZE with one of {', '.join(SIZES)}"
         )
-    fields = albert.FAMILY.tensorflow.fixed | SIZES[size] | {"model_type": "albert"}
+    fields = sizes.ALBERT_ARCHITECTURE | SIZES[size] | {"model_type": "albert"}
     del fields["vocab_size"]  # that of the records
     c = defaults.pretrain("base", **fields)
     c.optimizer.name = "lamb_uncorrected"

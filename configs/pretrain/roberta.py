@@ -12,8 +12,8 @@ the first 24,000 steps, which the paper's does not: --config.batch_ramp= switche
 does not fit, set accumulate_steps. docs/families/roberta.md has the rest.
 """
 
-from bert_jax.convert.families import roberta
 from bert_jax.errors import UserError
+from bert_jax.models import sizes
 from bert_jax.settings import defaults
 
 TINY = {
@@ -21,13 +21,10 @@ TINY = {
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "intermediate_size": 1024,
-    "max_position_embeddings": 514,
-    "type_vocab_size": 1,
-    "layer_norm_eps": 1e-5,
 }
 SIZES = {"tiny": TINY} | {
-    name.removeprefix("roberta-"): sizes
-    for name, sizes in roberta.ROBERTA.sizes.items()
+    name.removeprefix("roberta-"): fields
+    for name, fields in sizes.ROBERTA.items()
     if name.startswith("roberta-")
 }
 
@@ -37,7 +34,7 @@ def get_config(size: str = "base"):
         raise UserError(
             f"pretrain/roberta:{size}: expected pretrain/roberta:SIZE with one of {', '.join(SIZES)}"
         )
-    fields = {**roberta.ROBERTA.fixed, **SIZES[size], "model_type": "roberta"}
+    fields = sizes.ROBERTA_ARCHITECTURE | SIZES[size] | {"model_type": "roberta"}
     fields.pop("vocab_size", None)  # that of the records
     c = defaults.pretrain("base", **fields)
     c.optimizer.name = "adamw_bias_corrected"

@@ -144,21 +144,28 @@ class Stub:
         return program.DoesNotFit(20 * 2**30, 15.75 * 2**30)
 
 
-@pytest.mark.parametrize("local, keys", [("splash", 2 * 1024 + 2 * 3 * 128), ("xla", 2 * 1024)])
-def test_kernels_of_local_layers_compute_the_blocks_of_their_windows(local, keys):
+@pytest.mark.parametrize(
+    "local, length, keys",
+    [
+        ("splash", 1024, 2 * 1024 + 2 * 3 * 128),
+        ("xla", 1024, 2 * 1024),
+        ("pallas", 512, 2 * 512 + 2 * 3 * 128),
+    ],
+)
+def test_kernels_of_local_layers_compute_the_blocks_of_their_windows(local, length, keys):
     model = EncoderConfig(
         num_hidden_layers=4, position="rotary", local_window=64, global_every=3, max_position_embeddings=1024
     )
     step = types.SimpleNamespace(
         encoders=[model],
-        rows=types.SimpleNamespace(length=1024),
+        rows=types.SimpleNamespace(length=length),
         config=types.SimpleNamespace(batch_size=16),
         mesh=types.SimpleNamespace(shape={"data": 8, "fsdp": 1}),
         heads_split=lambda model: 1,
         attention_of=lambda model, window: local if window else "splash",
     )
     products = ATTENTION_FORWARD + ATTENTION_BACKWARD
-    assert measure.attention_flops(step) == 2 * products * 2 * 768 * 1024 * keys
+    assert measure.attention_flops(step) == 2 * products * 2 * 768 * length * keys
 
 
 def test_what_does_not_fit_at_all(step):

@@ -156,8 +156,18 @@ def test_alberts_settings_by_task(task, epochs):
         config_files.load("finetune/albert:race")
 
 
-def test_a_config_is_read_before_jax_is_imported():
+def test_configs_of_pre_training_are_read_before_jax_is_imported():
     """The devices of `bert-jax estimate` are chosen then, after its config has been read."""
-    code = "import sys; from bert_jax.settings import config_files, run_config; "
-    code += "run_config.pretraining(config_files.load('pretrain/electra')); assert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    code = """
+import sys
+from bert_jax.settings import config_files, run_config
+for name in sys.argv[1:]:
+    config = config_files.load(name)
+    assert "jax" not in sys.modules, name
+run_config.pretraining(config_files.load("pretrain/electra"))
+assert "jax" not in sys.modules
+"""
+    names = [name for name in config_files.names() if name.startswith("pretrain/")]
+    names[names.index("pretrain/large_lamb")] += ":phase1"
+    done = subprocess.run([sys.executable, "-c", code, *names], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
