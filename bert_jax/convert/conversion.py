@@ -82,6 +82,8 @@ def convert(
         f"wrote {output} as {to}: {_describe(model)}; read back, every parameter is the same and its forward "
         f"pass differs by {difference:.1e}"
     )
+    if warning := target.warning(model):
+        log(f"warning: {warning}")
     return model
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import numpy as np
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
+from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import ClassificationHead
 
@@ -46,11 +49,16 @@ def flax_outputs(model: Model, classification: ClassificationHead | None = None)
     module = model.module.clone(config=plain)
     if classification is not None:
         module = module.clone(classification=classification)
-    forward = jax.jit(lambda params, *arrays: module.apply({"params": params}, *arrays))
     arrays = (inputs["input_ids"], inputs["token_type_ids"], positions, inputs["mask"])
     with jax.default_matmul_precision("highest"):
-        outputs = forward(params, *arrays)
+        outputs = _forward(module, params, *arrays)
     return without_padding({name: np.asarray(x) for name, x in outputs.items()}, inputs["mask"])
+
+
+# Not compiled anew for the model that is read back, whose module is equal.
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(module: AssembledModel, params: dict, *arrays: np.ndarray) -> Any:
+    return module.apply({"params": params}, *arrays)
 
 
 def check_same(what: str, one: Model, other: Model) -> float:

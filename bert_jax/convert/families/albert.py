@@ -8,7 +8,6 @@ names in a TF1 checkpoint are of google's scopes.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from bert_jax.convert.families import bert
 from bert_jax.convert.families.base import Family, TensorFlowConfig, TokenizerRecord
@@ -31,26 +30,8 @@ _FIELDS = {
     "num_hidden_groups": "layer_groups",
     "inner_group_num": "layers_per_group",
 }
-# Of the fields that a configuration may leave out, those whose default is not BERT's. Without sizes, both
-# programs make an xxlarge model.
-_DEFAULTS: dict[str, Any] = {
-    "vocab_size": 30000,
-    "embedding_size": 128,
-    "hidden_size": 4096,
-    "num_attention_heads": 64,
-    "intermediate_size": 16384,
-    "layer_groups": 1,
-    "hidden_act": "gelu_tanh",
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
 
 _DROPOUT = Rate(0.1, "classifier_dropout")  # in both programs, whatever the dropout of the encoder
-
-
-def _shape(layers: int, hidden: int, heads: int, dropout: float) -> dict[str, Any]:
-    rates: dict[str, Any] = dict(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    return sizes.shape(layers, hidden, heads, vocab_size=30000, embedding_size=128, **rates)
 
 
 FAMILY = Family(
@@ -89,23 +70,17 @@ FAMILY = Family(
     activation="hidden_act",
     activations={"gelu_tanh": "gelu_new"},
     checked={"position_embedding_type": "absolute"},
-    fixed={**_DEFAULTS, "embedding_projection": True},
+    fixed={**sizes.ALBERT_ARCHITECTURE, "embedding_projection": True},
     tied=(
         ("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"),
         ("predictions.decoder.bias", "predictions.bias"),
     ),
     tokenizer=TokenizerRecord("AlbertTokenizer", kind="sentencepiece", normalizer="albert"),
     tensorflow=TensorFlowConfig(
-        "albert_config.json", tuple(_FIELDS), activations={"gelu": "gelu_tanh"}, fixed=_DEFAULTS
+        "albert_config.json",
+        tuple(_FIELDS),
+        activations={"gelu": "gelu_tanh"},
+        fixed=sizes.ALBERT_ARCHITECTURE,
     ),
-    sizes={
-        f"albert-{size}-{version}": _shape(*shape, dropout if version == "v1" else 0.0)
-        for version in ("v1", "v2")
-        for size, shape, dropout in (
-            ("base", (12, 768, 12), 0.1),
-            ("large", (24, 1024, 16), 0.1),
-            ("xlarge", (24, 2048, 16), 0.1),
-            ("xxlarge", (12, 4096, 64), 0.0),
-        )
-    },
+    sizes=sizes.ALBERT,
 )

@@ -8,7 +8,6 @@ a dense layer of its own, and only multiple choice uses a pooler.
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 from bert_jax.convert.families import bert
 from bert_jax.convert.families.base import NO_TYPES, Family, TokenizerRecord
@@ -22,8 +21,6 @@ from bert_jax.models.heads import (
     MaskedLMHead,
 )
 from bert_jax.tokenization import templates
-
-_shape = functools.partial(sizes.shape, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5)
 
 ROBERTA = Family(
     name="RoBERTa",
@@ -62,17 +59,13 @@ ROBERTA = Family(
     constants={"position_embedding_type": "absolute"},
     # The positions of transformers start after the id of the padding.
     checked={"is_decoder": False, "add_cross_attention": False, "pad_token_id": 1},
-    fixed={"position_offset": 2},
+    fixed={"position_offset": sizes.ROBERTA_ARCHITECTURE["position_offset"]},
     tied=(
         ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
         ("lm_head.decoder.bias", "lm_head.bias"),
     ),
     tokenizer=TokenizerRecord("RobertaTokenizer", "bpe", templates.ROBERTA, fields=NO_TYPES),
-    sizes={
-        "roberta-base": _shape(12, 768, vocab_size=50265),
-        "roberta-large": _shape(24, 1024, vocab_size=50265),
-        "distilroberta-base": _shape(6, 768, vocab_size=50265),
-    },
+    sizes=sizes.ROBERTA,
 )
 
 # The tensors of XLM-R have RoBERTa's names.
@@ -82,8 +75,5 @@ XLM_ROBERTA = dataclasses.replace(
     model_type="xlm-roberta",
     class_prefix="XLMRoberta",
     tokenizer=dataclasses.replace(ROBERTA.tokenizer, class_name="XLMRobertaTokenizer", kind="sentencepiece"),
-    sizes={
-        "xlm-roberta-base": _shape(12, 768, vocab_size=250002),
-        "xlm-roberta-large": _shape(24, 1024, vocab_size=250002),
-    },
+    sizes=sizes.XLM_ROBERTA,
 )

@@ -58,6 +58,10 @@ class Format(abc.ABC):
             UserError: The checkpoint is damaged, incomplete, or of another family.
         """
 
+    def warning(self, model: Model) -> str:
+        """Returns one line on how other programs treat the written model differently, or ""."""
+        return ""
+
     @abc.abstractmethod
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
         """Writes a model into a local directory that exists and is empty.

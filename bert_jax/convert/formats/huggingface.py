@@ -88,6 +88,10 @@ class HuggingFace(Format):
             problem_type = fields.get("problem_type") or ""
         return Model(config, found.params, head, read_tokenizer(folder, family), labels, folder, problem_type)
 
+    def warning(self, model: Model) -> str:
+        """Returns one line if transformers normalizes the text of this model differently, or ""."""
+        return huggingface_export.tokenizer_warning(model)
+
     def write(
         self,
         model: Model,

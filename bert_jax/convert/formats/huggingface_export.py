@@ -111,8 +111,7 @@ def _save(tensors: dict[str, np.ndarray], path: str) -> None:
 
 
 def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: str) -> None:
-    record = model.family.tokenizer
-    name = record.class_name if record.kind == tokenizer.kind else _CLASSES[tokenizer.kind]
+    name = _class_name(model, tokenizer)
     special: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     settings: dict[str, Any]
     if isinstance(tokenizer, byte_bpe.ByteBpeTokenizer):
@@ -135,9 +134,28 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
     elif tokenizer.kind == "wordpiece":
         settings["tokenize_chinese_chars"] = True
         _rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
-    settings |= record.fields
+    settings |= model.family.tokenizer.fields
     _write_json(folder, "tokenizer_config.json", settings | special)
     _write_json(folder, "special_tokens_map.json", special)
+
+
+def tokenizer_warning(model: Model) -> str:
+    """Returns one line if transformers normalizes the text of a model differently, or ""."""
+    tokenizer = model.tokenizer
+    if tokenizer is None or tokenizer.kind != "sentencepiece" or tokenizer.normalizer == "albert":
+        return ""
+    if _class_name(model, tokenizer) != _CLASSES[tokenizer.kind]:
+        return ""
+    return (
+        "transformers' AlbertTokenizer normalizes text as ALBERT does, and this model was trained with "
+        "BERT's normalization: ids differ where a text has two backquotes or two apostrophes; "
+        "--normalizer=albert of `bert-jax vocab` and `bert-jax data` makes a model whose ids agree"
+    )
+
+
+def _class_name(model: Model, tokenizer: tokenization.Tokenizer) -> str:
+    record = model.family.tokenizer
+    return record.class_name if record.kind == tokenizer.kind else _CLASSES[tokenizer.kind]
 
 
 def _write_byte_bpe(tokenizer: byte_bpe.ByteBpeTokenizer, class_name: str, folder: str) -> dict[str, Any]:

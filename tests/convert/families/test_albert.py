@@ -2,13 +2,14 @@
 
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
 from support.conversions import needs_tensorflow
 
 from bert_jax import cli, convert
-from bert_jax.convert import parity, surgery
+from bert_jax.convert import conversion, parity, surgery
 from bert_jax.convert.families import albert, bert
 from bert_jax.convert.formats import tensorflow1
 from bert_jax.convert.param_mapping import TENSORFLOW
@@ -175,3 +176,17 @@ def test_it_is_a_checkpoint_like_any_other(capsys):
 def test_layers_that_share_their_parameters_cannot_be_chosen():
     with pytest.raises(UserError, match=r"its 7 layers share their parameters \(layer_groups=3\)"):
         surgery.select_layers(convert.load(FOLDER / "none"), [0, 2])
+
+
+def test_a_conversion_warns_of_text_that_transformers_normalizes_in_another_way(tmp_path):
+    """Its only class for SentencePiece vocabularies with BERT's rows treats text as ALBERT does."""
+    source, lines = tmp_path / "source", []
+    shutil.copytree(FOLDER / "masked_lm", source)
+    for settings in ({}, {"strip_accents": True}):  # ALBERT's text; BERT's, as earlier versions exported it
+        (source / "tokenizer_config.json").write_text(json.dumps(settings))
+        conversion.convert(
+            str(source), str(tmp_path / "out"), "huggingface", log=lines.append, overwrite=bool(settings)
+        )
+    warnings = [line for line in lines if line.startswith("warning: ")]
+    assert len(warnings) == 1 and lines[-1] == warnings[0]
+    assert "two backquotes" in warnings[0] and "--normalizer=albert" in warnings[0]
