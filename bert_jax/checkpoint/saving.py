@@ -36,6 +36,7 @@ _SET_ASIDE = "bad-"
 _ABANDONED = "abandoned-"
 _DELETING = "deleting-"
 _TEMPORARY = ".orbax-checkpoint-tmp"
+_DIVIDED = 1 << 20  # bytes of a part, from which on several devices write one replicated array
 _WRITTEN_LATER = ("_CHECKPOINT_METADATA",)  # orbax writes it after the checksums, as it completes a step
 
 
@@ -60,7 +61,7 @@ class Checkpointer:
         self._keep, self._keep_every, self._log = keep, keep_every, log
         quieten_orbax()
         self._orbax = ocp.AsyncCheckpointer(
-            ocp.PyTreeCheckpointHandler(),
+            ocp.PyTreeCheckpointHandler(**_handler_options()),
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._write_file_digests),
         )
         self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
@@ -299,6 +300,23 @@ class Checkpointer:
                 f"{self._directory}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
                 f"{', '.join(map(str, self.steps())) or 'none'}; check the storage and run the same command"
             ) from error
+
+
+def _handler_options() -> dict[str, Any]:
+    """Returns arguments of orbax's handler that divide large replicated arrays only.
+
+    By default it divides the writing of every replicated array among the devices, and compiles a program per
+    part of each shape: several hundred at the first save, most of them for arrays of a few kilobytes.
+    """
+    # Readers expect the file that this store writes. No public name leads to it, so another version of orbax
+    # may be without, which is slower and otherwise the same.
+    store = getattr(ocp.type_handlers.get_type_handler(jax.Array), "_array_metadata_store", None)
+    if store is None:
+        return {}
+    handler = ocp.type_handlers.ArrayHandler(
+        array_metadata_store=store, min_slice_bytes_for_replica_parallel=_DIVIDED
+    )
+    return {"type_handler_registry": ocp.type_handlers.create_type_handler_registry((jax.Array, handler))}
 
 
 def _describe(leaves: dict[str, jax.Array]) -> dict[str, dict]:
