@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +13,11 @@ from bert_jax.models.row_inputs import packed_inputs
 from bert_jax.parallel.sharding import unbox
 
 
-def apply(task, params, batch, **kwargs):
+@functools.partial(jax.jit, static_argnames="config")
+def outputs(params, batch, config, dropout=None):
     inputs = packed_inputs(batch)
     positions = np.zeros((batch["input_ids"].shape[0], 4), np.int32) + np.arange(4, dtype=np.int32)
-    return PretrainingModel(kwargs.pop("config", task.config)).apply(
+    return PretrainingModel(config).apply(
         {"params": params},
         batch["input_ids"],
         inputs["token_type_ids"],
@@ -22,32 +25,41 @@ def apply(task, params, batch, **kwargs):
         inputs["sequence_ids"],
         positions,
         inputs["cls_positions"],
-        **kwargs,
+        deterministic=dropout is None,
+        rngs=None if dropout is None else {"dropout": dropout},
     )
+
+
+def apply(task, params, batch):
+    return outputs(params, batch, task.config)
+
+
+def make(**fields):
+    task = tiny_task(**fields)
+    return task, unbox(jax.jit(task.init)(jax.random.key(0)))
 
 
 @pytest.fixture(scope="module")
 def model():
-    task = tiny_task()
-    return task, unbox(task.init(jax.random.key(0)))
+    return make()
 
 
 def test_a_packed_row_gives_what_its_sequences_give_alone(model):
     task, params = model
     batch = packed_batch(rows=6)
     _, packed = apply(task, params, batch)
-    for row in range(6):
-        count = int((batch["first_lengths"][row] > 0).sum())
-        ends = [*batch["starts"][row, 1:count], batch["lengths"][row]]
-        for slot in range(count):
-            start, end = batch["starts"][row, slot], ends[slot]
-            alone = {name: np.array(batch[name][row : row + 1]) for name in batch}
-            alone["input_ids"] = np.zeros_like(alone["input_ids"])
-            alone["input_ids"][0, : end - start] = batch["input_ids"][row, start:end]
-            alone["lengths"][0] = end - start
-            alone["starts"][0] = [0, 32, 32]
-            alone["first_lengths"][0] = [batch["first_lengths"][row, slot], 0, 0]
-            np.testing.assert_allclose(apply(task, params, alone)[1][0, 0], packed[row, slot], atol=1e-6)
+    rows, slots = np.nonzero(batch["first_lengths"])
+    alone = {name: np.array(batch[name][rows]) for name in batch}
+    alone["input_ids"][:] = 0
+    alone["starts"][:], alone["first_lengths"][:] = [0, 32, 32], 0
+    for number, (row, slot) in enumerate(zip(rows, slots, strict=True)):
+        start = batch["starts"][row, slot]
+        end = min([*batch["starts"][row, slot + 1 :], batch["lengths"][row]])
+        alone["input_ids"][number, : end - start] = batch["input_ids"][row, start:end]
+        alone["lengths"][number] = end - start
+        alone["first_lengths"][number, 0] = batch["first_lengths"][row, slot]
+    assert len(rows) > 6
+    np.testing.assert_allclose(apply(task, params, alone)[1][:, 0], packed[rows, slots], atol=1e-6)
 
 
 def test_padding_changes_nothing(model):
@@ -62,22 +74,21 @@ def test_scan_unroll_and_remat_change_nothing(model):
     task, params = model
     batch = packed_batch(rows=2)
 
-    def loss(params, config):
-        mlm, nsp = apply(
-            task, params, batch, config=config, deterministic=False, rngs={"dropout": jax.random.key(1)}
-        )
+    @functools.partial(jax.jit, static_argnums=1)
+    @jax.grad
+    def gradient_of(params, config):
+        mlm, nsp = outputs(params, batch, config, jax.random.key(1))
         return jnp.sum(jnp.sin(mlm)) + jnp.sum(jnp.sin(nsp))
 
-    reference = jax.grad(loss)(params, task.config)
+    reference = gradient_of(params, task.config)
     for change in (dict(scan_unroll=0), dict(scan_unroll=2), dict(remat="full"), dict(remat="dots")):
-        gradient = jax.grad(loss)(params, task.config.replace(**change))
+        gradient = gradient_of(params, task.config.replace(**change))
         for a, b in zip(jax.tree.leaves(reference), jax.tree.leaves(gradient), strict=True):
             np.testing.assert_allclose(a, b, atol=2e-5, err_msg=str(change))
 
 
 def test_causal_tokens_see_no_later_token():
-    task = tiny_task(causal=True)
-    params = unbox(task.init(jax.random.key(0)))
+    task, params = make(causal=True)
     batch = packed_batch(rows=3, slots=1)
     changed = batch | {"input_ids": batch["input_ids"].copy()}
     changed["input_ids"][:, 6] = 77
@@ -90,12 +101,11 @@ def test_causal_tokens_see_no_later_token():
 
 
 def test_bfloat16_is_close_and_keeps_float32_parameters():
-    task = tiny_task(dtype="bfloat16")
-    params = unbox(task.init(jax.random.key(0)))
+    task, params = make(dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
     batch = packed_batch(rows=2)
     mlm, _ = apply(task, params, batch)
-    reference, _ = apply(task, params, batch, config=task.config.replace(dtype="float32"))
+    reference, _ = outputs(params, batch, task.config.replace(dtype="float32"))
     assert mlm.dtype == jnp.bfloat16
     np.testing.assert_allclose(mlm.astype(jnp.float32), reference, atol=0.02)
 
@@ -110,9 +120,9 @@ def test_every_parameter_has_logical_names():
 def test_classification_reads_the_first_token():
     model = ClassificationModel(tiny_config(), num_labels=3)
     ids = jnp.ones((2, 16), jnp.int32)
-    params = unbox(model.init(jax.random.key(0), ids, ids, ids, ids)["params"])
+    params = unbox(jax.jit(model.init)(jax.random.key(0), ids, ids, ids, ids)["params"])
     assert set(params) == {"encoder", "pooler", "classifier"}
-    assert model.apply({"params": params}, ids, ids, ids, ids).shape == (2, 3)
+    assert jax.jit(model.apply)({"params": params}, ids, ids, ids, ids).shape == (2, 3)
 
 
 @pytest.mark.parametrize("model_type", ["neobert", "crammed-bert"])
@@ -121,12 +131,12 @@ def test_masked_lm_heads_of_one_matrix(model_type):
     config = tiny_config(model_type=model_type)
     model = AssembledModel(config, ("encoder", "mlm"), masked_lm=families.of(config).masked_lm)
     ids = np.arange(8, dtype=np.int32)[None]
-    params = unbox(model.init(jax.random.key(0), ids, ids * 0, ids, ids * 0 + 1)["params"])
+    params = unbox(jax.jit(model.init)(jax.random.key(0), ids, ids * 0, ids, ids * 0 + 1)["params"])
     table = params["encoder"]["embeddings"]["word_embeddings"].T
     bias = 0.0
     if model_type == "neobert":
         bias = np.linspace(-1, 1, config.vocab_size)
         table = params["mlm"]["decoder"]["kernel"]
         params["mlm"]["decoder"]["bias"] = bias
-    outputs = model.apply({"params": params}, ids, ids * 0, ids, ids * 0 + 1)
-    np.testing.assert_allclose(outputs["mlm"], outputs["hidden"] @ table + bias, atol=1e-5)
+    found = jax.jit(model.apply)({"params": params}, ids, ids * 0, ids, ids * 0 + 1)
+    np.testing.assert_allclose(found["mlm"], np.asarray(found["hidden"]) @ table + bias, atol=1e-5)

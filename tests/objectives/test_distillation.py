@@ -182,8 +182,8 @@ def test_the_divergence_and_its_gradient():
         p, q = (jax.nn.log_softmax(x / 3) for x in (targets, logits))
         return 9 * jnp.sum(jnp.sum(jnp.exp(p) * (p - q), -1) * weights)
 
-    mine = jax.value_and_grad(lambda x: losses.divergence(x, targets, weights, 3.0))(logits)
-    theirs = jax.value_and_grad(plain)(logits)
+    mine = jax.jit(jax.value_and_grad(lambda x: losses.divergence(x, targets, weights, 3.0)))(logits)
+    theirs = jax.jit(jax.value_and_grad(plain))(logits)
     assert float(mine[0]) == pytest.approx(float(theirs[0]), rel=1e-6)
     np.testing.assert_allclose(mine[1], theirs[1], atol=1e-6)
 
@@ -213,8 +213,9 @@ def test_collected_states_are_in_the_order_of_the_layers():
     np.testing.assert_allclose(masked, alone[0], atol=1e-5)
 
 
-def train(parts):
-    """Two steps of a student whose teacher is wider; meshes are those of test_protocol.py."""
+@functools.cache
+def begin():
+    """A student whose teacher is wider, its optimizer and its first state."""
     student, teacher = (
         dataclasses.replace(tiny_task(num_hidden_layers=1, hidden_size=size), next_sentence_head=False)
         for size in (32, 48)
@@ -223,7 +224,12 @@ def train(parts):
     params = jax.device_get(sharding.unbox(jax.jit(teacher.init)(jax.random.key(7))))
     found = Distillation(student, teacher, factors, teacher_params=params)
     optimizer = optax.scale_by_adam(eps=1e-3)
-    state = init_state(found, optimizer, sharding.make_mesh(1, devices=jax.devices()[:1]), 0)
+    return found, optimizer, init_state(found, optimizer, sharding.make_mesh(1, devices=jax.devices()[:1]), 0)
+
+
+def train(parts):
+    """Two steps; meshes are those of test_protocol.py."""
+    found, optimizer, state = begin()
     step = jax.jit(make_train_step(found, optimizer, lambda step: 1e-2, parts))
     lines = []
     for number in range(2):

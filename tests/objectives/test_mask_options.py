@@ -297,13 +297,15 @@ def test_the_step_of_training_sets_the_share_and_evaluation_has_its_own_masks():
     batch = packed_batch()
     key = jax.random.key(0)
 
+    prepare = jax.jit(task.prepare, static_argnums=2)
+
     def share(step):
-        prepared = task.prepare(task.at_step(batch, step), key, True)
+        prepared = prepare(task.at_step(batch, step), key, True)
         assert "mask_prob" not in prepared
         return float(prepared["masked_weights"].sum() / batch["lengths"].sum())
 
     assert abs(share(0) - 0.5) < 0.03 and abs(share(5) - 0.3) < 0.03 and abs(share(10) - 0.1) < 0.03
-    prepared = task.prepare(batch, key, False)
+    prepared = prepare(batch, key, False)
     used = prepared["masked_weights"] > 0
     assert prepared["masked_positions"].shape == (8, 8)
     now = np.take_along_axis(prepared["input_ids"], prepared["masked_positions"], 1)[used]

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,10 +50,14 @@ def test_unpacking_against_a_loop():
         )
 
 
+def prepare(task, batch):
+    return jax.jit(task.prepare, static_argnums=2)(batch, jax.random.key(0), True)
+
+
 def test_absent_sequences_do_not_weigh():
     task = tiny_task()
     batch = packed_batch(rows=8)
-    prepared = task.prepare(batch, jax.random.key(0), True)
+    prepared = prepare(task, batch)
     weights = task.weights(prepared)
     assert weights["nsp"] == (batch["next_sentence_labels"] >= 0).sum()
     expected = sum(min(8, max(1, round(0.15 * int(n)))) for n in batch["lengths"])
@@ -78,7 +84,7 @@ def masked_rows(tmp_path):
 
 def test_a_step_on_masked_records_has_the_loss_of_their_masks(masked_rows):
     task = tiny_task(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    params = sharding.unbox(task.init(jax.random.key(0)))
+    params = sharding.unbox(jax.jit(task.init)(jax.random.key(0)))
     optimizer = optax.identity()
     step = make_train_step(task, optimizer, lambda step: 0.1)
     state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
@@ -88,7 +94,7 @@ def test_a_step_on_masked_records_has_the_loss_of_their_masks(masked_rows):
         return values + [0] * (google_records.LENGTH - len(values))
 
     lengths = np.array([7, 7, 7, 5])
-    logits = task.model.apply(
+    logits = jax.jit(functools.partial(task.model.apply, deterministic=True))(
         {"params": params},
         np.array([
             row([2, 9, 4, 3, 11, 12, 3]), row([2, 20, 3, 4, 22, 23, 3]), row([2, 30, 31, 32, 3, 33, 3]),
@@ -99,7 +105,6 @@ def test_a_step_on_masked_records_has_the_loss_of_their_masks(masked_rows):
         np.array([row([1] * length) for length in lengths]),
         np.array([[2, 4, 0], [3, 0, 0], [1, 2, 5], [0, 0, 0]]),
         np.zeros((4, 1), np.int32),
-        deterministic=True,
     )  # fmt: skip
     weights = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]], np.float32)
     labels = np.array([[10, 11, 0], [21, 0, 0], [40, 41, 42], [0, 0, 0]])
@@ -123,9 +128,9 @@ def test_no_next_sentence_label_leaves_a_loss_without_it():
     batch = packed_batch(rows=8, slots=1)
     batch["first_lengths"] = batch["lengths"][:, None]
     batch["next_sentence_labels"] = np.full((8, 1), -1, np.int32)
-    prepared = task.prepare(batch, jax.random.key(0), True)
-    params = sharding.unbox(task.init(jax.random.key(0)))
-    pairs, metrics = task.loss(params, prepared, None)
+    prepared = prepare(task, batch)
+    params = sharding.unbox(jax.jit(task.init)(jax.random.key(0)))
+    pairs, metrics = jax.jit(task.loss)(params, prepared, None)
     assert not np.asarray(prepared["token_type_ids"]).any() and float(prepared["sequences"].sum()) == 8
     assert [float(losses.mean(pair)) for pair in (pairs["nsp"], metrics["nsp_accuracy"])] == [0.0, 0.0]
     assert float(losses.mean(pairs["mlm"])) > 1

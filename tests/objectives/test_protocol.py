@@ -157,21 +157,32 @@ def objective_and_batches(name):
     return make(), batches
 
 
+OPTIMIZER = optax.scale_by_adam()
+
+
+@functools.cache
+def begin(name, sizes):
+    """The mesh, and a state on the host with its shardings."""
+    objective, _ = objective_and_batches(name)
+    mesh = sharding.make_mesh(*sizes, devices=jax.devices()[: int(np.prod(sizes))])
+    abstract = abstract_state(objective, OPTIMIZER, mesh)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    return mesh, jax.device_get(init_state(objective, OPTIMIZER, mesh, 0)), shardings
+
+
 @functools.cache
 def train(name, parts=1, sizes=(2, 2, 2)):
-    """Two steps: the metrics of each, the state before and after, and an evaluation."""
+    """Two steps: the metrics of each, the state before and after, and of a whole batch an evaluation."""
     objective, batches = objective_and_batches(name)
-    mesh = sharding.make_mesh(*sizes, devices=jax.devices()[: int(np.prod(sizes))])
-    optimizer = optax.scale_by_adam()
-    abstract = abstract_state(objective, optimizer, mesh)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    state = init_state(objective, optimizer, mesh, 0)
-    begun = jax.device_get(state)
-    step = make_train_step(objective, optimizer, lambda step: 1e-3, parts)
+    mesh, begun, shardings = begin(name, sizes)
+    state = jax.device_put(begun, shardings)
+    step = make_train_step(objective, OPTIMIZER, lambda step: 1e-3, parts)
     step, lines = sharding.jit_train_step(step, mesh, shardings), []
     for number in range(2):
         state, metrics = step(state, sharding.global_batch(batches(number), mesh), np.uint32(3))
         lines.append({name: float(value) for name, value in metrics.items()})
+    if parts > 1:
+        return lines, begun, state, {}
     evaluate = sharding.jit_eval_step(make_eval_step(objective, 3), mesh, shardings)
     frozen = () if state.frozen is None else (state.frozen,)
     found = evaluate(state.params, sharding.global_batch(batches(9), mesh), np.int32(0), *frozen)

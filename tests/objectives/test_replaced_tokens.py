@@ -45,14 +45,21 @@ def make(variant="electra", hidden=16, embedding=24, rate=0.1, **options):
 
 
 @functools.cache
-def train(variant="electra", parts=1, sizes=(1, 1, 1)):
+def begin():
+    """An objective, its optimizer, and a state on the host."""
+    objective, optimizer = make(), optax.scale_by_adam(eps=1e-3)
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    return objective, optimizer, jax.device_get(init_state(objective, optimizer, mesh, 0))
+
+
+@functools.cache
+def train(parts=1, sizes=(1, 1, 1)):
     """Two steps: the metrics of each, the parameters after them, and an evaluation."""
-    objective = make(variant)
+    objective, optimizer, state = begin()
     mesh = sharding.make_mesh(*sizes, devices=jax.devices()[: int(np.prod(sizes))])
-    optimizer = optax.scale_by_adam(eps=1e-3)
     abstract = abstract_state(objective, optimizer, mesh)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    state = init_state(objective, optimizer, mesh, 0)
+    state = jax.device_put(state, shardings)
     step = make_train_step(objective, optimizer, lambda step: 1e-2, parts)
     step, lines = sharding.jit_train_step(step, mesh, shardings), []
     for number in range(2):
@@ -95,21 +102,38 @@ def test_the_loss_is_the_generators_plus_50_times_the_discriminators():
     assert ReplacedTokens(published[1], generator).initial_loss == pytest.approx(10.33 + 34.66, abs=0.01)
 
 
-def prepared_and_params(objective, seed=0, **options):
-    batch = objective.prepare(packed_batch(rows=ROWS, seed=seed, **options), jax.random.key(7), True)
-    return batch, sharding.unbox(jax.jit(objective.init)(jax.random.key(1)))
+@functools.cache
+def prepare_and_init(variant):
+    objective = make(variant)
+    prepare = jax.jit(lambda batch: objective.prepare(batch, jax.random.key(7), True))
+    return prepare(packed_batch(rows=ROWS)), sharding.unbox(jax.jit(objective.init)(jax.random.key(1)))
 
 
-def gradient_of(objective, name, batch, params):
-    gradient = jax.jit(jax.grad(lambda params: objective.loss(params, batch, None)[0][name][0]))
-    return flatten(gradient(params))
+def prepared_and_params(variant="electra"):
+    return jax.tree.map(lambda leaf: leaf, prepare_and_init(variant))  # that a test may change
+
+
+@functools.cache
+def losses_and_gradients(variant):
+    """The prepared batch, the pairs of every loss, and {loss: gradient} of both networks' losses."""
+    objective = make(variant)
+    batch, params = prepared_and_params(variant)
+
+    def loss(params, name):
+        pairs, _ = objective.loss(params, batch, None)
+        return pairs[name][0], pairs
+
+    names = ("generator", VARIANTS[variant].name)
+    if variant != "electra":
+        names = names[1:]
+    found = jax.jit(lambda params: [jax.grad(loss, has_aux=True)(params, name) for name in names])(params)
+    gradients = {name: flatten(gradient) for name, (gradient, _) in zip(names, found, strict=True)}
+    return batch, found[0][1], gradients
 
 
 def test_no_gradient_of_the_discriminator_reaches_the_generator():
-    objective = make()
-    batch, params = prepared_and_params(objective)
-    of_discriminator = gradient_of(objective, "discriminator", batch, params)
-    of_generator = gradient_of(objective, "generator", batch, params)
+    _, _, gradients = losses_and_gradients("electra")
+    of_discriminator, of_generator = gradients["discriminator"], gradients["generator"]
     for name, gradient in of_discriminator.items():
         own = name.startswith("generator/")
         assert bool(np.any(gradient)) == (not own), name
@@ -137,22 +161,21 @@ def test_the_networks_share_the_tables_and_the_norm():
 
 def replaced_rows(objective, batch, params, monkeypatch):
     """The rows and labels that the discriminator gets."""
-    seen = {}
 
     def keep(model, params, batch, rngs):
-        seen.update(jax.device_get({name: batch[name] for name in ("input_ids", "replaced", "counted")}))
-        return (jnp.float32(0), jnp.float32(1)), {}
+        seen = {name: batch[name] for name in ("input_ids", "replaced", "counted")}
+        return (jnp.float32(0), jnp.float32(1)), {name: (x, jnp.float32(1)) for name, x in seen.items()}
 
     variant = VARIANTS["electra"]
     monkeypatch.setitem(VARIANTS, "electra", replaced_tokens.Variant(variant.name, variant.model, keep, True))
-    objective.loss(params, batch, None)
-    return seen
+    _, metrics = jax.jit(lambda params, batch: objective.loss(params, batch, None))(params, batch)
+    return {name: np.asarray(metrics[name][0]) for name in ("input_ids", "replaced", "counted")}
 
 
 def test_samples_replace_masked_tokens_and_a_right_guess_is_original(monkeypatch):
     objective = make()
     given = packed_batch(rows=ROWS)
-    batch, params = prepared_and_params(objective)
+    batch, params = prepared_and_params()
     np.testing.assert_array_equal(batch["original_ids"], given["input_ids"])
     params["generator"]["mlm"]["bias"] = params["generator"]["mlm"]["bias"].at[50].set(1000.0)
     chosen = np.zeros((ROWS, 32), bool)
@@ -186,18 +209,18 @@ def test_samples_follow_the_distribution_and_the_key_of_the_row():
 
 
 def test_samples_differ_by_step_and_row_and_not_by_place_in_the_batch():
-    objective, batch = make(), packed_batch(rows=ROWS)
-    first = objective.prepare(batch, jax.random.key(1), True)["sample_keys"]
-    other = objective.prepare(batch, jax.random.key(2), False)["sample_keys"]
+    batch, prepare = packed_batch(rows=ROWS), jax.jit(make().prepare, static_argnums=2)
+    first = prepare(batch, jax.random.key(1), True)["sample_keys"]
+    other = prepare(batch, jax.random.key(2), False)["sample_keys"]
     assert len({tuple(key) for key in np.concatenate([first, other]).tolist()}) == 2 * ROWS
     part = {name: x[3:5] for name, x in batch.items()}
-    np.testing.assert_array_equal(objective.prepare(part, jax.random.key(1), True)["sample_keys"], first[3:5])
+    np.testing.assert_array_equal(prepare(part, jax.random.key(1), True)["sample_keys"], first[3:5])
 
 
 def test_a_packed_sequence_is_computed_as_alone(monkeypatch):
     """With the same masks and noise, the sums over a packed row are those over its sequences."""
     objective = make(rate=0.0)
-    batch, params = prepared_and_params(objective)
+    batch, params = prepared_and_params()
     given = packed_batch(rows=ROWS)
     noise = np.random.default_rng(0).uniform(size=(ROWS, 32, 101)).astype(np.float32)  # by row and token
     at = np.asarray(batch["masked_positions"])
@@ -243,9 +266,8 @@ def test_records_with_masks_are_restored(tmp_path):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants(variant):
     """Each trains both networks, and begins with the loss of an untrained model."""
-    objective = make(variant, rate=0.0)
-    batch, params = prepared_and_params(objective)
-    pairs, _ = jax.jit(lambda params: objective.loss(params, batch, None))(params)
+    objective = make(variant)
+    batch, pairs, gradients = losses_and_gradients(variant)
     weights = objective.weights(batch)
     assert pairs.keys() == weights.keys() == {"generator", VARIANTS[variant].name}
     for name, (_, weight) in pairs.items():
@@ -256,13 +278,13 @@ def test_variants(variant):
     every_token = VARIANTS[variant].every_token
     expected = np.sum(packed_batch(rows=ROWS)["lengths"]) if every_token else np.sum(batch["masked_weights"])
     assert weights[VARIANTS[variant].name] == expected
-    gradient = gradient_of(objective, VARIANTS[variant].name, batch, params)
+    gradient = gradients[VARIANTS[variant].name]
     assert all(np.any(x) != name.startswith("generator/") for name, x in gradient.items())
 
 
 def test_the_copy_mechanism_by_hand():
     objective = make("all_tokens_mlm", rate=0.0)
-    batch, params = prepared_and_params(objective)
+    batch, params = prepared_and_params("all_tokens_mlm")
     params["discriminator"]["out"]["kernel"] *= 0
     params["discriminator"]["out"]["bias"] = jnp.array([np.log(3.0)])  # D = 3/4
     params["mlm"] = jax.tree.map(jnp.zeros_like, params["mlm"])  # p = 1/V

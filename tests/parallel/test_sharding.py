@@ -31,20 +31,30 @@ VOCAB = 104  # a multiple of 8, so that the vocabulary is split too
 
 
 @functools.cache
-def run(mesh_sizes, accumulate_steps=1, dropout=0.1):
-    """Four steps and an evaluation: metrics of each step, the state, the evaluation's means."""
+def begin(mesh_sizes):
+    """The task, its optimizer and schedule, the mesh, and a state on the host with its shardings."""
     devices = jax.devices()[: int(np.prod(mesh_sizes))]
     mesh = sharding.make_mesh(*mesh_sizes, devices=devices)
-    task = tiny_task(vocab_size=VOCAB, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    task = tiny_task(vocab_size=VOCAB, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     tx, schedule = optimizers.make_optimizer(OptimizerConfig(learning_rate=1e-2, warmup_steps=0), 1000, task)
     state = init_state(task, tx, mesh, seed=3)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return task, tx, schedule, mesh, jax.device_get(state), jax.tree.map(lambda leaf: leaf.sharding, state)
+
+
+@functools.cache
+def run(mesh_sizes, accumulate_steps=1):
+    """Four steps and, of a whole batch, an evaluation: metrics of each step, the state, the evaluation's
+    means."""
+    task, tx, schedule, mesh, state, shardings = begin(mesh_sizes)
+    state = jax.device_put(state, shardings)
     step = sharding.jit_train_step(make_train_step(task, tx, schedule, accumulate_steps), mesh, shardings)
     lines = []
     for number in range(4):
         batch = sharding.global_batch(packed_batch(rows=16, seed=number, vocab=VOCAB), mesh)
         state, metrics = step(state, batch, np.uint32(3))
         lines.append({name: float(value) for name, value in metrics.items()})
+    if accumulate_steps > 1:
+        return lines, state, {}
     evaluate = sharding.jit_eval_step(make_eval_step(task, 3), mesh, shardings)
     pairs = evaluate(
         state.params, sharding.global_batch(packed_batch(rows=16, seed=99, vocab=VOCAB), mesh), np.int32(0)

@@ -29,7 +29,8 @@ KERNEL = "encoder/layers/stack/layer/query/kernel"
 def run(files, workdir, pretrained, *more):
     flags = (
         "--config.max_seq_length=16", "--config.batch_size=16", "--config.epochs=4", "--config.eval.every=2",
-        "--config.checkpoint.every=4", "--config.optimizer.learning_rate=0.003", *fine_tuned.NO_DROPOUT,
+        "--config.checkpoint.every=4", "--config.optimizer.learning_rate=0.003",
+        "--config.optimizer.warmup_steps=1", "--config.checkpoint.keep=9", *fine_tuned.NO_DROPOUT,
     )  # fmt: skip
     freeze = f"--config.optimizer.freeze={FREEZE}"
     command = fine_tuned.command(
@@ -92,15 +93,6 @@ def test_evaluate_scores_what_the_run_scored(frozen, capsys):
     assert found == pytest.approx(json.loads((frozen / "best.json").read_text())["scores"])
 
 
-def test_a_run_resumes_to_the_same_end(frozen, files, pretrained, tmp_path):
-    limit = "--config.optimizer.warmup_steps=1"  # of the whole run
-    assert run(files, tmp_path / "run", pretrained, limit, "--config.checkpoint.keep=9") == 0
-    end = checkpoint.describe(tmp_path / "run" / "checkpoints" / "8")
-    (tmp_path / "run" / "checkpoints" / "8").rename(tmp_path / "8")
-    assert run(files, tmp_path / "run", pretrained, limit, "--config.checkpoint.keep=9") == 0
-    assert checkpoint.describe(tmp_path / "run" / "checkpoints" / "8") == end
-
-
 def test_another_run_starts_from_it(frozen, files, tmp_path):
     assert run(files, tmp_path / "next", frozen, "--config.epochs=1", "--config.optimizer.freeze=") == 0
     report = json.loads((tmp_path / "next" / run_directory.REPORT_FILE).read_text())
@@ -108,19 +100,25 @@ def test_another_run_starts_from_it(frozen, files, tmp_path):
     assert KERNEL in report["loaded"] and "encoder/embeddings/word_embeddings" in report["loaded"]
 
 
-def test_a_directory_of_before_is_refused_in_one_line(files, pretrained, tmp_path, capsys):
+def test_a_directory_of_before_is_refused_in_one_line(frozen, files, pretrained, tmp_path, capsys):
     """It has every parameter among the trained ones."""
-    assert run(files, tmp_path / "run", pretrained, "--config.epochs=2") == 0
-    (step,) = checkpoint.Checkpointer(tmp_path / "run" / "checkpoints").steps()
-    params = stored_params(tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    params = stored_params(frozen)
+    shutil.copytree(frozen, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
     keeper = checkpoint.Checkpointer(tmp_path / "run" / "checkpoints")
-    keeper.save(step, {"params": nest({name: jax.numpy.asarray(x) for name, x in params.items()})})
+    keeper.save(8, {"params": nest({name: jax.numpy.asarray(x) for name, x in params.items()})})
     keeper.close()
-    capsys.readouterr()
-    assert run(files, tmp_path / "run", pretrained, "--config.epochs=2") == 2
+    assert run(files, tmp_path / "run", pretrained) == 2
     error = capsys.readouterr().err
     assert "are trained there and frozen here" in error and error.count("\n") == 1
+
+
+def test_a_run_resumes_to_the_same_end(frozen, files, pretrained):
+    """The last test of the run, which it changes."""
+    last = frozen / "checkpoints" / "8"
+    end = checkpoint.describe(last)
+    last.rename(frozen / "of-before")
+    assert run(files, frozen, pretrained) == 0
+    assert checkpoint.describe(last) == end
 
 
 @pytest.mark.parametrize("pattern", ["encoder/.*", "(?!nsp/).*", FREEZE])

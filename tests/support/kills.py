@@ -15,13 +15,15 @@ import sys
 import time
 from pathlib import Path
 
+from support import xla_flags
+
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "GLIBC_TUNABLES": "",  # a process that is forked must not start itself again for huge pages
-    "XLA_FLAGS": "",
+    "XLA_FLAGS": xla_flags.with_devices(1),
     "PYTHONWARNINGS": "ignore::RuntimeWarning",
 }
 # What commands import as they run. A fork of it is not disturbed when the files change.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from support import xla_flags
 
 from bert_jax import tokenization
 from bert_jax.data import manifests, packed, tfrecord, verification
@@ -131,7 +132,7 @@ def start(arguments, devices=1):
         [sys.executable, "-u", "-m", "bert_jax", *arguments],
         env=os.environ
         | {
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": xla_flags.with_devices(devices),
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         },

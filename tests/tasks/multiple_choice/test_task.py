@@ -73,19 +73,20 @@ def test_the_softmax_is_over_the_choices_of_a_question(vocabulary, files):
     batch = batches.make_batch(data, np.array([3, 0, -1]), (16,))
     task = MultipleChoice(found.model_config, 3)
     params = draw_parameters(task)
-    logits = task.logits(params, task.prepare(batch, None, False))
-    inputs = task.prepare(batch, None, False)
+    inputs = jax.device_get(task.prepare(batch, None, False))
+    logits = jax.jit(task.logits)(params, inputs)
+    apply = jax.jit(task.model.apply)
     single = np.empty((2, 3))
     for question in range(2):
         for choice in range(3):
             names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
             row = [inputs[name][question, choice][None] for name in names]
-            single[question, choice] = task.model.apply({"params": params}, *row)[0, 0]
+            single[question, choice] = apply({"params": params}, *row)[0, 0]
     np.testing.assert_allclose(logits[:2], single, atol=1e-5)
-    total, weight = task.loss(params, inputs, None)[0]["task"]
+    total, weight = jax.jit(task.loss)(params, inputs, None)[0]["task"]
     expected = losses.cross_entropy(logits[:2], batch["targets"][:2, 0], np.ones(2, np.float32))[0]
     assert weight == 2 and total == pytest.approx(float(expected), rel=1e-5)
-    np.testing.assert_allclose(task.predict(params, batch).sum(-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(task.predict)(params, batch).sum(-1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("windows", [False, True], ids=["whole", "windows"])
@@ -171,9 +172,9 @@ def test_a_long_text_has_windows_with_every_choice(vocabulary):
     rng = np.random.default_rng(0)  # parameters so large that windows differ
     params = jax.tree.map(lambda x: x + np.float32(rng.normal(0, 0.3, x.shape)), draw_parameters(task))
     batch = batches.make_batch(data, np.array([0, 1, 2, 3, 4, -1]), (12,))
-    prepared = task.prepare(batch, None, True)
-    total, weight = task.loss(params, prepared, None)[0]["task"]
-    predicted = np.asarray(task.predict(params, batch))[:5]
+    prepared = jax.device_get(task.prepare(batch, None, True))
+    total, weight = jax.jit(task.loss)(params, prepared, None)[0]["task"]
+    predicted = np.asarray(jax.jit(task.predict)(params, batch))[:5]
     each = -np.log(predicted[np.arange(5), [1, 0, 0, 0, 2]])
     assert weight == task.weights(prepared)["task"] == 5
     assert float(total) / 5 == pytest.approx(np.mean([each[0], each[1:4].mean(), each[4]]), rel=1e-4)

@@ -249,7 +249,8 @@ def test_lamb_of_shared_layers_has_one_ratio_and_one_rate_a_tensor():
     transform, _ = optimizers.make_optimizer(config, 10, task)
     generator = np.random.default_rng(0)
     grads = jax.tree.map(lambda p: np.float32(generator.normal(size=p.shape)), params)
-    updates = flatten(transform.update(grads, transform.init(params), params)[0])
+    update = jax.jit(lambda grads, params: transform.update(grads, transform.init(params), params)[0])
+    updates = flatten(update(grads, params))
     of_layers = [name for name in updates if "/layers/" in name]
     assert {name.split("/")[2] for name in of_layers} == {"shared_0", "shared_1"}
     for name, g in flatten(grads).items():
@@ -262,7 +263,7 @@ def test_lamb_of_shared_layers_has_one_ratio_and_one_rate_a_tensor():
         np.testing.assert_allclose(updates[name], u, rtol=1e-4, atol=1e-7, err_msg=name)
     with pytest.raises(UserError, match="the layers of this model share their parameters"):
         transform, _ = optimizers.make_optimizer(settings(layer_decay=0.9, warmup_steps=0), 10, task)
-        transform.update(grads, transform.init(params), params)
+        jax.eval_shape(transform.update, grads, jax.eval_shape(transform.init, params), params)
 
 
 def test_what_is_frozen_has_no_part_in_the_norm_and_the_others_are_updated_as_before():
