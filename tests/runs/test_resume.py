@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import threading
 import time
 
 import numpy as np
@@ -91,13 +92,17 @@ class Attempt:
         raise AssertionError(f"ended without {pattern!r}:\n{''.join(self.output)}")
 
     def kill(self, number=signal.SIGKILL):
-        """The exit code, and what is left of the output."""
         self.process.send_signal(number)
         return self.finish()
 
     def finish(self):
-        self.output += self.process.communicate(timeout=300)[0].splitlines(keepends=True)
-        return self.process.returncode
+        """The exit code, and what is left of the output."""
+        # `communicate` reads the pipe itself and would lose the lines that `read_until` has buffered.
+        stalled = threading.Timer(300, self.process.kill)
+        stalled.start()
+        self.output += self.process.stdout
+        stalled.cancel()
+        return self.process.wait()
 
     @property
     def resumed_from(self):
@@ -203,11 +208,11 @@ def test_killed_at_many_moments(whole, records, tmp_path, devices):
     workdir, rng, resumed = tmp_path / "run", random.Random(100 + devices), []
     for number in range(40):
         attempt = Attempt(workdir, records, devices)
-        if number % 4 == 0:
+        if number % 4 == 3:  # not the first: within these seconds the whole run may come to its end
             time.sleep(rng.uniform(0, 8))
         else:
             with contextlib.suppress(AssertionError):  # it came to its end
-                if number % 4 == 1:
+                if number % 4 == 0:
                     kill_in_a_save(attempt)
                 else:
                     attempt.read_until("step ")
