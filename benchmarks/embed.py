@@ -3,7 +3,7 @@
     python benchmarks/embed.py --input='wiki/*' --input_format=wikiextractor --model=DIR --peer_python=PYTHON
 
 Both read the same file of one sentence a line with the same model (a sentence-transformers folder with mean
-pooling and normalised vectors) and write .npy; sentences and their order are drawn by a fixed seed. Times are
+pooling and normalized vectors) and write .npy; sentences and their order are drawn by a fixed seed. Times are
 of whole processes and, as each reports it, of the texts alone, in float32 on the CPU. A first run of
 `bert-jax embed`, which fills its cache of compiled programs, is reported by itself.
 """

@@ -72,8 +72,8 @@ def plot_confusions(
         axis.set_yticks(range(len(labels)), names)
         if len(labels) <= 20:
             for (row, column), count in np.ndenumerate(counts):
-                colour = "white" if shares[row, column] > 0.5 else "0.2"
-                axis.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=9)
+                color = "white" if shares[row, column] > 0.5 else "0.2"
+                axis.text(column, row, f"{count:,}", ha="center", va="center", color=color, fontsize=9)
 
 
 @_optional

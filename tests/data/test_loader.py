@@ -49,7 +49,7 @@ def test_permute_looks_random():
     ]
     for a, b in itertools.combinations([np.arange(n), *orders], 2):
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.05 and np.mean(a == b) < 0.002
-    # Neighbours land anywhere: the mean distance of two independent uniform places is n/3.
+    # Neighbors land anywhere: the mean distance of two independent uniform places is n/3.
     assert np.mean(np.abs(np.diff(orders[0]))) == pytest.approx(n / 3, rel=0.03)
     # Each decile of the epoch draws evenly from each decile of the rows.
     table = np.histogram2d(np.arange(n), orders[0], bins=10)[0]

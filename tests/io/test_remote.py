@@ -21,8 +21,8 @@ WORDS = "one two three cat dog bird the a is big small red blue".split()
 def rows(count, seed):
     rng = np.random.default_rng(seed)
     return [
-        (" ".join(rng.choice(WORDS[:-2], 4)) + f" {colour}", colour)
-        for colour in rng.choice(["red", "blue"], count)
+        (" ".join(rng.choice(WORDS[:-2], 4)) + f" {color}", color)
+        for color in rng.choice(["red", "blue"], count)
     ]
 
 

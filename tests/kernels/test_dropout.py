@@ -13,10 +13,10 @@ def test_rate_and_independence(rate):
     count = mask.size
     error = np.sqrt(rate * (1 - rate) / count)
     assert abs(1 - mask.mean() - rate) < 5 * error
-    centred = (mask - mask.mean()) / mask.std()
-    for axis in range(3):  # neighbours in each direction, and rows against rows, are uncorrelated
+    centered = (mask - mask.mean()) / mask.std()
+    for axis in range(3):  # neighbors in each direction, and rows against rows, are uncorrelated
         for lag in (1, 2, 16):
-            products = centred.take(range(lag, shape[axis]), axis) * centred.take(
+            products = centered.take(range(lag, shape[axis]), axis) * centered.take(
                 range(shape[axis] - lag), axis
             )
             assert abs(products.mean()) < 5 / np.sqrt(products.size), (axis, lag)

@@ -69,7 +69,7 @@ def test_layer_norm_of_bfloat16_is_as_good_as_its_numbers(platform):
     normalized, _ = layer_norm._normalize(x, 1e-12)
     exact = np.asarray(x, np.float64)
     exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
-    np.testing.assert_allclose(normalized, exact, atol=2e-3)  # neighbours of 30 are 0.125 apart
+    np.testing.assert_allclose(normalized, exact, atol=2e-3)  # neighbors of 30 are 0.125 apart
 
 
 def test_gelu_exact_and_tanh():

@@ -141,7 +141,7 @@ def test_spans_are_runs_of_whole_words_of_the_published_lengths():
         positions = masked.positions[row][masked.weights[row] > 0]
         if len(positions):
             runs += [len(run) for run in np.split(positions, np.where(np.diff(positions) > 1)[0] + 1)]
-    # Geometric(0.2) cut at 10 has mean 3.8; the last span of a row is cut at the budget, neighbours may
+    # Geometric(0.2) cut at 10 has mean 3.8; the last span of a row is cut at the budget, neighbors may
     # touch.
     assert 2.6 < np.mean(runs) < 3.8
 

@@ -17,18 +17,18 @@ from bert_jax.runs import finetune
 from bert_jax.tasks.rows import outputs
 from bert_jax.training.metrics.metrics_writer import read_metrics
 
-COLOURS = ("red", "blue")
+COLORS = ("red", "blue")
 
 
 def rows(count, seed, words):
-    """(text, colour): the colour is one of the words of the text."""
+    """(text, color): the color is one of the words of the text."""
     rng = np.random.default_rng(seed)
-    others = [word for word in words if word not in COLOURS]
+    others = [word for word in words if word not in COLORS]
     for _ in range(count):
-        colour = rng.choice(COLOURS)
-        text = [*rng.choice(others, rng.integers(1, 8)), colour]
+        color = rng.choice(COLORS)
+        text = [*rng.choice(others, rng.integers(1, 8)), color]
         rng.shuffle(text)
-        yield " ".join(text), str(colour)
+        yield " ".join(text), str(color)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def files(tmp_path_factory):
     words = "one two three cat dog bird the a is big small".split()
     for name, count, seed in (("train", 90, 0), ("dev", 29, 1)):
         with open(directory / f"{name}.csv", "w", newline="") as file:
-            csv.writer(file).writerows([("review", "colour"), *rows(count, seed, words)])
+            csv.writer(file).writerows([("review", "color"), *rows(count, seed, words)])
     return directory
 
 
@@ -50,7 +50,7 @@ def arguments(files, workdir, pretrained, *more):
         *fine_tuned.NO_DROPOUT,
         "--config.eval.every=72",
     )
-    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="colour")
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="color")
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +105,8 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
     assert found["examples"] == 29
     predictions = [json.loads(line) for line in (tmp_path / "dev.jsonl").read_text().splitlines()]
     with open(files / "dev.csv", newline="") as file:
-        truth = [row["colour"] for row in csv.DictReader(file)]
-    right = [
-        prediction["prediction"] == colour for prediction, colour in zip(predictions, truth, strict=True)
-    ]
+        truth = [row["color"] for row in csv.DictReader(file)]
+    right = [prediction["prediction"] == color for prediction, color in zip(predictions, truth, strict=True)]
     assert np.mean(right) == pytest.approx(best["scores"]["accuracy"])
     assert [prediction["id"] for prediction in predictions] == [str(i) for i in range(29)]
     assert sum(predictions[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
@@ -205,7 +203,7 @@ def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp
         ("--config.init_from=nowhere", "nowhere: no such directory"),
         ("--config.data.train=", "no file to train on"),
         ("--config.data.train=missing.csv", "missing.csv: no such file"),
-        ("--config.data.text_a=text", "no column 'text' for data.text_a; the header has 'review', 'colour'"),
+        ("--config.data.text_a=text", "no column 'text' for data.text_a; the header has 'review', 'color'"),
         ("--config.data.label=", "which column holds the label?"),
         ("--config.task=sentiment", "task=sentiment: expected one of"),
         ("--config.metrics=accuracy,pearson", "'pearson' is not a metric of the task classification"),
@@ -258,7 +256,7 @@ def test_another_vocabulary_is_refused(files, pretrained, tmp_path, vocabulary, 
 
 def test_labels_outside_the_set(finetuned, tmp_path, capsys):
     path = tmp_path / "dev.csv"
-    path.write_text("review,colour\na dog,red\na cat,yellow\n")
+    path.write_text("review,color\na dog,red\na cat,yellow\n")
     assert cli.main(["evaluate", f"--workdir={finetuned}", f"--input={path}"]) == 2
     assert f"{path}:3: label 'yellow' is none of 'blue', 'red'" in capsys.readouterr().err
 

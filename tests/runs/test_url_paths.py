@@ -13,7 +13,7 @@ from bert_jax.io import atomic, files
 
 ROOT = "memory://url-paths"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "two", "three", "cat", "dog", "is", "big"]
-ROWS = "review,colour\none cat is big,red\ntwo dog,blue\nthree cat is big,blue\n"
+ROWS = "review,color\none cat is big,red\ntwo dog,blue\nthree cat is big,blue\n"
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def workdir(tmp_path_factory):
     directory = tmp_path_factory.mktemp("run")
     (directory / "vocab.in.txt").write_text("\n".join(WORDS) + "\n")
     (directory / "metrics.jsonl").write_text('{"step": 1, "kind": "train", "loss": 2.0}\n')
-    columns = {"text_a": "review", "label": "colour"}
+    columns = {"text_a": "review", "label": "color"}
     return fine_tuned.make_run(
         directory, directory / "vocab.in.txt", "classification", ["blue", "red"], **columns
     )
@@ -94,7 +94,7 @@ def test_a_work_directory_that_checkpoints_cannot_be_in_is_refused(run, command,
             f"--config.init_from={workdir}",
             f"--config.data.train={ROOT}/dev.csv",
             "--config.data.text_a=review",
-            "--config.data.label=colour",
+            "--config.data.label=color",
             "--config.max_seq_length=16",
         ],
     }.get(command, [])

@@ -46,8 +46,8 @@ def by_hand(model, text, text_b=None):
     params = {name: array.astype(np.float64) for name, array in model.params.items()}
 
     def norm(x, name, layer=...):
-        centred = x - x.mean(-1, keepdims=True)
-        x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + config.layer_norm_eps)
+        centered = x - x.mean(-1, keepdims=True)
+        x = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + config.layer_norm_eps)
         return x * params[f"{name}/scale"][layer] + params[f"{name}/bias"][layer]
 
     tables = [params[f"encoder/embeddings/{name}_embeddings"] for name in ("word", "token_type", "position")]

@@ -21,54 +21,16 @@ COMPRESS = {
 }
 
 
+# Pieces that a reader of some format looks for, and odd bytes.
 UNITS = [
-    *(b"{{", b"}}", b"[[", b"]]", b"{|\n", b"|}", b"<ref>", b"</ref>", b"<nowiki>", b"</nowiki"),
-    *(
-        b"<page>",
-        b"</page>",
-        b"<text>",
-        b"</text>",
-        b"<ns>0</ns>",
-        b"<id>1</id>",
-        b"&lt;ref&gt;",
-        b"&",
-        b"<!--",
-    ),
-    *(b"''", b"\n", b"\n\n", b" ", b"\t", b"<doc id=", b'"', b">", b"</doc>", b'{"text": "', b'"}\n', b"["),
-    *(
-        b"\\ud800",
-        b"\xff",
-        b"\xed\xa0\x80",
-        b"\x00",
-        "é中".encode(),
-        b"_",
-        b"--\n",
-        b"*** START OF THIS PROJECT",
-    ),
-    *(
-        b" GUTENBERG",
-        b"CONTENTS\n",
-        b"word ",
-        b"1. ",
-        b"I. A  3\n",
-        b"[[File:a|",
-        b"a" * 3000,
-        b"&#1",
-        b"1" * 5000,
-    ),
-    *(
-        b"-DOCSTART- O\n",
-        b"B-PER",
-        b" O\n",
-        b",",
-        b"\r",
-        b"-1",
-        b"nan",
-        b"1e999",
-        b"\xef\xbb\xbf",
-        b"'" * 2000,
-    ),
-]
+    b"{{", b"}}", b"[[", b"]]", b"{|\n", b"|}", b"<ref>", b"</ref>", b"<nowiki>", b"</nowiki", b"[[File:a|",
+    b"<page>", b"</page>", b"<text>", b"</text>", b"<ns>0</ns>", b"<id>1</id>", b"<doc id=", b"</doc>",
+    b"<!--", b"\n", b"\n\n", b"\r", b" ", b"\t", b"&", b"&lt;ref&gt;", b"&#1", b'"', b">", b"''",
+    b"'" * 2000, b"[", b",", b'{"text": "', b'"}\n', b"\\ud800", b"\xff", b"\xed\xa0\x80", b"\x00",
+    b"\xef\xbb\xbf", "é中".encode(), b"_", b"*** START OF THIS PROJECT GUTENBERG", b"CONTENTS\n", b"1. ",
+    b"I. A  3\n", b"--\n", b"word ", b"a" * 3000, b"-DOCSTART- O\n", b"B-PER", b" O\n", b"-1", b"nan",
+    b"1e999", b"1" * 5000,
+]  # fmt: skip
 
 
 JUNK = [

@@ -24,7 +24,7 @@ def random_model(cls, spread=True, seed=0, **fields):
     """A model of transformers, without dropout.
 
     With `spread` its weights are such that no output is degenerate: attention far from uniform, biases and
-    scales of norms that matter. Without, they are as transformers initialises them.
+    scales of norms that matter. Without, they are as transformers initializes them.
     """
     torch.manual_seed(seed)
     make = getattr(transformers, cls)

@@ -118,7 +118,7 @@ def test_equals_the_oracle_on_any_unicode(tokenizer, text):
 
 
 def characters(everything):
-    """Code points without surrogates: all, or those that are treated specially and the neighbours of such."""
+    """Code points without surrogates: all, or those that are treated specially and the neighbors of such."""
     edges = {c + d for first, last in normalization.CHINESE_RANGES for c in (first, last) for d in (-1, 0, 1)}
     for c in range(sys.maxunicode + 1):
         if 0xD800 <= c < 0xE000:

@@ -43,7 +43,7 @@ PASSAGES = (
     "Tyger, tyger, burning bright In the forests of the night,",
     "The end came.",
 )
-LICENCE = "\nThis text is for the use of anyone anywhere at no cost.\n"
+LICENSE = "\nThis text is for the use of anyone anywhere at no cost.\n"
 
 
 def read(path, counts=None):
@@ -62,21 +62,21 @@ def read(path, counts=None):
             "The Project Gutenberg EBook of A Title\n\n"
             "*** START OF THIS PROJECT GUTENBERG EBOOK A TITLE ***\n\n"
             "Produced by A. Reader and the\nDistributed Proofreading Team\n\n",
-            "\n\nEnd of the Project Gutenberg EBook of A Title, by A. Writer\n" + LICENCE,
+            "\n\nEnd of the Project Gutenberg EBook of A Title, by A. Writer\n" + LICENSE,
         ),
         (
             "***START OF THE PROJECT GUTENBERG EBOOK A LONG\nTITLE***\n\nE-text prepared by A. Reader\n\n",
-            "\n***END OF THE PROJECT GUTENBERG EBOOK A LONG TITLE***\n" + LICENCE,
+            "\n***END OF THE PROJECT GUTENBERG EBOOK A LONG TITLE***\n" + LICENSE,
         ),
         (
             "***START**THE SMALL PRINT!**FOR PUBLIC DOMAIN ETEXTS**START***\nWhy is this here?\n"
             "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n\n"
             "This etext was prepared by A. Reader, of a town.\n\n",
-            "\nEnd of Project Gutenberg's A Title\n" + LICENCE,
+            "\nEnd of Project Gutenberg's A Title\n" + LICENSE,
         ),
         (
-            LICENCE + "*END THE SMALL PRINT! FOR PUBLIC DOMAIN EBOOKS*Ver.02/11/02*END*\n\n",
-            "\n*** END OF THE PROJECT GUTENBERG EBOOK A TITLE ***\n\n*** START: FULL LICENSE ***\n" + LICENCE,
+            LICENSE + "*END THE SMALL PRINT! FOR PUBLIC DOMAIN EBOOKS*Ver.02/11/02*END*\n\n",
+            "\n*** END OF THE PROJECT GUTENBERG EBOOK A TITLE ***\n\n*** START: FULL LICENSE ***\n" + LICENSE,
         ),
     ],
     ids=["none", "this", "tight", "small-print", "small-print-2002"],

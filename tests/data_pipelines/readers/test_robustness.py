@@ -5,55 +5,10 @@ import time
 import tracemalloc
 
 import pytest
-from support.mutations import COMPRESS
+from support.mutations import COMPRESS, UNITS
 
 from bert_jax.errors import UserError
 from data_pipelines import readers
-
-UNITS = [
-    b"{{",
-    b"}}",
-    b"[[",
-    b"]]",
-    b"{|\n",
-    b"|}",
-    b"<ref>",
-    b"</ref>",
-    b"<page>",
-    b"</page>",
-    b"<text>",
-    b"</text>",
-    b"<ns>0</ns>",
-    b"<id>1</id>",
-    b"&lt;ref&gt;",
-    b"&",
-    b"<!--",
-    b"''",
-    b"\n",
-    b"\n\n",
-    b" ",
-    b"<doc id=",
-    b'"',
-    b">",
-    b"</doc>",
-    b'{"text": "',
-    b'"}\n',
-    b"[",
-    b"\\ud800",
-    b"\xff",
-    b"\xed\xa0\x80",
-    b"\x00",
-    "é中".encode(),
-    b"_",
-    b"--\n",
-    b"*** START OF THIS PROJECT GUTENBERG",
-    b"CONTENTS\n",
-    b"word ",
-    b"1. ",
-    b"I. A  3\n",
-    b"[[File:a|",
-    b"a" * 3000,
-]
 
 
 def bad_input(rng):

@@ -162,7 +162,7 @@ def test_short_sequences():
     short=st.floats(0, 1),
 )
 @settings(deadline=None, max_examples=30)
-def test_sentence_order_pairs_are_neighbours(documents, length, seed, short):
+def test_sentence_order_pairs_are_neighbors(documents, length, seed, short):
     documents = numbered(documents)
     made = list(pairs.make_pairs(documents, length, random.Random(seed), short, nsp="sop"))
     for pair in made:

@@ -88,7 +88,7 @@ GIGABYTE = 1e9
         ("collective-permute", [(0, (0, 0)), (1, (0, 0))], 1 / 3.125),
         ("all-reduce", [(0, (0, 0))], 0),
     ],
-    ids=["pod", "part", "pair", "neighbour", "slices", "next slice", "alone"],
+    ids=["pod", "part", "pair", "neighbor", "slices", "next slice", "alone"],
 )
 def test_seconds(kind, positions, expected):
     assert collectives._seconds(kind, GIGABYTE, V5E, positions) == pytest.approx(expected)

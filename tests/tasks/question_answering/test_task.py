@@ -17,20 +17,20 @@ from bert_jax.objectives.spans import Spans
 from bert_jax.tasks.rows import batches
 from bert_jax.training.step import make_eval_step
 
-COLOURS = ("red", "blue", "green")
+COLORS = ("red", "blue", "green")
 OTHERS = "one two three cat dog bird the a is big small".split()
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "finetune" / "squad.py"
 
 
 def questions(count, seed):
-    """Texts of 14 words, of which one or none is a colour, in upper case: that is the answer."""
+    """Texts of 14 words, of which one or none is a color, in upper case: that is the answer."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         words = [str(word) for word in rng.choice(OTHERS, 14)]
         answers = []
         if number % 4:
             place = int(rng.integers(14))
-            words[place] = str(rng.choice(COLOURS)).upper()
+            words[place] = str(rng.choice(COLORS)).upper()
             answers = [{"text": words[place], "answer_start": len(" ".join([*words[:place], ""]))}]
         asked = {"id": f"q{number}", "question": "is the", "answers": answers, "is_impossible": not answers}
         yield {"context": " ".join(words), "qas": [asked]}
@@ -65,7 +65,7 @@ def test_a_tiny_model_learns_twenty_questions(finetuned):
     n_best = json.loads((finetuned / "nbest_predictions-dev.json").read_text())
     assert list(texts) == list(odds) == list(n_best) == [f"q{i}" for i in range(20)]
     assert all((texts[key] == "") == (odds[key] > 0) for key in texts)
-    assert sum(text in [colour.upper() for colour in COLOURS] for text in texts.values()) >= 13
+    assert sum(text in [color.upper() for color in COLORS] for text in texts.values()) >= 13
 
 
 def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_path, capsys):

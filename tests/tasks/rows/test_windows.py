@@ -181,22 +181,22 @@ def test_the_loss_of_an_epoch_is_the_mean_over_texts(kind):
     assert total / weight == pytest.approx(np.mean(of_texts), rel=1e-4)
 
 
-COLOURS = ("red", "blue")
+COLORS = ("red", "blue")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """The colour is somewhere in a text of up to 30 words, often behind what a row has room for."""
+    """The color is somewhere in a text of up to 30 words, often behind what a row has room for."""
     directory = tmp_path_factory.mktemp("documents")
     rng = np.random.default_rng(0)
     for name, count in (("train", 24), ("dev", 11)):
         with open(directory / f"{name}.csv", "w", newline="") as file:
             write = csv.writer(file).writerow
-            write(["review", "colour"])
+            write(["review", "color"])
             for number in range(count):
                 text = rng.choice("one two three cat dog bird the a is".split(), rng.integers(3, 30)).tolist()
-                text.insert(rng.integers(len(text)), COLOURS[number % 2])
-                write([" ".join(text), COLOURS[number % 2]])
+                text.insert(rng.integers(len(text)), COLORS[number % 2])
+                write([" ".join(text), COLORS[number % 2]])
     return directory
 
 
@@ -207,7 +207,7 @@ def command(files, workdir, pretrained, *more):
         "--config.batch_size=16",
         "--config.epochs=1",
     )
-    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="colour")
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="color")
 
 
 def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsys):
@@ -229,7 +229,7 @@ def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsy
 
     kept = [line.split("\t") for line in (run / "predictions-dev.tsv").read_text().splitlines()[1:]]
     assert [row[0] for row in kept] == [str(i) for i in range(11)]
-    right = np.mean([row[1] == truth["colour"] for row, truth in zip(kept, rows, strict=True)])
+    right = np.mean([row[1] == truth["color"] for row, truth in zip(kept, rows, strict=True)])
     assert right == pytest.approx(best["scores"]["accuracy"])
     errors = (run / "errors-dev.tsv").read_text().splitlines()[1:]
     assert len(errors) == round(11 * (1 - right))
@@ -252,7 +252,7 @@ def test_from_training_to_predictions_by_text(files, pretrained, tmp_path, capsy
         (["--config.doc_stride=11"], "doc_stride=11: expected 0 (long texts are cut) to 10"),
         (["--config.doc_stride=-1"], "doc_stride=-1 must be at least 0"),
         (
-            ["--config.doc_stride=6", "--config.data.text_b=colour"],
+            ["--config.doc_stride=6", "--config.data.text_b=color"],
             "to 5, the tokens of the longer text of a pair",
         ),
         (["--config.task=tagging"], "doc_stride=5: the task tagging does not use it"),

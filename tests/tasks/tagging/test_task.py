@@ -12,18 +12,18 @@ from bert_jax import cli
 from bert_jax.tasks.tagging import entities
 from bert_jax.tasks.tagging.word_files import read_sentences
 
-COLOURS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
+COLORS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
 
 
 def sentences(count, seed):
-    """A colour before animals, as "red cat dog", is an entity THING, "one two" one of NUM; the rest is O."""
+    """A color before animals, as "red cat dog", is an entity THING, "one two" one of NUM; the rest is O."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
         words, tags = [], []
         for _ in range(rng.integers(1, 4)):
             kind = rng.integers(3)
             if kind == 0:
-                words += [str(rng.choice(COLOURS)), *map(str, rng.choice(ANIMALS, rng.integers(1, 3)))]
+                words += [str(rng.choice(COLORS)), *map(str, rng.choice(ANIMALS, rng.integers(1, 3)))]
                 tags += ["B-THING"] + ["I-THING"] * (len(words) - len(tags) - 1)
             elif kind == 1:
                 words += [str(rng.choice(("one", "two")))]

@@ -14,7 +14,7 @@ from bert_jax.objectives import losses
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Every colour and every animal of the text is a label."""
+    """Every color and every animal of the text is a label."""
     directory = tmp_path_factory.mktemp("files")
     rng = np.random.default_rng(0)
     for name, count in (("train", 160), ("dev", 25)):

@@ -27,8 +27,8 @@ def loss(params, ids, targets):
     """A bag of words through LayerNorm, a dense layer and a softmax: rare rows of the table have gradients of
     0 at most steps, as words have."""
     bag = params["word_embeddings"][ids].mean(axis=1)
-    centred = bag - bag.mean(axis=-1, keepdims=True)
-    normed = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-12)
+    centered = bag - bag.mean(axis=-1, keepdims=True)
+    normed = centered / jnp.sqrt((centered**2).mean(axis=-1, keepdims=True) + 1e-12)
     hidden = jnp.tanh(normed * params["norm"]["scale"] + params["norm"]["bias"])
     layers = params["layers"]["stack"]["layer"]["dense"]
     for kernel, bias in zip(layers["kernel"], layers["bias"], strict=True):
