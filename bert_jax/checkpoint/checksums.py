@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import google_crc32c
 import jax
@@ -14,20 +15,26 @@ from jax import lax
 
 from bert_jax.io import atomic, files
 
+_Array = TypeVar("_Array", jax.Array, np.ndarray)
+
 FILES = "files.json"
+# The host computes so many elements in less time than it takes to compile the program of a small model.
+_HOST_ELEMENTS = 1 << 22
 
 
 def array_digests(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
     """Returns a checksum of 16 hex digits for each array, which does not depend on the array's sharding.
 
     The checksum depends on the array's shape and on its elements' bits and positions. It takes one dispatch
-    on the devices that hold the arrays, and only the checksums are copied to the host. A change to a single
-    element is always detected; a change to several elements goes undetected with probability 2^-64.
+    on the devices that hold the arrays, and only the checksums are copied to the host. Small arrays on the
+    CPU need no dispatch. A change to a single element is always detected; a change to several elements goes
+    undetected with probability 2^-64.
 
     Args:
         arrays: Booleans, integers or floats of any shape, all on the same devices with any sharding.
     """
-    values = np.asarray(_digest_all(list(arrays.values())))
+    leaves = list(arrays.values())
+    values = [_digest_on_host(x) for x in leaves] if _are_on_host(leaves) else np.asarray(_digest_all(leaves))
     return {name: f"{first:08x}{second:08x}" for name, (first, second) in zip(arrays, values, strict=True)}
 
 
@@ -72,6 +79,21 @@ def _file_digest(path: str) -> list[int]:
     return [size, crc]
 
 
+def _are_on_host(arrays: Sequence[jax.Array]) -> bool:
+    """Returns whether the arrays are small, and this process holds all of them in the host's memory."""
+    return sum(x.size for x in arrays) <= _HOST_ELEMENTS and all(
+        x.is_fully_addressable and {device.platform for device in x.devices()} == {"cpu"} for x in arrays
+    )
+
+
+def _digest_on_host(array: jax.Array) -> tuple[int, int]:
+    """Returns the sums of `_digest`, without compiling a program."""
+    x = np.asarray(array).reshape(-1)
+    bits = x.view(f"uint{min(32, x.dtype.itemsize * 8)}").astype(np.uint32)
+    first, second = _mixed(bits, np.arange(bits.size, dtype=np.uint32))
+    return int(first.sum(dtype=np.uint32)), int(second.sum(dtype=np.uint32))
+
+
 @jax.jit
 def _digest_all(arrays: list[jax.Array]) -> jax.Array:
     return jnp.stack([_digest(x) for x in arrays])
@@ -89,12 +111,17 @@ def _digest(x: jax.Array) -> jax.Array:
     place = jnp.zeros(bits.shape, jnp.uint32)
     for axis, size in enumerate(bits.shape):
         place = place * np.uint32(size) + lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
-    first = _mix(bits ^ _mix(place + np.uint32(0x9E3779B9)))
-    second = _mix(first + place)
+    first, second = _mixed(bits, place)
     return jnp.stack([first.sum(dtype=jnp.uint32), second.sum(dtype=jnp.uint32)])
 
 
-def _mix(x: jax.Array) -> jax.Array:
+def _mixed(bits: _Array, place: _Array) -> tuple[_Array, _Array]:
+    """Returns two mixtures of the elements' bits and positions, all of them uint32."""
+    first = _mix(bits ^ _mix(place + np.uint32(0x9E3779B9)))
+    return first, _mix(first + place)
+
+
+def _mix(x: _Array) -> _Array:
     """Mixes 32 bits bijectively ("lowbias32" from Wellons' hash-prospector)."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)

@@ -12,18 +12,32 @@ from bert_jax.checkpoint import checksums
 from bert_jax.parallel import sharding
 
 
+@pytest.fixture(params=["host", "devices"])
+def computed_on(request, monkeypatch):
+    """Small arrays on the CPU need no program, which all others do."""
+    if request.param == "devices":
+        monkeypatch.setattr(checksums, "_are_on_host", lambda arrays: False)
+    else:
+        monkeypatch.delattr(checksums, "_digest_all")
+
+
 def _digest(x):
     return checksums.array_digests({"x": x})["x"]
 
 
+def _digests(x):
+    """Those of the host and of the devices."""
+    return tuple(int(part) for part in checksums._digest_on_host(x)), tuple(map(int, checksums._digest(x)))
+
+
 @pytest.mark.parametrize("spec", [(), ("data",), (None, "data"), (None, "fsdp", "data"), (("data", "fsdp"),)])
-def test_a_digest_does_not_depend_on_the_sharding(spec):
+def test_a_digest_does_not_depend_on_the_sharding(spec, computed_on):
     x = np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32)
     mesh = sharding.make_mesh(data=4, fsdp=2)
     assert _digest(jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))) == _digest(jnp.asarray(x))
 
 
-def test_known_digests_stay_as_they_are():
+def test_known_digests_stay_as_they_are(computed_on):
     """Checkpoints carry them: another mixing would make every saved step look damaged."""
     arrays = {
         "float32": jnp.arange(6, dtype=jnp.float32).reshape(2, 3),
@@ -39,28 +53,50 @@ def test_known_digests_stay_as_they_are():
     }
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "int8", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(), (7,), (3, 5, 2), (0, 4)])
+def test_the_host_computes_what_the_devices_do(dtype, shape):
+    x = np.random.default_rng(2).normal(0, 50, shape)
+    host, devices = _digests(jnp.asarray(x).astype(dtype))
+    assert host == devices
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64"])
+def test_the_host_computes_what_the_devices_do_of_64_bits(dtype):
+    with jax.enable_x64(True):
+        host, devices = _digests(jnp.asarray(np.random.default_rng(3).normal(0, 1e12, (3, 5)), dtype))
+    assert host == devices
+
+
+def test_large_arrays_stay_on_their_devices(monkeypatch):
+    monkeypatch.setattr(checksums, "_HOST_ELEMENTS", 5)
+    assert not checksums._are_on_host([jnp.zeros(3), jnp.zeros(3)])
+    assert checksums._are_on_host([jnp.zeros(3), jnp.zeros(2)])
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 24 * 5 * 32 - 1))
 def test_every_flipped_bit_shows(bit):
     x = np.random.default_rng(1).normal(size=(24, 5)).astype(np.float32)
     flipped = x.copy()
     flipped.view(np.uint8).reshape(-1)[bit // 8] ^= np.uint8(1 << bit % 8)
-    assert _digest(jnp.asarray(flipped)) != _digest(jnp.asarray(x))
+    before, after = _digests(jnp.asarray(x)), _digests(jnp.asarray(flipped))
+    assert before[0] != after[0] and before[1] != after[1]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8", "bool"])
-def test_exchanged_elements_show(dtype):
+def test_exchanged_elements_show(dtype, computed_on):
     x = jnp.asarray(np.array([0, 1, 0, 0, 1, 1]), dtype)
     assert _digest(x) != _digest(x[::-1])
 
 
-def test_two_flipped_signs_show():
+def test_two_flipped_signs_show(computed_on):
     """A plain sum modulo 2^32 would cancel them."""
     x = jnp.ones(4, jnp.float32)
     assert _digest(x * jnp.array([-1, -1, 1, 1])) != _digest(x)
 
 
-def test_nan_is_kept_by_its_bits():
+def test_nan_is_kept_by_its_bits(computed_on):
     quiet = jnp.asarray(np.array([0x7FC00000], np.uint32).view(np.float32))
     other = jnp.asarray(np.array([0x7FC00001], np.uint32).view(np.float32))
     assert _digest(quiet) == _digest(quiet) != _digest(other)
