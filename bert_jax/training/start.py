@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -85,15 +85,10 @@ class Start:
         given = self.initial_params
         if callable(given):
             given = given(abstract_model(self.objective, self.mesh))
-        state = init_state(self.objective, self.optimizer, self.mesh, self.config.seed, self.abstract)
-        if given is None:
-            self.log("started from scratch")
-            return state
         weights = self.config.init_from
-        self.log(f"started from {f'the weights of {weights}' if weights else 'the weights given'}")
-        params, frozen = self.objective.split(given)
-        state = state.replace(params=_overlay(state.params, params))
-        return state if frozen is None else state.replace(frozen=_overlay(state.frozen, frozen))
+        source = f"the weights of {weights}" if weights else "the weights given"
+        self.log("started from scratch" if given is None else f"started from {source}")
+        return init_state(self.objective, self.optimizer, self.mesh, self.config.seed, self.abstract, given)
 
     def _restore(
         self, read: Callable[[TrainState], tuple[Any, TrainState] | None]
@@ -135,10 +130,3 @@ class Start:
             budget = budgets.of(self.config)
             state = state.replace(spent=jax.device_put(budget.initial(), place) if budget else None)
         return state
-
-
-def _overlay(params: Any, given: Any) -> Any:
-    """Returns `params` with the leaves in `given` replaced, on the same shardings."""
-    if not isinstance(params, Mapping):
-        return jax.device_put(given, params.sharding)
-    return {name: _overlay(x, given[name]) if name in given else x for name, x in params.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import flax.struct
@@ -11,7 +12,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import UserError
 from bert_jax.objectives.adapters import INNER
 from bert_jax.objectives.base import Objective, Params
@@ -127,34 +128,63 @@ def init_state(
     mesh: Mesh,
     seed: int,
     abstract: TrainState | None = None,
+    given: Params | None = None,
 ) -> TrainState:
     """Returns a newly initialized state of the form of `abstract`, by default that of `abstract_state`.
 
     It is created on the devices that hold it, so no device ever holds the whole of a sharded array. Frozen
     parameters without values are those of `Objective.init_model`.
+
+    Args:
+        objective: the training objective.
+        optimizer: the optimizer.
+        mesh: the device mesh.
+        seed: the seed of the run.
+        abstract: the shapes and shardings of the state.
+        given: some or all of the parameters of `Objective.init_model`, which are not initialized then.
     """
     form = abstract or abstract_state(objective, optimizer, mesh)
+    trained, frozen = objective.split(given) if given else ({}, None)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, form)
+    places = flatten(shardings.params)
+    values = {name: jax.device_put(x, places[name]) for name, x in flatten(trained).items() if name in places}
 
     def init(seed):
         key = jax.random.key(seed, impl="threefry2x32")
         params = unbox(objective.init(key))
         recent = None if form.recent is None else jnp.full(form.recent.shape, jnp.nan, jnp.float32)
         spent = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), form.spent)
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), recent, spent=spent)
+        # The compiler leaves out what computes nothing but parameters that are given.
+        others = {name: x for name, x in flatten(params).items() if name not in values}
+        return TrainState(jnp.zeros((), jnp.int32), others, optimizer.init(params), recent, spent=spent)
 
-    def init_frozen(seed):
-        return unbox(objective.split(objective.init_model(jax.random.key(seed, impl="threefry2x32")))[1])
-
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, form)
-    state = jax.jit(init, out_shardings=shardings.replace(frozen=None))(np.uint32(seed))
+    others = {name: place for name, place in places.items() if name not in values}
+    state = jax.jit(init, out_shardings=shardings.replace(params=others, frozen=None))(np.uint32(seed))
+    values |= state.params
+    structure = jax.tree.structure(shardings.params)
+    state = state.replace(params=jax.tree.unflatten(structure, [values[name] for name in places]))
     if shardings.frozen is None:
         return state
-    initial = jax.eval_shape(init_frozen, np.uint32(seed))
-    if initial is not None:
-        placed = flatten(shardings.frozen)
-        among = nest({name: placed[name] for name in flatten(initial)})
-        initial = jax.jit(init_frozen, out_shardings=among)(np.uint32(seed))
+    initial = _initial_frozen(objective, shardings.frozen, seed, flatten(frozen))
     return state.replace(frozen=place_frozen(objective, shardings.frozen, initial))
+
+
+def _initial_frozen(objective: Objective, shardings: Any, seed: int, given: Params) -> dict[str, jax.Array]:
+    """Returns, by name, the frozen parameters that are given and those that the objective lacks."""
+    places = flatten(shardings)
+    values = {name: jax.device_put(x, places[name]) for name, x in given.items() if name in places}
+    leaves = flatten(unbox(objective.frozen()))
+    without = {name for name, x in leaves.items() if isinstance(x, jax.ShapeDtypeStruct)} - values.keys()
+
+    def init(seed):
+        params = objective.init_model(jax.random.key(seed, impl="threefry2x32"))
+        initial = flatten(unbox(objective.split(params)[1]))
+        return {name: x for name, x in initial.items() if name in without}
+
+    made = jax.eval_shape(init, np.uint32(seed)) if without else {}
+    if not made:
+        return values
+    return values | jax.jit(init, out_shardings={name: places[name] for name in made})(np.uint32(seed))
 
 
 def has_frozen_values(objective: Objective) -> bool:
@@ -163,23 +193,25 @@ def has_frozen_values(objective: Objective) -> bool:
     return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
 
-def place_frozen(objective: Objective, shardings: Any, initial: Params | None = None) -> Params | None:
+def place_frozen(
+    objective: Objective, shardings: Any, initial: Mapping[str, jax.Array] | None = None
+) -> Params | None:
     """Returns copies of the objective's frozen parameters with the given shardings, or None.
 
     Args:
         objective: the training objective.
         shardings: the shardings of `TrainState.frozen`.
-        initial: the values of parameters of which the objective has only the shapes.
+        initial: values on these shardings, by name, that come before those of the objective.
 
     Raises:
         UserError: a parameter has no value.
     """
-    values = flatten(initial)
+    values = initial or {}
 
     def place(path, x, sharding):
+        if (name := jax.tree_util.keystr(path, simple=True, separator="/")) in values:
+            return values[name]
         if isinstance(x, jax.ShapeDtypeStruct):
-            if (name := jax.tree_util.keystr(path, simple=True, separator="/")) in values:
-                return values[name]
             raise UserError(
                 "the frozen parameters of this objective have no values: expected those of a checkpoint, or "
                 "a work directory that has saved them"

@@ -164,3 +164,19 @@ def test_what_is_trained_is_trained_as_if_nothing_were_frozen():
         np.testing.assert_allclose(x[frozen:], whole[name][frozen:], rtol=1e-4, atol=1e-5)
     specs = {name: x.sharding.spec for name, x in flatten(state.frozen).items()}
     assert specs[f"params/{KERNEL}/axis0_0"] == jax.sharding.PartitionSpec(None, "fsdp", "tensor", None)
+
+
+def test_parameters_that_are_not_given_start_as_if_none_were():
+    task, mesh, optimizer = tiny_task(num_hidden_layers=2), sharding.make_mesh(2, 2, 2), optax.scale_by_adam()
+    objective = param_groups.freeze(task, FREEZE)
+    whole = init_state(objective, optimizer, mesh, 0)
+    model = flatten(jax.device_get(objective.join(whole.params, whole.frozen)))
+    values = {name: x + 1 for name, x in model.items() if name.startswith("encoder/")}
+    state = init_state(objective, optimizer, mesh, 0, given=nest(values))
+    jax.tree.map(np.testing.assert_array_equal, state.opt_state, whole.opt_state)
+    found = flatten(objective.join(state.params, state.frozen))
+    assert found.keys() == model.keys() > values.keys()
+    for name, x in found.items():
+        np.testing.assert_array_equal(x, values.get(name, model[name]))
+    shardings = jax.tree.map(lambda x: x.sharding, whole)
+    assert jax.tree.map(lambda x: x.sharding, state) == shardings
