@@ -19,6 +19,7 @@ from bert_jax.models.heads import gather_positions
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives.distillation import (
     DISTILLATION,
+    PAIRS,
     TEACHER,
     Distillation,
     Models,
@@ -51,17 +52,16 @@ def model(name):
     return convert.load(FOLDER / name, log=lambda line: None)
 
 
-def objective(name):
+def objective(name, dtype="float32"):
     found = model(name)
-    config = found.config.replace(dtype="float32")
+    config = found.config.replace(dtype=dtype)
     return MaskedLM(config, None, None, head=found.family.masked_lm, next_sentence_head=False)
 
 
-def distilled(factors, student="student", **options):
+def distilled(factors, student="student", dtype="float32", **options):
     places = {name: options.pop(name) for name in ("every_token", "temperature") if name in options}
-    return Distillation(
-        objective(student), objective("teacher"), factors, options=PairOptions(**options), **places
-    )
+    models = objective(student, dtype), objective("teacher", dtype)
+    return Distillation(*models, factors, options=PairOptions(**options), **places)
 
 
 def batch(padding=True, every_token=True):
@@ -85,7 +85,7 @@ def batch(padding=True, every_token=True):
     return at_every_token(found) if every_token else found
 
 
-def compute(found, rows, grad=True, **maps):
+def compute(found, rows, grad=True, run=lambda function, x: jax.jit(function)(x), **maps):
     params = nest(model("student" if found.student.config.hidden_size == 8 else "narrow").params)
     if not found.uses_heads:
         params = {"encoder": params["encoder"]}
@@ -98,7 +98,7 @@ def compute(found, rows, grad=True, **maps):
         means = {name: total / weight for name, (total, weight) in pairs.items()}
         return sum(found.scales[name] * x for name, x in means.items()), means
 
-    return jax.jit(jax.value_and_grad(total, has_aux=True) if grad else total)(params)
+    return run(jax.value_and_grad(total, has_aux=True) if grad else total, params)
 
 
 def test_the_triple_loss_and_its_gradient_are_those_of_the_source():
@@ -121,6 +121,16 @@ def test_logits_of_the_masked_tokens_alone():
     means = compute(found, batch(every_token=False), grad=False)[1]
     assert float(means["mlm"]) == pytest.approx(float(golden()["loss/mlm"]), rel=1e-5)
     assert float(means["logits"]) == pytest.approx(float(golden()["loss/logits at masked"]), rel=1e-5)
+
+
+@pytest.mark.parametrize("every_token", [True, False])
+def test_all_comparisons_have_gradients_in_bfloat16(every_token):
+    """As on TPUs and GPUs, where several losses read logits and states of this dtype."""
+    found = distilled(
+        dict.fromkeys(["task", "logits", *PAIRS], 1.0), dtype="bfloat16", every_token=every_token
+    )
+    (total, _), gradient = compute(found, batch(every_token=every_token), run=jax.eval_shape)
+    assert {x.dtype for x in jax.tree.leaves((total, gradient))} == {jnp.dtype("float32")}
 
 
 @pytest.mark.parametrize(

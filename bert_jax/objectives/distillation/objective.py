@@ -184,6 +184,8 @@ class Distillation(Objective):
         teacher, targets = self._forward(
             self.teacher, LOGITS in self.factors, params[TEACHER], batch, None, names
         )
+        # Two losses read these logits, and their gradients can be added only if they have one dtype.
+        student = jax.tree.map(lambda x: x.astype(jnp.float32), student)
         found, metrics = self.student.losses_of(student, batch) if self.uses_heads else ({}, {})
         sums: dict[str, jax.Array] = {}
         if LOGITS in self.factors:
