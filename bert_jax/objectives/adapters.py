@@ -62,12 +62,12 @@ class PartlyFrozen(Objective):
 
     @functools.cached_property
     def _layers(self) -> Mapping[str, StackedLayers]:
-        return stacked_parameters(self.objective.init, self.config)
+        return stacked_parameters(self.objective.init_shapes, self.config)
 
     @functools.cached_property
     def flags(self) -> dict[str, dict[str, bool]]:
         """Returns {name: {name in a layer: whether it is frozen}} for the wrapped objective's parameters."""
-        shapes = parameter_shapes(_abstract(self.objective.init))
+        shapes = parameter_shapes(self.objective.init_shapes)
         names = {name: self._layers[name].names if name in self._layers else (name,) for name in shapes}
         return {name: {each: self.is_frozen(each) for each in names[name]} for name in shapes}
 
@@ -81,12 +81,17 @@ class PartlyFrozen(Objective):
 
     def frozen(self) -> Params:
         """Returns the shapes of the frozen parameters, and what the wrapped objective's `frozen` returns."""
-        shapes = _abstract(lambda key: self._divide(self.objective.init(key))[1])
+        shapes = jax.eval_shape(lambda params: self._divide(params)[1], self.objective.init_shapes)
         return self._nested(shapes, self.objective.frozen())
 
     def init_model(self, key: jax.Array) -> Params:
         """Returns new parameters of the whole model."""
         return self.objective.init_model(key)
+
+    @functools.cached_property
+    def init_model_shapes(self) -> Params:
+        """Returns the shapes of the whole model's parameters, boxed as in `init_model`."""
+        return self.objective.init_model_shapes
 
     def split(self, params: Params) -> tuple[Params, Params]:
         """Returns the trained and the frozen ones of some or all of the model's parameters."""
@@ -144,18 +149,16 @@ def encoder_config(objective: Objective) -> EncoderConfig | None:
     return getattr(objective, "config", None)
 
 
-def stacked_parameters(
-    init: Callable[[jax.Array], Params], config: EncoderConfig | None
-) -> dict[str, StackedLayers]:
-    """Returns {name: layers} of the parameters that `init` stacks over layers, or of parts of them.
+def stacked_parameters(boxed: Params, config: EncoderConfig | None) -> dict[str, StackedLayers]:
+    """Returns {name: layers} of the parameters that are stacked over layers, or of parts of them.
 
     Args:
-        init: maps a key to parameters that are boxed with their logical axis names.
+        boxed: the shapes of parameters that are boxed with their logical axis names.
         config: the configuration of the encoder; None if there is none.
     """
     if config is None:
         return {}
-    found = layer_numbers(_abstract(init), config)
+    found = layer_numbers(boxed, config)
     stacked = {}
     for name, layers in found.items():
         if layers.axis is not None:
@@ -267,7 +270,3 @@ def _take(array: Any, axis: int, indices: list[int]) -> Any:
             return array
         return array[(slice(None),) * axis + (slice(indices[0], indices[-1] + 1),)]
     return array.take(np.array(indices), axis)
-
-
-def _abstract(init: Callable[[jax.Array], Params]) -> Params:
-    return jax.eval_shape(init, jax.random.key(0))

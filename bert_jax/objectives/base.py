@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -34,6 +35,21 @@ class Objective(Protocol):
         The boxes are `flax.linen.LogicallyPartitioned`.
         """
         ...
+
+    @functools.cached_property
+    def init_shapes(self) -> Params:
+        """Returns the shapes of what `init` returns, boxed alike.
+
+        They are kept: a run needs them several times, and each trace of a model takes tenths of a second.
+        """
+        return jax.eval_shape(self.init, jax.random.key(0))
+
+    @functools.cached_property
+    def init_model_shapes(self) -> Params:
+        """Returns the shapes of what `init_model` returns, boxed alike."""
+        if type(self).init_model is Objective.init_model:
+            return self.init_shapes
+        return jax.eval_shape(self.init_model, jax.random.key(0))
 
     def frozen(self) -> Params | None:
         """Returns the parameters that are read but never trained, boxed as in `init`; None for none.

@@ -56,7 +56,7 @@ class LowRank(PartlyFrozen):
     @functools.cached_property
     def targets(self) -> dict[str, Any]:
         """Returns {name: boxed shape} of the kernels with an update."""
-        shapes = flatten_dict(jax.eval_shape(self.objective.init_model, jax.random.key(0)), sep="/")
+        shapes = flatten_dict(self.objective.init_model_shapes, sep="/")
         return {name: shapes[name] for name in sorted(shapes) if self.is_target(name)}
 
     def has_gradient(self, name: str) -> bool:

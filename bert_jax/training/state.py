@@ -73,7 +73,7 @@ def abstract_state(
         budget: the budget of the run, if it has one.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
-    params = _abstract(jax.eval_shape(objective.init, jax.random.key(0)), mesh)
+    params = _abstract(objective.init_shapes, mesh)
     frozen = objective.frozen()
 
     def is_masked(moment):
@@ -119,7 +119,7 @@ def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> 
 
 def abstract_model(objective: Objective, mesh: Mesh) -> Params:
     """Returns the parameters of `Objective.init_model` as ShapeDtypeStructs with shardings."""
-    return _abstract(jax.eval_shape(objective.init_model, jax.random.key(0)), mesh)
+    return _abstract(objective.init_model_shapes, mesh)
 
 
 def init_state(

@@ -142,8 +142,7 @@ class Distillation(Objective):
     @functools.cached_property
     def teacher_shapes(self) -> Params:
         """Returns the shapes of the teacher's parameters that are used, boxed as in `init`."""
-        shapes = jax.eval_shape(self.teacher.init, jax.random.key(0))
-        return self._used(shapes, LOGITS in self.factors)
+        return self._used(self.teacher.init_shapes, LOGITS in self.factors)
 
     def frozen(self) -> Params:
         """Returns the teacher's parameters, or their shapes."""

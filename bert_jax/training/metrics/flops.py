@@ -79,7 +79,7 @@ class RowFlops:
         config = encoder_config(objective)
         assert config is not None
         trains = trains or weight_gradients(objective)
-        boxed = jax.eval_shape(objective.init_model, jax.random.key(0))
+        boxed = objective.init_model_shapes
         numbers, axes = parameters.layer_numbers(boxed, config), parameters.layer_axes(boxed)
         shapes = parameters.parameter_shapes(boxed)
         names = {name: numbers[name].names if name in numbers else (name,) for name in shapes}

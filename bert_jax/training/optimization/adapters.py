@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable, Collection
 
-import jax
 import numpy as np
 
 from bert_jax import checkpoint, convert
@@ -53,7 +52,7 @@ def adapt(objective: Objective, config: AdapterConfig, head: Collection[str] = (
         return objective
     if kind not in _KINDS:
         raise UserError(f"adapter.kind={kind!r}: expected one of {', '.join(_KINDS)}")
-    shapes = parameter_shapes(jax.eval_shape(objective.init_model, jax.random.key(0)))
+    shapes = parameter_shapes(objective.init_model_shapes)
     groups = dict.fromkeys(name.split("/")[0] for name in shapes)
     if kind == "head" and not head:
         head = [group for group in groups if group not in ("encoder", "pooler")]
@@ -202,8 +201,8 @@ def describe(objective: Objective) -> str:
     if objective.frozen() is None:
         return ""
     trained, model = (
-        sum(math.prod(shape) for shape in parameter_shapes(jax.eval_shape(init, jax.random.key(0))).values())
-        for init in (objective.init, objective.init_model)
+        sum(math.prod(shape) for shape in parameter_shapes(boxed).values())
+        for boxed in (objective.init_shapes, objective.init_model_shapes)
     )
     if trained >= model:  # only a teacher is frozen
         return ""

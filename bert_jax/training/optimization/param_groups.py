@@ -44,9 +44,9 @@ class Layers:
     def of(cls, objective: Objective) -> Layers:
         """Returns the layers of an objective's trained parameters, read from their logical axis names."""
         config = encoder_config(objective)
-        if config is None or not stacked_parameters(objective.init_model, config):
+        if config is None or not stacked_parameters(objective.init_model_shapes, config):
             return cls()
-        return cls(stacked_parameters(objective.init, config), config.num_hidden_layers)
+        return cls(stacked_parameters(objective.init_shapes, config), config.num_hidden_layers)
 
     def at(self, path: Any) -> StackedLayers | None:
         """Returns the layers of the parameter at a `jax.tree_util` path, or None if it is not stacked."""
