@@ -5,6 +5,7 @@ import numpy as np
 import optax
 import pytest
 from support.models import small_of
+from support.tiny_model import draw_parameters
 
 from bert_jax import checkpoint, convert, tokenization
 from bert_jax.checkpoint.leaves import flatten, nest
@@ -16,9 +17,9 @@ from bert_jax.training.optimization.adapters import adapt
 from bert_jax.training.state import init_state
 from bert_jax.workdir import run_directory
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 QUIET = {"log": lambda line: None}
-
-
 ROWS = {"roberta": "CLS PAD SEP UNK MASK", "xlm-roberta": "CLS PAD SEP UNK MASK"}  # ids that transformers has
 
 
@@ -30,7 +31,8 @@ def test_every_family_is_exported_merged_and_started_from(name, tmp_path):
     head = family.classifiers["sequence_classification"]
     task = Classification(small_of(family), 3, classifier=head)
     objective = adapt(task, AdapterConfig(kind="lora", rank=2, alpha=3.0), task.new_groups)
-    state = init_state(objective, optax.identity(), sharding.make_mesh(), 0)
+    mesh = sharding.make_mesh()
+    state = init_state(objective, optax.identity(), mesh, 0, given=draw_parameters(task))
     rng = np.random.default_rng(1)
     trained = {key: rng.normal(size=x.shape).astype(np.float32) for key, x in flatten(state.params).items()}
     assert any("_lora_" in key for key in trained) and objective.targets
@@ -47,7 +49,7 @@ def test_every_family_is_exported_merged_and_started_from(name, tmp_path):
 
     output = tmp_path / "exported"
     conversion.convert(str(tmp_path / "run"), str(output), "huggingface", **QUIET)
-    wanted = sharding.abstract_replicated(task.init, sharding.make_mesh())
+    wanted = sharding.abstract_replicated(task.init, mesh)
     for path in (tmp_path / "run", output):
         model = convert.load(path, **QUIET)
         assert model.params.keys() == joined.keys() and model.config.model_type == name
