@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        argv: The arguments after the program's name; by default those of the process.
+        argv: the arguments after the program's name; by default those of the process.
 
     Returns:
         The exit code.

@@ -43,8 +43,8 @@ def file_error(message: str, error: OSError) -> UserError | StorageError:
     """Returns a UserError if the path is at fault, else a StorageError.
 
     Args:
-        message: The line for the user, which says what was being done and with which path.
-        error: The error that the operating system or a remote file system raised.
+        message: the line for the user, which says what was being done and with which path.
+        error: the error that the operating system or a remote file system raised.
     """
     return UserError(message) if is_wrong_path(error) else StorageError(message)
 
@@ -77,9 +77,9 @@ def check_installed(package: str, extra: str, wanted_by: str = "this command") -
     """Raises a UserError if a package of an extra is missing, before any work is done that would be lost.
 
     Args:
-        package: The import name of the package.
-        extra: The extra of setup.py that contains it.
-        wanted_by: What needs the package, such as a flag with its value.
+        package: the import name of the package.
+        extra: the extra of setup.py that contains it.
+        wanted_by: what needs the package, such as a flag with its value.
     """
     if not is_installed(package):
         raise _missing(package, extra, wanted_by)

@@ -46,12 +46,12 @@ class LoadedModel:
     """A model in memory.
 
     Attributes:
-        module: The Flax module with every part that the checkpoint has; see `AssembledModel`.
-        params: The parameters, a nested dict of float32 arrays.
-        config: The architecture, and how it is computed on this platform.
-        tokenizer: The tokenizer with the model's vocabulary.
-        labels: The class names of a fine-tuned model; None for other models.
-        adapters: The names of the adapters that `encode` can use.
+        module: the Flax module with every part that the checkpoint has; see `AssembledModel`.
+        params: the parameters, a nested dict of float32 arrays.
+        config: the architecture, and how it is computed on this platform.
+        tokenizer: the tokenizer with the model's vocabulary.
+        labels: the class names of a fine-tuned model; None for other models.
+        adapters: the names of the adapters that `encode` can use.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class LoadedModel:
         Texts that exceed the model's number of positions are truncated at the end.
 
         Args:
-            texts: Each is a str, or a tuple (first, second).
-            pooling: How `pooled` is computed: "mean", the mean over the tokens of a text, as in `bert-jax
+            texts: each is a str, or a tuple (first, second).
+            pooling: how `pooled` is computed: "mean", the mean over the tokens of a text, as in `bert-jax
                 embed`; "cls", the hidden state at [CLS]; "pooler", the same after the pre-trained dense layer
                 and tanh.
-            adapter: The name of an adapter; "" for the model itself.
+            adapter: the name of an adapter; "" for the model itself.
 
         Raises:
-            UserError: The pooling or the adapter is unknown, this model does not have it, or `texts` is a
+            UserError: the pooling or the adapter is unknown, this model does not have it, or `texts` is a
                 single str.
         """
         if pooling == "none" or pooling not in POOLINGS:
@@ -112,7 +112,7 @@ class LoadedModel:
         """Returns the inputs of `module` for texts: int32 [B, L] arrays by argument name.
 
         Args:
-            texts: See `encode`.
+            texts: see `encode`.
         """
         batch = {name: jnp.asarray(x) for name, x in self._padded(list(self._embedder.rows(texts))).items()}
         arrays = row_inputs(**batch, types=self.tokenizer.layout.types)
@@ -159,10 +159,10 @@ def load(
     """Loads the model of a checkpoint.
 
     Args:
-        path: The same as for `--checkpoint`: a work directory or one of its checkpoints, a Hugging Face
+        path: the same as for `--checkpoint`: a work directory or one of its checkpoints, a Hugging Face
             folder, or the prefix of a TF1 checkpoint; a local path or a URL.
-        dtype: The dtype of the computation: "float32", "bfloat16", or "auto", which depends on the platform.
-        log: Called with one line of text for each notice.
+        dtype: the dtype of the computation: "float32", "bfloat16", or "auto", which depends on the platform.
+        log: called with one line of text for each notice.
         adapters: {name: a PEFT folder, or a run with adapter.kind=lora}, for `LoadedModel.encode`. Their base
             has to be this model, which is in memory once; each adds its updates, and all of one shape use the
             same compiled programs.
@@ -171,7 +171,7 @@ def load(
         The model with its parameters and its tokenizer.
 
     Raises:
-        UserError: There is no checkpoint, it is damaged, or it has no vocabulary; or an adapter belongs to
+        UserError: there is no checkpoint, it is damaged, or it has no vocabulary; or an adapter belongs to
             another model.
     """
     return LoadedModel(convert.load(path, log=log), dtype, log, adapters)

@@ -31,7 +31,7 @@ def array_digests(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
     undetected with probability 2^-64.
 
     Args:
-        arrays: Booleans, integers or floats of any shape, all on the same devices with any sharding.
+        arrays: booleans, integers or floats of any shape, all on the same devices with any sharding.
     """
     leaves = list(arrays.values())
     values = [_digest_on_host(x) for x in leaves] if _are_on_host(leaves) else np.asarray(_digest_all(leaves))
@@ -51,9 +51,9 @@ def find_damaged_file(directory: str, *, part: int = 0, parts: int = 1) -> str |
     The result is None if all files match, or if there is no `files.json`.
 
     Args:
-        directory: The directory that was given to `write_file_digests`.
-        part: The index of the share of the files to check, so that several hosts can divide the work.
-        parts: The number of shares.
+        directory: the directory that was given to `write_file_digests`.
+        part: the index of the share of the files to check, so that several hosts can divide the work.
+        parts: the number of shares.
     """
     if not files.exists(os.path.join(directory, FILES)):
         return None

@@ -30,10 +30,10 @@ class Report:
     """The result of `load_params`, with parameter names such as `encoder/pooler/kernel`.
 
     Attributes:
-        source: The step directory that was read.
-        loaded: The parameters taken from the checkpoint.
-        new: The requested parameters that the checkpoint does not have.
-        unused: The parameters of the checkpoint that were not requested.
+        source: the step directory that was read.
+        loaded: the parameters taken from the checkpoint.
+        new: the requested parameters that the checkpoint does not have.
+        unused: the parameters of the checkpoint that were not requested.
     """
 
     source: str
@@ -117,7 +117,7 @@ def sizes(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Returns the sizes of a model, by field name of EncoderConfig, derived from its parameters' shapes.
 
     Args:
-        shapes: Shapes by parameter names such as `encoder/...` or `params/encoder/...`. Sizes that depend on
+        shapes: shapes by parameter names such as `encoder/...` or `params/encoder/...`. Sizes that depend on
             missing parameters are left out.
     """
     by_name = {name.removeprefix("params/"): shape for name, shape in shapes.items()}

@@ -54,8 +54,8 @@ def parameter_names(path: files.PathLike, *, log=print) -> frozenset[str]:
     """Returns the names of the parameters in a checkpoint, trained and frozen, without reading any array.
 
     Args:
-        path: See `load_params`. If there is no checkpoint, the result is empty.
-        log: See `load_params`.
+        path: see `load_params`. If there is no checkpoint, the result is empty.
+        log: see `load_params`.
     """
     try:
         find_steps(absolute(path))
@@ -68,7 +68,7 @@ def verify(path: files.PathLike) -> dict[str, Leaf]:
     """Reads a whole step onto one device, verifies its checksums, and returns its leaves.
 
     Raises:
-        UserError: A file or a leaf differs from what was saved; the message names it.
+        UserError: a file or a leaf differs from what was saved; the message names it.
     """
     try:
         step = Step.open(absolute(path))
@@ -82,15 +82,15 @@ def load_state(path: files.PathLike, abstract_state: PyTree, *, log=print) -> tu
     """Restores a state of another run, whose checkpoints are not modified.
 
     Args:
-        path: See `load_params`.
-        abstract_state: Pytree of jax.ShapeDtypeStruct with shardings.
-        log: See `load_params`.
+        path: see `load_params`.
+        abstract_state: pytree of jax.ShapeDtypeStruct with shardings.
+        log: see `load_params`.
 
     Returns:
         The step directory that was read, and the state.
 
     Raises:
-        UserError: There is no checkpoint, no step is intact, or the structure, a shape or a dtype differs.
+        UserError: there is no checkpoint, no step is intact, or the structure, a shape or a dtype differs.
     """
     return _read_newest(path, lambda step: (str(step), read_state(step, abstract_state)), log)
 
@@ -99,16 +99,16 @@ def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> 
     """Loads the parameters that `abstract_params` and a checkpoint have in common.
 
     Args:
-        path: A work directory or its `checkpoints`, whose newest intact step is read, or one step directory.
-        abstract_params: Nested dict of jax.ShapeDtypeStruct. A parameter without a sharding is placed on the
+        path: a work directory or its `checkpoints`, whose newest intact step is read, or one step directory.
+        abstract_params: nested dict of jax.ShapeDtypeStruct. A parameter without a sharding is placed on the
             default device; a parameter saved with another dtype is cast.
-        log: Called with one line when a newer step is damaged and an older one is read.
+        log: called with one line when a newer step is damaged and an older one is read.
 
     Returns:
         The nested dict of the loaded parameters, without those that are new, and the report.
 
     Raises:
-        UserError: There is no checkpoint, no step is intact, a shape differs, or there is no common
+        UserError: there is no checkpoint, no step is intact, a shape differs, or there is no common
             parameter.
     """
     wanted = flatten(abstract_params)
@@ -121,14 +121,14 @@ def read_stored(
     """Reads the trained and the frozen parameters of a checkpoint as they are stored; see `assemble`.
 
     Args:
-        path: See `load_params`.
-        log: See `load_params`.
+        path: see `load_params`.
+        log: see `load_params`.
 
     Returns:
         The step directory that was read, and the arrays of both by name.
 
     Raises:
-        UserError: There is no checkpoint, or no step is intact.
+        UserError: there is no checkpoint, or no step is intact.
     """
 
     def read(path: str) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -153,17 +153,17 @@ def load_stored(
     """Loads trained and frozen parameters as they are stored, except those that are in memory already.
 
     Args:
-        path: See `load_params`.
+        path: see `load_params`.
         abstract: {"params": ..., "frozen": ...}, nested dicts of jax.ShapeDtypeStruct with shardings.
-        known: Arrays by their names in the model and what a checkpoint records of them. An array with the
+        known: arrays by their names in the model and what a checkpoint records of them. An array with the
             same name and digest is taken from there and not read.
-        log: See `load_params`.
+        log: see `load_params`.
 
     Returns:
         The step directory, the arrays in the form of `abstract`, and those that were read, as in `known`.
 
     Raises:
-        UserError: There is no checkpoint, no step is intact, or a parameter is missing or has another shape.
+        UserError: there is no checkpoint, no step is intact, or a parameter is missing or has another shape.
     """
     wanted = flatten(abstract)
 
@@ -185,12 +185,12 @@ def read_state(path: str, abstract_state: PyTree) -> PyTree:
     """Restores a state from a step directory, verified by its checksums.
 
     Args:
-        path: The step directory.
-        abstract_state: Pytree of jax.ShapeDtypeStruct with shardings.
+        path: the step directory.
+        abstract_state: pytree of jax.ShapeDtypeStruct with shardings.
 
     Raises:
-        Damaged: The step cannot be trusted.
-        UserError: The structure, a shape or a dtype differs, or the frozen parameters cannot be read.
+        Damaged: the step cannot be trusted.
+        UserError: the structure, a shape or a dtype differs, or the frozen parameters cannot be read.
     """
     wanted = flatten(abstract_state)
     step = Step.open(path)

@@ -48,10 +48,10 @@ class Checkpointer:
     calls.
 
     Args:
-        directory: The directory of the steps, created if missing. A local path, gs:// or s3://.
-        keep: The number of newest steps to keep.
-        keep_every: Steps that are a multiple of this number are never deleted; 0 means none.
-        log: Called with one line when a step is set aside.
+        directory: the directory of the steps, created if missing. A local path, gs:// or s3://.
+        keep: the number of newest steps to keep.
+        keep_every: steps that are a multiple of this number are never deleted; 0 means none.
+        log: called with one line when a step is set aside.
     """
 
     def __init__(self, directory: files.PathLike, *, keep: int = 3, keep_every: int = 0, log=print):
@@ -88,11 +88,11 @@ class Checkpointer:
         Waits for the previous save first. An existing step is not overwritten.
 
         Args:
-            step: The step number, which becomes the name of the directory.
-            state: Pytree of jax.Array, all on the same devices with any sharding.
+            step: the step number, which becomes the name of the directory.
+            state: pytree of jax.Array, all on the same devices with any sharding.
 
         Raises:
-            StorageError: The previous save failed.
+            StorageError: the previous save failed.
         """
         self.wait()
         if step in self.agreed_steps():
@@ -120,7 +120,7 @@ class Checkpointer:
             The description of the frozen parameters that each step records.
 
         Raises:
-            StorageError: The save failed.
+            StorageError: the save failed.
         """
         described = _describe(leaves)
         path = os.path.join(self._directory, FROZEN)
@@ -169,13 +169,13 @@ class Checkpointer:
         logged.
 
         Args:
-            abstract_state: Pytree of jax.ShapeDtypeStruct with shardings, onto which the state is restored.
+            abstract_state: pytree of jax.ShapeDtypeStruct with shardings, onto which the state is restored.
 
         Returns:
             The step number and the state, or None.
 
         Raises:
-            UserError: The steps have another structure, shape or dtype; or no step is intact.
+            UserError: the steps have another structure, shape or dtype; or no step is intact.
         """
         lost: list[int] = []
         for step in reversed(self.agreed_steps()):
@@ -273,10 +273,10 @@ class Checkpointer:
         """Raises a UserError if frozen parameters differ from those that the run was saved with.
 
         Args:
-            frozen: The objective's frozen parameters, as in the state, on the devices.
+            frozen: the objective's frozen parameters, as in the state, on the devices.
 
         Raises:
-            UserError: The parameters differ; the message names them.
+            UserError: the parameters differ; the message names them.
         """
         path = os.path.join(self._directory, FROZEN)
         if not self._primary_sees(os.path.join(path, FILES)):

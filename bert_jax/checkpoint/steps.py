@@ -37,9 +37,9 @@ class Step:
     """A step, or the frozen parameters of a run, whose metadata can be read.
 
     Attributes:
-        path: Its directory.
-        own: The leaves in it.
-        shared: The frozen parameters in the directory beside it, as they were when the step was saved.
+        path: its directory.
+        own: the leaves in it.
+        shared: the frozen parameters in the directory beside it, as they were when the step was saved.
     """
 
     path: str
@@ -51,9 +51,9 @@ class Step:
         """Returns the step in a directory without reading its arrays.
 
         Raises:
-            Damaged: The step is incomplete or unreadable, or, with `check_files`, one of its files differs.
-            UserError: The step may not be read.
-            StorageError: The step is remote and cannot be reached.
+            Damaged: the step is incomplete or unreadable, or, with `check_files`, one of its files differs.
+            UserError: the step may not be read.
+            StorageError: the step is remote and cannot be reached.
         """
         try:
             if not files.names(path):
@@ -86,8 +86,8 @@ class Step:
         """Returns the verified arrays that are named in `wanted`, in its order.
 
         Raises:
-            Damaged: The step cannot be trusted.
-            UserError: The frozen parameters cannot be read.
+            Damaged: the step cannot be trusted.
+            UserError: the frozen parameters cannot be read.
         """
         own = {name: x for name, x in wanted.items() if name not in self.shared}
         shared = {name: x for name, x in wanted.items() if name in self.shared}
@@ -100,7 +100,7 @@ class Step:
         """Returns frozen parameters, verified by the checksums that the step recorded.
 
         Raises:
-            UserError: The parameters are damaged or missing. The step itself may be intact, and other steps
+            UserError: the parameters are damaged or missing. The step itself may be intact, and other steps
                 need the same parameters, so no step is set aside.
         """
         path = os.path.join(files.parent(self.path), FROZEN)

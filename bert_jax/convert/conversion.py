@@ -31,23 +31,23 @@ def convert(
     for bit, and its outputs for random inputs must agree within a tolerance.
 
     Args:
-        source: See `loading.load`.
-        output: A directory, local or a URL.
-        to: The name of a registered format.
-        ignore: See `loading.load`.
-        change: A change to the model before it is written; it may write files into the directory that is its
+        source: see `loading.load`.
+        output: a directory, local or a URL.
+        to: the name of a registered format.
+        ignore: see `loading.load`.
+        change: a change to the model before it is written; it may write files into the directory that is its
             second argument.
-        overwrite: Whether an existing checkpoint at `output` is replaced, once the new one is complete.
-        log: Called with one line of progress.
-        options: Further arguments of the format's `write`, such as `card` and `max_shard_bytes`. A value that
+        overwrite: whether an existing checkpoint at `output` is replaced, once the new one is complete.
+        log: called with one line of progress.
+        options: further arguments of the format's `write`, such as `card` and `max_shard_bytes`. A value that
             is a function is called with the model.
 
     Returns:
         The model that was written.
 
     Raises:
-        UserError: The user made a mistake, or the conversion is not exact.
-        StorageError: The output cannot be written.
+        UserError: the user made a mistake, or the conversion is not exact.
+        StorageError: the output cannot be written.
     """
     target = formats.get(to)
     _check_output(output, source, overwrite)

@@ -13,11 +13,11 @@ class Head(NamedTuple):
     """The names of a head elsewhere.
 
     Attributes:
-        suffix: The end of the names of transformers' classes, which begin with the family: `Bert` +
+        suffix: the end of the names of transformers' classes, which begin with the family: `Bert` +
             `ForMaskedLM`.
-        auto_class: The class of transformers that loads the head of any family.
-        pipeline: The hub's name for the task of the model; "" if it has none.
-        labelled: Whether each output has a name, which config.json stores.
+        auto_class: the class of transformers that loads the head of any family.
+        pipeline: the hub's name for the task of the model; "" if it has none.
+        labelled: whether each output has a name, which config.json stores.
     """
 
     suffix: str
@@ -49,8 +49,8 @@ def head_of(groups: Collection[str], classifier: str = "sequence_classification"
     """Returns the name of the head that consists of a set of parameter groups.
 
     Args:
-        groups: Names such as "encoder", "pooler" and "classifier".
-        classifier: The head to return for a group named `classifier`, which several heads have.
+        groups: names such as "encoder", "pooler" and "classifier".
+        classifier: the head to return for a group named `classifier`, which several heads have.
     """
     if "qa" in groups:
         return "question_answering"

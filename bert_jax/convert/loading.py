@@ -26,7 +26,7 @@ def detect(path: files.PathLike) -> formats.Format:
     """Returns the format of the checkpoint at a path.
 
     Raises:
-        UserError: The path does not exist or is not a checkpoint.
+        UserError: the path does not exist or is not a checkpoint.
     """
     if (found := formats.find(path)) is not None:
         return found
@@ -60,7 +60,7 @@ def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
     """Returns the architecture and the tokenizer of a checkpoint, without reading its weights.
 
     Raises:
-        UserError: There is no checkpoint, or it has no vocabulary.
+        UserError: there is no checkpoint, or it has no vocabulary.
     """
     config, tokenizer = detect(path).read_config(path)
     if tokenizer is None:
@@ -74,15 +74,15 @@ def adopt_architecture(
     """Returns the architecture and the tokenizer for a run that is initialized from a checkpoint.
 
     Args:
-        path: See `load_architecture`.
-        fields: Fields of EncoderConfig from the run's config. Those in `config.RUN_FIELDS` are kept.
-        explicit: Names of further fields that are kept because the user set them.
+        path: see `load_architecture`.
+        fields: fields of EncoderConfig from the run's config. Those in `config.RUN_FIELDS` are kept.
+        explicit: names of further fields that are kept because the user set them.
 
     Returns:
         Every field of EncoderConfig, and the tokenizer.
 
     Raises:
-        UserError: See `load_architecture`; also an explicit size that differs from the checkpoint's.
+        UserError: see `load_architecture`; also an explicit size that differs from the checkpoint's.
     """
     theirs, tokenizer = load_architecture(path)
     adopted = theirs.to_dict()
@@ -102,13 +102,13 @@ def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] =
     """Loads a complete model into the host's memory.
 
     Args:
-        path: A work directory or one of its steps, a Hugging Face folder, a TF1 prefix or its directory, or
+        path: a work directory or one of its steps, a Hugging Face folder, a TF1 prefix or its directory, or
             anything that another registered format detects.
-        ignore: A regular expression; unknown tensors are skipped if it matches their full names.
-        log: Called with one line of text for each notice.
+        ignore: a regular expression; unknown tensors are skipped if it matches their full names.
+        log: called with one line of text for each notice.
 
     Raises:
-        UserError: There is no checkpoint, or it is damaged, incomplete or of an unknown family.
+        UserError: there is no checkpoint, or it is damaged, incomplete or of an unknown family.
     """
     return detect(path).read(path, ignore=ignore, log=log)
 
@@ -123,17 +123,17 @@ def load_params(
     """Loads parameters that initialize a training run, from a checkpoint of any format.
 
     Args:
-        path: See `load`.
-        abstract_params: Nested dict of jax.ShapeDtypeStruct; each array is placed according to its sharding.
-        ignore: A regular expression; parameters whose full name it matches may be new or unused. A head may
+        path: see `load`.
+        abstract_params: nested dict of jax.ShapeDtypeStruct; each array is placed according to its sharding.
+        ignore: a regular expression; parameters whose full name it matches may be new or unused. A head may
             always be unused.
-        log: See `load`.
+        log: see `load`.
 
     Returns:
         The nested dict of the loaded parameters, without those that are new, and the report.
 
     Raises:
-        UserError: See `load`; also a parameter that is new or unused without permission, or has another
+        UserError: see `load`; also a parameter that is new or unused without permission, or has another
             shape.
     """
     params, report = detect(path).load_params(path, abstract_params, ignore=ignore, log=log)

@@ -29,10 +29,10 @@ class LowRankAdapter:
     """What a run with low-rank updates has trained.
 
     Attributes:
-        base: The checkpoint that the updates belong to.
+        base: the checkpoint that the updates belong to.
         updates: {name of a kernel: its update}.
-        params: The parameters that are trained as a whole, such as the head's.
-        frozen: The parameters of the base that stay whole, without the updates.
+        params: the parameters that are trained as a whole, such as the head's.
+        frozen: the parameters of the base that stay whole, without the updates.
     """
 
     base: str

@@ -27,20 +27,20 @@ class Model:
     """A complete model in memory: architecture, parameters and vocabulary.
 
     Attributes:
-        config: The architecture. Fields that only affect how it is computed (dtype, attention, ...) are
+        config: the architecture. Fields that only affect how it is computed (dtype, attention, ...) are
             ignored.
-        params: Arrays by flat names as in a checkpoint (`encoder/embeddings/word_embeddings`), float32 unless
+        params: arrays by flat names as in a checkpoint (`encoder/embeddings/word_embeddings`), float32 unless
             they were cast. The parameters of all layers are stacked along a leading axis [layers, ...].
-        head: A key of `HEADS`.
-        tokenizer: The model's tokenizer; None if the source has no vocabulary.
-        labels: The class names in the order of the logits; None if there are none.
-        source: Where the model was read from, for messages and the model card.
-        problem_type: What a sequence classifier predicts, in transformers' terms:
+        head: a key of `HEADS`.
+        tokenizer: the model's tokenizer; None if the source has no vocabulary.
+        labels: the class names in the order of the logits; None if there are none.
+        source: where the model was read from, for messages and the model card.
+        problem_type: what a sequence classifier predicts, in transformers' terms:
             "single_label_classification", "multi_label_classification" or "regression"; "" if it is unknown,
             and for other heads.
-        adapter: What was trained of it, if that is low-rank updates and a head; `params` has the updates
+        adapter: what was trained of it, if that is low-rank updates and a head; `params` has the updates
             already.
-        generator: The second network of a checkpoint that holds two, ELECTRA's generator. A Hugging Face
+        generator: the second network of a checkpoint that holds two, ELECTRA's generator. A Hugging Face
             folder holds one of them; see `surgery.change_head`.
     """
 
@@ -134,10 +134,10 @@ def check_found(source: str, family: Family, found: Found, ignore: str = "") -> 
     """Raises a UserError unless every tensor of a file is known and has the right shape.
 
     Args:
-        source: The file, for messages.
-        family: The family as which the file was read.
-        found: Its tensors.
-        ignore: A regular expression; unknown tensors are skipped if it matches their full names.
+        source: the file, for messages.
+        family: the family as which the file was read.
+        found: its tensors.
+        ignore: a regular expression; unknown tensors are skipped if it matches their full names.
     """
     try:
         ignored = re.compile(ignore)

@@ -38,9 +38,9 @@ def make(model: Model, source: str, command: str) -> str:
     """Returns the card of a model: Markdown with a YAML header, as the Hugging Face hub displays it.
 
     Args:
-        model: The model.
-        source: The path that the model was read from; the details of its run are read there.
-        command: The command that created the folder.
+        model: the model.
+        source: the path that the model was read from; the details of its run are read there.
+        command: the command that created the folder.
     """
     head = ["---", "library_name: transformers", "tags:", f"- {model.family.model_type}", "- bert_jax"]
     if HEADS[model.head].pipeline:
@@ -129,8 +129,8 @@ def of_repeats(run: str, settings: Sequence[Mapping[str, Any]]) -> str:
     """Returns the card of fine-tuning runs that differ in seed and setting, for their common directory.
 
     Args:
-        run: The work directory of one run of the best setting.
-        settings: The summaries of the settings (`runs.sweep.summarize`), best first.
+        run: the work directory of one run of the best setting.
+        settings: the summaries of the settings (`runs.sweep.summarize`), best first.
     """
     described = run_directory.read_run(run)
     columns = ("median", "best", "worst", "deviation")
@@ -227,7 +227,7 @@ def push(folder: str, repository: str) -> str:
     """Uploads a folder to the hub with the token of `hf auth login` and returns its URL.
 
     Raises:
-        UserError: The upload failed.
+        UserError: the upload failed.
     """
     api = huggingface_hub.HfApi()
     try:

@@ -38,10 +38,10 @@ class Entry(NamedTuple):
     that of the layer in it.
 
     Attributes:
-        ours: The path in bert_jax.
-        names: The name by kind of file.
-        layout: The layout in the files.
-        heads: The heads in whose models the parameter has these names; empty for all. A parameter whose name
+        ours: the path in bert_jax.
+        names: the name by kind of file.
+        layout: the layout in the files.
+        heads: the heads in whose models the parameter has these names; empty for all. A parameter whose name
             depends on the head has several entries.
         part: (index, count): the parameter is this part, from 0, of a file's tensor that is divided into so
             many equal parts along its first axis, such as ModernBERT's queries, keys and values.
@@ -79,12 +79,12 @@ def _module(
     """Returns the entries of the parameters of a module.
 
     Args:
-        parameters: For each, the ends of its path and of its names in Hugging Face's and TF1's files, and its
+        parameters: for each, the ends of its path and of its names in Hugging Face's and TF1's files, and its
             layout.
-        ours: The path of the module.
-        huggingface: Its name in Hugging Face's files.
-        tensorflow: Its name in TF1 checkpoints; None if they do not have it.
-        heads: See `Entry`.
+        ours: the path of the module.
+        huggingface: its name in Hugging Face's files.
+        tensorflow: its name in TF1 checkpoints; None if they do not have it.
+        heads: see `Entry`.
     """
     entries = []
     for end, huggingface_end, tensorflow_end, layout in parameters:
@@ -116,12 +116,12 @@ def modules(
     """Returns the entries of the modules inside of another one.
 
     Args:
-        parents: The path of the outer module, its name in Hugging Face's files, and, if TF1 checkpoints have
+        parents: the path of the outer module, its name in Hugging Face's files, and, if TF1 checkpoints have
             it, its name there.
         names: {path of a module: its names in both kinds of files}. A single name is that in Hugging Face's
             files, which in TF1 checkpoints has "/" for ".". A path that ends in "embeddings" is that of a
             table, one that ends in "norm" that of a norm; the other modules are dense layers.
-        heads: See `Entry`.
+        heads: see `Entry`.
     """
     entries = []
     for ours, theirs in names.items():
@@ -158,10 +158,10 @@ def to_files(
     """Returns the arrays to store in a file, by their names in the file.
 
     Args:
-        params: Parameters by flat names; those that are not in the table are left out.
-        table: The entries of the family's table that apply to the model's head.
+        params: parameters by flat names; those that are not in the table are left out.
+        table: the entries of the family's table that apply to the model's head.
         kind: HUGGINGFACE or TENSORFLOW.
-        config: The architecture of the encoder.
+        config: the architecture of the encoder.
     """
     parts: dict[str, dict[int, np.ndarray]] = {}
     for one in table:
@@ -198,12 +198,12 @@ def from_files(
     """Returns the parameters of a file by their names in bert_jax, with its missing and unknown tensors.
 
     Args:
-        tensors: Tensors by name in the file; any objects with a shape that `numpy.asarray` accepts.
-        table: The family's table.
-        expected: Every parameter of the family for this architecture, as the modules define it.
+        tensors: tensors by name in the file; any objects with a shape that `numpy.asarray` accepts.
+        table: the family's table.
+        expected: every parameter of the family for this architecture, as the modules define it.
         kind: HUGGINGFACE or TENSORFLOW.
-        config: The architecture of the encoder.
-        beside: Matches the names of tensors that are not parameters.
+        config: the architecture of the encoder.
+        beside: matches the names of tensors that are not parameters.
     """
     found = Found({}, [], [], [], [])
     used = set()

@@ -39,8 +39,8 @@ def flax_outputs(model: Model, classification: ClassificationHead | None = None)
     The names are those of `AssembledModel`.
 
     Args:
-        model: The model to compute.
-        classification: The structure of its classifier; by default that of its family and head.
+        model: the model to compute.
+        classification: the structure of its classifier; by default that of its family and head.
     """
     plain = model.config.replace(dtype="float32", attention="xla", residual="xla", remat="none")
     inputs = random_inputs(plain)
@@ -65,15 +65,15 @@ def check_same(what: str, one: Model, other: Model) -> float:
     """Compares a model with the one that was read back from its files.
 
     Args:
-        what: A description of the comparison, for messages.
-        one: The model that was written.
-        other: The model that was read; parameters stored in half precision have the same values in float32.
+        what: a description of the comparison, for messages.
+        one: the model that was written.
+        other: the model that was read; parameters stored in half precision have the same values in float32.
 
     Returns:
         The largest relative difference of their outputs; see `compare`.
 
     Raises:
-        UserError: A parameter differs in any bit, or the outputs differ.
+        UserError: a parameter differs in any bit, or the outputs differ.
     """
     if one.params.keys() != other.params.keys():
         raise UserError(
@@ -94,7 +94,7 @@ def compare(what: str, one: Mapping[str, np.ndarray], other: Mapping[str, np.nda
     """Returns the largest difference between outputs, relative to the largest output or to 1.
 
     Raises:
-        UserError: The difference exceeds `TOLERANCE`, or the names or shapes of the outputs differ.
+        UserError: the difference exceeds `TOLERANCE`, or the names or shapes of the outputs differ.
     """
     if one.keys() != other.keys():
         raise UserError(f"{what}: one side has {', '.join(one)} and the other {', '.join(other)}")

@@ -53,8 +53,8 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
     towards 0.
 
     Args:
-        model: The model. It is returned unchanged if its number of rows already is a multiple.
-        multiple: The divisor of the new number of rows; at least 1.
+        model: the model. It is returned unchanged if its number of rows already is a multiple.
+        multiple: the divisor of the new number of rows; at least 1.
     """
     if multiple < 1:
         raise UserError(
@@ -76,10 +76,10 @@ def change_rows(model: Model, size: int, change: Callable[[np.ndarray], np.ndarr
     """Returns the model with another number of rows of the vocabulary.
 
     Args:
-        model: The model.
-        size: The number of rows.
-        change: Function that returns the new rows of the word embeddings, or of the masked LM biases.
-        others: Further fields of the model to replace.
+        model: the model.
+        size: the number of rows.
+        change: function that returns the new rows of the word embeddings, or of the masked LM biases.
+        others: further fields of the model to replace.
     """
     params = dict(model.params)
     for name in (WORDS, BIAS):
@@ -115,9 +115,9 @@ def resize_positions(model: Model, positions: int, method: str = "tile") -> Mode
     ModernBERT, keeps its parameters.
 
     Args:
-        model: The model.
-        positions: The number of tokens.
-        method: How a longer table is filled. "tile" repeats the table from its first row on, as Longformer
+        model: the model.
+        positions: the number of tokens.
+        method: how a longer table is filled. "tile" repeats the table from its first row on, as Longformer
             does (Beltagy et al. 2020, section 5): text that fitted before gives the same results, and nearby
             positions keep their relation except at the seams. "interpolate" stretches the table: row i is
             taken at i (old - 1) / (new - 1) with linear weights, so the first and last rows are kept and none
@@ -161,11 +161,11 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     layers, as in progressive stacking (Gong et al. 2019).
 
     Args:
-        model: The model.
-        layers: The numbers of the layers, from 0.
+        model: the model.
+        layers: the numbers of the layers, from 0.
 
     Raises:
-        UserError: There is no such layer, the layers share their parameters, or the first layer of a model
+        UserError: there is no such layer, the layers share their parameters, or the first layer of a model
             whose first layer lacks a norm is not the first one of the chosen.
     """
     depth = model.config.num_hidden_layers
@@ -217,7 +217,7 @@ def cast(model: Model, dtype: str) -> Model:
     """Returns the model with every parameter cast to another dtype, rounded to nearest even.
 
     Args:
-        model: The model.
+        model: the model.
         dtype: "float32", "bfloat16" or "float16". A cast to float32 is exact. The largest value of float16 is
             65,504: a finite value beyond it is an error. Values below 6e-8 may become 0.
     """
@@ -249,11 +249,11 @@ def change_head(model: Model, head: str) -> Model:
     parameters of the head.
 
     Args:
-        model: The model.
-        head: A key of `HEADS`.
+        model: the model.
+        head: a key of `HEADS`.
 
     Raises:
-        UserError: The family has no such head, or the model lacks some of its parameters.
+        UserError: the family has no such head, or the model lacks some of its parameters.
     """
     family = model.family
     if head not in family.heads:

@@ -35,10 +35,10 @@ class VocabularyReport:
     """The numbers of tokens that were kept, added and dropped.
 
     Attributes:
-        kept: Tokens in both vocabularies.
-        new: Tokens only in the new vocabulary.
-        fallback: New tokens without known pieces.
-        dropped: Tokens only in the old vocabulary.
+        kept: tokens in both vocabularies.
+        new: tokens only in the new vocabulary.
+        fallback: new tokens without known pieces.
+        dropped: tokens only in the old vocabulary.
     """
 
     kept: int
@@ -196,7 +196,7 @@ def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[str]:
     skipped. "##" before a token marks the continuation of a word.
 
     Raises:
-        UserError: No token is new, this tokenizer can never produce a token, or it is a SentencePiece model.
+        UserError: no token is new, this tokenizer can never produce a token, or it is a SentencePiece model.
     """
     if tokenizer.kind != "wordpiece":
         raise UserError(

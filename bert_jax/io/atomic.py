@@ -25,9 +25,9 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
     The temporary file lies next to `path`. For a URL it is a local file, which is uploaded at the end.
 
     Args:
-        path: The final name. An existing file of that name is replaced in one step. A device or a pipe, such
+        path: the final name. An existing file of that name is replaced in one step. A device or a pipe, such
             as /dev/stdout, is written to directly.
-        sync: Whether the bytes are flushed to the disk before the file is renamed, so that a power failure
+        sync: whether the bytes are flushed to the disk before the file is renamed, so that a power failure
             leaves either the old file or the new one. Use False for files that are recreated after a failure.
     """
     path = os.fspath(path)

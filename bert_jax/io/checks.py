@@ -19,12 +19,12 @@ def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") ->
     that can be resumed, such as a work directory, are continued.
 
     Args:
-        path: A file or a directory. An empty directory counts as free.
-        overwrite: Whether the output may be replaced.
-        flag: The flag that gave the path, for the message.
+        path: a file or a directory. An empty directory counts as free.
+        overwrite: whether the output may be replaced.
+        flag: the flag that gave the path, for the message.
 
     Raises:
-        UserError: The output exists and may not be replaced.
+        UserError: the output exists and may not be replaced.
     """
     if overwrite or not files.exists(path) or (files.is_directory(path) and not files.names(path)):
         return
@@ -46,15 +46,15 @@ def check_output(
     and is writable.
 
     Args:
-        path: The value of the flag.
-        suffixes: The suffixes of the supported formats; empty if any name is allowed.
-        flag: The flag that gave the path, for the message.
-        overwrite: Whether an existing file may be replaced; see `check_free`.
+        path: the value of the flag.
+        suffixes: the suffixes of the supported formats; empty if any name is allowed.
+        flag: the flag that gave the path, for the message.
+        overwrite: whether an existing file may be replaced; see `check_free`.
 
     Raises:
-        UserError: The path has another suffix, is a directory, exists and may not be replaced, or cannot be
+        UserError: the path has another suffix, is a directory, exists and may not be replaced, or cannot be
             written.
-        StorageError: The disk or the bucket failed.
+        StorageError: the disk or the bucket failed.
     """
     if suffixes and files.suffix(path) not in suffixes:
         raise UserError(f"{flag}={path}: expected a name ending in {_either(suffixes)}")

@@ -43,8 +43,8 @@ def opened(path: files.PathLike) -> Iterator[BinaryIO]:
     """Yields a local or remote file, opened for reading and decompressed according to its suffix.
 
     Raises:
-        UserError: The content does not match the suffix, or is truncated or damaged.
-        OSError: The file cannot be read.
+        UserError: the content does not match the suffix, or is truncated or damaged.
+        OSError: the file cannot be read.
     """
     with files.open_read(path) as raw, decompressed(raw, os.fspath(path)) as file:
         yield file
@@ -55,12 +55,12 @@ def decompressed(raw: BinaryIO, path: str) -> Iterator[BinaryIO]:
     """Yields an open file, decompressed if the suffix of its name says that it is compressed.
 
     Args:
-        raw: The file as it is stored.
-        path: Its name.
+        raw: the file as it is stored.
+        path: its name.
 
     Raises:
-        UserError: The content does not match the suffix, or is truncated or damaged.
-        OSError: The file cannot be read.
+        UserError: the content does not match the suffix, or is truncated or damaged.
+        OSError: the file cannot be read.
     """
     kind = suffix(path)
     if not kind:

@@ -59,7 +59,7 @@ def is_remote(path: PathLike) -> bool:
     """Returns whether a path is a URL.
 
     Raises:
-        UserError: The path is a URL in which a slash is missing.
+        UserError: the path is a URL in which a slash is missing.
     """
     path = os.fspath(path)
     if match := _ONE_SLASH.match(path):
@@ -108,7 +108,7 @@ def file_system(path: PathLike) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, and the path within it.
 
     Raises:
-        UserError: There is no such file system, or its package is missing.
+        UserError: there is no such file system, or its package is missing.
     """
     # Without a handler, a failed request prints a traceback of the error that is also raised.
     logging.getLogger("gcsfs").addHandler(logging.NullHandler())
@@ -158,7 +158,7 @@ def open_read(path: PathLike) -> BinaryIO:
     """Opens a file for reading; the file supports seeking.
 
     Raises:
-        OSError: The file cannot be read.
+        OSError: the file cannot be read.
         UserError: fsspec has no such file system here.
     """
     if not is_remote(path):
@@ -250,7 +250,7 @@ def read_text(path: PathLike) -> str:
     """Returns the content of a UTF-8 file.
 
     Raises:
-        UnicodeDecodeError: The file is not UTF-8.
+        UnicodeDecodeError: the file is not UTF-8.
     """
     return read(path).decode()
 

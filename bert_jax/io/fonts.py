@@ -28,8 +28,8 @@ def render(figure: Any, **options: Any) -> bytes:
     has are drawn as boxes, and one line on standard error names a package that contains them.
 
     Args:
-        figure: The figure; its fonts are changed where necessary.
-        options: Arguments of `figure.savefig`.
+        figure: the figure; its fonts are changed where necessary.
+        options: arguments of `figure.savefig`.
     """
     content, missing = _save(figure, options)
     if missing:

@@ -29,11 +29,11 @@ def read(path: os.PathLike | str, schema: Any = dict) -> Any:
     """Returns the content of a JSON file.
 
     Args:
-        path: A local path or a URL.
-        schema: The expected schema; see the module docstring.
+        path: a local path or a URL.
+        schema: the expected schema; see the module docstring.
 
     Raises:
-        UserError: The file does not exist, is not JSON, or does not match the schema. The message is one line
+        UserError: the file does not exist, is not JSON, or does not match the schema. The message is one line
             with the file, the field, its value and what is expected.
     """
     try:
@@ -76,10 +76,10 @@ def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "") -> 
     """Raises a UserError unless a value matches a schema.
 
     Args:
-        value: The parsed value.
-        schema: The expected schema; see the module docstring.
-        path: The file that contains the value, for the message.
-        field: The place of the value in the file, such as "splits.train.files[0].rows"; "" for the whole
+        value: the parsed value.
+        schema: the expected schema; see the module docstring.
+        path: the file that contains the value, for the message.
+        field: the place of the value in the file, such as "splits.train.files[0].rows"; "" for the whole
             file.
     """
     if not is_of(value, schema):

@@ -28,7 +28,7 @@ class Progress:
     for minutes. The remaining time is estimated from the mean rate of the current stage.
 
     Args:
-        stream: The output stream; standard error by default.
+        stream: the output stream; standard error by default.
     """
 
     def __init__(self, stream: TextIO | None = None):
@@ -47,11 +47,11 @@ class Progress:
         """Begins a stage.
 
         Args:
-            stage: The name of the stage.
-            total: The number of units; None if unknown.
-            unit: The name of a unit. Amounts are multiplied by `scale` for display.
-            scale: The factor for display.
-            done: The number of units that an earlier process completed; they do not count towards the rate.
+            stage: the name of the stage.
+            total: the number of units; None if unknown.
+            unit: the name of a unit. Amounts are multiplied by `scale` for display.
+            scale: the factor for display.
+            done: the number of units that an earlier process completed; they do not count towards the rate.
         """
         self.close()
         self._stage, self._total, self._unit, self._scale = stage, total, unit, scale

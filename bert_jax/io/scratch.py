@@ -27,7 +27,7 @@ def directory(parent: str | None = None) -> Iterator[str]:
     """Yields a new local directory and removes it afterwards.
 
     Args:
-        parent: The directory in which it is created; by default the system's directory for temporary files.
+        parent: the directory in which it is created; by default the system's directory for temporary files.
     """
     parent = parent or tempfile.gettempdir()
     remove_leftovers(parent, prefix=_PREFIX)
@@ -51,9 +51,9 @@ def remove_leftovers(directory: str, prefix: str = "", infix: str = "") -> None:
     """Removes files and directories of dead processes, by the prefix and infix of their names.
 
     Args:
-        directory: The local directory to clean up; its subdirectories are not searched.
-        prefix: The start of the names.
-        infix: A part of the names.
+        directory: the local directory to clean up; its subdirectories are not searched.
+        prefix: the start of the names.
+        infix: a part of the names.
     """
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:

@@ -32,11 +32,11 @@ def find(pattern: str, data_dir: str = "", split: str = SPLIT) -> str:
     Args:
         pattern: tfds:NAME, tfds:NAME/CONFIG, either followed by /VERSION (by default the newest), or
             tfds:/FOLDER.
-        data_dir: The folder that contains the data sets; "" means $TFDS_DATA_DIR, or ~/tensorflow_datasets.
-        split: A split that the data set must have.
+        data_dir: the folder that contains the data sets; "" means $TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        split: a split that the data set must have.
 
     Raises:
-        UserError: The data set does not exist, cannot be read without TensorFlow, or the package is missing.
+        UserError: the data set does not exist, cannot be read without TensorFlow, or the package is missing.
     """
     path = locate(pattern, data_dir)
     if not path:
@@ -109,7 +109,7 @@ def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
     """Returns the records of a split.
 
     Raises:
-        UserError: The files of the split cannot be read.
+        UserError: the files of the split cannot be read.
     """
     with _unreadable(path):
         return builder(path).as_data_source(split=split)
@@ -119,7 +119,7 @@ def record(source: Sequence[dict[str, Any]], place: int, path: str) -> dict[str,
     """Returns one record of a sequence that `open_split` returned.
 
     Raises:
-        UserError: The record cannot be read.
+        UserError: the record cannot be read.
     """
     with _unreadable(f"record {place} of {path}"):
         return source[place]

@@ -34,20 +34,20 @@ def load(
     """Loads a tokenizer from its vocabulary.
 
     Args:
-        path: A WordPiece vocab.txt, a SentencePiece .model, the tokenizer.json of byte-level BPE, or a
+        path: a WordPiece vocab.txt, a SentencePiece .model, the tokenizer.json of byte-level BPE, or a
             directory with one of FILE_NAMES or with vocab.json and merges.txt; a local path or a URL.
-        lower_case: Whether text is lower-cased; None detects it from the vocabulary.
-        strip_accents: Whether accents are removed; None means the same as `lower_case`.
-        template: How rows are assembled, which depends on the model family; None for that of tokenizer.json,
+        lower_case: whether text is lower-cased; None detects it from the vocabulary.
+        strip_accents: whether accents are removed; None means the same as `lower_case`.
+        template: how rows are assembled, which depends on the model family; None for that of tokenizer.json,
             and for BERT's with another kind of vocabulary.
-        normalizer: How text is normalized, which depends on the model family: "bert", or, with a
+        normalizer: how text is normalized, which depends on the model family: "bert", or, with a
             SentencePiece model, "albert". "" is "bert".
 
     Returns:
         The tokenizer. It can be pickled; the process that unpickles it reads the file again.
 
     Raises:
-        UserError: There is no such file, or it is not a vocabulary that BERT can use; the message says what
+        UserError: there is no such file, or it is not a vocabulary that BERT can use; the message says what
             is wrong.
     """
     path = os.fspath(path)
@@ -68,8 +68,8 @@ def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
     """Loads the tokenizer that `Tokenizer.settings` describes.
 
     Args:
-        path: Its vocabulary.
-        settings: The description; entries that are missing have their default values.
+        path: its vocabulary.
+        settings: the description; entries that are missing have their default values.
     """
     names = ("lower_case", "strip_accents", "normalizer")
     options = {name: settings[name] for name in names if name in settings}

@@ -44,13 +44,13 @@ class ByteBpeTokenizer(Tokenizer):
     begins. The tokens of a character that is split into several all have the span of that character.
 
     Args:
-        path: See `Tokenizer`.
+        path: see `Tokenizer`.
         lower_case: False or None, since the text is not changed.
         strip_accents: False or None.
-        template: See `Tokenizer`; the default is that of the file.
+        template: see `Tokenizer`; the default is that of the file.
 
     Raises:
-        UserError: The file is missing, is not byte-level BPE, or lacks a special token; or the text shall be
+        UserError: the file is missing, is not byte-level BPE, or lacks a special token; or the text shall be
             lower-cased or stripped of accents.
     """
 

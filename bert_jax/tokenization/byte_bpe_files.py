@@ -46,10 +46,10 @@ def tokenizer_json(
     """Returns the content of a tokenizer.json that keeps all text.
 
     Args:
-        ids: The ids of all tokens, including special ones.
-        merges: Pairs of tokens separated by a space, in the order of their rank.
-        special_tokens: The spellings of the special tokens by role.
-        template: How rows are assembled.
+        ids: the ids of all tokens, including special ones.
+        merges: pairs of tokens separated by a space, in the order of their rank.
+        special_tokens: the spellings of the special tokens by role.
+        template: how rows are assembled.
     """
     content: dict[str, Any] = {
         "version": "1.0",
@@ -85,9 +85,9 @@ def with_special_tokens(
     The mask token includes the spaces before it, as in the released RoBERTa and ModernBERT.
 
     Args:
-        content: A tokenizer.json.
+        content: a tokenizer.json.
         special: (spelling, id) of the special tokens by role.
-        template: How rows are assembled.
+        template: how rows are assembled.
     """
     names = {token for token, _ in special.values()}
     added = [token for token in content.get("added_tokens") or () if token["content"] not in names]
@@ -130,12 +130,12 @@ def template_of(
     """Returns the template of a tokenizer.json; without one, it follows from the spelling of its tokens.
 
     Args:
-        content: The tokenizer.json.
-        special_tokens: The spellings of the special tokens by role.
-        path: The path of the file, for error messages.
+        content: the tokenizer.json.
+        special_tokens: the spellings of the special tokens by role.
+        path: the path of the file, for error messages.
 
     Raises:
-        UserError: The rows that the file describes have other tokens, or an order that is not supported.
+        UserError: the rows that the file describes have other tokens, or an order that is not supported.
     """
     processor = content.get("post_processor") or {}
     for one in (processor, *(processor.get("processors") or ())):
@@ -176,7 +176,7 @@ def joined(folder: str | os.PathLike) -> str | None:
     None means that the folder does not have both files.
 
     Raises:
-        UserError: A file is damaged, or has no special tokens.
+        UserError: a file is damaged, or has no special tokens.
     """
     paths = [os.path.join(folder, name) for name in (VOCABULARY, MERGES)]
     if not all(files.exists(path) for path in paths):
@@ -205,11 +205,11 @@ def special_tokens(ids: Mapping[str, int], path: str) -> dict[str, str]:
     """Returns the spellings of the special tokens of a vocabulary by role.
 
     Args:
-        ids: The ids of its tokens.
-        path: The path of its file, for error messages.
+        ids: the ids of its tokens.
+        path: the path of its file, for error messages.
 
     Raises:
-        UserError: A role has no token.
+        UserError: a role has no token.
     """
     found = {}
     for role, token in ROBERTA_TOKENS.items():

@@ -32,39 +32,39 @@ class Tokenizer(abc.ABC):
     A subclass implements `_parse`, `_encode_plain`, `encode_with_offsets` and `_join`.
 
     Args:
-        path: The vocabulary file, a local path or a URL.
-        lower_case: Whether text is lower-cased. None detects it: yes for a vocabulary that, but for a few
+        path: the vocabulary file, a local path or a URL.
+        lower_case: whether text is lower-cased. None detects it: yes for a vocabulary that, but for a few
             stray tokens, has no upper-case letters.
-        strip_accents: Whether accents are removed. None means the same as `lower_case`.
-        template: How rows are assembled; None for `default_template`.
-        normalizer: One of `normalizers`; "" for the first.
+        strip_accents: whether accents are removed. None means the same as `lower_case`.
+        template: how rows are assembled; None for `default_template`.
+        normalizer: one of `normalizers`; "" for the first.
 
     Attributes:
-        kind: The name of the kind in `kinds.KINDS`.
-        continuation: The mark at the beginning of tokens that continue a word; "" for none.
-        word_start: The mark at the beginning of tokens that start a word; "" for none.
-        whitespace: The characters that are whitespace in Unicode.
-        released_name: The name of the file in released models; "" for the first one of the kind.
-        default_template: How rows are assembled if nothing else is specified.
-        normalizers: The ways in which text may be normalized.
-        states_template: Whether files of this kind say how rows are assembled.
-        keeps_case: Why text is neither lower-cased nor stripped of accents, for messages; "" if it may be.
-        path: The vocabulary file.
-        digest: The SHA-256 digest of the file's bytes in hexadecimal.
-        lower_case: Whether text is lower-cased before it is split.
-        strip_accents: Whether accents are removed. google-research/bert's do_lower_case does both.
-        tokens: The tokens by id.
+        kind: the name of the kind in `kinds.KINDS`.
+        continuation: the mark at the beginning of tokens that continue a word; "" for none.
+        word_start: the mark at the beginning of tokens that start a word; "" for none.
+        whitespace: the characters that are whitespace in Unicode.
+        released_name: the name of the file in released models; "" for the first one of the kind.
+        default_template: how rows are assembled if nothing else is specified.
+        normalizers: the ways in which text may be normalized.
+        states_template: whether files of this kind say how rows are assembled.
+        keeps_case: why text is neither lower-cased nor stripped of accents, for messages; "" if it may be.
+        path: the vocabulary file.
+        digest: the SHA-256 digest of the file's bytes in hexadecimal.
+        lower_case: whether text is lower-cased before it is split.
+        strip_accents: whether accents are removed. google-research/bert's do_lower_case does both.
+        tokens: the tokens by id.
         is_continuation: bool [vocab_size]; True for tokens that continue a word.
-        special_tokens: The spellings of the special tokens in a text, by role ("pad", "unk", "cls", "sep",
+        special_tokens: the spellings of the special tokens in a text, by role ("pad", "unk", "cls", "sep",
             "mask").
-        special_ids: The ids of the special tokens by role; each is also an attribute, such as `pad_id`.
-        normalizer: How text is normalized: "bert" as in google-research/bert, "albert" as in
+        special_ids: the ids of the special tokens by role; each is also an attribute, such as `pad_id`.
+        normalizer: how text is normalized: "bert" as in google-research/bert, "albert" as in
             google-research/albert.
-        template: How rows are assembled, by roles.
-        layout: The same with the ids of this vocabulary.
+        template: how rows are assembled, by roles.
+        layout: the same with the ids of this vocabulary.
 
     Raises:
-        UserError: The file is missing, empty or not a vocabulary of this kind, or lacks a special token.
+        UserError: the file is missing, empty or not a vocabulary of this kind, or lacks a special token.
     """
 
     kind: ClassVar[str]
@@ -142,8 +142,8 @@ class Tokenizer(abc.ABC):
         google-research/bert, so that a corpus cannot forge them.
 
         Args:
-            texts: Any texts; empty and blank ones have no ids.
-            allow_special: Special tokens that are recognized where they are spelled out, such as ("[MASK]",).
+            texts: any texts; empty and blank ones have no ids.
+            allow_special: special tokens that are recognized where they are spelled out, such as ("[MASK]",).
 
         Returns:
             One list of ids per text.
@@ -193,11 +193,11 @@ class Tokenizer(abc.ABC):
         """Returns the text of token ids: word pieces are joined into words, which are separated by spaces.
 
         Args:
-            ids: The token ids.
-            skip_special: Whether special tokens are left out.
+            ids: the token ids.
+            skip_special: whether special tokens are left out.
 
         Raises:
-            UserError: An id is outside the vocabulary.
+            UserError: an id is outside the vocabulary.
         """
         ids = [int(i) for i in ids]
         for i in ids:
@@ -250,8 +250,8 @@ def _read_vocabulary_file(path: str) -> tuple[bytes, str]:
     """Returns the bytes of a local or remote vocabulary file, and their SHA-256 digest.
 
     Raises:
-        UserError: The file is missing, unreadable or empty.
-        StorageError: The storage failed.
+        UserError: the file is missing, unreadable or empty.
+        StorageError: the storage failed.
     """
     hint = "`bert-jax vocab --input=GLOB --output=FILE` makes one"
     try:

@@ -36,7 +36,7 @@ class SentencePieceTokenizer(Tokenizer):
     With the normalizer "albert", ids are those of google-research/albert; see `albert_text`.
 
     Raises:
-        UserError: The file is missing, is not a SentencePiece model, or lacks a special token.
+        UserError: the file is missing, is not a SentencePiece model, or lacks a special token.
     """
 
     kind = "sentencepiece"

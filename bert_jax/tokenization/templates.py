@@ -29,12 +29,12 @@ class Template:
     `BERT` is an example.
 
     Attributes:
-        single: The special tokens around A.
-        pair: The special tokens around A and B. All items before B must have the same token type, and so must
+        single: the special tokens around A.
+        pair: the special tokens around A and B. All items before B must have the same token type, and so must
             B and all items after it, so that the number of tokens before B determines the types.
 
     Raises:
-        ValueError: The text is not a valid row.
+        ValueError: the text is not a valid row.
     """
 
     single: str
@@ -73,7 +73,7 @@ class Template:
         """Returns the template with the ids of a vocabulary.
 
         Args:
-            special_ids: The ids of the special tokens by role.
+            special_ids: the ids of the special tokens by role.
         """
 
         def ids(names: Sequence[str]) -> np.ndarray:
@@ -94,7 +94,7 @@ class Template:
 
         Args:
             which: "single" or "pair".
-            special_tokens: The spellings of the special tokens by role.
+            special_tokens: the spellings of the special tokens by role.
         """
         places = self.places(which)
         return " ".join(f"{special_tokens.get(name, f'${name}')}:{number}" for name, number in places)
@@ -130,7 +130,7 @@ class Layout:
     """Assembles rows with the special tokens of a vocabulary, and takes them apart.
 
     Attributes:
-        template: The template of the rows.
+        template: the template of the rows.
         before: int32, the ids before A.
         end: int32, the ids after a single A.
         between: int32, the ids between A and B.
@@ -186,8 +186,8 @@ class Layout:
         """Returns the ids of A and B in a row without padding; B is None for a single text.
 
         Args:
-            row: The ids of the row.
-            first_length: The number of tokens before B, or of the whole row for a single text.
+            row: the ids of the row.
+            first_length: the number of tokens before B, or of the whole row for a single text.
         """
         if first_length == len(row):
             return row[len(self.before) : len(row) - len(self.end)], None

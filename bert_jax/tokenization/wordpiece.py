@@ -29,7 +29,7 @@ class WordPieceTokenizer(Tokenizer):
     them are [UNK], even if the vocabulary contains the words.
 
     Raises:
-        UserError: The file is missing, empty or not UTF-8, has an empty or repeated line, or lacks a special
+        UserError: the file is missing, empty or not UTF-8, has an empty or repeated line, or lacks a special
             token.
     """
 
@@ -98,7 +98,7 @@ def parse_vocabulary(data: bytes, path: str) -> list[str]:
     Only "\n" and "\r\n" end a line, since U+2028 and similar characters may be tokens.
 
     Raises:
-        UserError: The file is not UTF-8, or has an empty or repeated line.
+        UserError: the file is not UTF-8, or has an empty or repeated line.
     """
     try:
         lines = data.decode("utf-8-sig").split("\n")

@@ -35,12 +35,12 @@ class TokenizerRecord:
     """The tokenizer of a family.
 
     Attributes:
-        class_name: The class in tokenizer_config.json for a vocabulary of this kind.
-        kind: A key of `tokenization.KINDS`. A model may also have a vocabulary of another kind, whose
+        class_name: the class in tokenizer_config.json for a vocabulary of this kind.
+        kind: a key of `tokenization.KINDS`. A model may also have a vocabulary of another kind, whose
             class in tokenizer_config.json is then that of the kind.
-        template: How rows are assembled.
-        normalizer: How text is normalized with a vocabulary of this kind.
-        fields: Further fields of tokenizer_config.json.
+        template: how rows are assembled.
+        normalizer: how text is normalized with a vocabulary of this kind.
+        fields: further fields of tokenizer_config.json.
     """
 
     class_name: str
@@ -59,10 +59,10 @@ class TensorFlowConfig:
     """The configuration file next to the TF1 checkpoints of a family.
 
     Attributes:
-        file: Its name.
-        fields: The keys of `Family.fields` that it has.
+        file: its name.
+        fields: the keys of `Family.fields` that it has.
         activations: {name of an activation in the file: value of `hidden_act`}, where they differ.
-        fixed: As `Family.fixed`, which does not apply to these files.
+        fixed: as `Family.fixed`, which does not apply to these files.
     """
 
     file: str
@@ -76,8 +76,8 @@ class Translation:
     """Fields of config.json that do not correspond one to one to fields of `EncoderConfig`.
 
     Attributes:
-        read: Function of the fields of config.json that returns fields of `EncoderConfig`.
-        write: Function of an `EncoderConfig` that returns fields of config.json.
+        read: function of the fields of config.json that returns fields of `EncoderConfig`.
+        write: function of an `EncoderConfig` that returns fields of config.json.
     """
 
     read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -89,27 +89,27 @@ class Family:
     """How the models of a family are stored in files. The record is not needed to compute the models.
 
     Attributes:
-        name: The usual spelling, such as "BERT".
-        model_type: The value of this field in config.json.
-        class_prefix: The prefix of the names of transformers' classes, such as "Bert".
-        base: The prefix of the encoder's tensor names in models with a head, such as "bert".
-        table: Every parameter, with its name and layout in each kind of file.
+        name: the usual spelling, such as "BERT".
+        model_type: the value of this field in config.json.
+        class_prefix: the prefix of the names of transformers' classes, such as "Bert".
+        base: the prefix of the encoder's tensor names in models with a head, such as "bert".
+        table: every parameter, with its name and layout in each kind of file.
         heads: {head: its parameter groups}; a group in parentheses is optional.
         classifiers: {head: structure of its classifier}.
-        masked_lm: Structure of the masked LM head.
+        masked_lm: structure of the masked LM head.
         fields: {field of config.json: field of `EncoderConfig`}, in the order of config.json.
-        activation: The field of config.json that names the activation function.
+        activation: the field of config.json that names the activation function.
         activations: {value of `hidden_act`: its name in config.json}, where they differ.
-        constants: Fields of config.json that have the same value in every supported model.
-        checked: As `constants`, for fields that are not written because transformers has the same default.
-        fixed: Fields of `EncoderConfig` that config.json does not have or may leave out, with their values.
-        translation: Functions for what `fields` cannot say, such as a field that corresponds to several.
+        constants: fields of config.json that have the same value in every supported model.
+        checked: as `constants`, for fields that are not written because transformers has the same default.
+        fixed: fields of `EncoderConfig` that config.json does not have or may leave out, with their values.
+        translation: functions for what `fields` cannot say, such as a field that corresponds to several.
         tied: (second name, first name) pairs of the same tensor in Hugging Face files.
-        tokenizer: The kind of tokenizer, how rows are assembled, and the names of both in files.
-        tensorflow: The configuration next to a TF1 checkpoint; None if the family has no TF1 checkpoints.
+        tokenizer: the kind of tokenizer, how rows are assembled, and the names of both in files.
+        tensorflow: the configuration next to a TF1 checkpoint; None if the family has no TF1 checkpoints.
         sizes: {name of a released model: fields of `EncoderConfig`}.
         beside: {kind of file: pattern of the names of tensors that belong to another model in the same file}.
-        low_rank_targets: The dense layers of a layer that LoRA updates unless a run names others.
+        low_rank_targets: the dense layers of a layer that LoRA updates unless a run names others.
     """
 
     name: str
@@ -168,10 +168,10 @@ class Family:
         """Returns the Flax module with some parameter groups of the family.
 
         Args:
-            config: The architecture of the encoder.
-            groups: The names of the parameter groups.
-            head: The head whose classifier the module has, if any.
-            classes: The number of outputs of a classifier.
+            config: the architecture of the encoder.
+            groups: the names of the parameter groups.
+            head: the head whose classifier the module has, if any.
+            classes: the number of outputs of a classifier.
         """
         classifier = self.classifiers.get(head, TOKENS)
         return AssembledModel(config, tuple(groups), classes or 2, classifier, self.masked_lm)
@@ -180,7 +180,7 @@ class Family:
         """Returns the architecture that the configuration in a kind of files describes.
 
         Raises:
-            UserError: A field that changes the computed function is not supported, or a value is invalid.
+            UserError: a field that changes the computed function is not supported, or a value is invalid.
         """
         for name, expected in {**self.constants, **self.checked}.items():
             if fields.get(name, expected) != expected:
@@ -207,7 +207,7 @@ class Family:
         training only.
 
         Raises:
-            UserError: The class of transformers computes a different function.
+            UserError: the class of transformers computes a different function.
         """
         config = config.spelled_out()
         values = {theirs: getattr(config, ours) for theirs, ours in self.fields.items()}
@@ -231,10 +231,10 @@ class Family:
         """Returns the first field whose value is not read back from a configuration that was written.
 
         Args:
-            config: What was written.
-            fields: The written configuration.
-            ignored: The names of fields that are not compared.
-            kind: The kind of files.
+            config: what was written.
+            fields: the written configuration.
+            ignored: the names of fields that are not compared.
+            kind: the kind of files.
 
         Returns:
             The name of the field, its value, and the value that is read; None if there is no such field.
@@ -260,7 +260,7 @@ class Family:
         """Returns the arrays to store, by their names in the file; see `param_mapping.to_files`.
 
         Raises:
-            UserError: This kind of file has no name for a parameter.
+            UserError: this kind of file has no name for a parameter.
         """
         table = [one for one in self.table if not one.heads or head in one.heads]
         nameless = [one.ours for one in table if one.ours in params and kind not in one.names]
@@ -275,10 +275,10 @@ class Family:
         """Returns the parameters and other tensors of a file; see `param_mapping.from_files`.
 
         Args:
-            tensors: The tensors of the file.
-            config: The architecture of the encoder.
-            kind: The kind of file.
-            head: The head that the file names, which decides where one name stands for different parameters;
+            tensors: the tensors of the file.
+            config: the architecture of the encoder.
+            kind: the kind of file.
+            head: the head that the file names, which decides where one name stands for different parameters;
                 None if it names no head of the family.
         """
         table = [one for one in self.table if kind in one.names]
@@ -310,7 +310,7 @@ class Family:
         """Returns the tensors of a Hugging Face folder in float32, named as in a class with a head.
 
         Raises:
-            UserError: A tensor is stored with and without its prefix, or tied tensors have different values.
+            UserError: a tensor is stored with and without its prefix, or tied tensors have different values.
         """
         prefix = f"{self.base}."
         of_base = [one.names[HUGGINGFACE] for one in self.table if one.names[HUGGINGFACE].startswith(prefix)]

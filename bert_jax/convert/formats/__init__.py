@@ -18,7 +18,7 @@ def register(one: Format) -> Format:
     """Registers a format, which every command can then read and write, and returns it.
 
     Raises:
-        ValueError: Another format has the same name.
+        ValueError: another format has the same name.
     """
     if one.name in _FORMATS:
         raise ValueError(f"a format with the name {one.name!r} is registered already")
@@ -30,7 +30,7 @@ def get(name: str) -> Format:
     """Returns the format with this name.
 
     Raises:
-        UserError: No format has this name.
+        UserError: no format has this name.
     """
     if name not in _FORMATS:
         raise UserError(f"format {name!r} is unknown; choose one of {', '.join(_FORMATS)}")

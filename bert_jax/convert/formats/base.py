@@ -21,11 +21,11 @@ class Format(abc.ABC):
     """A format in which models are stored in files.
 
     Attributes:
-        name: The value for `--to`.
-        title: How `bert-jax inspect` describes such a path, such as "TF1 checkpoint".
-        example: The same with an article, for messages that list the possible inputs, such as "a Hugging Face
+        name: the value for `--to`.
+        title: how `bert-jax inspect` describes such a path, such as "TF1 checkpoint".
+        example: the same with an article, for messages that list the possible inputs, such as "a Hugging Face
             folder".
-        write_options: The names of further arguments of `write`.
+        write_options: the names of further arguments of `write`.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Format(abc.ABC):
         """Returns the architecture and the tokenizer, reading only small files.
 
         Raises:
-            UserError: A file is missing or damaged, or the model is not supported.
+            UserError: a file is missing or damaged, or the model is not supported.
         """
 
     @abc.abstractmethod
@@ -50,12 +50,12 @@ class Format(abc.ABC):
         """Reads the complete model.
 
         Args:
-            path: A path that `detect` accepts.
-            ignore: A regular expression; unknown tensors are skipped if it matches their full names.
-            log: Called with one line of text for each notice.
+            path: a path that `detect` accepts.
+            ignore: a regular expression; unknown tensors are skipped if it matches their full names.
+            log: called with one line of text for each notice.
 
         Raises:
-            UserError: The checkpoint is damaged, incomplete, or of another family.
+            UserError: the checkpoint is damaged, incomplete, or of another family.
         """
 
     def warning(self, model: Model) -> str:
@@ -67,12 +67,12 @@ class Format(abc.ABC):
         """Writes a model into a local directory that exists and is empty.
 
         Args:
-            model: The model to write.
-            folder: The output directory.
-            options: The arguments named in `write_options`.
+            model: the model to write.
+            folder: the output directory.
+            options: the arguments named in `write_options`.
 
         Raises:
-            UserError: The format cannot represent this model.
+            UserError: the format cannot represent this model.
         """
 
     def check_installed(self) -> None:
@@ -89,17 +89,17 @@ class Format(abc.ABC):
         """Loads the parameters that a checkpoint and `abstract_params` have in common.
 
         Args:
-            path: A path that `detect` accepts.
-            abstract_params: Nested dict of jax.ShapeDtypeStruct; each array is placed according to its
+            path: a path that `detect` accepts.
+            abstract_params: nested dict of jax.ShapeDtypeStruct; each array is placed according to its
                 sharding.
-            ignore: See `read`.
-            log: See `read`.
+            ignore: see `read`.
+            log: see `read`.
 
         Returns:
             The nested dict of the loaded parameters, and the report.
 
         Raises:
-            UserError: See `read`; also a parameter with another shape.
+            UserError: see `read`; also a parameter with another shape.
         """
         model = self.read(path, ignore=ignore, log=log)
         wanted, stored = flatten(abstract_params), model.stored

@@ -68,7 +68,7 @@ class HuggingFace(Format):
         """Reads the model in float32.
 
         Raises:
-            UserError: The family is unknown, there are no safetensors, or a tensor is missing, unknown or has
+            UserError: the family is unknown, there are no safetensors, or a tensor is missing, unknown or has
                 another shape.
         """
         folder = os.fspath(path)
@@ -104,11 +104,11 @@ class HuggingFace(Format):
         """Writes config.json, safetensors and the tokenizer files.
 
         Args:
-            model: The model to write.
-            folder: An existing directory.
-            card: The text of README.md, which is not written if the text is empty.
-            max_shard_bytes: Larger weights are split into files of at most this size, or of a single tensor.
-            options: Not used.
+            model: the model to write.
+            folder: an existing directory.
+            card: the text of README.md, which is not written if the text is empty.
+            max_shard_bytes: larger weights are split into files of at most this size, or of a single tensor.
+            options: not used.
         """
         huggingface_export.write(model, folder, card=card, max_shard_bytes=max_shard_bytes)
 

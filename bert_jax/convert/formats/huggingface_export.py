@@ -38,10 +38,10 @@ def write(
     """Writes a Hugging Face folder into an existing directory.
 
     Args:
-        model: The model to write.
-        folder: The directory.
-        card: The text of README.md, which is not written if the text is empty.
-        max_shard_bytes: Larger weights are split into files of at most this size, or of a single tensor.
+        model: the model to write.
+        folder: the directory.
+        card: the text of README.md, which is not written if the text is empty.
+        max_shard_bytes: larger weights are split into files of at most this size, or of a single tensor.
 
     Raises:
         UserError: transformers has no such model.

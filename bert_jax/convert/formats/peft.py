@@ -66,7 +66,7 @@ class Peft(Format):
         """Reads the base model, adds the updates, and replaces the head.
 
         Raises:
-            UserError: The base model is not there, or a field or a tensor is of another kind of adapter.
+            UserError: the base model is not there, or a field or a tensor is of another kind of adapter.
         """
         folder = os.fspath(path)
         fields = _read_fields(folder)
@@ -85,7 +85,7 @@ class Peft(Format):
         """Writes adapter_config.json and adapter_model.safetensors.
 
         Raises:
-            UserError: The model is not one of a run with low-rank updates, or PEFT has no name for a
+            UserError: the model is not one of a run with low-rank updates, or PEFT has no name for a
                 parameter that the run trained.
         """
         if model.adapter is None:
@@ -164,9 +164,9 @@ class _Modules(NamedTuple):
     """The modules of one kind in transformers, one for each layer.
 
     Attributes:
-        names: Their names, such as "model.layers.0.attn.Wqkv".
-        kernels: The kernels here that are equal parts of each of them, in order; in general one.
-        stacked: Whether these have a layer axis.
+        names: their names, such as "model.layers.0.attn.Wqkv".
+        kernels: the kernels here that are equal parts of each of them, in order; in general one.
+        stacked: whether these have a layer axis.
     """
 
     names: tuple[str, ...]
@@ -236,11 +236,11 @@ def _factors(
     alone has no update, unless all are, as before training.
 
     Args:
-        where: The file and the first module, for messages.
+        where: the file and the first module, for messages.
         pairs: `lora_A` and `lora_B` of each layer, None for a layer that has none.
-        rank: The rank of the updates.
-        shape: The shape in one layer of the kernel that each part is.
-        parts: The number of parts.
+        rank: the rank of the updates.
+        shape: the shape in one layer of the kernel that each part is.
+        parts: the number of parts.
     """
     given = {None if a is None or b is None else (a.shape, b.shape) for a, b in pairs if a is not b}
     for count in range(1, len(shape)):
@@ -314,7 +314,7 @@ def _joined(pairs: Sequence[tuple[np.ndarray, np.ndarray] | None]) -> tuple[np.n
     of another, which is the same product.
 
     Args:
-        pairs: A [*inputs, rank] and B [rank, *outputs] of each part; None for a part without an update.
+        pairs: a [*inputs, rank] and B [rank, *outputs] of each part; None for a part without an update.
     """
     down: list[np.ndarray] = []
     columns: list[tuple[int, int, np.ndarray]] = []  # the part, the number of its A, and B transposed

@@ -35,7 +35,7 @@ def find_prefix(path: files.PathLike) -> str | None:
     """Returns the prefix of the TF1 checkpoint that is at a path or in a directory; None if there is none.
 
     Raises:
-        UserError: The directory contains several checkpoints, none of which has the default name.
+        UserError: the directory contains several checkpoints, none of which has the default name.
     """
     text = os.fspath(path)
     for prefix in (text, text.removesuffix(".index"), text.removesuffix(".meta")):
@@ -76,9 +76,9 @@ class TensorFlow1(Format):
         """Reads the model without the optimizer state.
 
         Args:
-            path: A prefix, such as `DIR/bert_model.ckpt`, or its directory.
-            ignore: See `Format.read`.
-            log: See `Format.read`.
+            path: a prefix, such as `DIR/bert_model.ckpt`, or its directory.
+            ignore: see `Format.read`.
+            log: see `Format.read`.
 
         Raises:
             UserError: TensorFlow is not installed, there is no checkpoint, or a variable is missing, unknown
@@ -143,7 +143,7 @@ def to_variables(model: Model) -> dict[str, np.ndarray]:
     """Returns the variables of a checkpoint by name, those of the generator included if there is one.
 
     Raises:
-        UserError: The checkpoints of the family have no such variables.
+        UserError: the checkpoints of the family have no such variables.
     """
     family, generator = model.family, model.generator
     groups = {one.ours.split("/")[0] for one in family.table if TENSORFLOW in one.names}
@@ -164,11 +164,11 @@ def from_variables(
     """Returns the model with the variables of a checkpoint; see `TensorFlow1.read`.
 
     Args:
-        variables: The variables by name; any objects with a shape that `numpy.asarray` accepts.
-        config: The architecture, of the discriminator if there are two networks.
-        tokenizer: The tokenizer.
-        source: The checkpoint, for messages.
-        ignore: See `Format.read`.
+        variables: the variables by name; any objects with a shape that `numpy.asarray` accepts.
+        config: the architecture, of the discriminator if there are two networks.
+        tokenizer: the tokenizer.
+        source: the checkpoint, for messages.
+        ignore: see `Format.read`.
     """
     family = families.of(config)
 

@@ -55,7 +55,7 @@ class WorkDirectory(Format):
         """Reads the newest step of a run (for fine-tuning, the best step), or the step at `path`.
 
         Raises:
-            UserError: There is no work directory, or no step is intact.
+            UserError: there is no work directory, or no step is intact.
         """
         run = run_directory.read_run(path)
         config, tokenizer = self.read_config(path)
@@ -81,7 +81,7 @@ class WorkDirectory(Format):
         """Writes config.json, the vocabulary and checkpoints/0.
 
         Raises:
-            UserError: The model has no vocabulary, without which no run could be initialized from it.
+            UserError: the model has no vocabulary, without which no run could be initialized from it.
         """
         if model.tokenizer is None:
             raise UserError(f"{model.source}: there is no vocabulary beside it; name it by --vocab=FILE")
