@@ -136,7 +136,8 @@ def _serve(flags: absl_flags.FlagValues) -> int:
     # interrupted, and Python aborts if it has to close sys.stdin while a thread uses it.
     source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
     count, bad = streaming.serve(model, reader, source, sys.stdout.buffer, adapters)
-    progress.log(f"{count:,} lines" + (f", {bad:,} of them not valid" if bad else ""))
+    noun = "line" if count == 1 else "lines"
+    progress.log(f"{count:,} {noun}" + (f", {bad:,} of them not valid" if bad else ""))
     return 0
 
 

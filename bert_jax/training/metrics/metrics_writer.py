@@ -181,6 +181,8 @@ class MetricsWriter:
             self._bars.stop()
             self._bars = None
         self.flush()
+        if self._lines:
+            self._lines.close()
         if self._tensorboard:
             self._tensorboard.close()
 
@@ -249,7 +251,8 @@ class _Events:
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Removes the local copy of a remote file. Events that were not flushed are lost."""
+        """Closes the file, and removes the local copy of a remote one, which lacks what was not flushed."""
+        self._file.close()
         self._cleanup.close()
 
     def discard(self) -> None:
@@ -303,6 +306,12 @@ class _Lines:
         elif self._kept:
             atomic.write_text(self._path, "".join(line + "\n" for line in self._kept))
             self._written = time.monotonic()
+
+    def close(self) -> None:
+        """Closes a local file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:

@@ -1,8 +1,10 @@
 """The writer: the file over resumes, TensorBoard events, terminal and plain lines."""
 
+import gc
 import io
 import json
 import math
+import warnings
 
 import pytest
 
@@ -39,6 +41,14 @@ def test_lines_are_there_before_the_writer_is_closed(tmp_path):
     writer.rewind(0)
     writer.write(1, {"loss": 1.0})
     assert lines_of(tmp_path) == [{"step": 1, "kind": "train", "loss": 1.0}]
+
+
+def test_a_closed_writer_keeps_no_file_open(tmp_path):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        write_run(tmp_path, [1, 2])
+        gc.collect()
+    assert not [str(one.message) for one in seen]
 
 
 def test_a_resumed_run_has_one_line_a_step(tmp_path):
