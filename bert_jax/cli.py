@@ -12,7 +12,6 @@ Exit codes:
 from __future__ import annotations
 
 import ast
-import difflib
 import errno
 import importlib
 import inspect
@@ -32,6 +31,7 @@ from absl import flags as absl_flags
 import bert_jax
 from bert_jax import signals
 from bert_jax.errors import ClusterError, Preempted, StorageError, Terminated, UserError, is_wrong_path
+from bert_jax.io.wording import did_you_mean
 from bert_jax.parallel import distributed, host_tuning
 from bert_jax.settings import config_fields, config_flag
 from bert_jax.settings.flags import Define
@@ -49,6 +49,7 @@ _ON_HUGE_PAGES = ("demo", "pretrain", "finetune", "evaluate", "predict", "embed"
 _REWORDED: dict[str, Any] = {
     r"invalid literal for int\(\) with base \d+: .*": "expected a whole number",
     r"could not convert string to float: .*": "expected a number",
+    r"Missing value for flag (\S+)": lambda match: f"{match[1]} has no value; expected {match[1]}=VALUE",
     r"value should be one of <(.*)>": lambda match: "expected one of " + match[1].replace("|", ", "),
 }
 
@@ -123,15 +124,19 @@ def _run(argv: list[str]) -> int:
             return _fail(error, 1)
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        what = str(error).splitlines()[0][:200]
+        what = re.sub(r"(\d{7,}) bytes", _megabytes, str(error).splitlines()[0])[:200]
         hint = "a smaller --config.batch_size, more --config.accumulate_steps, or --config.model.remat=full"
-        return _fail(f"out of device memory ({what}); try {hint}", 1)
+        return _fail(f"out of device memory ({what}); try {hint}", 2)
 
 
 def _stopped(stop: BaseException) -> int:
     code = {Preempted: 3, Terminated: 143, KeyboardInterrupt: 130}[type(stop)]
     print(f"bert-jax: {str(stop) or 'interrupted'}", file=sys.stderr)
     return code
+
+
+def _megabytes(match: re.Match[str]) -> str:
+    return f"{int(match[1]) / 1e6:,.0f} MB"
 
 
 def _is_full(error: Exception) -> bool:
@@ -155,7 +160,7 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     name, *rest = argv
     if name not in COMMANDS:
-        near = _did_you_mean(name, COMMANDS)
+        near = did_you_mean(name, COMMANDS)
         raise UserError(f"{name!r} is not a command{near}; bert-jax --help lists them")
     module = importlib.import_module(f"bert_jax.commands.{name.replace('-', '_')}")
     flags, args = parse_flags(module, name, rest)
@@ -209,7 +214,7 @@ def _unknown_flag(command: str, define: Define, unknown: str) -> str:
         if unknown.startswith("config."):
             return config_flag.unknown_field(define.values, unknown)
         near = config_fields.closest(unknown, [*names, *config_flag.field_flags(define.values)])
-    hint = f"; did you mean --{near}?" if near else _did_you_mean(unknown, names, "--")
+    hint = f"; did you mean --{near}?" if near else did_you_mean(unknown, names, "--")
     return f"{command} has no flag --{unknown}{hint}; bert-jax {command} --help lists them"
 
 
@@ -218,11 +223,6 @@ def _reworded(message: str) -> str:
     for theirs, ours in _REWORDED.items():
         message = re.sub(theirs, ours, message)
     return message.removeprefix("flag ")
-
-
-def _did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def _overview() -> str:

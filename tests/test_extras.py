@@ -1,11 +1,14 @@
 """Every module is imported without the extras; features that need one name the command to install it."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from bert_jax import errors
 from bert_jax.errors import UserError, check_installed, optional_imports
 
 # What setup.py has in extras. (scipy is not among them here: jax brings it.)
@@ -49,6 +52,20 @@ def test_a_missing_package_is_one_line(monkeypatch):
         with pytest.raises(UserError) as error:
             use()
         assert str(error.value) == message
+
+
+def test_without_the_clone_the_packages_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(errors, "_CLONE", tmp_path)
+    named = re.fullmatch(r"install the extra `cleaning`: pip install (.*)", errors.install_hint("cleaning"))[
+        1
+    ]
+    assert {re.split("[>=]", name)[0] for name in shlex.split(named)} == {
+        "ftfy",
+        "py3langid",
+        "rensa",
+        "scipy",
+    }
+    assert errors.install_hint("tpu").endswith("pip install 'jax[tpu]>=0.10'")
 
 
 def test_a_package_that_is_broken_is_not_called_missing(monkeypatch, tmp_path):

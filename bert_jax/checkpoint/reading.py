@@ -205,14 +205,18 @@ def read_state(path: str, abstract_state: PyTree) -> PyTree:
 
 
 def _read_newest(path: files.PathLike, read: Callable[[str], _Result], log) -> _Result:
-    failures = []
+    damaged = {}
     for step in find_steps(absolute(path)):
         try:
-            return agree(functools.partial(read, step))
+            found = agree(functools.partial(read, step))
         except Damaged as error:
-            failures.append(f"{files.name(step)}: {error}")
-            log(f"warning: {step} is damaged: {error}")
-    raise UserError(f"{path}: no checkpoint is intact ({'; '.join(failures)})")
+            damaged[step] = error
+            continue
+        for other, error in damaged.items():
+            log(f"warning: {other} is damaged, and {step} is read: {error}")
+        return found
+    causes = "; ".join(f"{files.name(step)}: {error}" for step, error in damaged.items())
+    raise UserError(f"{path}: no checkpoint is intact ({causes}); restore one from a copy, or train again")
 
 
 def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[dict, Report]:

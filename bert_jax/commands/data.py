@@ -18,6 +18,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define, read_options
 
 with epy.lazy_imports():
@@ -86,8 +87,8 @@ def summary(manifest: dict[str, Any]) -> list[str]:
         lines.append(
             f"{name}: {split['rows']:,} rows of {manifest['max_seq_length']} tokens, "
             f"{split['fill']:.2%} full; {split['sequences']:,} sequences of "
-            f"{split['documents']:,} documents, {split['tokens']:,} tokens, "
-            f"{_second_segments(manifest, split)}{len(split['files'])} files, {size / 1e6:.1f} MB"
+            f"{counted(split['documents'], 'document')}, {split['tokens']:,} tokens, "
+            f"{_second_segments(manifest, split)}{counted(len(split['files']), 'file')}, {size / 1e6:.1f} MB"
         )
     for name, of in manifest.get("languages", {}).items():
         written = manifest["splits"]["train"]["languages"][name]
@@ -97,7 +98,8 @@ def summary(manifest: dict[str, Any]) -> list[str]:
         )
     text = manifest["text"]
     lines.append(
-        f"text: {text['documents']:,} documents, {text['sentences']:,} sentences, {text['tokens']:,} tokens, "
+        f"text: {counted(text['documents'], 'document')}, {text['sentences']:,} sentences, "
+        f"{text['tokens']:,} tokens, "
         f"{text['unknown_tokens'] / text['tokens']:.3%} [UNK]"
     )
     return lines
@@ -133,7 +135,7 @@ def warnings(manifest: dict[str, Any], of_format: bool = True) -> list[str]:
         found += readers.suspicions(text)
     if manifest["eval_fraction"] and "eval" not in manifest["splits"]:
         found.append(
-            f"there is no split eval: {text['documents']} documents are too few to hold some out; 8 are "
-            "enough"
+            "there is no split eval, for which the text needs 8 documents or more; it has "
+            f"{text['documents']}"
         )
     return found

@@ -17,6 +17,7 @@ from absl import flags as absl_flags
 from bert_jax.commands.flags import models
 from bert_jax.commands.health import checkpoints, devices, machine, software
 from bert_jax.commands.health.check import LOCK, OK, PROBLEM, WARNING, Check
+from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
 
@@ -58,9 +59,5 @@ def report(checks: Sequence[Check]) -> str:
         if check.fix:
             lines.append(f"{'':<8} {'':<14} fix: {check.fix}")
     count = {status: sum(check.status == status for check in checks) for status in (PROBLEM, WARNING)}
-    lines.append(f"{_plural(count[PROBLEM], 'problem')}, {_plural(count[WARNING], 'warning')}")
+    lines.append(f"{counted(count[PROBLEM], 'problem')}, {counted(count[WARNING], 'warning')}")
     return "\n".join(lines)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"

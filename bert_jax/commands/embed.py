@@ -20,6 +20,7 @@ from etils import epy
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress, log
+from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -119,10 +120,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         (texts.blank, "are blank"),
     ):
         if number:
-            log(f"warning: {number:,} of {out.texts:,} texts {what}")
+            log(f"warning: {number:,} of {counted(out.texts, 'text')} {what}")
     each = f"{embedder.width} numbers per {'token' if flags.pooling == 'none' else 'text'}"
     print(
-        f"wrote {flags.output}: {out.texts:,} texts, {tokens:,} tokens, {each}; "
+        f"wrote {flags.output}: {counted(out.texts, 'text')}, {tokens:,} tokens, {each}; "
         f"{seconds:.1f} s, {out.texts / seconds:,.0f} texts per second"
     )
     return 0

@@ -258,7 +258,7 @@ def lines(report) -> Iterator[str]:
 
 def _fact_lines(name: str, value: Any) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{name}: {_number(value)}"
+        yield f"{name}: {value if name == 'seed' else _number(value)}"
         return
     if name == "shapes":
         return

@@ -24,6 +24,7 @@ from etils import epy
 from bert_jax.commands.flags import models
 from bert_jax.errors import UserError
 from bert_jax.io import checks, progress
+from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -126,18 +127,18 @@ def _serve(flags: absl_flags.FlagValues) -> int:
         compiled = one.warm_up()
         programs += compiled
         progress.log(
-            f"adapter {name}: {one.source}, {one.own_bytes / 1e6:.2f} MB of its own, {compiled} programs more"
+            f"adapter {name}: {one.source}, {one.own_bytes / 1e6:.2f} MB of its own, "
+            f"{counted(compiled, 'program')} more"
         )
     progress.log(
-        f"ready: {model.source}, {programs} programs compiled in {time.monotonic() - began:.1f} s; each line "
-        f"is a JSON object, or {reader.expected}"
+        f"ready: {model.source}, {counted(programs, 'program')} compiled in "
+        f"{time.monotonic() - began:.1f} s; each line is a JSON object, or {reader.expected}"
     )
     # A separate file object that is never closed: a thread may still wait in it when the command is
     # interrupted, and Python aborts if it has to close sys.stdin while a thread uses it.
     source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
     count, bad = streaming.serve(model, reader, source, sys.stdout.buffer, adapters)
-    noun = "line" if count == 1 else "lines"
-    progress.log(f"{count:,} {noun}" + (f", {bad:,} of them not valid" if bad else ""))
+    progress.log(counted(count, "line") + (f", {bad:,} of them not valid" if bad else ""))
     return 0
 
 

@@ -16,6 +16,7 @@ from etils import epy
 
 from bert_jax.errors import file_error
 from bert_jax.io.progress import Progress
+from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define, read_options
 
 with epy.lazy_imports():
@@ -41,7 +42,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         raise file_error(f"{error.filename or flags.output}: {error.strerror or error}", error) from error
     print(
         f"{trained.path}: {trained.size:,} tokens, learned from "
-        f"{sum(part.documents for part in trained.parts):,} documents, "
+        f"{counted(sum(part.documents for part in trained.parts), 'document')}, "
         f"{sum(part.bytes for part in trained.parts) / 1e6:,.1f} MB of text, in "
         f"{time.monotonic() - begun:.0f} s"
     )
@@ -49,7 +50,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     for part in trained.parts if several else ():
         share = part.bytes * part.times / sum(one.bytes * one.times for one in trained.parts)
         print(
-            f"from {part.name}: {part.documents:,} documents, {part.bytes / 1e6:,.1f} MB, "
+            f"from {part.name}: {counted(part.documents, 'document')}, {part.bytes / 1e6:,.1f} MB, "
             f"{part.times:.2f} times: {share:.2%}"
         )
     for line in trained.measured:

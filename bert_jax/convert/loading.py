@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -13,7 +12,7 @@ from bert_jax.convert import families, formats
 from bert_jax.convert.model import Model
 from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import checks, files
 from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, EncoderConfig
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.replaced_tokens import GENERATOR
@@ -32,22 +31,13 @@ def detect(path: files.PathLike) -> formats.Format:
         return found
     exists, hint = files.exists(path), ""
     what = "it is no checkpoint" if exists else "no such directory or prefix"
-    if not exists and (near := _similar_sibling(path)):
+    if not exists and (near := checks.similar(path)):
         hint = f"; did you mean {near}?"
     elif not exists and _HUB_NAME.fullmatch(os.fspath(path)):
         hint = f"; if it is a name on the Hugging Face hub: hf download {path} --local-dir {path}"
     if exists and _is_records(path):
         what = "it holds records to train on, which --config.data.dir takes, and no checkpoint"
     raise UserError(f"{path}: {what}; expected {formats.examples()}{hint}")
-
-
-def _similar_sibling(path: files.PathLike) -> str | None:
-    """Returns the existing path whose name is closest to that of a path that does not exist, or None."""
-    path = os.fspath(path).rstrip("/")
-    if files.is_remote(path):  # a bucket may hold too many names to list them for a hint
-        return None
-    near = difflib.get_close_matches(files.name(path), files.names(files.parent(path)), n=1, cutoff=0.75)
-    return os.path.join(os.path.dirname(path), near[0]) if near else None
 
 
 def _is_records(path: files.PathLike) -> bool:

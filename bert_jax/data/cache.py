@@ -13,6 +13,7 @@ from typing import Any
 from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
+from bert_jax.io.wording import counted
 
 _THREADS = 8
 
@@ -63,7 +64,7 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
             missing = {n: size for n, size in wanted.items() if not _is_whole(os.path.join(target, n), size)}
             if missing:
                 _check_room(target, sum(max(0, size) for size in missing.values()), url)
-                log(f"fetching {len(missing)} files of {url} to {target}")
+                log(f"fetching {counted(len(missing), 'file')} of {url} to {target}")
                 with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
                     list(threads.map(lambda name: _fetch(url, target, name, missing[name]), missing))
             atomic.write_file(os.path.join(target, manifests.FILE), content)

@@ -86,8 +86,8 @@ def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, d
     ]
     if vocab and not foreign:
         raise UserError(
-            f"data.vocab={vocab} is for records without a {manifests.FILE}; {data_dir} carries its own "
-            "vocabulary: leave data.vocab empty"
+            f"data.vocab={vocab} is for records without a {manifests.FILE}; the records in {data_dir} "
+            "have a vocabulary of their own: leave data.vocab empty"
         )
     schemas = {manifest["schema"]: name for name, manifest in directories}
     if len(schemas) > 1:

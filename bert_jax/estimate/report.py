@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bert_jax.io.wording import counted
+
 _GIB = 2.0**30
 _WIDTH = 12
 
@@ -47,8 +49,7 @@ def _hardware(result: dict[str, Any]) -> str:
     topology = result["topology"]
     mesh = " ".join(f"{axis}={size}" for axis, size in result["mesh"].items())
     if "hosts" in topology:
-        hosts = "1 host" if topology["hosts"] == 1 else f"{topology['hosts']} hosts"
-        gpus = "1 GPU" if topology["chips"] == 1 else f"{topology['chips']:,} GPUs"
+        gpus, hosts = counted(topology["chips"], "GPU"), counted(topology["hosts"], "host")
         return f"{topology['name']}, {gpus} of {hosts}; mesh {mesh}"
     several = f"{topology['slices']} slices of " if topology["slices"] > 1 else ""
     return f"{several}{topology['name']}, {topology['chips']:,} chips; mesh {mesh}"

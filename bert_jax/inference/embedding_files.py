@@ -59,7 +59,8 @@ class Texts:
                 "separated by a tab"
             )
         if path != "-" and not files.is_file(path):
-            raise UserError(f"--input={path}: no such file; expected one text per line, or .jsonl")
+            what = "a directory" if files.is_directory(path) else "no such file"
+            raise UserError(f"--input={path}: {what}; expected a file of one text per line, or .jsonl")
 
     def __iter__(self) -> Iterator[Text]:
         stdin = self.path == "-"

@@ -54,9 +54,11 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename == temporary:
+            error.filename = path  # the name that the user knows
         raise
     if sync:
         _sync_directory(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Sequence
 
@@ -74,10 +75,25 @@ def check_output(
         raise file_error(message, error) from error
 
 
+def no_such_file(path: files.PathLike, expected: str) -> str:
+    """Returns the message that a file does not exist, with the file of a similar name in its directory."""
+    near = similar(path)
+    return f"{path}: no such file; " + (f"did you mean {near}?" if near else f"expected {expected}")
+
+
+def similar(path: files.PathLike) -> str | None:
+    """Returns the existing path whose name is closest to that of a path that does not exist, or None."""
+    path = os.fspath(path).rstrip("/")
+    if files.is_remote(path):  # a bucket may hold too many names to list them for a hint
+        return None
+    near = difflib.get_close_matches(files.name(path), files.names(files.parent(path)), n=1, cutoff=0.75)
+    return os.path.join(os.path.dirname(path), near[0]) if near else None
+
+
 def check_input(path: files.PathLike, expected: str) -> None:
     """Raises a UserError unless `path` is a file. `expected` describes its content, for the message."""
     if not files.exists(path):
-        raise UserError(f"{path}: no such file")
+        raise UserError(no_such_file(path, f"a {expected} file"))
     if files.is_directory(path):
         raise UserError(f"{path}: is a directory, expected a {expected} file")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import did_you_mean
 from bert_jax.models.config import EncoderConfig, from_dict
 
 
@@ -183,7 +183,6 @@ def named(size: str, **overrides: Any) -> EncoderConfig:
         UserError: the size or a field is unknown.
     """
     if size not in SIZES:
-        near = difflib.get_close_matches(size, SIZES, n=1)
-        hint = f"did you mean {near[0]}? The sizes are" if near else "choose one of"
-        raise UserError(f"model size {size!r} is unknown; {hint} {', '.join(SIZES)}")
+        hint = did_you_mean(size, SIZES) or f"; the sizes are {', '.join(SIZES)}"
+        raise UserError(f"model size {size!r} is unknown{hint}")
     return from_dict({**SIZES[size], **overrides})

@@ -20,6 +20,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.parallel import compiler_options
 from bert_jax.settings.run_config import MeshConfig
 
@@ -69,7 +70,9 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
     known = math.prod(size for size in sizes if size != -1)
     sizes = [len(devices) // known if size == -1 else size for size in sizes]
     if math.prod(sizes) != len(devices):
-        raise UserError(f"{text} does not fit {len(devices)} devices; their product must be {len(devices)}")
+        raise UserError(
+            f"{text} does not fit {counted(len(devices), 'device')}; their product must be {len(devices)}"
+        )
     if devices[0].platform == "cpu":
         return Mesh(np.array(devices).reshape(sizes), AXES, axis_types=(AxisType.Auto,) * 3)
     # On GPUs, `slice_index` is the host, which jax.make_mesh handles. Only TPUs have slices.

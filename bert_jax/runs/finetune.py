@@ -19,6 +19,7 @@ import numpy as np
 
 from bert_jax.convert import model_card
 from bert_jax.errors import UserError
+from bert_jax.io.wording import alternatives
 from bert_jax.kernels import platform
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import Distillation
@@ -117,7 +118,7 @@ def finetune(
         row_flops = distillation.row_flops(objective)
         training_batches = TrainingBatches(config, task, data["train"], mesh, row_flops)
         if shapes := training_batches.packing:
-            rows = f"{' or '.join(map(str, shapes.rows))} rows of {shapes.length} tokens"
+            rows = f"{alternatives(shapes.rows)} rows of {shapes.length} tokens"
             log(f"a batch of {config.batch_size} examples is packed into {rows}")
         state = loop.fit(
             workdir=workdir,

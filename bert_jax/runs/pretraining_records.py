@@ -96,18 +96,22 @@ class RunRecords:
         epochs = sizes.total_before(config.steps) / rows
         used = [size for size in sizes.values if size]
         low, high = min(used), max(used)
-        batch = f"{low}" if low == high else f"{low} to {high}"
+        batch = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         log(
             f"{rows:,} rows of {length} tokens in {config.data.dir}; {'at most ' * limited}"
-            f"{steps:,} steps of {batch} rows: {epochs:.3g} epochs"
+            f"{steps:,} steps of {batch} rows: {_of_epochs(epochs)}"
         )
         if not limited and epochs > (_MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS):
             few = max(2, _FEW_EPOCHS * rows // high)
             flags = f": --config.steps={few} --config.optimizer.warmup_steps={few // 10}"
             log(
-                f"warning: {epochs:.3g} epochs: the model will see every row {epochs:.0f} times; "
+                f"warning: {_of_epochs(epochs)}: the model will see every row {epochs:,.0f} times; "
                 f"{_FEW_EPOCHS} epochs are {few:,} steps{flags * (len(self.train) == 1)}"
             )
+
+
+def _of_epochs(epochs: float) -> str:
+    return f"{epochs:,.0f} epochs" if epochs >= 100 else f"{epochs:.3g} epochs"
 
 
 def eval_batches(config: PretrainConfig, dataset: Dataset) -> int:

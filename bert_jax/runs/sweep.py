@@ -170,13 +170,21 @@ def read_summary(directory: str) -> dict[str, Any] | None:
 
 
 def table(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the lines of a table: the statistics over the seeds for each trial and metric."""
-    width = max([7, *(len(summary["setting"]) for summary in summaries)])
-    lines = [f"{'setting':<{width}}  {'metric':<18}  median    best   worst    std  seeds  degenerate"]
+    """Returns the lines of a table: the statistics over the seeds for each trial and metric.
+
+    Without a sweep, the table has no column of settings.
+    """
+    named = [found["setting"] for found in summaries if found["setting"]]
+    width = max(map(len, named), default=0)
+
+    def setting(text: str) -> str:
+        return f"{text:<{max(width, 7)}}  " if named else ""
+
+    lines = [f"{setting('setting')}{'metric':<18}  median    best   worst    std  seeds  degenerate"]
     for found in summaries:
         for name, one in found["scores"].items():
             lines.append(
-                f"{found['setting']:<{width}}  {name:<18}  {one['median']:.4f}  {one['best']:.4f}  "
+                f"{setting(found['setting'])}{name:<18}  {one['median']:.4f}  {one['best']:.4f}  "
                 f"{one['worst']:.4f}  {one['deviation']:.3f}  {found['seeds']:>5}  {found['degenerate']:>10}"
             )
     return lines

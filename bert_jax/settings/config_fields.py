@@ -262,6 +262,13 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return by_last[near[0]] if near else None
 
 
+def elsewhere(name: str) -> str:
+    """Returns where a value is set that is no field of pre-training; "" for other names."""
+    if _SYNONYMS.get(name, name) == "max_seq_length":
+        return "rows are as long as those of the records, which `bert-jax data --max_seq_length` makes"
+    return ""
+
+
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

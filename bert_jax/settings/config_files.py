@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import atexit
 import contextlib
-import difflib
 import functools
 import runpy
 import traceback
@@ -20,6 +19,7 @@ import ml_collections
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import did_you_mean
 
 # An example config for each command that has its own configs.
 _EXAMPLES = {"pretrain": "pretrain/mini", "finetune": "finetune/classification"}
@@ -100,11 +100,9 @@ def find(given: str) -> Path:
     # (tiny).
     wanted = given.removesuffix(".py").removeprefix("configs/")
     by_size = [name for name in known if name.partition("/")[2] == wanted]
-    near = by_size or difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise UserError(
-        f"config {given!r}: no such file, and none of the names; {hint}The names are {', '.join(known)}"
-    )
+    hint = f"; did you mean {by_size[0]}?" if by_size else did_you_mean(wanted, known)
+    every = " `bert-jax configs` lists them" if hint else f"; they are {', '.join(known)}"
+    raise UserError(f"config {given!r}: there is no such file, and no config of this name{hint}{every}")
 
 
 @functools.cache
@@ -151,8 +149,11 @@ def load(given: str, command: str = "") -> ml_collections.ConfigDict:
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        text = str(error)
+        if isinstance(error, SyntaxError) and error.filename == str(path):
+            lines, text = [error.lineno], error.msg
         where = f"{path}, line {lines[-1]}: " if lines else f"{path}: "
-        raise UserError(f"{where}{type(error).__name__}: {error}") from error
+        raise UserError(f"{where}{type(error).__name__}: {text}") from error
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(
             f"{path}: its get_config() returned {type(config).__name__}, expected an "

@@ -121,4 +121,4 @@ def unknown_field(values: absl_flags.FlagValues, unknown: str) -> str:
     problem = f"--{unknown}: the config has no such field"
     if near:
         return f"{problem}; did you mean {near.removeprefix('config.')}?"
-    return f"{problem}; {inside} has {', '.join(sorted(config))}"
+    return f"{problem}; {config_fields.elsewhere(last) or f'{inside} has ' + ', '.join(sorted(config))}"

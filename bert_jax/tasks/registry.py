@@ -16,6 +16,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import did_you_mean
 from bert_jax.tasks.readers import prepared, sources
 from bert_jax.tasks.readers.tables import Columns
 
@@ -98,5 +99,6 @@ def get(name: str) -> TaskSpec:
     """
     spec = tasks().get(name.lower().replace("-", "").replace("_", ""))
     if spec is None:
-        raise UserError(f"task={name}: expected one of {', '.join(tasks())}")
+        hint = did_you_mean(name, tasks()) or f"; the tasks are {', '.join(tasks())}"
+        raise UserError(f"task={name}: there is no such task{hint}")
     return spec

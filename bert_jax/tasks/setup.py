@@ -8,6 +8,7 @@ from typing import Any
 from bert_jax import convert, tokenization
 from bert_jax.convert import families
 from bert_jax.errors import UserError
+from bert_jax.io import checks
 from bert_jax.kernels import platform
 from bert_jax.models import config as model_config
 from bert_jax.models import heads
@@ -66,7 +67,7 @@ def _missing_evaluation_file(config: FinetuneConfig, spec: TaskSpec) -> str:
     except UserError as error:
         return str(error)
     if path and not sources.exists(path):
-        return f"{path}: no such file"
+        return checks.no_such_file(path, "the rows to evaluate on")
     return ""
 
 

@@ -3,7 +3,7 @@
 config.json        the command, the resolved config, and the digests of the inputs
 vocab.txt          a copy of the vocabulary, or vocab.model or tokenizer.json
 checkpoints/STEP/  see bert_jax/checkpoint/
-initialised.json   the parameters that were loaded from another checkpoint, if the run started from one
+initialized.json   the parameters that were loaded from another checkpoint, if the run started from one
 metrics.jsonl, tensorboard/
 README.md          the model card of a fine-tuning run
 """
@@ -55,7 +55,7 @@ _RUN = {
 _RENAMED = {"max_length": "max_seq_length"}
 
 BEST = "best"  # The directory of the checkpoint with the best score.
-REPORT_FILE = "initialised.json"  # Lists the parameters that were loaded from `init_from`.
+REPORT_FILE = "initialized.json"  # Lists the parameters that were loaded from `init_from`.
 
 # The possible names of a vocabulary in a work directory.
 _VOCABULARIES = tuple(kind.file for kind in tokenization.KINDS.values())

@@ -44,6 +44,8 @@ class Source:
         remote = files.is_remote(self.path)
         found = _remote_files(self.path) if remote else _local_files(self.path)
         if not found:
+            if not remote and os.path.isdir(self.path):
+                raise UserError(f"--input={self.path}: the directory has no files; expected text files")
             where = "" if remote else f" (from {os.getcwd()})"
             raise UserError(f"no input file matches {self.path!r}{where}; expected text files")
         return found

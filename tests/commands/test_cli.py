@@ -108,12 +108,12 @@ def test_errors_are_one_line_and_a_code(use, capsys, error, code, line):
 
 def test_out_of_memory_says_what_to_try(use, capsys):
     def run(flags, args):
-        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes.\nmore\nlines")
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12345678901 bytes.\nmore\nlines")
 
     use("bench", command(run))
-    assert cli.main(["bench"]) == 1
+    assert cli.main(["bench"]) == 2
     error = capsys.readouterr().err
-    assert "allocating 123 bytes" in error and "batch_size" in error and error.count("\n") == 1
+    assert "allocating 12,346 MB" in error and "batch_size" in error and error.count("\n") == 1
 
 
 def test_other_errors_keep_their_traceback(use):
@@ -241,6 +241,7 @@ def test_the_command_line_and_the_pipelines_start_without_jax():
         ("modle.hidden_size", "did you mean model.hidden_size?"),
         ("optimiser.name", "did you mean optimizer.name?"),
         ("zzz", "it has accumulate_steps, adapter, batch_ramp, batch_size"),
+        ("seq_length", "rows are as long as those of the records, which `bert-jax data --max_seq_length`"),
     ],
 )
 def test_an_override_of_no_field_gets_the_nearest_one_or_all(field, expected, capsys):

@@ -26,6 +26,13 @@ def test_an_error_leaves_the_old_file_alone(tmp_path):
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
+def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path):
+    path = tmp_path / "none" / "file"
+    with pytest.raises(FileNotFoundError) as error:
+        atomic.write_file(path, b"new")
+    assert error.value.filename == str(path)
+
+
 def test_the_bytes_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
     calls, fsync, replace = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))

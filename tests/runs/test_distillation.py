@@ -42,7 +42,7 @@ def run(tmp_path_factory, records, trained):
 
 
 def test_the_student_starts_with_layers_of_the_teacher(run, trained):
-    report = json.loads((run / "initialised.json").read_text())
+    report = json.loads((run / "initialized.json").read_text())
     assert not report["new"] and "encoder/embeddings/token_type_embeddings" in report["unused"]
     assert all(name.split("/")[0] in ("encoder", "mlm") for name in report["loaded"])
     model, teacher = convert.load(run), convert.load(trained)

@@ -84,7 +84,7 @@ def test_a_run_learns_and_reports(finetuned, pretrained, files):
     assert "--config.data.train=train.csv" in card and f"| started from | {pretrained.name} |" in card
     assert str(files) not in card and str(pretrained) not in card and str(finetuned) not in card
     assert run["config"]["model"]["hidden_size"] == 32 and run["config"]["steps"] == 144
-    report = json.loads((finetuned / "initialised.json").read_text())
+    report = json.loads((finetuned / "initialized.json").read_text())
     assert report["source"].endswith("checkpoints/7")
     assert set(report["new"]) == {"classifier/kernel", "classifier/bias"}
     assert {name.split("/")[0] for name in report["unused"]} == {"mlm", "nsp"}
@@ -202,10 +202,10 @@ def test_without_an_evaluation_file_the_last_step_is_kept(files, pretrained, tmp
         ("--config.init_from=", "no model to fine-tune"),
         ("--config.init_from=nowhere", "nowhere: no such directory"),
         ("--config.data.train=", "no file to train on"),
-        ("--config.data.train=missing.csv", "missing.csv: no such file"),
+        ("--config.data.train=missing.csv", "missing.csv: no such file; expected a "),
         ("--config.data.text_a=text", "no column 'text' for data.text_a; the header has 'review', 'color'"),
         ("--config.data.label=", "which column holds the label?"),
-        ("--config.task=sentiment", "task=sentiment: expected one of"),
+        ("--config.task=sentiment", "task=sentiment: there is no such task; the tasks are "),
         ("--config.metrics=accuracy,pearson", "'pearson' is not a metric of the task classification"),
         ("--config.max_seq_length=33", "max_seq_length=33: expected 4 to 32"),
         ("--config.epochs=0", "epochs=0"),

@@ -51,7 +51,7 @@ def test_records_without_labels_train_no_pooler(pretrain, single, tmp_path):
     ]  # fmt: skip
     assert cli.main(finetune) == 0
     assert groups(tmp_path / "tuned") == {"encoder", "pooler", "classifier"}
-    report = json.loads((tmp_path / "tuned" / "initialised.json").read_text())
+    report = json.loads((tmp_path / "tuned" / "initialized.json").read_text())
     assert "pooler/dense/kernel" in report["new"]
 
 

@@ -98,6 +98,7 @@ def test_a_table_of_settings():
     assert one["deviation"] == pytest.approx(np.std([0.5, 0.9, 0.8], ddof=1))
     line = sweep.table([found])[1]
     assert line.split() == ["batch_size=16", "accuracy", "0.8000", "0.9000", "0.5000", "0.208", "3", "1"]
+    assert [line.split()[0] for line in sweep.table([found | {"setting": ""}])] == ["metric", "accuracy"]
 
 
 def test_a_run_that_gets_no_better_is_stopped_and_stays_so(files, pretrained, tmp_path, capsys):

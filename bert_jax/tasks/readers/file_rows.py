@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression, files
+from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import TRAINING_FLAGS
 from bert_jax.tasks.readers.report import Malformed
 
@@ -161,7 +162,7 @@ class TableRows:
             self._width = self._width or len(row)
             if len(row) != self._width:
                 expected = "in the header" if self._header else "in the first row"
-                raise Malformed(f"{len(row)} columns, {self._width} {expected}")
+                raise Malformed(f"{counted(len(row), 'column')}, {self._width} {expected}")
             for field, place in places.items():
                 if place >= len(row):
                     raise Malformed(f"no column {place} for {field}: the row has {len(row)}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_rows import find_key, json_text, parse_object
 from bert_jax.tasks.readers.report import Malformed
 from bert_jax.tasks.readers.tables import Examples
@@ -75,7 +76,7 @@ class LineReader(abc.ABC):
         """Returns the values of a line of plain text by field."""
         fields = text.split("\t")
         if len(fields) != self.width:
-            found = f"{len(fields)} column{'s' * (len(fields) > 1)}"
+            found = counted(len(fields), "column")
             raise Malformed(f"{found}, expected {self.expected}, or an object of JSON")
         return dict(zip(self.texts, fields, strict=False))
 

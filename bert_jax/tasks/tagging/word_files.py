@@ -15,6 +15,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.io import checks
+from bert_jax.io.wording import counted
 from bert_jax.tasks.readers.file_formats import FileFormats
 from bert_jax.tasks.readers.file_rows import JsonRows, Lines, find_key
 from bert_jax.tasks.readers.report import MAX_MALFORMED, FileReport, Malformed
@@ -189,7 +190,7 @@ def _values(fields, width, columns):
     if "label" in columns and len(fields) < 2:
         raise Malformed("1 column, expected a word and its tag")
     if len(fields) != width:
-        raise Malformed(f"{len(fields)} columns, {width} in the first line")
+        raise Malformed(f"{counted(len(fields), 'column')}, {width} in the first line")
     values = {}
     for field, column in columns.items():
         if not -len(fields) <= column < len(fields):

@@ -7,7 +7,6 @@ rate depends only on the step of the run, so skipped steps do not shift the sche
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import inspect
 import math
@@ -20,6 +19,7 @@ import optax
 import optax.contrib
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import did_you_mean
 from bert_jax.objectives.base import Objective
 from bert_jax.settings.optimizer_config import OptimizerConfig
 from bert_jax.training.optimization import param_groups
@@ -195,11 +195,9 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
     make: Any = getattr(optax, name, None) or getattr(optax.contrib, name, None)
     taken = inspect.signature(make).parameters if inspect.isfunction(make) else {}
     if "learning_rate" not in taken:
-        near = difflib.get_close_matches(name, (*_OWN, *_EXAMPLES), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(
             f"optimizer.name={name!r} is unknown; choose one of {', '.join(_OWN)}, or an optimizer of "
-            f"optax, such as {', '.join(_EXAMPLES)}{hint}"
+            f"optax, such as {', '.join(_EXAMPLES)}{did_you_mean(name, (*_OWN, *_EXAMPLES))}"
         )
     given = _arguments(args)
     for argument in given:

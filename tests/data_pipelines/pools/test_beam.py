@@ -113,7 +113,7 @@ def test_remote_records_are_fetched_once(expected, tmp_path):
     with open(os.path.join(copy, "train-00000-of-00001.tfrecord"), "ab") as file:
         file.truncate(100)
     assert cache.local_copy(url, str(tmp_path / "cache"), said.append) == copy
-    assert "fetching 1 files" in said[1]
+    assert "fetching 1 file of" in said[1]
     assert cache.local_copy(url, str(tmp_path / "cache"), said.append) == copy and len(said) == 2
     with pytest.raises(UserError, match=r"is there a manifest.json"):
         cache.local_copy(f"file://{tmp_path}/none", str(tmp_path / "cache"))

@@ -78,6 +78,11 @@ def test_patterns_of_nothing(tmp_path, pattern):
         readers.list_inputs(f"{tmp_path}/{pattern}")
 
 
+def test_a_directory_without_files(tmp_path):
+    with pytest.raises(UserError, match=f"^--input={tmp_path}: the directory has no files; expected text"):
+        readers.list_inputs(str(tmp_path))
+
+
 def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match=r"pipe is a pipe, and .* write it to a file first"):

@@ -153,7 +153,7 @@ def test_few_malformed_rows_are_counted_and_left_out(tmp_path):
     examples = read_examples(path, Columns("a", label="y"), parse_label=number)
     assert (len(examples), examples.rows, examples.malformed_count) == (98, 100, 2)
     assert examples.malformed == [
-        f"{path}:12: 1 columns, 2 in the header",
+        f"{path}:12: 1 column, 2 in the header",
         f"{path}:22: label '2' is none of '0', '1'",
     ]
     assert "2 of 100 rows" in examples.warning() and f"{path}:12" in examples.warning()
@@ -263,7 +263,7 @@ def test_files_of_multiple_choice_by_the_folder_that_has_them(tmp_path):
 
 
 def test_unknown_tasks_and_folders(tmp_path):
-    with pytest.raises(UserError, match="task=mnlii: expected one of classification"):
+    with pytest.raises(UserError, match="task=mnlii: there is no such task; did you mean mnli"):
         tasks.get("mnlii")
     with pytest.raises(UserError, match=r"data_dir is the folder that holds MRPC/train.tsv"):
         tasks.get("mrpc").file(str(tmp_path), "train")

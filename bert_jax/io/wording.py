@@ -1,0 +1,30 @@
+"""Parts of messages: a number with its noun, alternatives, and the name that an unknown one may stand for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number and its noun, such as "1 file" or "1,234 files"; the plural ends in s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def alternatives(values: Iterable[object]) -> str:
+    """Returns "1", "1 or 2", or "1, 2, or 3"."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)}{',' * (len(first) > 1)} or {last}" if first else last
+
+
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "", cutoff: float = 0.6) -> str:
+    """Returns the end of a message about an unknown name: "; did you mean NAME?", or "" if none is close.
+
+    Args:
+        word: the unknown name.
+        known: the known names.
+        prefix: what stands before a name, such as "--".
+        cutoff: the least similarity of two names, up to 1 (`difflib.get_close_matches`).
+    """
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""

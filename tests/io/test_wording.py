@@ -1,0 +1,23 @@
+"""Parts of messages."""
+
+import pytest
+
+from bert_jax.io import wording
+
+
+@pytest.mark.parametrize("number, expected", [(0, "0 files"), (1, "1 file"), (1234, "1,234 files")])
+def test_counted(number, expected):
+    assert wording.counted(number, "file") == expected
+
+
+@pytest.mark.parametrize(
+    "values, expected", [([15], "15"), ([15, 16], "15 or 16"), ([15, 16, 19], "15, 16, or 19")]
+)
+def test_alternatives(values, expected):
+    assert wording.alternatives(values) == expected
+
+
+def test_did_you_mean():
+    assert wording.did_you_mean("mrcp", ["sst2", "mrpc"]) == "; did you mean mrpc?"
+    assert wording.did_you_mean("stpes", {"steps": 1}, "--") == "; did you mean --steps?"
+    assert wording.did_you_mean("qqqq", ["sst2", "mrpc"]) == ""
