@@ -52,6 +52,7 @@ def test_a_failed_save_is_one_line_and_the_same_command_goes_on(records, tmp_pat
     assert_goes_on(command, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_metrics_that_cannot_be_written_end_the_run_with_one_line(records, tmp_path):
     command = processes.command(tmp_path / "run", records, **FIELDS)
     said = fail_after_the_first_save(command, tmp_path / "run" / "checkpoints" / "20", 100)

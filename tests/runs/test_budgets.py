@@ -74,6 +74,7 @@ def test_a_budget_of_time_goes_on_where_it_stood(pretrain, tmp_path, monkeypatch
     np.testing.assert_allclose(rates, np.interp(shares, [0, 0.25, 1], [0, 1e-3, 0]), rtol=1e-4, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_budget_that_comes_and_goes(pretrain, tmp_path):
     """Another kind of budget begins with nothing spent."""
     code, _, _ = pretrain(steps=2, **TOKENS)

@@ -142,7 +142,9 @@ def test_records_of_others_and_what_cannot_be(pretrain, masked_records, records,
     small = google_records.write_vocabulary(tmp_path / "small.txt", 60)
     error = error_of(pretrain(data=data, **{"data.vocab": small}))
     assert "is outside the vocabulary of 60; give the vocabulary that the records were made with" in error
-    assert "have a vocabulary of their own: leave data.vocab empty" in error_of(pretrain(**{"data.vocab": vocab}))
+    assert "have a vocabulary of their own: leave data.vocab empty" in error_of(
+        pretrain(**{"data.vocab": vocab})
+    )
     error = error_of(pretrain(data=f"{data},{records}", **{"data.vocab": vocab}))
     assert "holds packed records and" in error and "one run reads one schema" in error
 

@@ -55,6 +55,7 @@ def test_records_without_labels_train_no_pooler(pretrain, single, tmp_path):
     assert "pooler/dense/kernel" in report["new"]
 
 
+@pytest.mark.slow
 def test_a_run_that_has_a_pooler_keeps_it(pretrain, single, tmp_path, monkeypatch):
     """Earlier versions trained one even without labels."""
     run = tmp_path / "run"

@@ -160,6 +160,7 @@ def test_killed_on_eight_devices(whole, records, tmp_path):
     assert_same_end(tmp_path / "run", expected)
 
 
+@pytest.mark.slow
 def test_killed_within_ramps_of_batch_size_and_length(records, tmp_path):
     """The batch grows at steps 6 and 14, its rows at step 10; SIGKILL after step 7 in a save, and SIGTERM."""
     ramps = {"batch_ramp": "0=4, 6=8, 14=16", "batch_size": 16, "length_ramp": "0=16, 10=32"}

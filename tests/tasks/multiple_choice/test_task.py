@@ -89,7 +89,9 @@ def test_the_softmax_is_over_the_choices_of_a_question(vocabulary, files):
     np.testing.assert_allclose(jax.jit(task.predict)(params, batch).sum(-1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("windows", [False, True], ids=["whole", "windows"])
+@pytest.mark.parametrize(
+    "windows", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "windows"]
+)
 def test_from_training_to_predictions(pretrained, files, tmp_path, capsys, windows):
     columns = ["--config.data.text_a=question", "--config.data.choices=a,b,c", "--config.data.label=right"]
     command = [
