@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 from safetensors.numpy import save_file
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax import tokenization
@@ -18,11 +19,12 @@ from bert_jax.convert.heads import HEADS, PRETRAINED
 from bert_jax.convert.model import Model
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
-from bert_jax.io import atomic
-from bert_jax.tokenization import byte_bpe, byte_bpe_files
+from bert_jax.io import atomic, files
+from bert_jax.tokenization import albert_text, byte_bpe, byte_bpe_files
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 DEFAULT_SHARD_BYTES = 5_000_000_000
+_NEVER = -1e4  # the score of a piece that is never chosen
 
 # By kind of tokenizer: the class of transformers for a vocabulary that is not of the family's usual kind.
 _CLASSES = {
@@ -130,6 +132,7 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
         settings["keep_accents"] = not tokenizer.strip_accents
         if tokenizer.normalizer == "albert":
             settings["remove_space"] = True
+            albert_rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
             del settings["strip_accents"]  # its presence means the normalization of BERT
     elif tokenizer.kind == "wordpiece":
         settings["tokenize_chinese_chars"] = True
@@ -185,14 +188,56 @@ def _rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
         lowercase=tokenizer.lower_case, strip_accents=tokenizer.strip_accents
     )
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    rust.post_processor = processors.TemplateProcessing(
-        single=tokenizer.template.spelled("single", tokenizer.special_tokens),
-        pair=tokenizer.template.spelled("pair", tokenizer.special_tokens),
-        special_tokens=[(tokenizer.tokens[i], i) for i in tokenizer.layout.special_ids],
-    )
+    rust.post_processor = _template(tokenizer)
     rust.decoder = decoders.WordPiece(prefix="##")
     rust.add_special_tokens(list(tokenizer.special_tokens.values()))
     return rust
+
+
+def albert_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
+    """Returns the tokenizer for tokenizer.json, built like transformers' AlbertTokenizer.
+
+    transformers would make it from spiece.model, and would there split the text at each symbol that is a
+    piece by itself (a point, a dash), with a space after it. Pieces such as `9,`, which ALBERT divides, get a
+    score with which no text has them.
+    """
+    model = sentencepiece_model_pb2.ModelProto.FromString(files.read(tokenizer.path))
+    scores = [
+        (piece.piece, _NEVER if albert_text.ends_in_digit_comma(piece.piece) else piece.score)
+        for piece in model.pieces
+    ]
+    rust = tokenizers.Tokenizer(models.Unigram(scores, tokenizer.special_ids["unk"], byte_fallback=False))
+    steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if tokenizer.strip_accents:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if tokenizer.lower_case:
+        steps.append(normalizers.Lowercase())
+    if model.normalizer_spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
+    rust.normalizer = normalizers.Sequence(steps)
+    space = {"replacement": albert_text.WORD_START, "prepend_scheme": "always"}
+    rust.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)]
+    )
+    rust.post_processor = _template(tokenizer)
+    rust.decoder = decoders.Metaspace(**space)
+    rust.add_special_tokens(
+        [
+            tokenizers.AddedToken(tokenizer.tokens[i], lstrip=role == "mask", normalized=False)
+            for role, i in tokenizer.special_ids.items()
+        ]
+    )
+    return rust
+
+
+def _template(tokenizer: tokenization.Tokenizer) -> processors.TemplateProcessing:
+    """Returns what puts the special tokens around a text or a pair."""
+    special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
+    return processors.TemplateProcessing(
+        single=tokenizer.template.spelled("single", special),
+        pair=tokenizer.template.spelled("pair", special),
+        special_tokens=[(tokenizer.tokens[i], i) for i in tokenizer.layout.special_ids],
+    )
 
 
 def _write_sentence_transformers(model: Model, folder: str) -> None:

@@ -2,16 +2,17 @@
 
 import json
 import pathlib
+import random
 import shutil
 
 import numpy as np
 import pytest
 from support.conversions import needs_tensorflow
 
-from bert_jax import cli, convert
+from bert_jax import cli, convert, tokenization
 from bert_jax.convert import conversion, parity, surgery
 from bert_jax.convert.families import albert, bert
-from bert_jax.convert.formats import tensorflow1
+from bert_jax.convert.formats import huggingface_export, tensorflow1
 from bert_jax.convert.param_mapping import TENSORFLOW
 from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel, assembled, parameters
@@ -190,3 +191,27 @@ def test_a_conversion_warns_of_text_that_transformers_normalizes_in_another_way(
     warnings = [line for line in lines if line.startswith("warning: ")]
     assert len(warnings) == 1 and lines[-1] == warnings[0]
     assert "two backquotes" in warnings[0] and "--normalizer=albert" in warnings[0]
+
+
+def test_transformers_gets_a_tokenizer_of_the_same_ids(tmp_path):
+    """Symbols that are pieces by themselves, digits before a comma, accents, spaces, and special tokens."""
+    draw = random.Random(0)
+    words = "the old wife said (a. b.) of a caf\u00e9 note - for \u00a35 in town".split()
+    numbers = ["9,", "42,", "1999,", "7,"]
+    lines = [" ".join(draw.choices([*words, *numbers, "ex-wife"], k=9)) for _ in range(600)]
+    (tmp_path / "text.txt").write_text("\n".join(lines), "utf-8")
+    flags = ["--kind=sentencepiece", "--normalizer=albert", "--size=110"]
+    vocabulary = tmp_path / "vocab.model"
+    assert cli.main(["vocab", f"--input={tmp_path}/text.txt", f"--output={vocabulary}", *flags]) == 0
+    tokenizer = tokenization.load(vocabulary, normalizer="albert")
+    assert any(token in ("\u25819,", "9,", "42,", "\u258142,") for token in tokenizer.tokens)
+    others = ["", "  a-b . c -- d", "``9, 42,''", "Caf\u00e9.", "1999,(42,)\t9", "\u00a3 words\n- note"]
+    texts = [*lines, *others]
+    rust = huggingface_export.albert_rust(tokenizer)
+    theirs = [one.ids for one in rust.encode_batch(texts, add_special_tokens=False)]
+    assert theirs == tokenizer.encode_batch(texts)
+    ids = tokenizer.special_ids
+    a, b = tokenizer.encode_batch(["the wife", "words"])
+    pair = rust.encode("the wife", "words")
+    assert pair.ids == [ids["cls"], *a, ids["sep"], *b, ids["sep"]] and sum(pair.type_ids) == len(b) + 1
+    assert rust.encode("the [MASK].", add_special_tokens=False).ids.count(ids["mask"]) == 1
