@@ -201,13 +201,14 @@ def albert_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
     piece by itself (a point, a dash), with a space after it. Pieces such as `9,`, which ALBERT divides, get a
     score with which no text has them.
     """
-    model = sentencepiece_model_pb2.ModelProto.FromString(files.read(tokenizer.path))
+    proto: Any = sentencepiece_model_pb2  # protobuf makes its classes when it is imported
+    model = proto.ModelProto.FromString(files.read(tokenizer.path))
     scores = [
         (piece.piece, _NEVER if albert_text.ends_in_digit_comma(piece.piece) else piece.score)
         for piece in model.pieces
     ]
     rust = tokenizers.Tokenizer(models.Unigram(scores, tokenizer.special_ids["unk"], byte_fallback=False))
-    steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if tokenizer.strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
     if tokenizer.lower_case:
@@ -215,7 +216,7 @@ def albert_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
     if model.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
     rust.normalizer = normalizers.Sequence(steps)
-    space = {"replacement": albert_text.WORD_START, "prepend_scheme": "always"}
+    space: dict[str, Any] = {"replacement": albert_text.WORD_START, "prepend_scheme": "always"}
     rust.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)]
     )
