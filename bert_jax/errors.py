@@ -110,7 +110,7 @@ def install_hint(extra: str) -> str:
     # The wheel may be gone, and the project is on no index, but the installed metadata has the packages.
     packages = []
     for one in map(requirements.Requirement, importlib.metadata.requires("bert-jax") or []):
-        if one.marker and one.marker.evaluate({"extra": extra}):
+        if one.marker and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""}):
             one.marker = None
             packages.append(str(one))
     return f"install the extra `{extra}`: pip install {shlex.join(packages)}"
