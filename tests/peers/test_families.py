@@ -179,7 +179,8 @@ def gradient_there(peer, batch, noise):
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_and_gradients(case, tmp_path, noise):
     """The gradient of a shared tensor is the sum of those of its layers or networks."""
-    peer = make(case, tmp_path)
+    # Tokens of twelve layers of spread weights become alike, so that what moves queries and keys cancels out.
+    peer = make(case, tmp_path, spread=not case.endswith("base"))
     batch = random_batch(rows=4, length=LENGTHS.get(case, 64), predictions=12)
     prepared = peer.objective.prepare(batch, jax.random.key(0), True)
     with torch.no_grad():
@@ -213,9 +214,6 @@ def test_hidden_states_and_gradients(case, tmp_path, noise):
         )[0]
         ids = np.asarray(peer.objective._replaced(logits, prepared))
         assert np.array_equal(ids[real], peer.replaced.numpy()[real])
-    for one in peer.models.values():
-        one.double()
-    exact = gradient_there(peer, batch, noise)
     beyond, worst = {}, 0.0
     for name, grad in expected.items():
         norm = np.linalg.norm(grad)
@@ -226,11 +224,8 @@ def test_hidden_states_and_gradients(case, tmp_path, noise):
             assert max(norm, np.linalg.norm(ours[name])) <= 1e-3 * np.linalg.norm(expected[query])
             continue
         difference = np.linalg.norm(ours[name] - grad) / norm
-        # Where the tokens of a deep random model have become alike, what moves its queries and keys cancels
-        # out: there PyTorch's own float32 is no nearer than 1e-4 to its float64.
-        rounding = np.linalg.norm(grad - exact[name]) / np.linalg.norm(exact[name])
         worst = max(worst, difference)
-        if not difference <= max(1e-4, 2 * rounding):
+        if not difference <= 1e-4:
             beyond[name] = difference
     print(f"| {case} | {worst:.1e} |")
     assert not beyond

@@ -118,9 +118,18 @@ def test_an_electra_whose_pre_training_goes_on(files, tmp_path):
         vocab_size=100, embedding_size=24, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=48, max_position_embeddings=128,
     )  # fmt: skip
-    transformers.ElectraForPreTraining(config).save_pretrained(tmp_path / "start")
+    model = transformers.ElectraForPreTraining(config)
+    with torch.no_grad():  # else a discriminator says the same of every token
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.2)
+    model.save_pretrained(tmp_path / "start")
     (tmp_path / "start" / "vocab.txt").write_text(Path(files["vocabulary"]).read_text())
-    fields = {"init_ignore": "generator/.*", "replaced_tokens.generator_hidden_size": 16}
+    fields = {
+        "init_ignore": "generator/.*",
+        "replaced_tokens.generator_hidden_size": 16,
+        "optimizer.learning_rate": 1e-3,
+    }
     run = go_on("pretrain/electra_tiny", tmp_path / "start", tmp_path, **fields)
     check("replaced_tokens", run, tmp_path / "out")
     assert convert.load(run).generator.config.hidden_size == 16
