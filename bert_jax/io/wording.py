@@ -17,14 +17,13 @@ def alternatives(values: Iterable[object]) -> str:
     return f"{', '.join(first)}{',' * (len(first) > 1)} or {last}" if first else last
 
 
-def did_you_mean(word: str, known: Iterable[str], prefix: str = "", cutoff: float = 0.6) -> str:
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     """Returns the end of a message about an unknown name: "; did you mean NAME?", or "" if none is close.
 
     Args:
         word: the unknown name.
         known: the known names.
         prefix: what stands before a name, such as "--".
-        cutoff: the least similarity of two names, up to 1 (`difflib.get_close_matches`).
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {prefix}{near[0]}?" if near else ""

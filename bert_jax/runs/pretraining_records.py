@@ -111,7 +111,8 @@ class RunRecords:
 
 
 def _of_epochs(epochs: float) -> str:
-    return f"{epochs:,.0f} epochs" if epochs >= 100 else f"{epochs:.3g} epochs"
+    number = f"{epochs:,.0f}" if epochs >= 100 else f"{epochs:.3g}"
+    return f"{number} epoch{'' if number == '1' else 's'}"
 
 
 def eval_batches(config: PretrainConfig, dataset: Dataset) -> int:

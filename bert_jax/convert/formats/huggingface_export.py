@@ -197,9 +197,9 @@ def _rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
 def albert_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
     """Returns the tokenizer for tokenizer.json, built like transformers' AlbertTokenizer.
 
-    transformers would make it from spiece.model, and would there split the text at each symbol that is a
-    piece by itself (a point, a dash), with a space after it. Pieces such as `9,`, which ALBERT divides, get a
-    score with which no text has them.
+    Without this file, transformers converts spiece.model, and then divides a text at each symbol that is a
+    piece of its own (a point, a dash) as if a space followed. The pieces that ALBERT divides further, such as
+    `9,`, have a score so low that they are never chosen.
     """
     proto: Any = sentencepiece_model_pb2  # protobuf makes its classes when it is imported
     model = proto.ModelProto.FromString(files.read(tokenizer.path))
