@@ -393,7 +393,7 @@ def table(args) -> None:
                 f"{same['different_metrics']} of {same['metrics']} |"
             )
     print(
-        "\n| family | accuracy, by seed | from drawn weights | CPU seconds | other labels in transformers | "
+        "\n| family | accuracy, by seed | from random weights | CPU seconds | other labels in transformers | "
         "largest difference of probabilities | keys missing, unexpected |\n|---|---|---|---|---|---|---|"
     )
     for name, of in found.items():

@@ -18,7 +18,7 @@ from bert_jax.io import atomic, files
 _Array = TypeVar("_Array", jax.Array, np.ndarray)
 
 FILES = "files.json"
-# The host computes so many elements in less time than it takes to compile the program of a small model.
+# Up to this many elements, the host is faster than compiling the program for the devices.
 _HOST_ELEMENTS = 1 << 22
 
 

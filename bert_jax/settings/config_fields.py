@@ -263,7 +263,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def elsewhere(name: str) -> str:
-    """Returns where a value is set that is no field of pre-training; "" for other names."""
+    """Returns how to set a value that is no field of pre-training, or "" for any other name."""
     if _SYNONYMS.get(name, name) == "max_seq_length":
         return "rows are as long as those of the records, which `bert-jax data --max_seq_length` makes"
     return ""
