@@ -16,11 +16,15 @@ from data_pipelines import cleaning, languages, readers
 from data_pipelines.flags import REQUIRED, CorpusOptions, flag
 from data_pipelines.stages import pairs
 
+# The flags that choose the text of a row without a second segment.
+_SINGLE_SEGMENTS = ("full_sentences", "doc_sentences", "full_rows")
+
 # Settings that were added in later versions, with the value that applies to records without them.
 _LATER: dict[str, Any] = {
     "nsp": "next",
     "full_sentences": False,
     "doc_sentences": False,
+    "full_rows": False,
     "cleaning": None,
     "sampling_exponent": None,
 }
@@ -70,6 +74,11 @@ class Options(CorpusOptions):
     )
     doc_sentences: bool = flag(
         False, "With --nsp=none: sequences of whole sentences of one document, none of them made shorter."
+    )
+    full_rows: bool = flag(
+        False,
+        "With --nsp=none: fill rows to the last token. A sentence is cut at the end of a row and goes on in "
+        "the next one.",
     )
     masked_lm_prob: float = flag(0.15, "google: fraction of the tokens to predict.")
     max_predictions_per_seq: int = flag(20, "google: maximum number of tokens to predict.")
@@ -160,6 +169,11 @@ class Options(CorpusOptions):
             )
         return tokenizer
 
+    @property
+    def fills_rows(self) -> bool:
+        """Returns whether each row is one sequence, of text that goes on over the ends of documents."""
+        return self.full_sentences or self.full_rows
+
     def check(self) -> None:
         """Raises UserError for an invalid value or combination of values."""
         rules = [
@@ -186,26 +200,32 @@ class Options(CorpusOptions):
             if not sound:
                 raise UserError(f"--{name}={getattr(self, name)}: expected {expected}")
         languages.check_exponent(self.sampling_exponent)
-        self._check_sentences()
         self._check_schema()
+        self._check_single_segments()
         self.cleaning_settings()
         if not self.output_dir:
             raise UserError("--output_dir is missing: where should the records go?")
 
-    def _check_sentences(self) -> None:
-        """Raises UserError for a flag that contradicts --full_sentences or --doc_sentences."""
-        given = [name for name in ("full_sentences", "doc_sentences") if getattr(self, name)]
-        if len(given) == 2:
-            raise UserError("--full_sentences --doc_sentences: expected at most one of the two")
-        if given and self.nsp != "none":
+    def _check_single_segments(self) -> None:
+        """Raises UserError for a flag that contradicts the one that chooses the text of a row."""
+        given = [name for name in _SINGLE_SEGMENTS if getattr(self, name)]
+        if not given:
+            return
+        if len(given) > 1:
+            raise UserError(f"--{given[0]} --{given[1]}: expected at most one of the two")
+        if self.nsp != "none":
             raise UserError(
-                f"--{given[0]} with --nsp={self.nsp}: such rows of whole sentences have no second segment; "
-                "give --nsp=none too"
+                f"--{given[0]} with --nsp={self.nsp}: such rows have no second segment; give --nsp=none too"
             )
-        if given and self.short_seq_prob != Options.short_seq_prob:
+        if self.short_seq_prob != Options.short_seq_prob:
             raise UserError(
                 f"--{given[0]} with --short_seq_prob={self.short_seq_prob:g}: such rows are never shortened; "
                 "leave one of the two out"
+            )
+        if self.fills_rows and self.max_sequences_per_row > 1:
+            raise UserError(
+                f"--{given[0]} with --max_sequences_per_row={self.max_sequences_per_row}: such a row is one "
+                "sequence; leave one of the two out"
             )
 
     def _check_schema(self) -> None:
@@ -216,7 +236,7 @@ class Options(CorpusOptions):
                 "whose masks are drawn in training: set masking.* of the run's config, or --schema=google"
             )
         else:
-            others = ("nsp", "full_sentences", "doc_sentences", "max_sequences_per_row")
+            others = ("nsp", *_SINGLE_SEGMENTS, "max_sequences_per_row")
             remedy = "which has a next-sentence pair in each row: use --schema=packed"
             check_installed("numba", "corpus", f"--schema={self.schema}")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
@@ -247,8 +267,7 @@ def resolve(
         dupe_factor, eval_fraction = 1, 0.01
         per_row = options.max_sequences_per_row or packed.default_sequences_per_row(length)
         own: dict[str, Any] = {"full_sentences": options.full_sentences}
-        if options.doc_sentences:
-            own["doc_sentences"] = True
+        own |= {name: True for name in ("doc_sentences", "full_rows") if getattr(options, name)}
     else:  # the defaults of the reference
         dupe_factor, eval_fraction, per_row = 10, 0.0, 1
         names = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask", "max_ngram")
@@ -264,10 +283,10 @@ def resolve(
         "schema": options.schema,
         "version": manifests.VERSIONS[packed.SCHEMA],
         "max_seq_length": length,
-        "max_sequences_per_row": 1 if options.full_sentences else per_row,
+        "max_sequences_per_row": 1 if options.fills_rows else per_row,
         "nsp": options.nsp,
         "seed": options.seed,
-        "short_seq_prob": 0.0 if options.full_sentences or options.doc_sentences else options.short_seq_prob,
+        "short_seq_prob": 0.0 if options.fills_rows or options.doc_sentences else options.short_seq_prob,
         "dupe_factor": dupe_factor if options.dupe_factor is None else options.dupe_factor,
         "eval_fraction": eval_fraction if options.eval_fraction is None else options.eval_fraction,
         "num_shards": options.num_shards,

@@ -25,10 +25,11 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
 
     def sequences() -> Iterator[packed.PackedSequence]:
         layout = tokenizer.layout
-        if settings["full_sentences"]:
+        if settings["full_sentences"] or settings.get("full_rows"):
             room = layout.room(length, pair=False)
             passes = _passes(documents, task.dupe_factor, rng)
-            made = pairs.full_sentences(passes, room, tokenizer.sep_id)
+            fill = pairs.full_sentences if settings["full_sentences"] else pairs.full_rows
+            made = fill(passes, room, tokenizer.sep_id)
         else:
             factors = settings["short_seq_prob"], task.dupe_factor
             made = pairs.make_pairs(documents, length, rng, *factors, settings["nsp"], layout.template)

@@ -91,6 +91,31 @@ def full_sentences(documents: Iterable[Document], room: int, sep_id: int) -> Ite
         yield Pair(waiting, [], -1)
 
 
+def full_rows(documents: Iterable[Document], room: int, sep_id: int) -> Iterator[Pair]:
+    """Yields segments of exactly `room` tokens, and what is left as the last one.
+
+    The text runs on: a sentence is cut where the segment is full, and goes on in the next one. A [SEP] stands
+    between two documents, wherever in a segment that is.
+
+    Args:
+        documents: the documents, in order.
+        room: the number of tokens in a segment, without the special tokens around it.
+        sep_id: the id of the token between two documents.
+    """
+    waiting: list[int] = []
+    for number, document in enumerate(documents):
+        if number:
+            waiting.append(sep_id)
+        for position in range(len(document)):
+            waiting.extend(document[position])
+            complete = len(waiting) - len(waiting) % room
+            for start in range(0, complete, room):
+                yield Pair(waiting[start : start + room], [], -1)
+            waiting = waiting[complete:]
+    if waiting:
+        yield Pair(waiting, [], -1)
+
+
 def _segments(document: Document, target: int, most: int) -> Iterator[list[int]]:
     """Yields segments of consecutive sentences.
 

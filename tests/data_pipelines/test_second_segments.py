@@ -19,8 +19,9 @@ from data_pipelines import build
         ({"nsp": "none"}, {-1}),
         ({"nsp": "none", "full_sentences": True}, {-1}),
         ({"nsp": "none", "doc_sentences": True}, {-1}),
+        ({"nsp": "none", "full_rows": True}, {-1}),
     ],
-    ids=["sop", "none", "full-sentences", "doc-sentences"],
+    ids=["sop", "none", "full-sentences", "doc-sentences", "full-rows"],
 )
 def test_other_second_segments(options, fields, labels):
     options = dataclasses.replace(options, **fields)

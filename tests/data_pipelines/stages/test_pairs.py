@@ -232,3 +232,21 @@ def test_full_sentences_by_hand():
     documents = [[[1, 2], [3]], [[4, 5, 6]], [[7] * 9]]
     rows = [pair.first for pair in pairs.full_sentences(documents, 7, 0)]
     assert rows == [[1, 2, 3, 0, 4, 5, 6], [7] * 7, [7, 7]]
+
+
+@given(documents=DOCUMENTS, length=st.integers(SHORTEST, 64))
+@settings(deadline=None, max_examples=50)
+def test_full_rows_are_the_documents_with_separators_cut_every_so_many_tokens(documents, length):
+    documents, room = numbered(documents), length - 2
+    made = [pair.first for pair in pairs.full_rows(documents, room, "[SEP]")]
+    assert all(len(row) == room for row in made[:-1]) and 0 < len(made[-1]) <= room
+    texts = [[token for sentence in document for token in sentence] for document in documents]
+    expected = texts[0] + [token for text in texts[1:] for token in ("[SEP]", *text)]
+    assert [token for row in made for token in row] == expected
+
+
+def test_full_rows_by_hand():
+    documents = [[[1, 2], [3]], [[4, 5, 6]], [[7] * 9]]
+    made = list(pairs.full_rows(documents, 4, 0))
+    assert [pair.first for pair in made] == [[1, 2, 3, 0], [4, 5, 6, 0], [7] * 4, [7] * 4, [7]]
+    assert {(tuple(pair.second), pair.label) for pair in made} == {((), -1)}
