@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -17,10 +18,14 @@ import jax
 import ml_collections
 import numpy as np
 
+from bert_jax import convert
+from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import model_card
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives
 from bert_jax.kernels import platform
+from bert_jax.models.parameters import parameter_shapes
+from bert_jax.objectives.adapters import encoder_config, stacked_parameters
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import Distillation
 from bert_jax.parallel import distributed, sharding
@@ -159,7 +164,8 @@ def prepare(
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
     task, training = from_training_file(config)
-    _objective(config, task, _learned(config, task, directory))
+    objective = _objective(config, task, _learned(config, task, directory))
+    _kept(config, objective, task.objective().new_groups)
     task.metrics  # noqa: B018, raises UserError for unknown names
     return config, task, training
 
@@ -277,8 +283,21 @@ def _initial_params(
     workdir: WorkDir,
     log: Callable[[str], None],
 ) -> Any:
-    if not config.init_from or config.from_scratch:
+    if not config.init_from or (config.from_scratch and not config.init_keep):
         return None
+    kept = _kept(config, objective, new_groups)
+
+    def load_kept(abstract_params):
+        wanted = {name: x for name, x in flatten(abstract_params).items() if name in kept}
+        params, report = convert.load_params(config.init_from, nest(wanted), ignore=".*", log=log)
+        if report.new:
+            raise UserError(
+                f"init_keep={config.init_keep!r} keeps {report.new[0]}, which {report.source} does not have"
+            )
+        log(f"from scratch, but for {len(report.loaded)} parameters of {report.source}: {', '.join(kept)}")
+        drawn = tuple(name for name in flatten(abstract_params) if name not in kept)
+        workdir.write_json(REPORT_FILE, dataclasses.asdict(dataclasses.replace(report, new=drawn)))
+        return params
 
     def load(abstract_params):
         # Pre-training without next-sentence labels has no pooler.
@@ -292,7 +311,40 @@ def _initial_params(
         workdir.write_json(REPORT_FILE, dataclasses.asdict(report))
         return params
 
-    return load
+    return load_kept if config.from_scratch else load
+
+
+def _kept(config: FinetuneConfig, objective: Objective, new_groups: Collection[str]) -> tuple[str, ...]:
+    """Returns the names of the parameters that `init_keep` matches; empty if it is not set.
+
+    Raises:
+        UserError: it is no regular expression, or matches no parameter or only some layers of one.
+    """
+    if not config.init_keep:
+        return ()
+    given = f"init_keep={config.init_keep!r}"
+    try:
+        pattern = re.compile(config.init_keep)
+    except re.error as error:
+        raise UserError(f"{given} is no regular expression ({error})") from error
+    boxed = objective.init_model_shapes
+    layers = stacked_parameters(boxed, encoder_config(objective))
+    names = {
+        name: layers[name].names if name in layers else (name,)
+        for name in parameter_shapes(boxed)
+        if name.split("/")[0] not in new_groups
+    }
+    matches = {name: [bool(pattern.fullmatch(one)) for one in each] for name, each in names.items()}
+    if not any(map(any, matches.values())):
+        like = ", ".join(each[0] for each in list(names.values())[:2])
+        raise UserError(f"{given} matches none of the parameters of the encoder; names are like {like}")
+    for name, of_layers in matches.items():
+        if any(of_layers) and not all(of_layers):
+            raise UserError(
+                f"{given} matches {names[name][of_layers.index(True)]} and not "
+                f"{names[name][of_layers.index(False)]}; a parameter is kept in all layers or in none"
+            )
+    return tuple(name for name, of_layers in matches.items() if all(of_layers))
 
 
 def _summary(names):

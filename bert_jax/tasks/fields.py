@@ -165,7 +165,10 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
     if not config.init_from:
         yield "init_ignore", "there is no init_from"
     elif config.from_scratch:
-        yield "init_ignore", "from_scratch takes no parameters of init_from"
+        taken = "only the parameters in init_keep" if config.init_keep else "no parameters of init_from"
+        yield "init_ignore", f"from_scratch takes {taken}"
+    if not config.from_scratch:
+        yield "init_keep", "without from_scratch, all parameters of init_from are kept"
     yield from run_config.unused(config)
     if config.optimizer.warmup_steps:
         yield "warmup_fraction", "optimizer.warmup_steps is given too"

@@ -23,13 +23,13 @@ def pretrained(tmp_path_factory, vocabulary):
     return write(tmp_path_factory.mktemp("pretrained"), vocabulary)
 
 
-def write(directory, vocabulary, **fields):
+def write(directory, vocabulary, next_sentence=True, **fields):
     """Writes a work directory as pre-training leaves it, with drawn weights, and returns it."""
     tokenizer = tokenization.load(vocabulary)
     config = tiny_config(tokenizer.vocab_size).replace(**fields)
     special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
     known = Vocabulary(tokenizer.vocab_size, tokenizer.mask_id, special, tokenizer.is_continuation)
-    task = MaskedLM(config, known, MaskingOptions())
+    task = MaskedLM(config, known, MaskingOptions(), next_sentence_head=next_sentence)
     with run_directory.WorkDir(directory) as held:
         run = {"command": "pretrain", "config": {"model": config.to_dict()}}
         held.open_run(run | {"vocabulary": tokenizer.settings()}, {})
