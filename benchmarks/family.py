@@ -31,7 +31,6 @@ import time
 from pathlib import Path
 
 import glue
-import numpy as np
 
 from bert_jax import checkpoint
 from bert_jax.data import records, token_counts
@@ -201,8 +200,7 @@ def unigram_loss(directory: Path, manifest: dict) -> float:
     )
     for counts in (train, held_out):
         counts[list(manifest["special_ids"].values())] = 0
-    shares = (train + 1) / (train + 1).sum()
-    return float(-(held_out * np.log(shares)).sum() / held_out.sum())
+    return token_counts.cross_entropy(held_out, train)
 
 
 def pretraining(args, family: Family, folder: Path) -> list[str]:

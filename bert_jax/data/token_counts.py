@@ -6,7 +6,7 @@ import contextlib
 
 import numpy as np
 
-from bert_jax.data import tfrecord
+from bert_jax.data import google, tfrecord
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import files
@@ -16,6 +16,8 @@ _ROWS = 1024  # rows that are read together
 
 def count(dataset: Dataset, vocab_size: int, limit: int = 2**24) -> np.ndarray:
     """Counts the tokens of evenly spaced rows, so that every process and every resumed run has the same.
+
+    The tokens of masked rows are those from before they were masked.
 
     Args:
         dataset: the records.
@@ -40,10 +42,26 @@ def count(dataset: Dataset, vocab_size: int, limit: int = 2**24) -> np.ndarray:
 
 
 def _count(dataset: Dataset, indices: np.ndarray, vocab_size: int) -> np.ndarray:
-    batch = dataset.batch(indices)
+    batch = google.without_masks(dataset.batch(indices))
     ids = batch["input_ids"]
     real = np.arange(ids.shape[1]) < batch["lengths"][:, None]
     return np.bincount(ids[real], minlength=vocab_size)
+
+
+def cross_entropy(counts: np.ndarray, known: np.ndarray, smoothing: float = 1.0) -> float:
+    """Returns the loss, in nats per token, of predicting each token by its frequency alone.
+
+    A model that uses the context has to be better. The lowest such loss, the entropy of the tokens, is
+    `cross_entropy(counts, counts, smoothing=0)`.
+
+    Args:
+        counts: [V], how often each token has to be predicted.
+        known: [V], the counts that the frequencies are taken from; 0 for what is never predicted.
+        smoothing: is added to each of `known`, so that no token has the probability 0.
+    """
+    shares = (known + smoothing) / (known + smoothing).sum()
+    predicted = counts > 0
+    return float(-(counts[predicted] * np.log(shares[predicted])).sum() / counts.sum())
 
 
 def read(path: str, vocab_size: int) -> np.ndarray:

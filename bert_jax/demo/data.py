@@ -20,7 +20,7 @@ from bert_jax.workdir import run_directory
 with epy.lazy_imports():
     import jax
 
-    from bert_jax.data import loader, records
+    from bert_jax.data import loader, records, token_counts
     from bert_jax.models import config as model_config
     from bert_jax.objectives import masked_lm, masking
     from bert_jax.settings import masking_config
@@ -126,9 +126,8 @@ def pretraining_baselines(directory: str) -> Baselines:
         nsp.append(batch["next_sentence_labels"][batch["next_sentence_labels"] >= 0])
     labels, nsp = np.concatenate(labels), np.concatenate(nsp)
     counts = np.bincount(labels, minlength=tokenizer.vocab_size)
-    shares = counts[counts > 0] / len(labels)
     return Baselines(
         masked=len(labels),
-        unigram_entropy=float(-np.sum(shares * np.log(shares))),
+        unigram_entropy=token_counts.cross_entropy(counts, counts, smoothing=0),
         nsp_majority=majority_share(nsp.tolist()),
     )

@@ -11,6 +11,7 @@ from bert_jax import checkpoint, convert
 from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
 from bert_jax.convert import families, surgery
 from bert_jax.convert.formats.base import place
+from bert_jax.data import vocabularies
 from bert_jax.errors import UserError
 from bert_jax.models.config import ENCODER_FIELDS, HEAD_FIELDS, RUN_FIELDS, EncoderConfig, from_dict
 from bert_jax.objectives.adapters import PartlyFrozen
@@ -114,7 +115,7 @@ def _architecture(
         return recorded
     config, theirs = convert.load_architecture(part.teacher)
     if tokenizer is not None:
-        check_vocabulary("distillation.teacher", part.teacher, theirs, tokenizer)
+        vocabularies.check("distillation.teacher", part.teacher, theirs, tokenizer)
     return config
 
 
@@ -132,27 +133,6 @@ def record(objective: Objective) -> dict[str, Any]:
         return {}
     teacher = objective.teacher.config
     return {_RECORD: {name: getattr(teacher, name) for name in ENCODER_FIELDS}}
-
-
-def check_vocabulary(field: str, path: str, theirs: Tokenizer, tokenizer: Tokenizer) -> None:
-    """Raises UserError unless a checkpoint has the vocabulary and the form of rows of the data.
-
-    Args:
-        field: the field of the configuration that names the checkpoint.
-        path: the checkpoint.
-        theirs: its tokenizer.
-        tokenizer: the tokenizer of the data.
-    """
-    if theirs.tokens != tokenizer.tokens:
-        raise UserError(
-            f"{field}={path} was trained with another vocabulary than that of the records; make the records "
-            "with its vocabulary"
-        )
-    if theirs.template != tokenizer.template:
-        raise UserError(
-            f"{field}={path} was trained with rows {theirs.template.pair!r}, and the records have "
-            f"{tokenizer.template.pair!r}; make records of the form of the checkpoint"
-        )
 
 
 def read_teacher(
@@ -224,7 +204,7 @@ def adopt_widths(
     part, before = config.distillation, config.model.to_dict()
     theirs, vocabulary = convert.load_architecture(part.teacher)
     if tokenizer is not None:
-        check_vocabulary("distillation.teacher", part.teacher, vocabulary, tokenizer)
+        vocabularies.check("distillation.teacher", part.teacher, vocabulary, tokenizer)
     own = ("model_type", "num_hidden_layers", "type_vocab_size", *RUN_FIELDS, *HEAD_FIELDS, *explicit)
     fields = theirs.to_dict() | {name: before[name] for name in own}
     layers = student_layers(part.init_layers, fields["num_hidden_layers"], theirs)

@@ -14,7 +14,7 @@ import ml_collections
 
 from bert_jax import checkpoint, convert
 from bert_jax.convert import families
-from bert_jax.data import loader, token_counts
+from bert_jax.data import loader, token_counts, vocabularies
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.kernels import platform
@@ -122,7 +122,7 @@ def pretrain(
             )
         if config.resume_from and not files.exists(held.checkpoints):
             theirs = convert.load_architecture(config.resume_from)[1]
-            distillation.check_vocabulary("resume_from", config.resume_from, theirs, tokenizer)
+            vocabularies.check("resume_from", config.resume_from, theirs, tokenizer)
         return loop.fit(
             workdir=held,
             config=config,
@@ -319,7 +319,7 @@ def adopt_architecture(
         return distillation.adopt_widths(config, explicit, tokenizer)
     fields, theirs = convert.adopt_architecture(config.init_from, before, explicit)
     if tokenizer is not None:
-        distillation.check_vocabulary("init_from", config.init_from, theirs, tokenizer)
+        vocabularies.check("init_from", config.init_from, theirs, tokenizer)
     sizes = ", ".join(f"{name} {fields[name]:,}" for name in SIZE_FIELDS)
     replaced = [
         name for name in fields if fields[name] != before[name] and (name, before[name]) != ("vocab_size", 0)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 
 import numpy as np
 
-from bert_jax import tokenization
-from bert_jax.data import cache, google, loader, records
+from bert_jax.data import cache, google, loader, records, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import files
@@ -141,14 +140,7 @@ def open_records(config: PretrainConfig, workdir: os.PathLike | str, log) -> Run
 
     train = open_split(data.train_split)
     held_out = open_split(data.eval_split) if any(_is_held_out(data, one) for one in train.values()) else {}
-    settings = next(iter(train.values())).manifest["vocabulary"]
-    directory = data_dir.split(",")[0].strip()
-    tokenizer = tokenization.restore(os.path.join(directory, settings["file"]), settings)
-    if tokenizer.digest != settings["digest"]:
-        raise UserError(
-            f"{tokenizer.path} is not the vocabulary that the records beside it were made with; copy that "
-            "one back, or make the records anew with `bert-jax data`"
-        )
+    tokenizer = vocabularies.of_records(data_dir, next(iter(train.values())).manifest)
     return RunRecords(train, held_out, lengths or Ramp.constant(next(iter(train))), tokenizer)
 
 

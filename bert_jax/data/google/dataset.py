@@ -8,7 +8,7 @@ Those of other programs hold only record files, and their shapes are read from t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,6 +163,22 @@ class GoogleDataset(Dataset):
             "masked_labels": labels.astype(np.int32),
             "masked_weights": weights,
         }, fault
+
+
+def without_masks(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns a batch of rows as they were before they were masked, and without `masked_*`.
+
+    Args:
+        batch: a batch of records of any schema; those that are not masked stay as they are.
+    """
+    batch = dict(batch)
+    if "masked_positions" not in batch:
+        return batch
+    positions, labels, weights = (batch.pop(f"masked_{name}") for name in ("positions", "labels", "weights"))
+    rows, slots = np.nonzero(weights > 0)
+    batch["input_ids"] = batch["input_ids"].copy()
+    batch["input_ids"][rows, positions[rows, slots]] = labels[rows, slots]
+    return batch
 
 
 def features(message: bytes, path: str, offset: int) -> dict[str, bytes]:

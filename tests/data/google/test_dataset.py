@@ -115,6 +115,15 @@ def test_the_interface_of_packed_records(foreign):
     assert all(array.dtype in (np.int32, np.float32) for batch in batches for array in batch.values())
 
 
+def test_the_tokens_before_they_were_masked(foreign):
+    masked = foreign(example(masks=((1, 7), (4, 8))), example(masks=((2, 5),))).batch(np.array([0, 1, -1]))
+    batch = google.without_masks(masked)
+    assert batch["input_ids"][:, :6].tolist() == [[2, 7, 10, 3, 8, 3], [2, 9, 5, 3, 11, 3], [0] * 6]
+    assert batch.keys() == {name for name in masked if not name.startswith("masked_")}
+    assert masked["input_ids"][0, :3].tolist() == [2, 9, 10]  # not changed
+    assert google.without_masks(batch).keys() == batch.keys()
+
+
 def test_newer_names_and_no_next_sentence_label(foreign):
     dataset = foreign(example(newer=True, next_sentence_labels=None, second=(11, 12, 13)))
     batch = dataset.batch(np.array([0]))

@@ -1,0 +1,53 @@
+"""The vocabulary of records, and whether a checkpoint has the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax import tokenization
+from bert_jax.errors import UserError
+from bert_jax.tokenization import Tokenizer
+
+
+def of_records(data_dir: str, manifest: Mapping[str, Any]) -> Tokenizer:
+    """Returns the tokenizer of records.
+
+    Args:
+        data_dir: the record directories, separated by commas; they have the same vocabulary.
+        manifest: the manifest of the dataset.
+
+    Raises:
+        UserError: the vocabulary beside the records is not the one that they were made with.
+    """
+    settings = manifest["vocabulary"]
+    directory = data_dir.split(",")[0].strip()
+    tokenizer = tokenization.restore(os.path.join(directory, settings["file"]), settings)
+    if tokenizer.digest != settings["digest"]:
+        raise UserError(
+            f"{tokenizer.path} is not the vocabulary that the records beside it were made with; copy that "
+            "one back, or make the records anew with `bert-jax data`"
+        )
+    return tokenizer
+
+
+def check(field: str, path: os.PathLike | str, theirs: Tokenizer, tokenizer: Tokenizer) -> None:
+    """Raises UserError unless a checkpoint has the vocabulary and the form of rows of the data.
+
+    Args:
+        field: the field of the configuration, or the flag, that names the checkpoint.
+        path: the checkpoint.
+        theirs: its tokenizer.
+        tokenizer: the tokenizer of the data.
+    """
+    if theirs.tokens != tokenizer.tokens:
+        raise UserError(
+            f"{field}={path} was trained with another vocabulary than that of the records; make the records "
+            "with its vocabulary"
+        )
+    if theirs.template != tokenizer.template:
+        raise UserError(
+            f"{field}={path} was trained with rows {theirs.template.pair!r}, and the records have "
+            f"{tokenizer.template.pair!r}; make records of the form of the checkpoint"
+        )
