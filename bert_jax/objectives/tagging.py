@@ -25,6 +25,7 @@ class Tagging(RowObjective):
     Attributes:
         layers: layers of a frozen encoder whose outputs the head reads; empty if encoder and head are
             trained together.
+        mix: how these layers are combined, a name in `models.feature_tagger.FEATURE_MIXES`.
         lstm_layers, lstm_size: number and size of the BiLSTM layers in the head of a frozen encoder.
     """
 
@@ -33,6 +34,7 @@ class Tagging(RowObjective):
     layers: tuple[int, ...] = ()
     lstm_layers: int = 0
     lstm_size: int = 768
+    mix: str = "concat"
     token_types: tuple[int, int] = TYPES
     classifier: ClassificationHead = TOKENS
 
@@ -41,7 +43,9 @@ class Tagging(RowObjective):
         """Returns the encoder with a head for each token, or with one that reads features."""
         if not self.layers:
             return ClassificationModel(self.config, self.num_labels, self.classifier)
-        return FeatureTagger(self.config, self.num_labels, self.layers, self.lstm_layers, self.lstm_size)
+        return FeatureTagger(
+            self.config, self.num_labels, self.layers, self.lstm_layers, self.lstm_size, self.mix
+        )
 
     @property
     def initial_loss(self) -> float:
@@ -55,8 +59,13 @@ class Tagging(RowObjective):
         inputs = row_inputs(batch["input_ids"], batch["lengths"], types=self.token_types)
         return given | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
+    @property
+    def feature_width(self) -> int:
+        """Returns the numbers per token that `features` returns."""
+        return (1 if self.mix == "sum" else len(self.layers)) * self.config.hidden_size
+
     def features(self, params: Params, batch: Batch) -> jax.Array:
-        """Returns float16 [B, L, F] for a batch of the loader; only the encoder's `params` are needed."""
+        """Returns float16 [B, L, `feature_width`] for a loader's batch; only the encoder needs `params`."""
         return self._features(params, self.prepare(batch, None, False))
 
     def _features(self, params, batch):

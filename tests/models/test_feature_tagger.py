@@ -6,7 +6,8 @@ import pytest
 
 from bert_jax.models import FeatureTagger
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.feature_tagger import Lstm
+from bert_jax.models.feature_tagger import FeatureHead, Lstm
+from bert_jax.objectives.tagging import Tagging
 
 CONFIG = EncoderConfig(
     vocab_size=20,
@@ -60,3 +61,46 @@ def test_the_layers_that_are_named_are_concatenated():
     np.testing.assert_array_equal(some, jnp.concatenate([whole[..., 24:], whole[..., :8]], axis=-1))
     last = every.apply(variables, *inputs, method=lambda module, *rows: module.encoder(*rows))
     np.testing.assert_allclose(whole[..., 24:], last, rtol=2e-3, atol=1e-3)
+
+
+def test_layers_are_summed_in_float32():
+    ids = jnp.arange(12, dtype=jnp.int32).reshape(2, 6)
+    inputs = (ids, ids * 0, jnp.broadcast_to(jnp.arange(6), (2, 6)), jnp.ones_like(ids))
+    every = FeatureTagger(CONFIG, layers=(0, 1, 2, 3))
+    variables = drawn(every, *inputs)
+    whole = np.asarray(every.apply(variables, *inputs, method="features"), np.float32)
+    found = FeatureTagger(CONFIG, layers=(0, 1, 2, 3), mix="sum").apply(variables, *inputs, method="features")
+    assert found.shape == (2, 6, 8) and found.dtype == jnp.float16
+    np.testing.assert_array_equal(found, whole.reshape(2, 6, 4, 8).sum(axis=2).astype(np.float16))
+
+
+def test_a_weighted_sum_is_that_of_elmo():
+    """The softmax of the weights, times one factor; at the start the mean of the layers."""
+    features = np.random.default_rng(2).normal(size=(2, 5, 12)).astype(np.float32)
+    head = FeatureHead(CONFIG, 4, mixed_layers=3)
+    inputs = (features, np.ones((2, 5), bool), True)
+    start = nn.unbox(head.init(jax.random.key(0), *inputs))["params"]
+    assert not start["mix"]["weights"].any() and start["mix"]["scale"].tolist() == [1]
+    assert start["output"]["kernel"].shape == (4, 4)
+    params = jax.tree.map(np.asarray, drawn(head, *inputs)["params"])
+    exponents = np.exp(params["mix"]["weights"])
+    mixed = np.einsum("k,blkh->blh", exponents / exponents.sum(), features.reshape(2, 5, 3, 4))
+    expected = params["mix"]["scale"] * mixed @ params["output"]["kernel"] + params["output"]["bias"]
+    np.testing.assert_allclose(head.apply({"params": params}, *inputs), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("mix, width", [("concat", 16), ("sum", 8), ("weighted", 16)])
+def test_the_mix_is_trained_and_the_encoder_is_not(mix, width):
+    objective = Tagging(CONFIG, 3, layers=(-1, 0), mix=mix)
+    ids = jnp.arange(12, dtype=jnp.int32).reshape(2, 6)
+    batch = {"input_ids": ids, "lengths": jnp.array([6, 4]), "weights": jnp.ones(2), "tags": ids % 3}
+    params = nn.unbox(objective.init(jax.random.key(0)))
+    assert objective.features(params, batch).shape == (2, 6, width) and objective.feature_width == width
+
+    def loss(params):
+        return objective.loss(params, objective.prepare(batch, None, True), None)[0]["task"][0]
+
+    gradient = jax.grad(loss)(params)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient["encoder"]))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradient["classifier"]))
+    assert ("mix" in params["classifier"]) == (mix == "weighted")

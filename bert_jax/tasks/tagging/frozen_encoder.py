@@ -39,7 +39,7 @@ def compute(
     Returns:
         The rows by split.
     """
-    width = len(objective.layers) * objective.config.hidden_size
+    width = objective.feature_width
     tokens = sum(len(rows.tokens) for rows in data.values())
     size = tokens * width * np.dtype(np.float16).itemsize
     if size > _MAX_BYTES:

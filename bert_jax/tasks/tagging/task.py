@@ -12,7 +12,9 @@ import jax
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import alternatives
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.feature_tagger import FEATURE_MIXES
 from bert_jax.models.heads import HIDDEN_DROPOUT, TOKENS, ClassificationHead
 from bert_jax.objectives.tagging import Tagging
 from bert_jax.settings.config_fields import option
@@ -51,6 +53,9 @@ class TaggingConfig(TaskConfig):
     head_size: int = option(768, "of each direction of the BiLSTM", minimum=1, maximum=2**20)
     feature_layers: str = option(
         "", "that a frozen encoder's head reads, such as `-4,-3,-2,-1`, the default; 0 is the embeddings"
+    )
+    feature_mix: str = option(
+        "concat", "how it combines them: `concat`, `sum`, `weighted` (a learned weighted sum, as in ELMo)"
     )
 
 
@@ -101,7 +106,10 @@ class TaggingTask(FinetuneTask):
     def set_up(self) -> None:
         """Finds the layers that the head of a frozen encoder reads."""
         if self.config.head not in _HEADS:
-            raise UserError(f"head={self.config.head}: expected {' or '.join(_HEADS)}")
+            raise UserError(f"head={self.config.head}: expected {alternatives(_HEADS)}")
+        if self.config.feature_mix not in FEATURE_MIXES:
+            given = f"feature_mix={self.config.feature_mix}"
+            raise UserError(f"{given}: expected {alternatives(FEATURE_MIXES)}")
         self.layers = _feature_layers(self.config, self.model_config)
 
     def read_training(self, path: str) -> TaggedSentences:
@@ -143,6 +151,7 @@ class TaggingTask(FinetuneTask):
             self.layers,
             _HEADS[c.head],
             c.head_size,
+            c.feature_mix,
             token_types=self.tokenizer.layout.types,
             classifier=self.classifier,
         )
@@ -244,7 +253,7 @@ class TaggingTask(FinetuneTask):
         if config.head != "bilstm":
             yield "head_size", "it is only used with head=bilstm"
         if not config.frozen:
-            for name in ("head", "feature_layers"):
+            for name in ("head", "feature_layers", "feature_mix"):
                 yield name, "it is only used with a frozen encoder, add --config.frozen=true"
         elif not config.init_from or config.from_scratch:
             yield "frozen", "the weights of a checkpoint are kept as they are, and there is no init_from"

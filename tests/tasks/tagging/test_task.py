@@ -104,16 +104,20 @@ def test_predictions_keep_the_sentences(finetuned, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "head, cached",
-    [("linear", False), pytest.param("bilstm", True, marks=pytest.mark.slow)],
-    ids=["linear-anew", "bilstm-kept"],
+    "head, mix, cached",
+    [("linear", "weighted", False), pytest.param("bilstm", "concat", True, marks=pytest.mark.slow)],
+    ids=["linear-weighted-anew", "bilstm-kept"],
 )
-def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatch, capsys, head, cached):
+def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatch, capsys, head, mix, cached):
     if not cached:
         monkeypatch.setattr("bert_jax.tasks.tagging.frozen_encoder._MAX_BYTES", 0)
     options = ["--config.frozen=true", f"--config.head={head}", "--config.epochs=2"]
     options += ["--config.head_size=8"] if head == "bilstm" else []
-    options += ["--config.feature_layers=0,-1", "--config.model.hidden_dropout_prob=0.1"]
+    options += [
+        "--config.feature_layers=0,-1",
+        f"--config.feature_mix={mix}",
+        "--config.model.hidden_dropout_prob=0.1",
+    ]
     assert cli.main(arguments(files, tmp_path / "run", pretrained, *options)) == 0
     assert ("computed once" in capsys.readouterr().out) == cached
     before = stored_params(pretrained)
@@ -134,6 +138,8 @@ def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatc
         (["--config.frozen=true", "--config.head=crf"], "head=crf: expected linear or bilstm"),
         (["--config.head=bilstm"], "head=bilstm: it is only used with a frozen encoder"),
         (["--config.feature_layers=-1"], "feature_layers=-1: it is only used with a frozen encoder"),
+        (["--config.feature_mix=sum"], "feature_mix=sum: it is only used with a frozen encoder"),
+        (["--config.frozen=true", "--config.feature_mix=mean"], "expected concat, sum, or weighted"),
         (["--config.frozen=true", "--config.feature_layers=2"], "feature_layers=2: expected numbers"),
         (["--config.frozen=true", "--config.feature_layers=last"], "feature_layers=last: expected numbers"),
         (["--config.metrics=matthews"], "'matthews' is not a metric of the task conll"),
