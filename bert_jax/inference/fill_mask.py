@@ -47,7 +47,8 @@ class MaskFiller:
         mask: the spelling of a mask in a text: "[MASK]", or "<mask>" for RoBERTa.
 
     Raises:
-        UserError: there is no checkpoint at `path`, or it has no masked LM head or no vocabulary.
+        UserError: there is no checkpoint at `path`, it has no masked LM head or no vocabulary, or its
+            attention is causal.
     """
 
     def __init__(self, path: str, log: Callable[[str], None] = print, dtype: str = "auto"):
@@ -57,6 +58,11 @@ class MaskFiller:
         if "mlm/bias" not in model.params:
             raise UserError(
                 f"{model.source} has no masked LM head: expected a pre-trained checkpoint with its heads"
+            )
+        if model.config.causal:
+            raise UserError(
+                f"{model.source} reads left to right and predicts the next token, so it fills no masks: "
+                "expected a checkpoint of masked LM"
             )
         self.tokenizer = tokenizer_of(model)
         self.mask = self.tokenizer.special_tokens["mask"]

@@ -22,6 +22,8 @@ class _Panel:
 _PANELS = (
     _Panel("Masked LM loss", ("mlm_loss",), "loss"),
     _Panel("Masked LM accuracy", ("mlm_accuracy",), "score"),
+    _Panel("Causal LM loss", ("clm_loss",), "loss"),
+    _Panel("Causal LM accuracy", ("clm_accuracy",), "score"),
     _Panel("Generator loss", ("generator_loss",), "loss"),
     _Panel("Discriminator loss", ("discriminator_loss",), "loss"),
     _Panel("Generator accuracy", ("generator_accuracy",), "score"),
@@ -69,8 +71,8 @@ def plot_metrics(
     """
     checks.check_picture(output)
     names = {name for rows in runs.values() for row in rows for name in row}
-    if "mlm_loss" in names:
-        names.discard("loss")  # the sum of two losses that have their own panels
+    if names & {"mlm_loss", "clm_loss"}:
+        names.discard("loss")  # the sum of losses that have their own panels
     panels = [panel for panel in _PANELS if names.intersection(panel.metrics)]
     if not panels:
         raise UserError(f"nothing to plot: the metrics hold only {', '.join(sorted(names))}")

@@ -115,11 +115,8 @@ def pretrain(
         records.describe(config, writer.message)
         if described := describe(objective):
             writer.message(described)
-        if task.next_sentence and not task.next_sentence_head:
-            writer.message(
-                "the next-sentence labels of the records are not used: the model's family has no head "
-                "for them"
-            )
+        if unused := _unused_labels(config, task):
+            writer.message(f"the next-sentence labels of the records are not used: {unused}")
         if config.resume_from and not files.exists(held.checkpoints):
             theirs = convert.load_architecture(config.resume_from)[1]
             vocabularies.check("resume_from", config.resume_from, theirs, tokenizer)
@@ -205,6 +202,15 @@ def _objective(config: PretrainConfig, model: EncoderConfig, records: RunRecords
         and (next_sentence or _saved_next_sentence_head(config, workdir)),
         eval_masking=eval_masking,
     )
+
+
+def _unused_labels(config: PretrainConfig, task: MaskedLM) -> str:
+    """Returns why next-sentence labels of the records are not used; "" if there are none or they are."""
+    if not task.next_sentence:
+        return ""
+    if config.objective == "causal_lm":
+        return "[CLS] sees no other token from left to right"
+    return "" if task.next_sentence_head else "the model's family has no head for them"
 
 
 def _saved_next_sentence_head(config: PretrainConfig, workdir: os.PathLike | str) -> bool:

@@ -10,6 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
+from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens, generator_config
 from bert_jax.runs import distillation
@@ -35,12 +36,14 @@ def make(config: PretrainConfig, task: MaskedLM) -> Objective:
 def row_flops(objective: Objective) -> Callable[[int, int, int], float]:
     """Returns the function (length, predictions, sequences) that returns the model FLOPs of one row.
 
-    Of two networks it is the sum, neither with a next-sentence head.
+    Of two networks it is the sum, neither with a next-sentence head. Left to right, every token is predicted.
     """
     of_model = distillation.row_flops(objective)
     trains = flops.weight_gradients(objective)
     if isinstance(objective, PartlyFrozen):
         objective = objective.objective
+    if isinstance(objective, CausalLM):
+        return lambda length, predictions, sequences: of_model(length, length, 0)
     if not isinstance(objective, ReplacedTokens):
         return of_model
     of_generator = flops.RowFlops.of(objective.generator, lambda name: trains(f"{GENERATOR}/{name}"))
@@ -78,7 +81,14 @@ def _replaced_tokens(config: PretrainConfig, task: MaskedLM) -> ReplacedTokens:
     )
 
 
+def _causal_lm(config: PretrainConfig, task: MaskedLM) -> CausalLM:
+    if not task.config.causal:
+        raise UserError("objective=causal_lm needs left-to-right attention; set --config.model.causal=true")
+    return CausalLM(task.config, task.token_types, task.head)
+
+
 _OBJECTIVES: dict[str, Callable[[PretrainConfig, MaskedLM], Objective]] = {
     "masked_lm": lambda config, task: task,
+    "causal_lm": _causal_lm,
     "replaced_tokens": _replaced_tokens,
 }

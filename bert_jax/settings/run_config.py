@@ -269,7 +269,8 @@ class PretrainConfig(RunConfig):
     eval_masking: EvalMaskingConfig = EvalMaskingConfig()
     objective: str = fixed(
         "masked_lm",
-        "what is learned: `masked_lm`, BERT's, or `replaced_tokens`, [ELECTRA's](families/electra.md)",
+        "what is learned: `masked_lm`, BERT's; `causal_lm`, the next token at every position "
+        "([causal.md](causal.md)); or `replaced_tokens`, [ELECTRA's](families/electra.md)",
     )
     replaced_tokens: ReplacedTokensConfig = ReplacedTokensConfig()
     resume_from: str = option(
@@ -431,6 +432,10 @@ def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
         yield "masking.token_counts", "only masking.smoothing uses the counts"
     if not any(each.replace[1] for each in options):
         yield "masking.exclude_special", "masking.replace has no random tokens"
+    if config.objective == "causal_lm":
+        for part in ("masking", "eval_masking"):
+            for field in dataclasses.fields(getattr(config, part)):
+                yield f"{part}.{field.name}", "the objective causal_lm has no masks"
     if evaluated and not config.data.eval_split:
         for field in dataclasses.fields(config.eval_masking):
             yield f"eval_masking.{field.name}", "data.eval_split is empty"

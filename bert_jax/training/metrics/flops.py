@@ -17,6 +17,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.runs import layer_runs
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
+from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.training.metrics import peaks
 
@@ -45,7 +46,8 @@ class RowFlops:
 
     Only the FLOPs that the model requires are counted. Embedding lookups and rematerialization are free, and
     the masked LM head runs on the predicted positions only. Attention is counted over the whole row, even if
-    packed sequences do not attend to each other; local layers are counted for their windows only.
+    packed sequences do not attend to each other, and tokens of a causal model not to later ones; local layers
+    are counted for their windows only.
 
     A product costs the same three times: in the forward pass, for the gradient of its input, and for that of
     its weights. Frozen weights have no gradient, and an input has none if nothing below it is trained.
@@ -54,7 +56,7 @@ class RowFlops:
         config: the architecture of the encoder.
         token: multiplications in the matrix products of a forward pass for each token, each counted for the
             share that is computed of the three times.
-        prediction: those for each masked position.
+        prediction: those for each predicted position.
         sequence: those for each [CLS] token.
         scores: that share for the products of attention, of each layer.
     """
@@ -95,7 +97,7 @@ class RowFlops:
             if applied_to and name.endswith("/kernel"):
                 size = math.prod(shape) / (len(names[name]) if name in axes else 1)
                 counts[applied_to] += size * sum(share(each, each) for each in names[name])
-        predicts = "mlm" in boxed or isinstance(objective, MaskedLM)
+        predicts = "mlm" in boxed or isinstance(objective, MaskedLM | CausalLM)
         if predicts and "decoder" not in boxed.get("mlm", {}):  # the transposed word embeddings
             size = config.embedding_width * config.vocab_size
             counts["prediction"] += size * share("mlm", "encoder/embeddings/word_embeddings")
@@ -108,7 +110,7 @@ class RowFlops:
 
         Args:
             length: tokens in the row, padding included.
-            predictions: masked positions in the row.
+            predictions: predicted positions in the row.
             sequences: [CLS] tokens in the row.
         """
         scores = 0.0

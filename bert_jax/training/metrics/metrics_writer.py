@@ -32,6 +32,8 @@ _SHOWN = {
     "loss": "loss {:.4f}",
     "mlm_loss": "mlm_loss {:.4f}",
     "mlm_accuracy": "mlm_accuracy {:.4f}",
+    "clm_loss": "clm_loss {:.4f}",
+    "clm_accuracy": "clm_accuracy {:.4f}",
     "generator_loss": "generator_loss {:.4f}",
     "discriminator_loss": "discriminator_loss {:.4f}",
     "discriminator_recall": "recall {:.4f}",

@@ -1,0 +1,104 @@
+"""Left-to-right language modeling: each token from those before it (Devlin et al. 2019, section 5.1).
+
+The encoder and the head are those of masked LM, so that a model can be trained by one and then the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.models import PretrainingModel
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import MASKED_LM, MaskedLMHead
+from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs
+from bert_jax.objectives import losses
+from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
+from bert_jax.objectives.masking.replace import place_at
+
+
+def next_tokens(input_ids: jax.Array, sequence_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the label of each position, int32 [B, L], and its weight, float32 [B, L].
+
+    The label is the token that follows in the same sequence. The last token of a sequence and padding have
+    the weight 0.
+
+    Args:
+        input_ids: int32 [B, L].
+        sequence_ids: int32 [B, L]; 1, 2, ... by sequence and 0 at padding.
+    """
+    labels, following = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (input_ids, sequence_ids))
+    return labels, ((sequence_ids == following) & (sequence_ids > 0)).astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CausalLM(Objective):
+    """Predicts the next token at every position. Next-sentence labels are not used.
+
+    Attributes:
+        config: configuration of the encoder, with causal attention.
+        token_types: token types of A and B.
+        head: structure of the head, which is that of masked LM.
+    """
+
+    config: EncoderConfig
+    token_types: tuple[int, int] = TYPES
+    head: MaskedLMHead = MASKED_LM
+
+    def __post_init__(self):
+        if not self.config.causal:
+            raise ValueError("left-to-right language modeling needs causal attention")
+
+    @property
+    def model(self) -> PretrainingModel:
+        """Returns the encoder with the masked LM head."""
+        return PretrainingModel(self.config, self.head, next_sentence=False)
+
+    @property
+    def initial_loss(self) -> float:
+        """Returns ln V."""
+        return float(np.log(self.config.vocab_size))
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns new parameters of the model, which are those of masked LM without a next-sentence head."""
+        ids = jnp.zeros((1, 8), jnp.int32)
+        return self.model.init(key, ids, ids, ids, ids, None, None)["params"]
+
+    def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
+        """Unpacks the rows and adds the labels; nothing is random.
+
+        Rows that come with masks (see `data.google`) get their tokens back.
+        """
+        del key, train
+        prepared = packed_inputs(batch, self.token_types)
+        input_ids = batch["input_ids"]
+        if "masked_positions" in batch:
+            masks = (batch[f"masked_{name}"] for name in ("positions", "labels", "weights"))
+            input_ids = place_at(input_ids, *masks)
+        labels, weights = next_tokens(input_ids, prepared["sequence_ids"])
+        return prepared | {
+            "input_ids": input_ids,
+            "next_labels": labels,
+            "next_weights": weights,
+            "tokens": batch["lengths"],
+            "sequences": jnp.sum(batch["first_lengths"] > 0, axis=1),
+        }
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of tokens that are predicted."""
+        return {"clm": jnp.sum(batch["next_weights"])}
+
+    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        """Returns the loss of the next tokens and its accuracy.
+
+        `params` may have further groups, such as a next-sentence head.
+        """
+        inputs = [batch[name] for name in INPUTS]
+        logits = self.model.apply(
+            {"params": params}, *inputs, None, None, deterministic=rngs is None, rngs=rngs
+        )[0]
+        predicted = logits, batch["next_labels"], batch["next_weights"]
+        return {"clm": losses.cross_entropy(*predicted)}, {"clm_accuracy": losses.accuracy(*predicted)}
