@@ -1,12 +1,17 @@
-"""Score a fine-tuned model on a labeled file, with the metrics of its task.
+"""Score a fine-tuned model on a labeled file, or a pre-trained one on held-out records.
 
-bert-jax evaluate --workdir=runs/mrpc
-bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
-bert-jax evaluate --workdir=runs/cola,runs/mrpc,runs/rte
+    bert-jax evaluate --workdir=runs/mrpc
+    bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
+    bert-jax evaluate --workdir=runs/cola,runs/mrpc,runs/rte
+    bert-jax evaluate --checkpoint=runs/mini --records=records
+
+A fine-tuned model gets the metrics of its task. A pre-trained one gets the losses and accuracies of masked LM
+and of next sentences on the split `eval`, with masks that do not depend on the run that trained it.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Mapping
@@ -20,10 +25,22 @@ from bert_jax.io import checks, progress
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
+    from bert_jax.inference import held_out
+    from bert_jax.parallel import compiler_options
     from bert_jax.runs import sweep
     from bert_jax.tasks.glue import tables
     from bert_jax.training import evaluators
     from bert_jax.workdir import run_directory
+
+
+# The flags that each kind of evaluation uses, besides --json, by the flag that asks for it.
+_USED = {
+    "workdir": ("split", "input", "output", "overwrite", "checkpoint", "null_score_diff_threshold"),
+    "records": (
+        *("checkpoint", "split", "masking_prob", "masking_replace"),
+        *("rows", "batch_size", "seed", "dtype"),
+    ),
+}
 
 
 def define_flags(define: Define) -> None:
@@ -33,25 +50,89 @@ def define_flags(define: Define) -> None:
         "several of GLUE, separated by commas, are shown as one table",
         "Also write the predictions to this file: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or "
         ".jsonl.",
+        checkpoint=f" With --records, the model: {models.CHECKPOINT}.",
+        required="",
+    )
+    define.string(
+        "records", "Records with the vocabulary of the model in --checkpoint, made by bert-jax data."
     )
     define.string(
         "split",
-        "Which of the run's files: train, dev, or the name of another SPLIT.tsv in its data_dir.",
-        "dev",
+        "Which of the run's files: train, dev (the default), or the name of another SPLIT.tsv in its "
+        "data_dir. With --records, the split of the records; default eval.",
     )
     define.string("input", "Another labeled file, with the columns of the training file.")
+    define.number("masking_prob", "Of --records: share of the tokens to predict.", 0.15)
+    define.string(
+        "masking_replace",
+        "Of --records: shares of these that become [MASK], that become a random token, and that stay the "
+        "same.",
+        "0.8,0.1,0.1",
+    )
+    define.integer("rows", "Of --records: number of rows, from the first on; 0 for all.", 0)
+    define.integer("batch_size", "Of --records: rows of a batch.", 32)
+    define.integer("seed", "Of --records: seed of the masks.", 0)
+    models.add_dtype(define)
     define.json()
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
+    asked = [name for name in _USED if flags[name].value]
+    if len(asked) != 1:
+        what = f"not both --{' and --'.join(asked)}" if asked else "one of them"
+        raise UserError(
+            f"evaluate needs --workdir={models.WORKDIR}, or --checkpoint=DIR and --records=DIR, and {what}"
+        )
+    _refuse_others(flags, asked[0])
+    return _of_records(flags) if asked[0] == "records" else _of_task(flags)
+
+
+def _refuse_others(flags: absl_flags.FlagValues, asked: str) -> None:
+    """Raises a UserError for a flag of another kind of evaluation than the one that --`asked` asks for."""
+    for name in itertools.chain.from_iterable(_USED.values()):
+        if flags[name].present and name not in _USED[asked]:
+            raise UserError(f"--{name} is not for --{asked}; leave it out")
+
+
+def _of_records(flags: absl_flags.FlagValues) -> int:
+    """Prints the losses of a pre-trained model on records."""
+    if not flags["checkpoint"].present:
+        raise UserError(f"--records needs --checkpoint=DIR, the model: {models.CHECKPOINT}")
+    compiler_options.enable_compilation_cache()
+    split = flags.split or "eval"
+    with progress.of_batches("evaluating") as on_batch:
+        scores = held_out.held_out(
+            flags.checkpoint,
+            flags.records,
+            split=split,
+            prob=flags.masking_prob,
+            replace=flags.masking_replace,
+            rows=flags.rows,
+            batch_size=flags.batch_size,
+            seed=flags.seed,
+            dtype=flags.dtype,
+            log=progress.log,
+            on_batch=on_batch,
+        )
+    if flags.json:
+        found = {"records": flags.records, "split": split, "checkpoint": flags.checkpoint, "scores": scores}
+        print(json.dumps(found))
+        return 0
+    print(f"{scores.pop('rows'):,} rows of {flags.records}, split {split}, checkpoint {flags.checkpoint}")
+    for name, value in scores.items():
+        print(f"  {name:<20} {value:,}" if isinstance(value, int) else f"  {name:<20} {value:.4f}")
+    return 0
+
+
+def _of_task(flags: absl_flags.FlagValues) -> int:
+    """Prints the scores of fine-tuned models."""
     if "," in flags.workdir:
-        of_one_run = ("split", "input", "output", "overwrite", "checkpoint", "null_score_diff_threshold")
-        for name in of_one_run:
+        for name in _USED["workdir"]:
             if flags[name].present:
                 raise UserError(f"--{name} is for a single run, but --workdir={flags.workdir} names several")
         return _table([path.strip() for path in flags.workdir.split(",") if path.strip()], flags.json)
-    if flags.input and flags["split"].present:
+    if flags.input and flags.split:
         raise UserError("--input and --split name two files; give only one of them")
     model = models.load_finetuned(flags)
     task = model.task

@@ -56,6 +56,17 @@ def tokenizer_of(model: Model) -> Tokenizer:
     return model.tokenizer
 
 
+def with_masked_lm(model: Model) -> Model:
+    """Returns a model with a masked LM head: the model, or its generator. Raises UserError without one."""
+    if "mlm" not in model.groups and model.generator is not None:
+        model = model.generator
+    if "mlm" not in model.groups:
+        raise UserError(
+            f"{model.source} has no masked LM head: expected a pre-trained checkpoint with its heads"
+        )
+    return model
+
+
 def text_rows(
     tokenizer: Tokenizer, texts: Iterable[Text], max_seq_length: int, special: Sequence[str] = ()
 ) -> Iterator[Row]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax import convert
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of
+from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of, with_masked_lm
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder
 from bert_jax.models.config import EncoderConfig
@@ -52,13 +52,7 @@ class MaskFiller:
     """
 
     def __init__(self, path: str, log: Callable[[str], None] = print, dtype: str = "auto"):
-        model = convert.load(path, log=log)
-        if "mlm/bias" not in model.params and model.generator is not None:
-            model = model.generator
-        if "mlm/bias" not in model.params:
-            raise UserError(
-                f"{model.source} has no masked LM head: expected a pre-trained checkpoint with its heads"
-            )
+        model = with_masked_lm(convert.load(path, log=log))
         if model.config.causal:
             raise UserError(
                 f"{model.source} reads left to right and predicts the next token, so it fills no masks: "

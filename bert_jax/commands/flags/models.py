@@ -13,12 +13,18 @@ with epy.lazy_imports():
     from bert_jax.inference import predictor
     from bert_jax.parallel import compiler_options
 
+WORKDIR = "DIR, the work directory of a fine-tuning run"
 CHECKPOINT = "a work directory or step of bert-jax, a Hugging Face folder, or a TF1 prefix"
 
 
 def add_pretrained(define: Define) -> None:
     """Defines --checkpoint and --dtype, of commands that compute with an encoder."""
     define.string("checkpoint", f"The model: {CHECKPOINT}.", required=f"DIR, the model: {CHECKPOINT}")
+    add_dtype(define)
+
+
+def add_dtype(define: Define) -> None:
+    """Defines --dtype."""
     define.choice(
         "dtype",
         DTYPES,
@@ -27,22 +33,22 @@ def add_pretrained(define: Define) -> None:
     )
 
 
-def add_finetuned(define: Define, workdir: str, output: str) -> None:
+def add_finetuned(
+    define: Define, workdir: str, output: str, checkpoint: str = "", required: str = WORKDIR
+) -> None:
     """Defines the flags of commands that use the work directory of a fine-tuning run.
 
     Args:
         define: the flags to which they are added.
         workdir: what several work directories in --workdir mean.
         output: the help text of --output.
+        checkpoint: the help text of --checkpoint, after its values for a fine-tuning run.
+        required: what has to be given as --workdir; "" if the command can do without.
     """
-    define.string(
-        "workdir",
-        f"Work directory of `bert-jax finetune`; {workdir}.",
-        required="DIR, the work directory of a fine-tuning run",
-    )
+    define.string("workdir", f"Work directory of `bert-jax finetune`; {workdir}.", required=required)
     define.string("output", output)
     define.overwrite()
-    define.string("checkpoint", "best or last.", "best")
+    define.string("checkpoint", f"best or last.{checkpoint}", "best")
     define.number(
         "null_score_diff_threshold",
         "SQuAD 2.0: predict no answer if its score exceeds that of the best answer by more than this. "
@@ -59,12 +65,13 @@ def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predict
 
 
 def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
-    """Returns the file of --input or --split.
+    """Returns the file of --input or --split, by default the run's evaluation file.
 
     Raises:
         UserError: the run has no file of that split.
     """
-    path = flags.input or model.file(flags.split)
+    split = flags.split or "dev"
+    path = flags.input or model.file(split)
     if not path:
-        raise UserError(f"--split={flags.split}: the run has no such file; give --input=FILE")
+        raise UserError(f"--split={split}: the run has no such file; give --input=FILE")
     return path

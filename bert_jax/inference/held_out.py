@@ -1,0 +1,192 @@
+"""Losses of pre-trained models on held-out records, with masks that are the same for every model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import convert
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.data import cache, google, records, token_counts, vocabularies
+from bert_jax.data.records import Dataset
+from bert_jax.errors import UserError
+from bert_jax.inference.engine import tokenizer_of, with_masked_lm
+from bert_jax.io import files
+from bert_jax.kernels import check as kernel_check
+from bert_jax.kernels import platform
+from bert_jax.objectives.masked_lm import MaskedLM
+from bert_jax.objectives.masking import MaskingOptions, Vocabulary
+from bert_jax.parallel import pipelining, sharding
+from bert_jax.settings.masking_config import MaskingConfig
+
+
+def held_out(
+    checkpoint: files.PathLike,
+    records_dir: str,
+    *,
+    split: str = "eval",
+    prob: float = 0.15,
+    replace: str = "0.8,0.1,0.1",
+    rows: int = 0,
+    batch_size: int = 32,
+    seed: int = 0,
+    dtype: str = "auto",
+    log: Callable[[str], None] = print,
+    on_batch: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Returns the losses and accuracies of a pre-trained model on records.
+
+    The masks of a row are a function of the seed, the number of the row, `prob` and `replace`. They depend
+    neither on the run that trained the model nor on the batch size, so that all models with one vocabulary
+    are asked the same questions. Rows that come with masks get new ones.
+
+    Args:
+        checkpoint: the path of a checkpoint in any supported format. Of ELECTRA, it is the generator that is
+            evaluated.
+        records_dir: record directories with the vocabulary of the model, separated by commas.
+        split: the split of the records.
+        prob: the share of the tokens to predict.
+        replace: the shares of these that become [MASK], that become a random token, and that stay the same.
+        rows: the number of rows, from the first on; 0 for all.
+        batch_size: rows of a batch. It is rounded up to a multiple of the number of devices.
+        seed: the seed of the masks.
+        dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
+            `EncoderConfig.for_inference`.
+        log: called with each line to be logged.
+        on_batch: called with the numbers of batches done and in total.
+
+    Returns:
+        `rows` and `masked_tokens`, their numbers; `mlm_loss`, in nats per masked token, and `mlm_accuracy`;
+        `unigram`, the loss of predicting each masked token by its frequency in the split `train`, if there is
+        one. If the model has a next-sentence head and the records have labels, also `pairs`, their number;
+        `nsp_loss` and `nsp_accuracy`; and `nsp_majority`, the share of the more frequent label. The label is
+        1 for a second part that does not follow the first one, whether it is from elsewhere or both are
+        swapped, so that a head can be judged on records of either kind.
+
+    Raises:
+        UserError: the checkpoint or the records cannot be read, or do not belong together; the model has no
+            masked LM head or is causal; there is no such split; or a value is out of its range.
+    """
+    for name, value, least in (("rows", rows, 0), ("batch_size", batch_size, 1)):
+        if value < least:
+            raise UserError(f"{name}={value}: expected at least {least}")
+    model = with_masked_lm(convert.load(checkpoint, log=log))
+    if model.config.causal:
+        raise UserError(f"{model.source} is causal, and no masked LM: expected a model that sees both sides")
+    log(f"evaluating {model.source}")
+    data_dir = cache.localize(records_dir, log)
+    dataset = _open(data_dir, split, model)
+    masking = MaskingConfig(prob=prob, replace=replace).options(dataset.max_seq_length, steps=0)
+    objective = _objective(model, masking, dtype, log)
+    count = min(rows or len(dataset), len(dataset))
+    pairs, labels = _totals(objective, model, seed, dataset, count, batch_size, on_batch)
+    means = {name: float(total / weight) for name, (total, weight) in pairs.items() if weight}
+    found: dict[str, float] = {"rows": count, "masked_tokens": int(labels.sum())}
+    found |= {name: means[name] for name in ("mlm_loss", "mlm_accuracy")}
+    if dataset.manifest["splits"].get("train", {"rows": 0})["rows"]:
+        vocabulary = objective.vocabulary
+        training = token_counts.count(_open(data_dir, "train", model), vocabulary.size)
+        training[list(vocabulary.never_chosen(masking.never_chosen))] = 0
+        found["unigram"] = token_counts.cross_entropy(labels, training)
+    if "nsp_loss" in means:
+        found["pairs"] = int(pairs["nsp_loss"][1])
+        found |= {name: means[name] for name in ("nsp_loss", "nsp_accuracy")}
+        found["nsp_majority"] = max(means["nsp_positive"], 1 - means["nsp_positive"])
+    else:
+        why = "the records have no labels" if objective.next_sentence_head else "the model has no head for it"
+        log(f"no next-sentence loss: {why}")
+    return found
+
+
+def _objective(
+    model: convert.Model, masking: MaskingOptions, dtype: str, log: Callable[[str], None]
+) -> MaskedLM:
+    tokenizer = tokenizer_of(model)
+    config = model.config.for_inference(platform.target(), dtype)
+    kernel_check.ensure(config, log)
+    return MaskedLM(
+        config,
+        Vocabulary.of(tokenizer),
+        masking,
+        token_types=tokenizer.layout.types,
+        head=model.family.masked_lm,
+        next_sentence_head="nsp" in model.groups,
+    )
+
+
+def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
+    """Returns a split of records that have the vocabulary of a model.
+
+    Raises:
+        UserError: there is no such split, the vocabularies differ, or the rows are too long for the model.
+    """
+    tokenizer = tokenizer_of(model)
+    # Records of other programs come without a vocabulary.
+    foreign = any(records.foreign_files(name.strip()) for name in data_dir.split(","))
+    dataset = records.open_dataset(data_dir, split, tokenizer.path if foreign else "")
+    theirs = vocabularies.of_records(data_dir, dataset.manifest)
+    vocabularies.check("checkpoint", model.source, tokenizer, theirs)
+    if dataset.max_seq_length > model.config.max_seq_length:
+        raise UserError(
+            f"the rows of {data_dir} have {dataset.max_seq_length} tokens and {model.source} "
+            f"{model.config.max_seq_length} positions; make records with shorter rows"
+        )
+    return dataset
+
+
+def _totals(
+    objective: MaskedLM,
+    model: convert.Model,
+    seed: int,
+    dataset: Dataset,
+    count: int,
+    batch_size: int,
+    on_batch: Callable[[int, int], None],
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns {name: float64 (sum, weight)} over the first `count` rows, and how often each token is a label.
+
+    The losses and metrics have their names in training; `nsp_positive` is the share of the label 1.
+    """
+    mesh = sharding.make_mesh()
+    size = -(-batch_size // mesh.size) * mesh.size
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    groups = ("encoder", "mlm", *(("pooler", "nsp") if objective.next_sentence_head else ()))
+    own = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
+    params = nest(jax.device_put(own, replicated))
+
+    @jax.jit
+    def evaluate(params, batch):
+        batch = objective.prepare(batch, jax.random.key(seed, impl="threefry2x32"), False)
+        of_losses, metrics = objective.loss(params, batch, None)
+        pairs = {f"{name}_loss": pair for name, pair in of_losses.items()} | metrics
+        if objective.next_sentence_head:
+            weights = batch["next_sentence_weights"]
+            pairs["nsp_positive"] = jnp.sum(batch["next_sentence_labels"] * weights), jnp.sum(weights)
+        labels = jnp.zeros(objective.vocabulary.size, jnp.float32)
+        labels = labels.at[batch["masked_labels"]].add(batch["masked_weights"])
+        return jax.tree.map(jnp.asarray, (pairs, labels))
+
+    def dispatch(batch):
+        with sharding.on_mesh(mesh):
+            return evaluate(params, sharding.global_batch(batch, mesh))
+
+    starts = range(0, count, size)
+    batches = ((number, _batch(dataset, first, size, count)) for number, first in enumerate(starts))
+    totals = None
+    on_batch(0, len(starts))
+    for number, output in pipelining.computed(dispatch, batches):
+        found = jax.tree.map(lambda x: np.asarray(x, np.float64), output)
+        totals = found if totals is None else jax.tree.map(np.add, totals, found)
+        on_batch(number + 1, len(starts))
+    assert totals is not None  # a split that is open has rows
+    return totals
+
+
+def _batch(dataset: Dataset, first: int, size: int, count: int) -> dict[str, np.ndarray]:
+    """Returns rows from `first` on, those from `count` on empty; `row_ids` are their numbers in the split."""
+    numbers = np.arange(first, first + size, dtype=np.int32)
+    batch = google.without_masks(dataset.batch(np.where(numbers < count, numbers, -1)))
+    return batch | {"row_ids": numbers}
