@@ -6,7 +6,8 @@
     bert-jax evaluate --checkpoint=runs/mini --records=records
 
 A fine-tuned model gets the metrics of its task. A pre-trained one gets the losses and accuracies of masked LM
-and of next sentences on the split `eval`, with masks that do not depend on the run that trained it.
+and of next sentences on the split `eval`, with masks that do not depend on the run that trained it; a causal
+one those of the next token.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +18,15 @@ from bert_jax.inference.engine import tokenizer_of, with_masked_lm
 from bert_jax.io import files
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
+from bert_jax.models.config import EncoderConfig
+from bert_jax.objectives.base import Objective
+from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 from bert_jax.parallel import pipelining, sharding
 from bert_jax.settings.masking_config import MaskingConfig
+
+PROB, REPLACE = 0.15, "0.8,0.1,0.1"
 
 
 def held_out(
@@ -28,8 +34,8 @@ def held_out(
     records_dir: str,
     *,
     split: str = "eval",
-    prob: float = 0.15,
-    replace: str = "0.8,0.1,0.1",
+    prob: float = PROB,
+    replace: str = REPLACE,
     rows: int = 0,
     batch_size: int = 32,
     seed: int = 0,
@@ -41,7 +47,8 @@ def held_out(
 
     The masks of a row are a function of the seed, the number of the row, `prob` and `replace`. They depend
     neither on the run that trained the model nor on the batch size, so that all models with one vocabulary
-    are asked the same questions. Rows that come with masks get new ones.
+    are asked the same questions. Rows that come with masks get new ones. A causal model has no masks: it
+    predicts every token but the first one of each sequence.
 
     Args:
         checkpoint: the path of a checkpoint in any supported format. Of ELECTRA, it is the generator that is
@@ -59,62 +66,91 @@ def held_out(
         on_batch: called with the numbers of batches done and in total.
 
     Returns:
-        `rows` and `masked_tokens`, their numbers; `mlm_loss`, in nats per masked token, and `mlm_accuracy`;
-        `unigram`, the loss of predicting each masked token by its frequency in the split `train`, if there is
-        one. If the model has a next-sentence head and the records have labels, also `pairs`, their number;
-        `nsp_loss` and `nsp_accuracy`; and `nsp_majority`, the share of the more frequent label. The label is
-        1 for a second part that does not follow the first one, whether it is from elsewhere or both are
-        swapped, so that a head can be judged on records of either kind.
+        `rows` and `predicted_tokens`, their numbers; `mlm_loss`, in nats per token, and `mlm_accuracy`, or
+        `clm_loss` and `clm_accuracy` of a causal model; `unigram`, the loss of predicting these tokens by
+        their frequency in the split `train`, if there is one. If the model has a next-sentence head and the
+        records have labels, also `pairs`, their number; `nsp_loss` and `nsp_accuracy`; and `nsp_majority`,
+        the share of the more frequent label. The label is 1 for a second part that does not follow the first
+        one, whether it is from elsewhere or both are swapped, so that a head can be judged on records of
+        either kind.
 
     Raises:
         UserError: the checkpoint or the records cannot be read, or do not belong together; the model has no
-            masked LM head or is causal; there is no such split; or a value is out of its range.
+            masked LM head; there is no such split; or a value is out of its range.
     """
     for name, value, least in (("rows", rows, 0), ("batch_size", batch_size, 1)):
         if value < least:
             raise UserError(f"{name}={value}: expected at least {least}")
     model = with_masked_lm(convert.load(checkpoint, log=log))
-    if model.config.causal:
-        raise UserError(f"{model.source} is causal, and no masked LM: expected a model that sees both sides")
+    config = model.config.for_inference(platform.target(), dtype)
+    if config.causal and (prob, replace, seed) != (PROB, REPLACE, 0):
+        raise UserError(
+            f"prob={prob:g}, replace={replace}, seed={seed}: {model.source} predicts the next token and has "
+            "no masks; leave them out"
+        )
     log(f"evaluating {model.source}")
+    kernel_check.ensure(config, log)
     data_dir = cache.localize(records_dir, log)
     dataset = _open(data_dir, split, model)
     masking = MaskingConfig(prob=prob, replace=replace).options(dataset.max_seq_length, steps=0)
-    objective = _objective(model, masking, dtype, log)
+    what = _causal(model, config) if config.causal else _masked(model, config, masking)
     count = min(rows or len(dataset), len(dataset))
-    pairs, labels = _totals(objective, model, seed, dataset, count, batch_size, on_batch)
+    pairs, labels = _totals(what, model, seed, dataset, count, batch_size, on_batch)
     means = {name: float(total / weight) for name, (total, weight) in pairs.items() if weight}
-    found: dict[str, float] = {"rows": count, "masked_tokens": int(labels.sum())}
-    found |= {name: means[name] for name in ("mlm_loss", "mlm_accuracy")}
+    found: dict[str, float] = {"rows": count, "predicted_tokens": int(labels.sum())}
+    found |= {name: means[name] for name in (f"{what.loss}_loss", f"{what.loss}_accuracy")}
     if dataset.manifest["splits"].get("train", {"rows": 0})["rows"]:
-        vocabulary = objective.vocabulary
-        training = token_counts.count(_open(data_dir, "train", model), vocabulary.size)
-        training[list(vocabulary.never_chosen(masking.never_chosen))] = 0
+        training = token_counts.count(_open(data_dir, "train", model), len(labels))
+        training[list(what.never_predicted)] = 0
         found["unigram"] = token_counts.cross_entropy(labels, training)
     if "nsp_loss" in means:
         found["pairs"] = int(pairs["nsp_loss"][1])
         found |= {name: means[name] for name in ("nsp_loss", "nsp_accuracy")}
         found["nsp_majority"] = max(means["nsp_positive"], 1 - means["nsp_positive"])
-    else:
-        why = "the records have no labels" if objective.next_sentence_head else "the model has no head for it"
-        log(f"no next-sentence loss: {why}")
+    elif not config.causal:
+        reason = "the records have no labels" if what.next_sentence else "the model has no head for it"
+        log(f"no next-sentence loss: {reason}")
     return found
 
 
-def _objective(
-    model: convert.Model, masking: MaskingOptions, dtype: str, log: Callable[[str], None]
-) -> MaskedLM:
+class _Predicted(NamedTuple):
+    """What a model predicts.
+
+    Attributes:
+        objective: computes the losses.
+        loss: the name of the loss of tokens.
+        labels: the beginning of the names of the labels and their weights in a prepared batch.
+        never_predicted: the ids of tokens that are never labels.
+        next_sentence: whether there is a next-sentence loss, too.
+    """
+
+    objective: Objective
+    loss: str
+    labels: str
+    never_predicted: tuple[int, ...]
+    next_sentence: bool = False
+
+
+def _masked(model: convert.Model, config: EncoderConfig, masking: MaskingOptions) -> _Predicted:
     tokenizer = tokenizer_of(model)
-    config = model.config.for_inference(platform.target(), dtype)
-    kernel_check.ensure(config, log)
-    return MaskedLM(
+    vocabulary, next_sentence = Vocabulary.of(tokenizer), "nsp" in model.groups
+    objective = MaskedLM(
         config,
-        Vocabulary.of(tokenizer),
+        vocabulary,
         masking,
         token_types=tokenizer.layout.types,
         head=model.family.masked_lm,
-        next_sentence_head="nsp" in model.groups,
+        next_sentence_head=next_sentence,
     )
+    return _Predicted(
+        objective, "mlm", "masked", vocabulary.never_chosen(masking.never_chosen), next_sentence
+    )
+
+
+def _causal(model: convert.Model, config: EncoderConfig) -> _Predicted:
+    tokenizer = tokenizer_of(model)
+    objective = CausalLM(config, tokenizer.layout.types, model.family.masked_lm)
+    return _Predicted(objective, "clm", "next", (tokenizer.pad_id, *tokenizer.layout.before.tolist()))
 
 
 def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
@@ -138,7 +174,7 @@ def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
 
 
 def _totals(
-    objective: MaskedLM,
+    what: _Predicted,
     model: convert.Model,
     seed: int,
     dataset: Dataset,
@@ -153,21 +189,21 @@ def _totals(
     mesh = sharding.make_mesh()
     size = -(-batch_size // mesh.size) * mesh.size
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    groups = ("encoder", "mlm", *(("pooler", "nsp") if objective.next_sentence_head else ()))
+    groups = ("encoder", "mlm", *(("pooler", "nsp") if what.next_sentence else ()))
     own = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
     params = nest(jax.device_put(own, replicated))
+    vocab_size = tokenizer_of(model).vocab_size
 
     @jax.jit
     def evaluate(params, batch):
-        batch = objective.prepare(batch, jax.random.key(seed, impl="threefry2x32"), False)
-        of_losses, metrics = objective.loss(params, batch, None)
+        batch = what.objective.prepare(batch, jax.random.key(seed, impl="threefry2x32"), False)
+        of_losses, metrics = what.objective.loss(params, batch, None)
         pairs = {f"{name}_loss": pair for name, pair in of_losses.items()} | metrics
-        if objective.next_sentence_head:
+        if what.next_sentence:
             weights = batch["next_sentence_weights"]
             pairs["nsp_positive"] = jnp.sum(batch["next_sentence_labels"] * weights), jnp.sum(weights)
-        labels = jnp.zeros(objective.vocabulary.size, jnp.float32)
-        labels = labels.at[batch["masked_labels"]].add(batch["masked_weights"])
-        return jax.tree.map(jnp.asarray, (pairs, labels))
+        labels, weights = (batch[f"{what.labels}_{name}"] for name in ("labels", "weights"))
+        return pairs, jnp.zeros(vocab_size, jnp.float32).at[labels].add(weights)
 
     def dispatch(batch):
         with sharding.on_mesh(mesh):

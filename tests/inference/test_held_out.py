@@ -10,6 +10,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.data import records, token_counts
 from bert_jax.errors import UserError
 from bert_jax.inference.held_out import held_out
+from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary
 
@@ -69,7 +70,7 @@ def row_by_row(model, directory, masking, seed, count):
 def test_the_means_of_all_rows(evaluate, model, directory, options, masking, seed, rows, batch_size):
     wanted, labels = row_by_row(model, directory, masking, seed, rows)
     found = evaluate(directory, rows=rows, batch_size=batch_size, **options)
-    assert (found["rows"], found["masked_tokens"]) == (rows, len(labels))
+    assert (found["rows"], found["predicted_tokens"]) == (rows, len(labels))
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-5)
     counts = token_counts.count(records.open_dataset(str(directory), "train"), 100)
     counts[[0, 2, 3]] = 0  # padding, [CLS] and [SEP]
@@ -100,7 +101,7 @@ def test_the_masks_of_records_are_replaced(evaluate, tmp_path):
         found.append(evaluate(tmp_path / name))
     assert found[0] == found[1]
     # Each row has 8 tokens, of which round(1.2) are masked; there is no training split.
-    assert (found[0]["masked_tokens"], found[0]["pairs"], "unigram" in found[0]) == (10, 10, False)
+    assert (found[0]["predicted_tokens"], found[0]["pairs"], "unigram" in found[0]) == (10, 10, False)
 
 
 def test_heads_and_labels_of_any_kind(evaluate, model, directory, tmp_path, capsys):
@@ -108,12 +109,35 @@ def test_heads_and_labels_of_any_kind(evaluate, model, directory, tmp_path, caps
     assert evaluate(swapped)["pairs"] > 0
     without = processes.write_records(tmp_path / "none", nsp="none")
     found = evaluate(without)
-    assert found.keys() == {"rows", "masked_tokens", "mlm_loss", "mlm_accuracy", "unigram"}
+    assert found.keys() == {"rows", "predicted_tokens", "mlm_loss", "mlm_accuracy", "unigram"}
     assert "no next-sentence loss: the records have no labels" in capsys.readouterr().out
     headless = {name: x for name, x in model.params.items() if name.split("/")[0] in ("encoder", "mlm")}
     headless = model.replace(params=headless, head="masked_lm")
     assert evaluate(directory, headless)["mlm_loss"] == pytest.approx(evaluate(directory)["mlm_loss"])
     assert "no next-sentence loss: the model has no head for it" in capsys.readouterr().out
+
+
+def causal(model):
+    return model.replace(config=model.config.replace(causal=True))
+
+
+def test_a_causal_model_predicts_every_next_token(evaluate, model, directory):
+    found = evaluate(directory, causal(model), rows=9, batch_size=8)
+    batch = records.open_dataset(str(directory), "eval").batch(np.arange(9))
+    task, params = CausalLM(causal(model).config), nest(model.params)
+    batch |= {"row_ids": np.arange(9)}
+    loss, metrics = jax.jit(lambda batch: task.loss(params, task.prepare(batch, None, False), None))(batch)
+    assert found["predicted_tokens"] == loss["clm"][1]
+    assert found["clm_loss"] == pytest.approx(float(loss["clm"][0] / loss["clm"][1]), rel=1e-5)
+    assert found["clm_accuracy"] == pytest.approx(float(np.divide(*metrics["clm_accuracy"])), rel=1e-5)
+    # Every token but [CLS] is a label, [SEP] among them.
+    real = np.arange(32) < batch["lengths"][:, None]
+    labels = batch["input_ids"][real & (batch["input_ids"] != 2)]
+    assert len(labels) == found["predicted_tokens"]
+    counts = token_counts.count(records.open_dataset(str(directory), "train"), 100)
+    counts[[0, 2]] = 0
+    assert found["unigram"] == pytest.approx(-np.log((counts + 1) / (counts.sum() + 100))[labels].mean())
+    assert "nsp_loss" not in found
 
 
 def test_mistakes(evaluate, model, directory, tmp_path):
@@ -122,7 +146,7 @@ def test_mistakes(evaluate, model, directory, tmp_path):
     long = processes.write_records(tmp_path / "long", length=33)
     for data, options, message in (
         (directory, {"of": model.replace(params=encoder, head="none")}, "has no masked LM head"),
-        (directory, {"of": model.replace(config=model.config.replace(causal=True))}, "is causal, and no mas"),
+        (directory, {"of": causal(model), "prob": 0.2}, "prob=0.2, .* predicts the next token and has no ma"),
         (other, {}, "was trained with another vocabulary than that of the records"),
         (long, {}, "have 33 tokens and .* 32 positions"),
         (directory, {"split": "dev"}, "have no split 'dev'"),
