@@ -14,7 +14,7 @@ from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.errors import UserError
 from bert_jax.inference import engine
-from bert_jax.inference.embedding import POOLINGS, Embedder, pool
+from bert_jax.inference.embedding import POOLINGS, Embedder, check_reads_cls, pool
 from bert_jax.inference.engine import Row, Text, tokenizer_of
 from bert_jax.io import files
 from bert_jax.kernels import platform
@@ -96,6 +96,7 @@ class LoadedModel:
             raise UserError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS[:-1])}")
         if pooling == "pooler" and "pooler" not in self.params:
             raise UserError(f"{self._source} has no pooler; try pooling='mean' or 'cls'")
+        check_reads_cls(f"pooling={pooling!r}", pooling, self.config, self._source)
         if isinstance(texts, str):
             raise UserError("texts is one text: expected a list of them, such as ['one text']")
         if adapter not in ("", *self.adapters):

@@ -13,6 +13,7 @@ from bert_jax import convert
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder
+from bert_jax.library import LoadedModel
 
 DISTILBERT = Path(__file__).parent / "testdata" / "distilbert" / "none"
 PAIRS = [*TEXTS[:4], ("the cat", "is big . one two")]
@@ -40,6 +41,12 @@ def test_encode_gives_what_embed_gives(folder, pooling):
         out.tokens[0, 0] == model.tokenizer.cls_id
         and out.tokens[0, out.lengths[0] - 1] == model.tokenizer.sep_id
     )
+
+
+def test_the_first_token_of_a_causal_model_is_refused(tmp_path):
+    model = LoadedModel(tiny_model(tmp_path, causal=True))
+    with pytest.raises(UserError, match="pooling='cls': a tiny model reads left to right"):
+        model.encode(TEXTS[:1], "cls")
 
 
 def test_module_and_params_compute_the_same(folder):

@@ -45,9 +45,13 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     )
     saved = os.path.join(flags.workdir, "checkpoints", str(int(state.step)))
     if files.exists(saved):
-        workdir = shlex.quote(flags.workdir)
-        mask = run_directory.load_tokenizer(flags.workdir).special_tokens["mask"]
-        distributed.log_of_primary(print)(
-            f"saved in {saved}; try: bert-jax fill-mask --checkpoint={workdir} 'The {mask} is here.'"
-        )
+        distributed.log_of_primary(print)(f"saved in {saved}{_next_command(flags.workdir)}")
     return 0
+
+
+def _next_command(workdir: str) -> str:
+    """Returns a command to try on the model of a run, if it fills masks; else ""."""
+    if run_directory.load_config(workdir).model.causal:
+        return ""
+    mask = run_directory.load_tokenizer(workdir).special_tokens["mask"]
+    return f"; try: bert-jax fill-mask --checkpoint={shlex.quote(workdir)} 'The {mask} is here.'"

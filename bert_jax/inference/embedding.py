@@ -96,6 +96,7 @@ class Embedder:
             raise UserError("--pooling=pooler uses the last layer: expected no other --layers")
         if pooling == "pooler" and "pooler/dense/kernel" not in model.params:
             raise UserError(f"{source} has no pooler; try --pooling=mean or cls")
+        check_reads_cls(f"--pooling={pooling}", pooling, self.config, source)
         if pooling == "none" and normalize:
             raise UserError("--normalize scales one vector per text: expected --pooling=mean, cls or pooler")
         limit = self.config.max_seq_length
@@ -176,6 +177,21 @@ class Embedder:
             progress(before + len(values))
         for i, row in enumerate(rows):
             yield Features(**vars(row), values=values[i])
+
+
+def check_reads_cls(given: str, pooling: str, config: EncoderConfig, source: str) -> None:
+    """Raises UserError for a pooling that reads [CLS] of a model in which [CLS] sees no other token.
+
+    Args:
+        given: the pooling as the user gave it, for the message.
+        pooling: a name in `POOLINGS`.
+        config: the configuration of the encoder.
+        source: the model, for the message.
+    """
+    if config.causal and pooling in ("cls", "pooler"):
+        raise UserError(
+            f"{given}: {source} reads left to right, so that [CLS] is the same for every text; try mean"
+        )
 
 
 def pool(states: jax.Array, real: jax.Array, lengths: jax.Array, pooling: str) -> jax.Array:

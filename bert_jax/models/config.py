@@ -245,9 +245,10 @@ class EncoderConfig:
     )
     classifier_pooling: str | None = field(
         None,
-        "the state that a classification head for sequences reads: `cls`, or the `mean` over all tokens; "
-        "None for that of the model family",
-        choices=("cls", "mean"),
+        "the state that a classification head for sequences reads: `cls`, `last` for the last token, or the "
+        "`mean` over all tokens; None for that of the model family, with `last` in place of `cls` if "
+        "`causal` is true ([causal.md](causal.md))",
+        choices=("cls", "last", "mean"),
         of_head=True,
         optional=str,
     )

@@ -104,10 +104,15 @@ class ClassificationHead:
     name: str = "classifier"
 
     def pool(self, config: EncoderConfig) -> Callable[..., jax.Array]:
-        """Returns the function in `POOLINGS` for an encoder, whose `classifier_pooling` has priority."""
+        """Returns the function in `POOLINGS` for an encoder, whose `classifier_pooling` has priority.
+
+        From left to right, [CLS] sees no other token, and the last token, which sees all of them, stands in
+        for it.
+        """
         if self.pooling == "none":
             return POOLINGS["none"]
-        return POOLINGS[config.classifier_pooling or self.pooling]
+        default = "last" if config.causal and self.pooling == "cls" else self.pooling
+        return POOLINGS[config.classifier_pooling or default]
 
     @property
     def new_groups(self) -> tuple[str, ...]:

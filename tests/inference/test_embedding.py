@@ -46,6 +46,15 @@ def test_vectors(model, pooling, normalize):
         np.testing.assert_allclose(vector, expected, atol=2e-5)
 
 
+def test_the_first_token_of_a_causal_model_is_refused(tmp_path):
+    causal = tiny_model(tmp_path, causal=True)
+    for pooling in ("cls", "pooler"):
+        with pytest.raises(UserError, match=rf"--pooling={pooling}: a tiny model reads left to right"):
+            Embedder(causal, pooling=pooling)
+    vectors = Embedder(causal).embed(TEXTS[:2])
+    assert vectors.shape == (2, 16)
+
+
 def test_several_layers_stand_end_to_end_in_the_order_given(model):
     both = Embedder(model, layers=[-1, 1], pooling="cls").embed(TEXTS[:4])
     for place, layer in enumerate((3, 1)):

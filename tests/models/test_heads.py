@@ -100,6 +100,35 @@ def test_causal_tokens_see_no_later_token():
     )
 
 
+def test_a_head_of_a_causal_model_reads_the_last_token():
+    """By default, where [CLS] is the same for all texts."""
+    _, params = make(causal=True)
+    ids, types = np.full((2, 8), 5, np.int32), np.zeros((2, 8), np.int32)
+    ids[:, 0], ids[0, 3], ids[1, 4] = 2, 7, 7
+    real = (np.arange(8) < np.array([[4], [5]])).astype(np.int32)
+    places = np.arange(8, dtype=np.int32) * real
+
+    def logits(**fields):
+        model = ClassificationModel(tiny_config(causal=True, **fields))
+        shapes = model.init(jax.random.key(1), ids, types, places, real)
+        own = unbox(shapes)["params"] | {"encoder": params["encoder"], "pooler": params["pooler"]}
+        states = model.apply(
+            {"params": own}, ids, types, places, real, method=lambda each, *inputs: each.encoder(*inputs)
+        )
+        return np.asarray(model.apply({"params": own}, ids, types, places, real)), np.asarray(states), own
+
+    found, states, own = logits()
+    pooled = np.tanh(
+        states[[0, 1], [3, 4]] @ own["pooler"]["dense"]["kernel"] + own["pooler"]["dense"]["bias"]
+    )
+    by_hand = pooled @ own["classifier"]["kernel"] + own["classifier"]["bias"]
+    np.testing.assert_allclose(found, by_hand, atol=1e-5)
+    np.testing.assert_array_equal(logits(classifier_pooling="last")[0], found)
+    first = logits(classifier_pooling="cls")[0]
+    np.testing.assert_allclose(first[0], first[1], atol=1e-6)
+    assert np.abs(found[0] - found[1]).max() > 1e-3
+
+
 def test_bfloat16_is_close_and_keeps_float32_parameters():
     task, params = make(dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}

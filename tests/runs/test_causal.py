@@ -41,6 +41,7 @@ def test_what_is_said_of_labels(pretrain):
     code, output, _ = pretrain(steps=1, **CAUSAL)
     assert code == 0 and "labels of the records are not used: [CLS] sees no other token" in output
     assert "clm_loss 4." in output and "warning" not in output
+    assert output.endswith("checkpoints/1\n")
 
 
 def test_masks_are_not_filled(causal, capsys):
@@ -79,3 +80,38 @@ def test_masked_lm_goes_on_from_its_weights(causal, pretrain, tmp_path):
 )
 def test_what_cannot_be_is_told_in_one_line(pretrain, fields, told):
     assert told in error_of(pretrain(**CAUSAL | fields))
+
+
+def test_fine_tuning_reads_the_last_token(causal, tmp_path, capsys):
+    """A label that only words behind [CLS] tell is learned; read at [CLS], all texts are one."""
+    table = tmp_path / "train.csv"
+    rows = "".join(f"word{n} word{n % 2},{n % 2}\n" for n in range(64))
+    table.write_text("sentence,label\n" + rows)
+
+    def finetune(name, *more):
+        fields = {
+            "init_from": causal, "init_ignore": "pooler/.*", "data.train": table, "data.eval": table,
+            "data.text_a": "sentence", "data.label": "label", "max_seq_length": 32, "batch_size": 16,
+            "epochs": 12, "optimizer.learning_rate": 3e-3,
+        }  # fmt: skip
+        arguments = [f"--config.{name}={value}" for name, value in fields.items()]
+        workdir = tmp_path / name
+        command = ["finetune", "--config=finetune/classification", f"--workdir={workdir}", *arguments, *more]
+        assert cli.main(command) == 0
+        return json.loads((workdir / "best.json").read_text())["scores"]["accuracy"], workdir
+
+    accuracy, workdir = finetune("last")
+    assert accuracy > 0.9
+    assert finetune("cls", "--config.model.classifier_pooling=cls")[0] == 0.5
+    capsys.readouterr()
+    assert cli.main(["evaluate", f"--workdir={workdir}", f"--input={table}", "--json"]) == 0
+    assert f'"accuracy": {accuracy}' in capsys.readouterr().out
+
+
+def test_other_formats_refuse_its_model(causal, tmp_path, capsys):
+    for to, told in (
+        ("huggingface", "transformers' BERT has no causal=True, only False"),
+        ("tensorflow", "has no left-to-right attention (causal)"),
+    ):
+        assert cli.main(["convert", f"--input={causal}", f"--output={tmp_path / to}", f"--to={to}"]) == 2
+        assert told in capsys.readouterr().err

@@ -80,7 +80,13 @@ def _theta(fields: Mapping[str, Any], kind: str, old: str, default: float) -> An
 
 
 def _write(config: EncoderConfig) -> dict[str, Any]:
-    """Returns the inverse of `_read`, in the fields of old and new versions of transformers."""
+    """Returns the inverse of `_read`, in the fields of old and new versions of transformers.
+
+    Raises:
+        UserError: transformers has no such pooling.
+    """
+    if config.classifier_pooling == "last":
+        raise UserError("transformers' ModernBERT has no classifier_pooling='last', only 'cls' or 'mean'")
     kinds = [_LOCAL if config.is_local(i) else _GLOBAL for i in range(config.num_hidden_layers)]
     thetas = {_GLOBAL: config.rotary_theta, _LOCAL: config.local_rotary_theta}
     fields = {

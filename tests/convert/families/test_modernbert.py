@@ -75,6 +75,12 @@ def test_what_cannot_be_computed_is_refused(fields, problem):
         FAMILY.read_config(fields)
 
 
+def test_the_last_token_is_not_read_in_transformers():
+    config = sizes.named("modernbert-base").replace(classifier_pooling="last")
+    with pytest.raises(UserError, match="has no classifier_pooling='last', only 'cls' or 'mean'"):
+        FAMILY.write_config(config, "sequence_classification")
+
+
 def test_a_modernbert_alone_has_its_fields():
     config = sizes.named("ettin-17m")
     with pytest.raises(UserError, match="ModernBERT has no type_vocab_size=2, only 0"):

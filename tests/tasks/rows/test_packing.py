@@ -45,7 +45,9 @@ def shape_for(data, length, rows=(1,), multiple=1):
     return packing.Packing(length, length // int(data.lengths.min()), rows, multiple, 1.0)
 
 
-@pytest.mark.parametrize("kind", ["classification", "weighted", "windows", "regression", "multilabel"])
+@pytest.mark.parametrize(
+    "kind", ["classification", "weighted", "windows", "regression", "multilabel", "causal"]
+)
 def test_the_loss_and_the_gradient_are_those_of_one_example_a_row(kind):
     lengths = [3, 9, 5, 16, 4, 12, 7, 6]
     rng = RNG(3)
@@ -56,7 +58,7 @@ def test_the_loss_and_the_gradient_are_those_of_one_example_a_row(kind):
     row_weights = rng.uniform(0.3, 2, 8).astype(np.float32) if kind == "windows" else None
     data = rows(lengths, targets=targets, row_weights=row_weights)
     task = Classification(
-        CONFIG,
+        CONFIG.replace(causal=kind == "causal"),  # whose head reads the last token
         3,
         kind if kind in ("regression", "multilabel") else "classification",
         class_weights=(1.0, 3.0, 0.5) if kind == "weighted" else (),
