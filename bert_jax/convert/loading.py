@@ -14,6 +14,7 @@ from bert_jax.data import google, manifests
 from bert_jax.errors import UserError
 from bert_jax.io import checks, files
 from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, EncoderConfig
+from bert_jax.models.heads import LSTM
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.replaced_tokens import GENERATOR
 from bert_jax.tokenization import Tokenizer
@@ -131,10 +132,10 @@ def load_params(
     return params, report
 
 
-# The groups of parameters of a checkpoint that may remain unused: a pooler, heads, ELECTRA's generator, and
-# the matrices that compared a student with its teacher.
+# The groups of parameters of a checkpoint that may remain unused: a pooler, heads, the BiLSTM of a head,
+# ELECTRA's generator, and the matrices that compared a student with its teacher.
 _HEADS = {group for family in families.FAMILIES.values() for group in family.groups}
-_HEADS = (_HEADS | {GENERATOR, DISTILLATION}) - {"encoder"}
+_HEADS = (_HEADS | {LSTM, GENERATOR, DISTILLATION}) - {"encoder"}
 
 
 def _check_report(report: checkpoint.Report, ignore: str) -> None:

@@ -10,52 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.models.encoder import Encoder
 from bert_jax.models.layers import Module
-
-
-def _orthogonal(key, shape, dtype):
-    """Returns one orthogonal matrix per gate."""
-    one = nn.initializers.orthogonal()
-    return jax.vmap(lambda key: one(key, shape[1:], dtype))(jax.random.split(key, shape[0]))
-
-
-class Lstm(Module):
-    """One direction of an LSTM (Hochreiter and Schmidhuber 1997) with a forget gate whose bias starts at 1.
-
-    It takes x [B, L, F] and a mask bool [B, L], and returns [B, L, features]. Where the mask is False the
-    state does not change, so padding at either end has no effect.
-    """
-
-    features: int = 768
-    reverse: bool = False
-
-    @nn.compact
-    def __call__(self, x, mask):
-        """Returns [B, L, features] for x [B, L, F] and a mask bool [B, L]."""
-        size = self.features
-        # The products that do not depend on the state are computed for all tokens at once, outside the loop.
-        gates = self.dense("inputs", (4, size), ("embed",), ("gates", "state"))(x)
-        recurrent = self.param(
-            "recurrent",
-            nn.with_logical_partitioning(_orthogonal, ("gates", "state_in", "state")),
-            (4, size, size),
-            jnp.float32,
-        ).astype(self.dtype)
-        recurrent = recurrent.transpose(1, 0, 2).reshape(size, 4 * size)
-
-        def step(carry, inputs):
-            gate, real = inputs
-            hidden, cell = carry
-            gate = gate + (hidden @ recurrent).reshape(gate.shape)
-            write, forget, new, read = (gate[:, i] for i in range(4))
-            now = jax.nn.sigmoid(forget + 1) * cell + jax.nn.sigmoid(write) * jnp.tanh(new)
-            out = jax.nn.sigmoid(read) * jnp.tanh(now)
-            real = real[:, None]
-            carry = jnp.where(real, out, hidden), jnp.where(real, now, cell)
-            return carry, carry[0]
-
-        zeros = jnp.zeros((x.shape[0], size), self.dtype)
-        rows = (gates.swapaxes(0, 1), mask.T)
-        return jax.lax.scan(step, (zeros, zeros), rows, reverse=self.reverse)[1].swapaxes(0, 1)
+from bert_jax.models.lstm import bidirectional
 
 
 class LayerMix(Module):
@@ -93,11 +48,7 @@ class FeatureHead(Module):
         x = x.astype(self.dtype)
         if self.mixed_layers:
             x = LayerMix(self.config, self.mixed_layers, name="mix")(x)
-        for layer in range(self.lstm_layers):
-            x = self.drop(x, deterministic)
-            forward = Lstm(self.config, self.lstm_size, name=f"forward_{layer}")(x, mask)
-            backward = Lstm(self.config, self.lstm_size, reverse=True, name=f"backward_{layer}")(x, mask)
-            x = jnp.concatenate([forward, backward], axis=-1)
+        x = bidirectional(self, x, mask, self.lstm_layers, self.lstm_size, deterministic)
         x = self.drop(x, deterministic)
         return self.dense("output", (self.num_labels,), ("embed",), ("classes",))(x).astype(jnp.float32)
 

@@ -19,6 +19,7 @@ from bert_jax.kernels import tied_table
 from bert_jax.models.config import HEAD_FIELDS, EncoderConfig
 from bert_jax.models.encoder import Encoder, Pooler
 from bert_jax.models.layers import ACTIVATIONS, Module, identity
+from bert_jax.models.lstm import BiLstm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,7 @@ class MaskedLMHead:
 
 
 MASKED_LM = MaskedLMHead()
+LSTM = "lstm"  # name of the parameters of a BiLSTM between an encoder and a classification head
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +80,11 @@ CLASSIFIER_DROPOUT = Rate(field="classifier_dropout")
 class ClassificationHead:
     """Structure of a classification head: pooling, dropout, dense, activation, norm, dropout, dense.
 
-    The defaults are those of BERT's text classifier (paper, section 4.1).
+    The defaults are those of BERT's text classifier (paper, section 4.1). A BiLSTM may come first.
 
     Attributes:
-        pooling: a name in `POOLINGS`: "cls", "mean" over the tokens of each sequence, its "last" token, or
-            "none", which gives logits for every token.
+        pooling: a name in `POOLINGS`: "cls", "mean" or "max" over the tokens of each sequence, its "last"
+            token, or "none", which gives logits for every token.
         drop_in, drop_out: dropout rates before the dense layer and before the output layer.
         dense: "pooler" uses the pooler's dense layer, which pre-training may have trained; "head" uses a
             separate one; "none" has no dense layer.
@@ -91,6 +93,8 @@ class ClassificationHead:
         norm: whether a norm follows.
         out_bias: whether the logits have a bias.
         name: name of the output layer's parameters.
+        lstm_layers: layers of the BiLSTM between the encoder and the pooling; 0 for none.
+        lstm_size: features of each direction of the BiLSTM.
     """
 
     pooling: str = "cls"
@@ -102,6 +106,19 @@ class ClassificationHead:
     drop_out: Rate = CLASSIFIER_DROPOUT
     out_bias: bool = True
     name: str = "classifier"
+    lstm_layers: int = 0
+    lstm_size: int = 768
+
+    def with_lstm(self, size: int, layers: int = 2) -> ClassificationHead:
+        """Returns the head with a BiLSTM, and without a dense layer between the pooling and the outputs.
+
+        A head for sequences then takes the maximum over the tokens of each. The paper has the BiLSTM (section
+        5.1), and does not say how it is pooled.
+        """
+        pooling = "none" if self.pooling == "none" else "max"
+        return dataclasses.replace(
+            self, pooling=pooling, dense="none", norm=False, lstm_layers=layers, lstm_size=size
+        )
 
     def pool(self, config: EncoderConfig) -> Callable[..., jax.Array]:
         """Returns the function in `POOLINGS` for an encoder, whose `classifier_pooling` has priority.
@@ -117,7 +134,8 @@ class ClassificationHead:
     @property
     def new_groups(self) -> tuple[str, ...]:
         """Returns the parameter groups that fine-tuning always initializes, unlike a pre-trained pooler."""
-        return ("head", self.name) if self.dense == "head" else (self.name,)
+        dense = ("head",) if self.dense == "head" else ()
+        return (*((LSTM,) if self.lstm_layers else ()), *dense, self.name)
 
     @property
     def rates(self) -> tuple[Rate, ...]:
@@ -175,6 +193,14 @@ def _mean(hidden, sequence_ids, cls_positions):
     return means[:, 0] if cls_positions is None else means
 
 
+def _max(hidden, sequence_ids, cls_positions):
+    members = _members(sequence_ids, cls_positions)[..., None]
+    lowest = jnp.finfo(hidden.dtype).min
+    highest = jnp.max(jnp.where(members, hidden[:, None], lowest), axis=2)
+    highest = jnp.where(jnp.any(members, axis=2), highest, 0)
+    return highest[:, 0] if cls_positions is None else highest
+
+
 def _last(hidden, sequence_ids, cls_positions):
     members = _members(sequence_ids, cls_positions)
     place = jnp.arange(hidden.shape[1])
@@ -201,6 +227,7 @@ def _every_token(hidden, sequence_ids, cls_positions):
 POOLINGS: dict[str, Callable[..., jax.Array]] = {
     "cls": _cls,
     "mean": _mean,
+    "max": _max,
     "last": _last,
     "none": _every_token,
 }
@@ -302,6 +329,10 @@ class PretrainingModel(Module):
         return mlm_logits, self.nsp(self.pooler(gather_positions(hidden, cls_positions)))
 
 
+def _not_recurrent(hidden, sequence_ids, deterministic):
+    return hidden
+
+
 class ClassificationModel(Module):
     """Encoder with a classification head, the model of all model families and fine-tuning tasks."""
 
@@ -321,6 +352,9 @@ class ClassificationModel(Module):
             head.name, (self.num_labels,), ("embed",), ("classes",), use_bias=head.out_bias
         )
         self.pool = head.pool(self.config)
+        self.recurrent = _not_recurrent
+        if head.lstm_layers:
+            self.recurrent = BiLstm(self.config, head.lstm_layers, head.lstm_size, name=LSTM)
 
     def __call__(
         self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
@@ -340,6 +374,7 @@ class ClassificationModel(Module):
             [B, num_labels]; [B, S, num_labels] with `cls_positions`; [B, L, num_labels] without pooling.
         """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
+        hidden = self.recurrent(hidden, sequence_ids, deterministic)
         drop_in, drop_out = (self.dropout(rate.of(self.config), deterministic) for rate in self.head.rates)
         x = self.between(drop_in(self.pool(hidden, sequence_ids, cls_positions)))
         return self.classifier(drop_out(x)).astype(jnp.float32)

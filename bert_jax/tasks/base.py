@@ -15,12 +15,14 @@ import numpy as np
 
 from bert_jax import tokenization
 from bert_jax.convert import families
+from bert_jax.errors import UserError
+from bert_jax.io.wording import alternatives
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import ClassificationHead
 from bert_jax.objectives.rows import RowObjective
 from bert_jax.settings.run_config import FinetuneConfig
 from bert_jax.tasks import metrics
-from bert_jax.tasks.config import TaskConfig
+from bert_jax.tasks.config import BILSTM, HEADS, TaskConfig
 from bert_jax.tasks.predictions import TABLE_FORMATS, Predictions
 from bert_jax.tasks.readers.file_formats import FileFormats
 from bert_jax.tasks.readers.lines import FIELDS, LineReader
@@ -70,6 +72,8 @@ class FinetuneTask(abc.ABC):
     ):
         self.config, self.spec, self.tokenizer, self.model_config = config, spec, tokenizer, model_config
         self.labels = tuple(labels or ())
+        if config.head not in HEADS:
+            raise UserError(f"head={config.head}: expected {alternatives(HEADS)}")
         self.set_up()
 
     def set_up(self) -> None:  # noqa: B027 (most tasks have nothing to do)
@@ -116,8 +120,9 @@ class FinetuneTask(abc.ABC):
 
     @property
     def classifier(self) -> ClassificationHead:
-        """Returns the structure of the head in the model's family."""
-        return families.of(self.model_config).classifiers[self.export_head]
+        """Returns the structure of the head: that of the model's family, or the same with a BiLSTM."""
+        head = families.of(self.model_config).classifiers[self.export_head]
+        return head.with_lstm(self.config.head_size) if self.config.head == BILSTM else head
 
     @abc.abstractmethod
     def decode(self, examples: Any, rows: Any, outputs: np.ndarray) -> Predictions:
@@ -178,7 +183,8 @@ class FinetuneTask(abc.ABC):
             config: the configuration of the run.
             spec: the registry entry of its task.
         """
-        yield from ()
+        if config.head != BILSTM:
+            yield "head_size", f"it is only used with head={BILSTM}"
 
     @property
     def freeze(self) -> str:

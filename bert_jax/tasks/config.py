@@ -9,6 +9,8 @@ import dataclasses
 
 from bert_jax.settings.config_fields import option
 
+LINEAR, BILSTM = HEADS = ("linear", "bilstm")  # the values of `head`
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -28,6 +30,10 @@ class TaskConfig:
         128, "tokens with [CLS] and [SEP]; longer texts are cut, or have windows", minimum=4, maximum=2**24
     )
     metrics: str = option("", "names with commas between; the first one selects the best checkpoint")
+    head: str = option(
+        LINEAR, "on the encoder; `bilstm`: with two layers of a BiLSTM ([baselines.md](baselines.md))"
+    )
+    head_size: int = option(768, "of each direction of the BiLSTM", minimum=1, maximum=2**20)
     data: DataConfig = DataConfig()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.models import FeatureTagger
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.feature_tagger import FeatureHead, Lstm
+from bert_jax.models.feature_tagger import FeatureHead
 from bert_jax.objectives.tagging import Tagging
 
 CONFIG = EncoderConfig(
@@ -23,31 +23,6 @@ def drawn(module, *inputs):
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), *inputs)))
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.5, leaf.shape), jnp.float32), shapes)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
-def test_lstm_is_the_textbooks(reverse):
-    x = np.random.default_rng(1).normal(size=(2, 5, 3)).astype(np.float32)
-    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
-    module = Lstm(CONFIG, features=4, reverse=reverse)
-    variables = drawn(module, x, mask)
-    found = module.apply(variables, x, mask)
-    params = jax.tree.map(np.asarray, variables["params"])
-    kernel, bias, recurrent = params["inputs"]["kernel"], params["inputs"]["bias"], params["recurrent"]
-    for row, length in enumerate(mask.sum(axis=1)):
-        hidden = cell = np.zeros(4)
-        order = range(length)[::-1] if reverse else range(length)
-        for place in order:
-            write, forget, new, read = (
-                x[row, place] @ kernel[:, gate] + bias[gate] + hidden @ recurrent[gate] for gate in range(4)
-            )
-            cell = sigmoid(forget + 1) * cell + sigmoid(write) * np.tanh(new)
-            hidden = sigmoid(read) * np.tanh(cell)
-            np.testing.assert_allclose(found[row, place], hidden, atol=1e-5)
 
 
 def test_the_layers_that_are_named_are_concatenated():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,12 +19,14 @@ from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
+from bert_jax.models.heads import LSTM
 from bert_jax.objectives.adapters import assemble
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.replaced_tokens import GENERATOR, generator_config, generator_params
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
+_OF_LSTM = re.compile(rf"({LSTM}|classifier)/(forward|backward)_")
 COMMAND = "convert"  # the command in the config.json that a conversion writes
 
 
@@ -65,6 +68,7 @@ class WorkDirectory(Format):
         source, trained, frozen = checkpoint.read_stored(chosen, log=log)
         stored = assemble(trained | frozen)
         params = {name: x for name, x in stored.items() if not name.startswith(f"{DISTILLATION}/")}
+        _refuse_lstm(params, source)
         adapter = LowRankAdapter.of(run["config"].get("init_from", ""), trained, frozen)
         params, generator = _networks(run, config, params, tokenizer, source)
         labels = tuple(run["labels"]) if run.get("labels") else None
@@ -115,6 +119,14 @@ class WorkDirectory(Format):
 
 
 FORMAT = WorkDirectory()
+
+
+def _refuse_lstm(params: Mapping[str, Any], source: str) -> None:
+    if any(_OF_LSTM.match(name) for name in params):
+        raise UserError(
+            f"{source}: its head is a BiLSTM, which is in no model of other programs; expected a linear head "
+            "(evaluate, predict and --config.init_from take the run as it is)"
+        )
 
 
 def _options(model: Model) -> dict[str, Any]:

@@ -165,6 +165,7 @@ class QuestionAnsweringTask(FinetuneTask):
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
         """Yields the fields of SQuAD 2.0 that the run does not use, or needs."""
+        yield from super().unused(config, spec)
         if not config.v2:
             yield "null_score_diff_threshold", "every question has an answer unless v2=true"
         if spec.name == "squad2":

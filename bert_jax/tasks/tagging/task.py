@@ -21,7 +21,7 @@ from bert_jax.settings.config_fields import option
 from bert_jax.settings.run_config import FinetuneConfig
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import FinetuneTask
-from bert_jax.tasks.config import TaskConfig
+from bert_jax.tasks.config import BILSTM, TaskConfig
 from bert_jax.tasks.readers.labels import check_counts, list_counts, unknown
 from bert_jax.tasks.readers.lines import SOURCE, LineReader, ids_of
 from bert_jax.tasks.registry import TaskSpec
@@ -33,7 +33,6 @@ from bert_jax.tasks.tagging.word_files import WORDS, TaggedSentences, json_list,
 
 _ENTITY_METRICS = ("f1", "precision", "recall", "accuracy")
 _TAG_METRICS = ("accuracy", "f1_macro")
-_HEADS = {"linear": 0, "bilstm": 2}  # layers of the LSTM
 _LAST_FOUR = (-4, -3, -2, -1)
 _OF_FEATURES = dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT)  # as `FeatureHead` computes it
 # Tags are taken to encode entities if at least this fraction of the tags other than O have a prefix such as
@@ -49,8 +48,6 @@ class TaggingConfig(TaskConfig):
         False, "rows are filled up with the sentences around ([tagging.md](tagging.md))"
     )
     frozen: bool = option(False, "the encoder stays as it is, and the head alone is trained")
-    head: str = option("linear", "`bilstm`: two layers, of a frozen encoder")
-    head_size: int = option(768, "of each direction of the BiLSTM", minimum=1, maximum=2**20)
     feature_layers: str = option(
         "", "that a frozen encoder's head reads, such as `-4,-3,-2,-1`, the default; 0 is the embeddings"
     )
@@ -105,8 +102,6 @@ class TaggingTask(FinetuneTask):
 
     def set_up(self) -> None:
         """Finds the layers that the head of a frozen encoder reads."""
-        if self.config.head not in _HEADS:
-            raise UserError(f"head={self.config.head}: expected {alternatives(_HEADS)}")
         if self.config.feature_mix not in FEATURE_MIXES:
             given = f"feature_mix={self.config.feature_mix}"
             raise UserError(f"{given}: expected {alternatives(FEATURE_MIXES)}")
@@ -149,7 +144,7 @@ class TaggingTask(FinetuneTask):
             self.model_config,
             len(self.labels),
             self.layers,
-            _HEADS[c.head],
+            2 if c.head == BILSTM else 0,
             c.head_size,
             c.feature_mix,
             token_types=self.tokenizer.layout.types,
@@ -250,10 +245,9 @@ class TaggingTask(FinetuneTask):
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
         """Yields the fields of other heads than the configured one."""
-        if config.head != "bilstm":
-            yield "head_size", "it is only used with head=bilstm"
+        yield from super().unused(config, spec)
         if not config.frozen:
-            for name in ("head", "feature_layers", "feature_mix"):
+            for name in ("feature_layers", "feature_mix"):
                 yield name, "it is only used with a frozen encoder, add --config.frozen=true"
         elif not config.init_from or config.from_scratch:
             yield "frozen", "the weights of a checkpoint are kept as they are, and there is no init_from"

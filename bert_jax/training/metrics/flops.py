@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models import parameters
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import LSTM
 from bert_jax.models.runs import layer_runs
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
@@ -29,7 +30,9 @@ _APPLIED_TO = {
     "pooler": "sequence",
     "head": "sequence",
     "discriminator": "token",
+    LSTM: "token",
 }
+_FACTORS = ("/kernel", "/recurrent")  # what the names of the parameters of matrix products end with
 
 
 # The order in which the parts of a layer are computed.
@@ -94,7 +97,7 @@ class RowFlops:
         counts = dict.fromkeys(("token", "prediction", "sequence"), 0.0)
         for name, shape in shapes.items():
             applied_to = _APPLIED_TO.get(name.split("/")[0])
-            if applied_to and name.endswith("/kernel"):
+            if applied_to and name.endswith(_FACTORS):
                 size = math.prod(shape) / (len(names[name]) if name in axes else 1)
                 counts[applied_to] += size * sum(share(each, each) for each in names[name])
         predicts = "mlm" in boxed or isinstance(objective, MaskedLM | CausalLM)

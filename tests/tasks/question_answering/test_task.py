@@ -68,6 +68,13 @@ def test_a_tiny_model_learns_twenty_questions(finetuned):
     assert sum(text in [color.upper() for color in COLORS] for text in texts.values()) >= 13
 
 
+@pytest.mark.slow
+def test_a_bilstm_learns_them_too(files, pretrained, tmp_path):
+    options = ["--config.head=bilstm", "--config.head_size=32", "--config.epochs=40"]
+    assert cli.main(arguments(files, tmp_path, pretrained, *options)) == 0
+    assert json.loads((tmp_path / "best.json").read_text())["scores"]["f1"] > 90
+
+
 def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_path, capsys):
     capsys.readouterr()
     output = tmp_path / "predictions.json"

@@ -132,11 +132,29 @@ def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatc
     assert found == pytest.approx(json.loads((tmp_path / "run" / "best.json").read_text())["scores"])
 
 
+def test_a_bilstm_is_trained_with_its_encoder(files, pretrained, tmp_path, capsys):
+    run = tmp_path / "run"
+    options = ["--config.head=bilstm", "--config.head_size=8", "--config.epochs=2"]
+    assert cli.main(arguments(files, run, pretrained, *options)) == 0
+    before, after = stored_params(pretrained), stored_params(run)
+    kernel = "encoder/layers/stack/layer/query/kernel"
+    assert np.any(before[kernel] != after[kernel])
+    assert after["lstm/backward_1/recurrent"].shape == (4, 8, 8) and after["classifier/kernel"].shape[0] == 16
+    capsys.readouterr()
+    assert cli.main(["evaluate", f"--workdir={run}", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
+    assert found == pytest.approx(json.loads((run / "best.json").read_text())["scores"])
+    export = ["convert", f"--input={run}", f"--output={tmp_path}/hf", "--to=huggingface"]
+    assert "its head is a BiLSTM" in mistake(export, capsys)
+    assert cli.main(arguments(files, tmp_path / "next", run, "--config.epochs=0.1")) == 0
+    assert "not used: classifier (2), lstm (12)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
         (["--config.frozen=true", "--config.head=crf"], "head=crf: expected linear or bilstm"),
-        (["--config.head=bilstm"], "head=bilstm: it is only used with a frozen encoder"),
+        (["--config.head_size=8"], "head_size=8: it is only used with head=bilstm"),
         (["--config.feature_layers=-1"], "feature_layers=-1: it is only used with a frozen encoder"),
         (["--config.feature_mix=sum"], "feature_mix=sum: it is only used with a frozen encoder"),
         (["--config.frozen=true", "--config.feature_mix=mean"], "expected concat, sum, or weighted"),

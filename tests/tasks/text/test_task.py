@@ -6,6 +6,7 @@ from support.tiny_model import draw_parameters
 from bert_jax import tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import SEQUENCE
 from bert_jax.objectives.classification import Classification
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.rows import batches
@@ -48,11 +49,12 @@ def test_inputs_of_the_model():
     assert prepared["tokens"].sum() == 9 and prepared["sequences"].sum() == 2
 
 
+@pytest.mark.parametrize("head", [SEQUENCE, SEQUENCE.with_lstm(5)], ids=["linear", "bilstm"])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_padding_changes_nothing(kind):
+def test_padding_changes_nothing(kind, head):
     dtype = np.float32 if kind == "regression" else np.int32
     data = encoded([([5, 6], [7]), ([8], [9])], [2, 1], dtype)
-    task = Classification(CONFIG, 3, kind)
+    task = Classification(CONFIG, 3, kind, classifier=head)
     params = draw_parameters(task)
     evaluate = jax.jit(make_eval_step(task, 0))
     short = batches.make_batch(data, np.array([0, 1]), (8,))

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from bert_jax.models import sizes
+from bert_jax.models.heads import SPANS
 from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.spans import Spans
 from bert_jax.runs import benchmark
@@ -36,6 +37,14 @@ def test_a_model_without_a_pooler_has_no_flops_for_one():
     assert bert.token == distilbert.token == 2 * 12 * 128**2
     assert bert.prediction == distilbert.prediction == 128**2 + 128 * 30522
     assert flops.RowFlops.of(Spans(config)).sequence == flops.RowFlops.of(Spans(config)).prediction == 0
+
+
+def test_a_bilstm_has_the_flops_of_its_products():
+    config = sizes.named("tiny")
+    head = SPANS.with_lstm(50)
+    without, found = (flops.RowFlops.of(Spans(config, classifier=each)) for each in (SPANS, head))
+    directions = 2 * (128 * 4 * 50 + 50 * 4 * 50) + 2 * (100 * 4 * 50 + 50 * 4 * 50)
+    assert found.token - without.token == directions and found.sequence == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,108 @@
+"""Bidirectional LSTM layers, which read each sequence of a row by itself."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.layers import Module
+
+
+def _orthogonal(key, shape, dtype):
+    """Returns one orthogonal matrix per gate."""
+    one = nn.initializers.orthogonal()
+    return jax.vmap(lambda key: one(key, shape[1:], dtype))(jax.random.split(key, shape[0]))
+
+
+class Lstm(Module):
+    """One direction of an LSTM (Hochreiter and Schmidhuber 1997) with a forget gate whose bias starts at 1.
+
+    It takes x [B, L, F] and a mask bool [B, L], and returns [B, L, features]. Where the mask is False the
+    state does not change, so padding at either end has no effect.
+    """
+
+    features: int = 768
+    reverse: bool = False
+
+    @nn.compact
+    def __call__(self, x, mask, segments=None):
+        """Returns the states [B, L, features].
+
+        Args:
+            x: inputs [B, L, F].
+            mask: bool [B, L], the tokens that are read.
+            segments: int [B, L]; the state starts anew where this number changes. None if each row is read as
+                a whole.
+        """
+        size = self.features
+        # The products that do not depend on the state are computed for all tokens at once, outside the loop.
+        gates = self.dense("inputs", (4, size), ("embed",), ("gates", "state"))(x)
+        recurrent = self.param(
+            "recurrent",
+            nn.with_logical_partitioning(_orthogonal, ("gates", "state_in", "state")),
+            (4, size, size),
+            jnp.float32,
+        ).astype(self.dtype)
+        recurrent = recurrent.transpose(1, 0, 2).reshape(size, 4 * size)
+
+        def step(carry, inputs):
+            gate, real, *new_segment = inputs
+            if new_segment:
+                carry = jax.tree.map(lambda state: jnp.where(new_segment[0][:, None], 0, state), carry)
+            hidden, cell = carry
+            gate = gate + (hidden @ recurrent).reshape(gate.shape)
+            write, forget, new, read = (gate[:, i] for i in range(4))
+            now = jax.nn.sigmoid(forget + 1) * cell + jax.nn.sigmoid(write) * jnp.tanh(new)
+            out = jax.nn.sigmoid(read) * jnp.tanh(now)
+            real = real[:, None]
+            carry = jnp.where(real, out, hidden), jnp.where(real, now, cell)
+            return carry, carry[0]
+
+        zeros = jnp.zeros((x.shape[0], size), self.dtype)
+        rows = [gates.swapaxes(0, 1), mask.T]
+        if segments is not None:
+            rows.append(_begins(segments, self.reverse).T)
+        return jax.lax.scan(step, (zeros, zeros), tuple(rows), reverse=self.reverse)[1].swapaxes(0, 1)
+
+
+def _begins(segments, reverse):
+    """Returns bool [B, L], the first token of each segment in the order of reading."""
+    changes = segments[:, 1:] != segments[:, :-1]
+    edge = jnp.ones_like(changes[:, :1])
+    return jnp.concatenate([changes, edge] if reverse else [edge, changes], axis=1)
+
+
+def bidirectional(module, x, mask, layers, size, deterministic, segments=None, name=""):
+    """Returns the states [B, L, 2 * size] of a stack of bidirectional LSTM layers, with dropout before each.
+
+    Args:
+        module: the module that has the parameters, which calls this in a compact method.
+        x: inputs [B, L, F], which are returned if `layers` is 0.
+        mask: as for `Lstm`.
+        layers: the number of layers.
+        size: the features of each direction.
+        deterministic: whether dropout is disabled.
+        segments: as for `Lstm`.
+        name: what the names of the layers begin with.
+    """
+    for layer in range(layers):
+        x = module.drop(x, deterministic)
+        forward = Lstm(module.config, size, name=f"{name}forward_{layer}")(x, mask, segments)
+        backward = Lstm(module.config, size, reverse=True, name=f"{name}backward_{layer}")(x, mask, segments)
+        x = jnp.concatenate([forward, backward], axis=-1)
+    return x
+
+
+class BiLstm(Module):
+    """Bidirectional LSTM layers on the states of an encoder: [B, L, H] -> [B, L, 2 * size]."""
+
+    layers: int = 2
+    size: int = 768
+
+    @nn.compact
+    def __call__(self, x, sequence_ids, deterministic):
+        """Returns states [B, L, 2 * size]; each sequence of a packed row is read by itself."""
+        x = x.astype(self.dtype)
+        mask = sequence_ids > 0
+        return bidirectional(self, x, mask, self.layers, self.size, deterministic, sequence_ids)

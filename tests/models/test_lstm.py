@@ -1,0 +1,92 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import numpy_lstm
+from support.models import packed_batch, tiny_config
+from support.numpy_lstm import drawn
+
+from bert_jax.models import ClassificationModel
+from bert_jax.models.heads import SEQUENCE, SPANS, TOKENS
+from bert_jax.models.lstm import Lstm
+from bert_jax.models.row_inputs import INPUTS, packed_inputs
+
+CONFIG = tiny_config(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
+def test_lstm_is_the_textbooks(reverse):
+    x = np.random.default_rng(1).normal(size=(2, 5, 3)).astype(np.float32)
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+    module = Lstm(CONFIG, features=4, reverse=reverse)
+    variables = drawn(module, x, mask)
+    found = module.apply(variables, x, mask)
+    for row, length in enumerate(mask.sum(axis=1)):
+        expected = numpy_lstm.lstm(variables["params"], x[row, :length], reverse)
+        np.testing.assert_allclose(found[row, :length], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
+def test_each_segment_is_read_by_itself(reverse):
+    """Also where its first, a middle or its last token is masked, and at the ends of the row."""
+    x = np.random.default_rng(1).normal(size=(1, 12, 3)).astype(np.float32)
+    segments = np.array([[3, 3, 3, 3, 5, 5, 5, 5, 5, 6, 0, 0]])
+    mask = np.array([[0, 1, 1, 1, 1, 1, 0, 1, 0, 1, 0, 0]], bool)
+    module = Lstm(CONFIG, features=4, reverse=reverse)
+    variables = drawn(module, x, mask)
+    found = module.apply(variables, x, mask, segments)
+    for number in (3, 5, 6):
+        places = np.flatnonzero((segments[0] == number) & mask[0])
+        expected = numpy_lstm.lstm(variables["params"], x[0, places], reverse)
+        np.testing.assert_allclose(found[0, places], expected, atol=1e-5)
+
+
+def inputs_of(batch):
+    rows = packed_inputs(batch) | {"input_ids": batch["input_ids"]}
+    return [rows[name] for name in INPUTS], rows
+
+
+@pytest.mark.parametrize("head", [SEQUENCE, TOKENS, SPANS], ids=["sequences", "tokens", "spans"])
+def test_a_head_reads_the_states_of_a_bilstm(head):
+    """By hand from the states of the encoder, for each sequence of packed rows."""
+    model = ClassificationModel(CONFIG, 2, head.with_lstm(3))
+    batch = packed_batch(rows=3, length=24)
+    inputs, rows = inputs_of(batch)
+    variables = drawn(model, *inputs, scale=0.3)
+    params = variables["params"]
+    assert (
+        sorted(params)
+        == sorted(["encoder", "lstm", head.name])
+        == sorted(["encoder", *model.head.new_groups])
+    )
+    pooled = {"cls_positions": rows["cls_positions"]} if head is SEQUENCE else {}
+    found = model.apply(variables, *inputs, **pooled)
+    states = np.asarray(model.apply(variables, *inputs, method=lambda model, *rows: model.encoder(*rows)))
+    kernel, bias = (np.asarray(params[head.name][name]) for name in ("kernel", "bias"))
+    compared = 0
+    for row, slot in zip(*np.nonzero(batch["first_lengths"]), strict=True):
+        places = np.flatnonzero(rows["sequence_ids"][row] == slot + 1)
+        expected = numpy_lstm.bilstm(params["lstm"], states[row, places])
+        if head is SEQUENCE:
+            expected, mine = expected.max(axis=0), found[row, slot]
+        else:
+            mine = found[row, places]
+        np.testing.assert_allclose(mine, expected @ kernel + bias, atol=1e-5)
+        compared += 1
+    assert compared > 3
+    if head is SEQUENCE:
+        assert np.all(np.isfinite(found))  # unused places too
+
+
+def test_encoder_and_bilstm_are_trained():
+    model = ClassificationModel(CONFIG, 2, SEQUENCE.with_lstm(3))
+    inputs, rows = inputs_of(packed_batch(rows=2, length=24))
+    variables = drawn(model, *inputs, scale=0.3)
+
+    def loss(variables):
+        return jnp.sum(jnp.sin(model.apply(variables, *inputs, cls_positions=rows["cls_positions"])))
+
+    gradient = jax.grad(loss)(variables)["params"]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        name = jax.tree_util.keystr(path)
+        assert np.all(np.isfinite(leaf)) and (np.any(leaf) or "key" in name), name
