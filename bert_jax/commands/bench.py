@@ -140,10 +140,12 @@ def measure(
             log=progress.log,
         )
 
-    batch = benchmark.synthetic_batch(rows, config.batch_size, length, vocab_size)
+    copies = config.masking.copies
+    batch = benchmark.synthetic_batch(rows, config.batch_size, length, vocab_size, mask_copies=copies)
     result = {"rows": rows, "train_step": time_steps(batch, length)}
     if dataset is not None:
-        with contextlib.closing(loader.train_batches(dataset, config.batch_size, config.seed, 0)) as batches:
+        supply = loader.train_batches(dataset, config.batch_size, config.seed, 0, mask_copies=copies)
+        with contextlib.closing(supply) as batches:
             result["train_step_on_records"] = time_steps(
                 batches, dataset.max_seq_length, dataset.manifest.get("nsp") != "none"
             )

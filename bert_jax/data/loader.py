@@ -78,15 +78,42 @@ def batch_indices(step: int, batch_size: int | Ramp, n: int, seed: int) -> np.nd
         n: the number of rows in an epoch.
         seed: the seed of the run.
     """
-    sizes = _ramp(batch_size)
-    batch_size = sizes.at(step)
-    positions = sizes.total_before(step) + np.arange(batch_size, dtype=np.int64)
-    epochs, inside = np.divmod(positions, n)
-    rows = np.empty(batch_size, np.int64)
+    epochs, inside = _positions(step, batch_size, n)
+    rows = np.empty(len(epochs), np.int64)
     for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
         chosen = epochs == epoch
         rows[chosen] = permute(inside[chosen], n, seed, epoch)
     return rows
+
+
+def batch_epochs(step: int, batch_size: int | Ramp, n: int) -> np.ndarray:
+    """Returns the epoch of each row of the batch of one step, int64 [B]; arguments as in `batch_indices`."""
+    return _positions(step, batch_size, n)[0]
+
+
+def _positions(step: int, batch_size: int | Ramp, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the epochs of the rows of a batch and their positions in these, int64 [B] each."""
+    sizes = _ramp(batch_size)
+    positions = sizes.total_before(step) + np.arange(sizes.at(step), dtype=np.int64)
+    epochs, inside = np.divmod(positions, n)
+    return epochs, inside
+
+
+def mask_keys(rows: np.ndarray, copies: np.ndarray, seed: int) -> np.ndarray:
+    """Returns the key of the masks of each row, a function of the row, its copy and the seed alone.
+
+    Args:
+        rows: int64 [B], the numbers of the rows in the data set.
+        copies: int64 [B], which of its sets of masks each row has.
+        seed: the seed of the run.
+
+    Returns:
+        uint32 [B, 2], the data of Threefry keys. Those of a copy differ from row to row.
+    """
+    key = _mix(np.array([seed % (1 << 64)], np.uint64) ^ np.uint64(0x6D61736B73))
+    keys = _mix(key + np.asarray(copies, np.uint64))
+    keys = _mix(keys + np.asarray(rows, np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    return np.stack((keys >> np.uint64(32), keys & np.uint64(0xFFFFFFFF)), axis=1).astype(np.uint32)
 
 
 def _ramp(batch_size: int | Ramp) -> Ramp:
@@ -163,6 +190,7 @@ def train_batches(
     prefetch: int = 4,
     corrupt: CorruptRows | None = None,
     lengths: Ramp | None = None,
+    mask_copies: int = 0,
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Returns an endless iterator over this process's rows of each global training batch.
 
@@ -176,6 +204,9 @@ def train_batches(
         prefetch: the number of batches that threads assemble ahead; 0 assembles each batch on request.
         corrupt: the budget of corrupt rows; None allows none.
         lengths: the tokens of a row by step; None if all rows have the same length.
+        mask_copies: the number of sets of masks that each row has. If it is not 0, batches have the entry
+            `mask_keys`, uint32 [b, 2]: in epoch e, the key of set e mod `mask_copies` of each row; see the
+            function `mask_keys`. A row that is read in place of a corrupt one has the key of the latter.
 
     Returns:
         An iterator over batches as `PackedDataset.batch` returns them, in which `row_ids` are the positions
@@ -191,7 +222,11 @@ def train_batches(
         length = lengths.at(step)
         here = own(sizes[length].at(step)) if callable(own) else own
         rows = batch_indices(step, sizes[length], len(datasets[length]), seed)[here]
-        return corrupt.batch(datasets[length], rows) | {"row_ids": here.astype(np.int32)}
+        batch = corrupt.batch(datasets[length], rows) | {"row_ids": here.astype(np.int32)}
+        if mask_copies:
+            epochs = batch_epochs(step, sizes[length], len(datasets[length]))[here]
+            batch["mask_keys"] = mask_keys(rows, epochs % mask_copies, seed)
+        return batch
 
     return _prefetched(assemble, itertools.count(start_step), prefetch)
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.data import cache, packed, records
+from bert_jax.data import cache, loader, packed, records
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
@@ -52,7 +52,7 @@ def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
     positions = config.model.max_position_embeddings - config.model.position_offset
     length = length or (max(config.lengths.values) if config.lengths else positions)
     vocab_size = config.model.vocab_size or EncoderConfig.vocab_size
-    batch = benchmark.synthetic_batch("full", 1, length, vocab_size)
+    batch = benchmark.synthetic_batch("full", 1, length, vocab_size, mask_copies=config.masking.copies)
     # Rows of records have room for more sequences than the one that these rows have.
     room = packed.default_sequences_per_row(length)
     arrays = {name: (array.shape[1:], array.dtype) for name, array in batch.items()}
@@ -70,7 +70,10 @@ def rows_of_records(config: PretrainConfig, log: Callable[[str], None]) -> Rows:
     else:
         dataset = records.open_dataset(directory, data.train_split, data.vocab)
     split = dataset.manifest["splits"][config.data.train_split]
-    batch = dataset.batch(np.zeros(1, np.int64))
+    first = np.zeros(1, np.int64)
+    batch = dataset.batch(first)
+    if config.masking.copies:
+        batch["mask_keys"] = loader.mask_keys(first, first, config.seed)
     return Rows(
         arrays={name: (array.shape[1:], array.dtype) for name, array in batch.items()},
         length=dataset.max_seq_length,

@@ -87,7 +87,7 @@ class Objective(Protocol):
         """Returns the model's inputs for a batch of the loader, on the device.
 
         Rows stay along axis 0. Random values, in training and in evaluation, depend only on `key` and the
-        row's position in the global batch.
+        row's position in the global batch, or on keys of the rows in the batch.
         """
         ...
 

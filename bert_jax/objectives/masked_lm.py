@@ -72,12 +72,12 @@ class MaskedLM(Objective):
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Unpacks the rows and draws their masks.
 
-        The masks of a row depend on `key` and its position in the global batch. Rows that already have masks
+        The masks of a row depend on `key` and its position in the global batch. With `masking.copies`, those
+        of training depend on the entry `mask_keys` alone (see `data.loader`). Rows that already have masks
         (see `data.google`) keep them.
         """
         labels = batch["next_sentence_labels"]
-        masking = self.masking if train else self.eval_masking or self.masking
-        prepared = packed_inputs(batch, self.token_types) | self._masked(batch, key, masking)
+        prepared = packed_inputs(batch, self.token_types) | self._masked(batch, key, train)
         return prepared | {
             "next_sentence_labels": jnp.maximum(labels, 0),
             "next_sentence_weights": (labels >= 0).astype(jnp.float32),
@@ -85,11 +85,15 @@ class MaskedLM(Objective):
             "sequences": jnp.sum(batch["first_lengths"] > 0, axis=1),
         }
 
-    def _masked(self, batch: Batch, key: jax.Array, masking: MaskingOptions) -> Batch:
+    def _masked(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         names = ("input_ids", "masked_positions", "masked_labels", "masked_weights")
         if "masked_positions" in batch:
             return {name: batch[name] for name in names}
-        row_keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(batch["row_ids"])
+        masking = self.masking if train else self.eval_masking or self.masking
+        if train and masking.copies:
+            row_keys = jax.random.wrap_key_data(batch["mask_keys"], impl="threefry2x32")
+        else:
+            row_keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(batch["row_ids"])
         masked = mask_tokens(
             row_keys, batch["input_ids"], batch["lengths"], self.vocabulary, masking, batch.get(_PROB)
         )

@@ -57,7 +57,9 @@ def draw_lengths(count: int, length: int, rng: np.random.Generator) -> np.ndarra
     return np.where(rng.random(count) < _FULL_SHARE, length, short)
 
 
-def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, seed: int = 0) -> Batch:
+def synthetic_batch(
+    rows: str, batch_size: int, length: int, vocab_size: int, seed: int = 0, mask_copies: int = 0
+) -> Batch:
     """Returns a batch of random tokens with the fields of `PackedDataset.batch`.
 
     Args:
@@ -67,6 +69,7 @@ def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, se
         length: the number of tokens of a row.
         vocab_size: the size of the vocabulary.
         seed: the random seed.
+        mask_copies: as in `loader.train_batches`; the batch is one of the first epoch.
     """
     rng = np.random.default_rng(seed)
     most = packed.default_sequences_per_row(length)
@@ -89,6 +92,8 @@ def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, se
         "next_sentence_labels": np.full((batch_size, most), -1, np.int32),
         "row_ids": np.arange(batch_size, dtype=np.int32),
     }
+    if mask_copies:
+        batch["mask_keys"] = loader.mask_keys(batch["row_ids"], np.zeros(batch_size, np.int64), seed)
     for row, lengths in enumerate(by_row):
         count = len(lengths)
         batch["starts"][row, :count] = np.cumsum([0, *lengths[:-1]])

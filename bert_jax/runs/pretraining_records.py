@@ -69,6 +69,7 @@ class RunRecords:
             own,
             corrupt=corrupt,
             lengths=self.lengths,
+            mask_copies=config.masking.copies,
         )
 
     def eval_set(self, step: int) -> Dataset:
@@ -81,6 +82,8 @@ class RunRecords:
             self._describe_length(length, dataset, config, log)
         if (most := getattr(self.longest, "max_predictions", None)) is not None:
             log(f"the records come with their masks, at most {most} a row")
+        if copies := config.masking.copies:
+            log(f"each row has {copies} set{'s' * (copies > 1)} of masks, one an epoch in turn")
         if not self.held_out:
             log("no evaluation: the records have no split for it, or data.eval_split is empty")
         for dataset in self.held_out.values():

@@ -63,6 +63,11 @@ class MaskingConfig(Part):
         0.0, "share of the tokens to predict at the end of the run, with `linear` and `cosine`",
         minimum=0, below=1,
     )  # fmt: skip
+    copies: int = option(
+        0,
+        "sets of masks of a row, of which epoch e has set e mod `copies`: 1, the same masks in every epoch; "
+        "10, static masks as those of google-research/bert; 0, new masks at every step",
+    )
 
     def options(self, length: int, steps: int, part: str = "masking") -> MaskingOptions:
         """Returns the options for rows of `length` tokens in a run of `steps` steps.
@@ -115,7 +120,7 @@ class EvalMaskingConfig(Part):
             given["smoothing"] = self.smoothing
         if given.keys() & {"prob", "count"} or masking.schedule != "constant":
             given = {"max_predictions": 0} | given
-        given |= {"schedule": "constant", "final_prob": 0.0}
+        given |= {"schedule": "constant", "final_prob": 0.0, "copies": 0}
         return dataclasses.replace(masking, **given).options(length, 0, "eval_masking")
 
 

@@ -55,6 +55,18 @@ def test_memory_is_that_of_the_shardings(step, result):
     assert result["fits"] and memory["temporary"] > 0
 
 
+@pytest.mark.parametrize("objective", ["masked_lm", "replaced_tokens"])
+def test_steps_with_masks_that_are_used_again_have_keys_of_their_rows(objective):
+    config = small_config()
+    config.masking.copies, config.objective = 3, objective
+    if objective == "replaced_tokens":
+        config.model.model_type = "electra"
+    config = run_config.pretraining(config)
+    rows = program.synthetic_rows(config, None)
+    assert rows.arrays["mask_keys"] == ((2,), "uint32")
+    assert isinstance(program.TrainStep(config, rows, jax.devices()[:1]).compile(2), program.Compiled)
+
+
 def test_temporary_memory_is_what_is_alive_at_once(step):
     mine = sum(step.chip_bytes.values())
     analysis = types.SimpleNamespace(

@@ -60,6 +60,13 @@ def test_synthetic_batches_are_sound_rows(rows, length):
         assert len(lengths) > 20 and batch["lengths"].sum() > 0.95 * 16 * length
 
 
+def test_synthetic_rows_have_keys_of_masks_if_the_masks_are_used_again():
+    plain = benchmark.synthetic_batch("full", 4, 64, 1000)
+    batch = benchmark.synthetic_batch("full", 4, 64, 1000, mask_copies=2)
+    keys = batch.pop("mask_keys")
+    assert keys.dtype == np.uint32 and len(np.unique(keys, axis=0)) == 4 and batch.keys() == plain.keys()
+
+
 def test_sequence_lengths_of_a_known_batch():
     batch = {
         "lengths": np.array([10, 7, 0]),
@@ -104,12 +111,12 @@ def test_a_step_faster_than_the_measured_peak_has_no_share_of_it():
     assert benchmark._share(16.0, [1.0, 3.0], peak=8.0) is None
 
 
-def run_on_records(tmp_path, capsys):
+def run_on_records(tmp_path, capsys, *flags):
     records = tmp_path / "records"
     processes.write_records(records)
     overrides = [f"--config.{name}={value}" for name, value in processes.TINY.items()]
     argv = ["bench", f"--config={processes.CONFIG}", *overrides, f"--data_dir={records}", "--packed"]
-    assert cli.main([*argv, "--seq_length=16", "--steps=2", "--json"]) == 0
+    assert cli.main([*argv, *flags, "--seq_length=16", "--steps=2", "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
     assert captured.err.endswith("timing the loader\n")
@@ -121,12 +128,14 @@ def run_on_records(tmp_path, capsys):
     return result
 
 
-def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("copies", [0, 1])
+def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypatch, copies):
     timed = []
 
     def time_train_step(task, optimizer, schedule, batches, *, steps, **settings):
         assert settings["row_flops"](16, 2, 1) > 0
         batch = next(batches) if isinstance(batches, Iterator) else batches
+        assert ("mask_keys" in batch) == bool(copies)
         timed.append((task.config.vocab_size, task.masking.max_predictions, batch["input_ids"].shape, steps))
         rate = dict(best=2.0, median=1.0)
         names = ("sequences", "rows", "tokens", "model_flops")
@@ -137,7 +146,7 @@ def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypa
         )  # fmt: skip
 
     monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
-    run_on_records(tmp_path, capsys)
+    run_on_records(tmp_path, capsys, f"--config.masking.copies={copies}")
     assert timed == [(100, 4, (8, 16), 2), (100, 8, (8, 32), 2)]
 
 

@@ -131,7 +131,7 @@ def test_records_of_others_with_masks(pretrain, masked_records, tmp_path):
     assert lines[0]["loss"] == pytest.approx(np.log(100) + np.log(2), abs=0.3)
     code, output, _ = pretrain(data=data, **fields)
     assert code == 0 and "nothing to train" in output
-    for name, value in {"masking.strategy": "ngram", "eval_masking.prob": 0.3}.items():
+    for name, value in {"masking.strategy": "ngram", "masking.copies": 1, "eval_masking.prob": 0.3}.items():
         error = error_of(pretrain(data=data, **fields | {name: value}))
         assert f"{name}={value}: the records {data} come with their masks; leave it at" in error
 

@@ -1,6 +1,7 @@
 """Pre-training with other masks, and without next-sentence labels."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -86,3 +87,16 @@ def test_other_masks(pretrain, records, tmp_path):
     fields["masking.replace"] = "1,0,0"
     code, _, error = pretrain(run, records, steps=6, **fields | {"masking.exclude_special": False})
     assert code == 2 and "'0.5,0.5,0' there and '1,0,0' here" in error
+
+
+def test_masks_that_rows_have_again(pretrain, records, tmp_path):
+    run = tmp_path / "run"
+    fields = {"masking.copies": 2, "checkpoint.every": 3, "log_every": 1}
+    code, output, error = pretrain(run, records, steps=6, **fields)
+    assert (code, error) == (0, "") and "each row has 2 sets of masks, one an epoch in turn" in output
+    losses = [line["mlm_loss"] for line in metrics(run) if line["kind"] == "train"]
+    shutil.rmtree(run / "checkpoints" / "6")
+    assert pretrain(run, records, steps=6, **fields)[0] == 0
+    assert [line["mlm_loss"] for line in metrics(run) if line["kind"] == "train"] == losses
+    code, _, error = pretrain(run, records, steps=6, **fields | {"masking.copies": 1})
+    assert code == 2 and "masking.copies" in error

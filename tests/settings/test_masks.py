@@ -33,6 +33,11 @@ def test_fields_of_evaluation_that_are_not_set_are_those_of_training():
     assert evaluation.smoothing == 0
 
 
+def test_masks_that_are_used_again_are_those_of_training_alone():
+    training, evaluation = options(**{"masking.copies": 10, "eval_masking.prob": 0.2})
+    assert training.copies == 10 and evaluation.copies == 0
+
+
 def test_a_share_that_changes_has_room_for_its_largest_value():
     changing = {"masking.prob": 0.3, "masking.final_prob": 0.15, "masking.schedule": "linear", "steps": 50}
     training, evaluation = options(**changing)
@@ -47,6 +52,11 @@ def test_a_share_that_changes_has_room_for_its_largest_value():
         ({"masking.replace": "1,0"}, "masking.replace='1,0': expected the shares of [MASK]"),
         ({"eval_masking.replace": "1,1,1"}, "eval_masking.replace=1, 1, 1: expected three shares"),
         ({"eval_masking.strategy": "words"}, "eval_masking.strategy='words' is unknown"),
+        (
+            {"masking.copies": 2, "masking.final_prob": 0.3, "masking.schedule": "linear"},
+            "masking.copies=2 with masking.schedule=linear: masks that are used again have a constant share",
+        ),
+        ({"masking.copies": -1}, "masking.copies=-1 must be at least 0"),
         ({"masking.token_counts": "c.txt"}, "masking.token_counts=c.txt: only masking.smoothing uses the"),
         (
             {"masking.exclude_special": True, "masking.replace": "1,0,0"},

@@ -40,6 +40,8 @@ class MaskingOptions:
         schedule: how the share changes from `prob` to `final_prob` during training, a name in `SCHEDULES`.
         final_prob: the share at the end of training; 0 for `prob`.
         total_steps: the step at which the share is `final_prob`.
+        copies: the number of sets of masks of a row in training, whose keys are in the batch; 0: new masks at
+            every step.
         full_length: if a run has rows of several lengths, the length of the rows that have `max_predictions`;
             shorter rows have the number that `default_max_predictions` returns. 0: all rows have the
             same number.
@@ -60,6 +62,7 @@ class MaskingOptions:
     schedule: str = "constant"
     final_prob: float = 0.0
     total_steps: int = 0
+    copies: int = 0
     full_length: int = 0
     part: str = dataclasses.field(default="masking", repr=False, compare=False)
 
@@ -95,6 +98,11 @@ class MaskingOptions:
             raise UserError(
                 f"{self.part}.schedule={self.schedule} with {self.part}.final_prob={self.final_prob:g}: set "
                 "both, for a share that changes during training, or neither"
+            )
+        if self.copies and self.schedule != "constant":
+            raise UserError(
+                f"{self.part}.copies={self.copies} with {self.part}.schedule={self.schedule}: masks that are "
+                "used again have a constant share; leave one of the two out"
             )
         if self.schedule != "constant" and self.total_steps < 1:
             raise ValueError(f"schedule={self.schedule!r} needs total_steps")
