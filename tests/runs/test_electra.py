@@ -141,7 +141,7 @@ def test_mistakes(records, tmp_path, capsys):
         ({"model.model_type": "bert"}, "objective=replaced_tokens: a BERT has no such head; set"),
         (
             {"objective": "electra", "replaced_tokens.generator_hidden_size": 0},
-            "objective='electra' is unknown; choose one of masked_lm, replaced_tokens",
+            "objective='electra' is unknown; choose one of masked_lm, causal_lm, replaced_tokens",
         ),
     ):
         assert cli.main(command(tmp_path / "run", records, **fields)) == 2
