@@ -137,7 +137,7 @@ def test_a_config_file_without_a_field(pretrain, tmp_path, records, capsys):
         "    del c['masking']\n    c.extra = 1\n    return c\n"
     )
     assert cli.main(["pretrain", f"--config={config}", f"--workdir={tmp_path / 'run'}"]) == 2
-    assert "the config has no masking.count, masking.exclude_special, mask" in capsys.readouterr().err
+    assert "the config has no masking.copies, masking.count, masking.exc" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("field", ["init_from", "resume_from"])
