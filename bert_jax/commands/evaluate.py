@@ -1,13 +1,15 @@
-"""Score a fine-tuned model on a labeled file, or a pre-trained one on held-out records.
+"""Score a fine-tuned model on a labeled file, or a pre-trained one on records or on minimal pairs.
 
     bert-jax evaluate --workdir=runs/mrpc
     bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
     bert-jax evaluate --workdir=runs/cola,runs/mrpc,runs/rte
     bert-jax evaluate --checkpoint=runs/mini --records=records
+    bert-jax evaluate --checkpoint=runs/mini --minimal_pairs --output=scores.tsv
 
 A fine-tuned model gets the metrics of its task. A pre-trained one gets the losses and accuracies of masked LM
 and of next sentences on the split `eval`, with masks that do not depend on the run that trained it; a causal
-one those of the next token.
+one those of the next token. --minimal_pairs asks which of two sentences is more likely, and prints how often
+it is the grammatical one: sentences of bert-jax that differ in one word, or those of --input.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from bert_jax.io import checks, progress
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.inference import held_out
+    from bert_jax.inference import held_out, minimal_pairs, sentence_scores
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import sweep
     from bert_jax.tasks.glue import tables
@@ -41,6 +43,7 @@ _USED = {
         *("checkpoint", "split", "masking_prob", "masking_replace"),
         *("rows", "batch_size", "seed", "dtype"),
     ),
+    "minimal_pairs": ("checkpoint", "input", "output", "overwrite", "dtype"),
 }
 
 
@@ -50,8 +53,8 @@ def define_flags(define: Define) -> None:
         define,
         "several of GLUE, separated by commas, are shown as one table",
         "Also write the predictions to this file: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or "
-        ".jsonl.",
-        checkpoint=f" With --records, the model: {models.CHECKPOINT}.",
+        ".jsonl. With --minimal_pairs, a .tsv with the scores of the sentences.",
+        checkpoint=f" With --records and --minimal_pairs, the model: {models.CHECKPOINT}.",
         required="",
     )
     define.string(
@@ -62,7 +65,12 @@ def define_flags(define: Define) -> None:
         "Which of the run's files: train, dev (the default), or the name of another SPLIT.tsv in its "
         "data_dir. With --records, the split of the records; default eval.",
     )
-    define.string("input", "Another labeled file, with the columns of the training file.")
+    define.string(
+        "input",
+        "Another labeled file, with the columns of the training file. With --minimal_pairs, a .tsv of pairs "
+        "with the columns phenomenon, good and bad.",
+    )
+    define.boolean("minimal_pairs", "Score the model in --checkpoint on minimal pairs.")
     define.number("masking_prob", "Of --records: share of the tokens to predict.", 0.15)
     define.string(
         "masking_replace",
@@ -81,12 +89,19 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     asked = [name for name in _USED if flags[name].value]
     if len(asked) != 1:
-        what = f"not both --{' and --'.join(asked)}" if asked else "one of them"
+        both = f", and not {' with '.join(f'--{name}' for name in asked)}" if asked else ""
         raise UserError(
-            f"evaluate needs --workdir={models.WORKDIR}, or --checkpoint=DIR and --records=DIR, and {what}"
+            f"evaluate needs --workdir={models.WORKDIR}; or --checkpoint=DIR, a pre-trained model, with "
+            f"--records=DIR or --minimal_pairs{both}"
         )
-    _refuse_others(flags, asked[0])
-    return _of_records(flags) if asked[0] == "records" else _of_task(flags)
+    (mode,) = asked
+    _refuse_others(flags, mode)
+    if mode == "workdir":
+        return _of_task(flags)
+    if not flags["checkpoint"].present:
+        raise UserError(f"--{mode} needs --checkpoint=DIR, the model: {models.CHECKPOINT}")
+    compiler_options.enable_compilation_cache()
+    return _of_records(flags) if mode == "records" else _of_minimal_pairs(flags)
 
 
 def _refuse_others(flags: absl_flags.FlagValues, asked: str) -> None:
@@ -98,9 +113,6 @@ def _refuse_others(flags: absl_flags.FlagValues, asked: str) -> None:
 
 def _of_records(flags: absl_flags.FlagValues) -> int:
     """Prints the losses of a pre-trained model on records."""
-    if not flags["checkpoint"].present:
-        raise UserError(f"--records needs --checkpoint=DIR, the model: {models.CHECKPOINT}")
-    compiler_options.enable_compilation_cache()
     split = flags.split or "eval"
     with progress.of_batches("evaluating") as on_batch:
         scores = held_out.held_out(
@@ -123,6 +135,28 @@ def _of_records(flags: absl_flags.FlagValues) -> int:
     print(f"{scores.pop('rows'):,} rows of {flags.records}, split {split}, checkpoint {flags.checkpoint}")
     for name, value in scores.items():
         print(f"  {name:<20} {value:,}" if isinstance(value, int) else f"  {name:<20} {value:.4f}")
+    return 0
+
+
+def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
+    """Prints how often a pre-trained model finds the grammatical one of two sentences more likely."""
+    if flags.output:
+        checks.check_output(flags.output, (".tsv",), overwrite=flags.overwrite)
+    pairs = minimal_pairs.read(flags.input) if flags.input else minimal_pairs.generate()
+    scorer = sentence_scores.SentenceScorer(flags.checkpoint, progress.log, flags.dtype)
+    with progress.Progress() as shown:
+        shown.start("scoring", 2 * len(pairs), "sentences")
+        result = minimal_pairs.evaluate(scorer, pairs, shown.at)
+    if unknown := int(result.unknown.sum()):
+        progress.log(f"warning: {unknown:,} of {len(pairs):,} pairs have words that the vocabulary lacks")
+    if flags.output:
+        result.write(flags.output)
+    summary = result.summary()
+    if flags.json:
+        print(json.dumps({"checkpoint": scorer.source, "minimal_pairs": summary}))
+        return 0
+    print(f"{len(pairs):,} pairs of {flags.input or 'bert-jax'}, checkpoint {scorer.source}")
+    _print_table(summary)
     return 0
 
 

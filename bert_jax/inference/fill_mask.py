@@ -132,6 +132,24 @@ def probabilities(
 ) -> jax.Array:
     """Returns the probability of each token of the vocabulary at some positions: float32 [B, P, V].
 
+    The arguments are those of `logits_at`.
+    """
+    logits = logits_at(params, ids, lengths, positions, config=config, types=types, head=head)
+    return jax.nn.softmax(logits, axis=-1)
+
+
+def logits_at(
+    params,
+    ids: jax.Array,
+    lengths: jax.Array,
+    positions: jax.Array,
+    *,
+    config: EncoderConfig,
+    types: tuple[int, int] = TYPES,
+    head: MaskedLMHead = MASKED_LM,
+) -> jax.Array:
+    """Returns the logits of the masked LM head at some positions: float32 [B, P, V].
+
     Args:
         params: the parameters `encoder` and `mlm`.
         ids: int32 [B, L], the tokens of rows with one text each.
@@ -147,7 +165,7 @@ def probabilities(
     logits: Any = MaskedLanguageModelHead(config, head).apply(
         {"params": params["mlm"]}, gather_positions(hidden, positions), words
     )
-    return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+    return logits.astype(jnp.float32)
 
 
 def _shorten(text: str) -> str:

@@ -6,7 +6,9 @@ import pytest
 from support import fine_tuned, pretrained, processes
 
 from bert_jax import cli
+from bert_jax.inference import minimal_pairs
 from bert_jax.inference.held_out import held_out
+from bert_jax.inference.sentence_scores import SentenceScorer
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +39,36 @@ def test_the_losses_on_records(records, checkpoint, capsys):
     )
 
 
+def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
+    pairs, output = tmp_path / "pairs.tsv", tmp_path / "scores.tsv"
+    pairs.write_text("phenomenon\tgood\tbad\none\tword1 word2\tword2 word1\none\tword3\tnobody\n")
+    command = ["evaluate", f"--checkpoint={checkpoint}", "--minimal_pairs", f"--input={pairs}"]
+    assert cli.main([*command, f"--output={output}", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "warning: 1 of 2 pairs have words that the vocabulary lacks" in captured.err
+    scores = minimal_pairs.evaluate(SentenceScorer(checkpoint), minimal_pairs.read(str(pairs)))
+    assert json.loads(captured.out)["minimal_pairs"] == scores.summary()
+    lines = [line.split("\t") for line in output.read_text().splitlines()]
+    assert lines[1] == ["one", "word1 word2", "word2 word1"] + [
+        f"{each.log_likelihoods[0]:.6f}" for each in (scores.good, scores.bad)
+    ]
+    assert "scores.tsv exists already" in fine_tuned.mistake([*command, f"--output={output}"], capsys)
+    assert cli.main(command) == 0
+    first, header, one, mean = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"2 pairs of {pairs}, checkpoint {checkpoint}")
+    assert header.split() == ["accuracy", "pairs", "unequal"]
+    assert one.split()[0] == "one" and mean.split()[0] == "all" and one.split()[1:] == mean.split()[1:]
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ([], "evaluate needs --workdir=DIR, the work directory of a fine-tuning run, or --checkpoint=DIR"),
-        (["--checkpoint=x"], "or --checkpoint=DIR and --records=DIR"),
-        (["--workdir=x", "--records=y"], "not both --workdir and --records"),
+        ([], "evaluate needs --workdir=DIR, the work directory of a fine-tuning run; or --checkpoint=DIR"),
+        (["--checkpoint=x"], "a pre-trained model, with --records=DIR or --minimal_pairs"),
+        (["--workdir=x", "--records=y"], "--minimal_pairs, and not --workdir with --records"),
+        (["--minimal_pairs"], "--minimal_pairs needs --checkpoint=DIR"),
+        (["--minimal_pairs", "--checkpoint=x", "--seed=1"], "--seed is not for --minimal_pairs"),
+        (["--minimal_pairs", "--checkpoint=x", "--output=x.csv"], "x.csv: expected a name ending in .tsv"),
         (["--records=y"], "--records needs --checkpoint=DIR"),
         (["--records=y", "--checkpoint=x", "--output=z.tsv"], "--output is not for --records; leave it out"),
         (["--workdir=x", "--rows=3"], "--rows is not for --workdir; leave it out"),

@@ -14,7 +14,7 @@ TEXTS = ["the cat is big", "a dog", "", "one two three " * 7, "the dogs is small
 ]
 
 
-def tiny_model(directory, groups=("encoder", "pooler"), **fields):
+def tiny_model(directory, groups=("encoder", "pooler"), head="none", **fields):
     path = directory / "vocab.txt"
     path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s"]) + "\n")
     tokenizer = tokenization.load(path)
@@ -32,17 +32,23 @@ def tiny_model(directory, groups=("encoder", "pooler"), **fields):
         name: rng.normal(float(name.endswith("scale")), 0.3, shape).astype(np.float32)
         for name, shape in assembled.shapes(config, groups).items()
     }
-    return Model(config, params, tokenizer=tokenizer, source="a tiny model")
+    return Model(config, params, head, tokenizer=tokenizer, source="a tiny model")
 
 
 def by_hand(model, text, text_b=None):
     """BERT in NumPy and float64, one text without padding: states [layers + 1, L, H] and attention
     probabilities [layers, heads, L, L]."""
-    tokenizer, config = model.tokenizer, model.config
+    tokenizer = model.tokenizer
     row, types = [tokenizer.cls_id], [0]
     for number, part in enumerate(tokenizer.encode_batch([text] if text_b is None else [text, text_b])):
         row += [*part, tokenizer.sep_id]
         types += [number] * (len(part) + 1)
+    return of_row(model, row, types)
+
+
+def of_row(model, row, types):
+    """As `by_hand`, of tokens."""
+    config = model.config
     params = {name: array.astype(np.float64) for name, array in model.params.items()}
 
     def norm(x, name, layer=...):
@@ -64,6 +70,8 @@ def by_hand(model, text, text_b=None):
             dense(x, name, "lh,hnd->lnd").swapaxes(0, 1) for name in ("query", "key", "value")
         )
         logits = query @ key.swapaxes(1, 2) / np.sqrt(config.head_dim)
+        if config.causal:
+            logits = np.where(np.tri(len(row)), logits, -np.inf)
         shares = np.exp(logits - logits.max(-1, keepdims=True))
         weights.append(shares / shares.sum(-1, keepdims=True))
         context = dense(weights[-1] @ value, "attention_output", "nld,ndh->lh")
